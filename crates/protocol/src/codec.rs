@@ -1,0 +1,219 @@
+//! From typed messages to the bytes of frames.
+
+use std::convert::Infallible;
+
+use minicbor::Encoder;
+use minicbor::encode::Write;
+
+use crate::bulk::{BulkHeader, RECORD_HEADER_SIZE};
+use crate::cbor::{Count, EncodeError as CborError, encoded_len};
+use crate::frame::{BodyTooLarge, Flags, Header, PREFIX_SIZE};
+use crate::generation::Generation;
+use crate::message::{MessageType, Payload};
+
+/// A message that cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// It does not fit into a frame.
+    #[error(transparent)]
+    TooLarge(#[from] BodyTooLarge),
+    /// It could not be written to memory.
+    #[error("encode: {0}")]
+    Cbor(#[from] CborError),
+}
+
+/// Everything that stands before the bytes of a data message or a bulk record, on the stack: the bytes themselves go
+/// from where they were read to where they are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix {
+    bytes: [u8; Self::MAX],
+    len: usize,
+}
+
+/// Appends a whole frame with the given payload to `out`; on an error `out` is as it was.
+pub fn encode<'b, P: Payload<'b>>(
+    out: &mut Vec<u8>,
+    generation: Generation,
+    id: u32,
+    payload: &P,
+) -> Result<(), EncodeError> {
+    let payload_len = encoded_len(payload)?;
+    let body_len = counted(|e| envelope_head(e, generation, P::TYPE, payload_len))? + payload_len;
+    let header = Header { body_len, id, flags: P::TYPE.flags() }.to_bytes()?;
+
+    out.reserve(PREFIX_SIZE + body_len);
+    out.extend_from_slice(&header);
+    let mut e = Encoder::new(&mut *out);
+    envelope_head(&mut e, generation, P::TYPE, payload_len)?;
+    payload.encode(&mut e)?;
+    Ok(())
+}
+
+/// Appends a whole frame with the given body, for those who encode or route bodies themselves.
+pub fn encode_raw(out: &mut Vec<u8>, id: u32, flags: Flags, body: &[u8]) -> Result<(), BodyTooLarge> {
+    let header = Header { body_len: body.len(), id, flags }.to_bytes()?;
+    out.reserve(PREFIX_SIZE + body.len());
+    out.extend_from_slice(&header);
+    out.extend_from_slice(body);
+    Ok(())
+}
+
+/// The envelope of a message without a frame around it: what the raw calls of a client take and give.
+pub fn encode_body<'b, P: Payload<'b>>(generation: Generation, payload: &P) -> Result<Vec<u8>, CborError> {
+    let payload_len = encoded_len(payload)?;
+    let mut e = Encoder::new(Vec::with_capacity(payload_len + 64));
+    envelope_head(&mut e, generation, P::TYPE, payload_len)?;
+    payload.encode(&mut e)?;
+    Ok(e.into_writer())
+}
+
+fn envelope_head<W: Write<Error = Infallible>>(
+    e: &mut Encoder<W>,
+    generation: Generation,
+    message_type: MessageType,
+    payload_len: usize,
+) -> Result<(), CborError> {
+    e.map(3)?.str("v")?.u8(generation.get())?.str("t")?.str(message_type.as_str())?.str("p")?;
+    e.bytes_len(payload_len as u64)?;
+    Ok(())
+}
+
+fn data_head<W: Write<Error = Infallible>>(e: &mut Encoder<W>, len: usize) -> Result<(), CborError> {
+    e.map(1)?.str("data")?.bytes_len(len as u64)?;
+    Ok(())
+}
+
+fn counted(encode: impl FnOnce(&mut Encoder<Count>) -> Result<(), CborError>) -> Result<usize, CborError> {
+    let mut e = Encoder::new(Count::default());
+    encode(&mut e)?;
+    Ok(e.into_writer().0)
+}
+
+// === impl Prefix ===
+
+impl Prefix {
+    /// The largest prefix.
+    pub const MAX: usize = 64;
+
+    /// What stands before `len` bytes of data in a message whose only field is `data`.
+    pub fn of_data(
+        message_type: MessageType,
+        generation: Generation,
+        id: u32,
+        len: usize,
+    ) -> Result<Self, EncodeError> {
+        let payload_len = counted(|e| data_head(e, len))? + len;
+        let body_len = counted(|e| envelope_head(e, generation, message_type, payload_len))? + payload_len;
+        let mut prefix = Self::new();
+        prefix.push(&Header { body_len, id, flags: message_type.flags() }.to_bytes()?);
+        let mut e = Encoder::new(prefix);
+        envelope_head(&mut e, generation, message_type, payload_len)?;
+        data_head(&mut e, len)?;
+        Ok(e.into_writer())
+    }
+
+    /// What stands before the `len` bytes of a bulk record.
+    pub fn of_record(header: BulkHeader, id: u32, len: usize) -> Result<Self, BodyTooLarge> {
+        let mut prefix = Self::new();
+        prefix.push(&Header { body_len: RECORD_HEADER_SIZE + len, id, flags: Flags::BULK }.to_bytes()?);
+        prefix.push(&header.to_bytes());
+        Ok(prefix)
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    const fn new() -> Self {
+        Self { bytes: [0; Self::MAX], len: 0 }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        // The longest name of a data message and the longest heads together stay below `MAX`; a test holds it.
+        if let Some(room) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+}
+
+impl Write for Prefix {
+    type Error = Infallible;
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Infallible> {
+        self.push(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::envelope::Envelope;
+    use crate::frame::{Frame, MAX_BODY};
+    use crate::payload::{BulkFlow, BulkKind, ExecStderr, ExecStdin, ExecStdout, FsData, Ping, TcpData};
+
+    fn prefix_of<'b, P: Payload<'b>>(payload: &P, data: &[u8]) {
+        let mut whole = Vec::new();
+        encode(&mut whole, Generation::PUBLISHED, u32::MAX, payload).unwrap();
+        let prefix = Prefix::of_data(P::TYPE, Generation::PUBLISHED, u32::MAX, data.len()).unwrap();
+        assert_eq!([prefix.as_slice(), data].concat(), whole, "{} of {} bytes", P::TYPE, data.len());
+    }
+
+    #[test]
+    fn a_prefix_and_its_data_are_the_encoded_message() {
+        for len in [0, 1, 23, 24, 255, 256, 65_535, 65_536, 3 * 1024 * 1024] {
+            let data = vec![7; len];
+            let cow = Cow::Borrowed(&data[..]);
+            prefix_of(&ExecStdin { data: cow.clone() }, &data);
+            prefix_of(&ExecStdout { data: cow.clone() }, &data);
+            prefix_of(&ExecStderr { data: cow.clone() }, &data);
+            prefix_of(&FsData { data: cow.clone() }, &data);
+            prefix_of(&TcpData { data: cow }, &data);
+        }
+    }
+
+    #[test]
+    fn a_record_prefix_is_the_frame_and_record_headers() {
+        let header = BulkHeader { kind: BulkKind::File, flow: BulkFlow::GuestToHost, offset: 3 };
+        let prefix = Prefix::of_record(header, 5, 3).unwrap();
+        assert_eq!(prefix.as_slice(), b"\0\0\0\x14\0\0\0\x05\x08\x01\x02\0\0\0\0\0\0\0\0\0\x03");
+    }
+
+    #[test]
+    fn a_message_too_large_for_a_frame_leaves_the_buffer_alone() {
+        let data = vec![0; MAX_BODY];
+        let mut out = b"before".to_vec();
+        let error = encode(&mut out, Generation::PUBLISHED, 1, &FsData { data: Cow::Owned(data) }).unwrap_err();
+        assert!(matches!(error, EncodeError::TooLarge(_)), "{error}");
+        assert_eq!(out, b"before");
+        assert!(Prefix::of_data(MessageType::FsData, Generation::PUBLISHED, 1, MAX_BODY).is_err());
+    }
+
+    #[test]
+    fn a_body_is_what_a_frame_carries() {
+        let mut out = Vec::new();
+        encode(&mut out, Generation::PUBLISHED, 9, &Ping {}).unwrap();
+        let body = encode_body(Generation::PUBLISHED, &Ping {}).unwrap();
+        let mut raw = Vec::new();
+        encode_raw(&mut raw, 9, Flags::NONE, &body).unwrap();
+        assert_eq!(out, raw);
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded_again() {
+        bolero::check!().with_type::<(u8, u32, Vec<u8>)>().for_each(|(generation, id, data)| {
+            let sent = ExecStdout { data: Cow::Borrowed(data) };
+            let mut wire = Vec::new();
+            encode(&mut wire, Generation::new(*generation), *id, &sent).unwrap();
+            let (frame, rest) = Frame::split(&wire).unwrap().unwrap();
+            let envelope = Envelope::parse(frame.body).unwrap();
+            assert_eq!((frame.id, frame.flags, rest.len()), (*id, Flags::NONE, 0));
+            assert_eq!(envelope.generation, Generation::new(*generation));
+            assert_eq!(envelope.payload::<ExecStdout<'_>>().unwrap(), sent);
+        });
+    }
+}

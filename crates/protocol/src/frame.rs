@@ -1,0 +1,215 @@
+//! The fixed binary container of every message: `[length u32][id u32][flags u8]`, big-endian, then the body.
+//!
+//! Its shape never changes: a relay routes by these nine bytes, between peers of different generations.
+
+use std::fmt;
+
+/// Bytes of the length prefix.
+pub const LENGTH_SIZE: usize = 4;
+/// Bytes that `length` counts besides the body: the id and the flags.
+pub const HEADER_SIZE: usize = 5;
+/// Bytes before the body.
+pub const PREFIX_SIZE: usize = LENGTH_SIZE + HEADER_SIZE;
+/// The largest value of `length`.
+pub const MAX_LENGTH: u32 = 4 * 1024 * 1024;
+/// The largest body of one frame.
+pub const MAX_BODY: usize = MAX_LENGTH as usize - HEADER_SIZE;
+
+/// The flag byte of a frame.
+///
+/// "New bits are append-only and must be safe for an old relay to ignore": unknown bits are carried, never read.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags(u8);
+
+/// What precedes a body on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the body that follows.
+    pub body_len: usize,
+    /// The correlation id; 0 is uncorrelated.
+    pub id: u32,
+    /// The flag byte, unknown bits included.
+    pub flags: Flags,
+}
+
+/// One complete frame, borrowed from the buffer it arrived in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The correlation id.
+    pub id: u32,
+    /// The flag byte, unknown bits included.
+    pub flags: Flags,
+    /// A CBOR envelope or, with [`Flags::BULK`], a raw bulk record.
+    pub body: &'a [u8],
+}
+
+/// A length that leaves no way to find the next frame: the connection has to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("frame length {0} is outside {HEADER_SIZE} to {MAX_LENGTH}")]
+pub struct BrokenLength(pub u32);
+
+/// A combination of known flag bits that no message has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("flags {0:?} combine bits that exclude each other")]
+pub struct BadFlags(pub Flags);
+
+/// A body that does not fit into one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a body of {0} bytes exceeds the {MAX_BODY} bytes of a frame")]
+pub struct BodyTooLarge(pub usize);
+
+// === impl Flags ===
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// The last frame of its correlation id.
+    pub const TERMINAL: Self = Self(0x01);
+    /// The first frame of a session.
+    pub const SESSION_START: Self = Self(0x02);
+    /// A request to shut the sandbox down.
+    pub const SHUTDOWN: Self = Self(0x04);
+    /// The body is a raw bulk record instead of CBOR.
+    pub const BULK: Self = Self(0x08);
+
+    const KNOWN: u8 = 0x0f;
+
+    /// The flag byte as it stands on the wire.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    /// The flag byte, unknown bits included.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Only the bits this generation gives a meaning.
+    pub const fn known(self) -> Self {
+        Self(self.0 & Self::KNOWN)
+    }
+
+    /// Whether every bit of `other` is set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Refuses a combination of known bits: each message has exactly one of them, or none.
+    pub const fn check(self) -> Result<Self, BadFlags> {
+        if self.known().0.count_ones() > 1 { Err(BadFlags(self)) } else { Ok(self) }
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#04x}", self.0)
+    }
+}
+
+// === impl Header ===
+
+impl Header {
+    /// Reads a header from its nine bytes.
+    pub const fn parse(prefix: &[u8; PREFIX_SIZE]) -> Result<Self, BrokenLength> {
+        let [l0, l1, l2, l3, i0, i1, i2, i3, flags] = *prefix;
+        let length = u32::from_be_bytes([l0, l1, l2, l3]);
+        match body_len(length) {
+            Ok(body_len) => {
+                Ok(Self { body_len, id: u32::from_be_bytes([i0, i1, i2, i3]), flags: Flags::from_bits(flags) })
+            }
+            Err(broken) => Err(broken),
+        }
+    }
+
+    /// The nine bytes of this header.
+    pub fn to_bytes(self) -> Result<[u8; PREFIX_SIZE], BodyTooLarge> {
+        let length = u32::try_from(self.body_len + HEADER_SIZE)
+            .ok()
+            .filter(|length| *length <= MAX_LENGTH)
+            .ok_or(BodyTooLarge(self.body_len))?;
+        let [l0, l1, l2, l3] = length.to_be_bytes();
+        let [i0, i1, i2, i3] = self.id.to_be_bytes();
+        Ok([l0, l1, l2, l3, i0, i1, i2, i3, self.flags.bits()])
+    }
+}
+
+// === impl Frame ===
+
+impl<'a> Frame<'a> {
+    /// Takes the first complete frame off `bytes` and returns it with what follows; `None` while it is incomplete.
+    ///
+    /// A broken length is reported from its four bytes, before anything is buffered for it.
+    pub fn split(bytes: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, BrokenLength> {
+        let Some((length, _)) = bytes.split_first_chunk() else { return Ok(None) };
+        body_len(u32::from_be_bytes(*length))?;
+        let Some((prefix, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+        let header = Header::parse(prefix)?;
+        let Some((body, rest)) = rest.split_at_checked(header.body_len) else { return Ok(None) };
+        Ok(Some((Self { id: header.id, flags: header.flags, body }, rest)))
+    }
+}
+
+const fn body_len(length: u32) -> Result<usize, BrokenLength> {
+    if length < HEADER_SIZE as u32 || length > MAX_LENGTH {
+        return Err(BrokenLength(length));
+    }
+    Ok(length as usize - HEADER_SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_big_endian_and_counts_id_and_flags() {
+        let header = Header { body_len: 0x14, id: 0x0102_0304, flags: Flags::TERMINAL };
+        assert_eq!(header.to_bytes().unwrap(), [0, 0, 0, 0x19, 1, 2, 3, 4, 1]);
+        assert_eq!(Header::parse(&header.to_bytes().unwrap()).unwrap(), header);
+    }
+
+    #[test]
+    fn the_limit_is_four_mebibytes_to_the_byte() {
+        let largest = Header { body_len: MAX_BODY, id: 1, flags: Flags::NONE };
+        assert_eq!(largest.to_bytes().unwrap()[..4], MAX_LENGTH.to_be_bytes());
+        let over = Header { body_len: MAX_BODY + 1, ..largest };
+        assert_eq!(over.to_bytes(), Err(BodyTooLarge(MAX_BODY + 1)));
+    }
+
+    #[test]
+    fn a_broken_length_is_refused_from_four_bytes() {
+        for length in [0, 4, MAX_LENGTH + 1, u32::MAX] {
+            assert_eq!(Frame::split(&length.to_be_bytes()), Err(BrokenLength(length)));
+        }
+    }
+
+    #[test]
+    fn an_incomplete_frame_is_waited_for() {
+        let mut wire = Header { body_len: 3, id: 7, flags: Flags::NONE }.to_bytes().unwrap().to_vec();
+        wire.extend_from_slice(b"abcd");
+        for end in 0..wire.len() - 1 {
+            assert_eq!(Frame::split(&wire[..end]), Ok(None), "{end} bytes");
+        }
+        let (frame, rest) = Frame::split(&wire).unwrap().unwrap();
+        assert_eq!((frame.id, frame.body, rest), (7, &b"abc"[..], &b"d"[..]));
+    }
+
+    #[test]
+    fn known_bits_exclude_each_other_and_unknown_bits_are_carried() {
+        for bits in 0..=u8::MAX {
+            let flags = Flags::from_bits(bits);
+            assert_eq!(flags.check().is_ok(), (bits & 0x0f).count_ones() <= 1, "{flags:?}");
+            assert_eq!(flags.bits(), bits);
+        }
+    }
+
+    #[test]
+    fn fuzz_split_never_panics_and_loses_no_byte() {
+        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+            if let Ok(Some((frame, rest))) = Frame::split(bytes) {
+                assert_eq!(PREFIX_SIZE + frame.body.len() + rest.len(), bytes.len());
+                let header = Header { body_len: frame.body.len(), id: frame.id, flags: frame.flags };
+                assert_eq!(header.to_bytes().unwrap()[..], bytes[..PREFIX_SIZE]);
+            }
+        });
+    }
+}

@@ -1,0 +1,28 @@
+//! The protocol between a sandbox and its host, without any I/O.
+//!
+//! Two layers: a [`Frame`] is read first and never changes shape; inside it, an [`Envelope`] of CBOR carries a typed
+//! [`payload`]. One number, the [`Generation`], is agreed upon once per connection and decides everything else.
+
+#[macro_use]
+mod record;
+
+pub mod bulk;
+pub mod cbor;
+pub mod codec;
+mod envelope;
+pub mod exec_flow;
+pub mod frame;
+mod generation;
+mod ids;
+mod message;
+pub mod payload;
+pub mod schema;
+mod values;
+
+pub use self::cbor::DecodeError;
+pub use self::codec::EncodeError;
+pub use self::envelope::Envelope;
+pub use self::frame::{Flags, Frame, Header};
+pub use self::generation::Generation;
+pub use self::ids::{Codec, EmptyRange, IdRange, Prologue};
+pub use self::message::{MessageType, Payload};
