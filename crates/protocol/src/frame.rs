@@ -10,6 +10,8 @@ pub const LENGTH_SIZE: usize = 4;
 pub const HEADER_SIZE: usize = 5;
 /// Bytes before the body.
 pub const PREFIX_SIZE: usize = LENGTH_SIZE + HEADER_SIZE;
+/// The smallest value of `length`: an empty body.
+pub const MIN_LENGTH: u32 = 5;
 /// The largest value of `length`.
 pub const MAX_LENGTH: u32 = 4 * 1024 * 1024;
 /// The largest body of one frame.
@@ -45,7 +47,7 @@ pub struct Frame<'a> {
 
 /// A length that leaves no way to find the next frame: the connection has to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("frame length {0} is outside {HEADER_SIZE} to {MAX_LENGTH}")]
+#[error("frame length {0} is outside {MIN_LENGTH} to {MAX_LENGTH}")]
 pub struct BrokenLength(pub u32);
 
 /// A combination of known flag bits that no message has.
@@ -150,7 +152,7 @@ impl<'a> Frame<'a> {
 }
 
 const fn body_len(length: u32) -> Result<usize, BrokenLength> {
-    if length < HEADER_SIZE as u32 || length > MAX_LENGTH {
+    if length < MIN_LENGTH || length > MAX_LENGTH {
         return Err(BrokenLength(length));
     }
     Ok(length as usize - HEADER_SIZE)

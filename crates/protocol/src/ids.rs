@@ -3,7 +3,7 @@
 //! A server speaks first: `[first id u32][id behind the last u32]`, then `core.ready`. The legacy form is one word, the
 //! offset of the range. The two are told apart by the second word: of the legacy form it is the length of a frame.
 
-use crate::frame::{HEADER_SIZE, MAX_LENGTH};
+use crate::frame::{MAX_LENGTH, MIN_LENGTH};
 
 /// How the two sides frame the start of a connection, and whose ids are whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Prologue {
     pub fn parse(bytes: [u8; 8]) -> Result<Self, EmptyRange> {
         let [a, b, c, d, e, f, g, h] = bytes;
         let (first, second) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
-        let frame_length = (HEADER_SIZE as u32..=MAX_LENGTH).contains(&second);
+        let frame_length = (MIN_LENGTH..=MAX_LENGTH).contains(&second);
         if frame_length && (first == 0 || first >= second) {
             let end = first.saturating_add(Codec::LegacyV1.step());
             let ids = IdRange::new(first.saturating_add(1), end)?;

@@ -181,7 +181,7 @@ macro_rules! number_enum {
             }
 
             fn decode(d: &mut minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
-                let number = u8::decode(d)?;
+                let number = <u8 as $crate::cbor::Wire<'b>>::decode(d)?;
                 Self::from_number(number)
                     .ok_or_else(|| $crate::cbor::DecodeError::Unexpected(format!("unknown number {number}")))
             }

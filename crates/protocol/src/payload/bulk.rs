@@ -1,7 +1,5 @@
 //! The control messages around raw bulk records.
 
-use crate::cbor::Wire;
-
 record! {
     /// An offer to carry a stream as bulk records.
     #[derive(Copy)]
