@@ -72,6 +72,13 @@ impl Codec {
         id / self.step()
     }
 
+    /// Who an id belongs to: the client of its slot or, in the upper half of the last slot, the host itself.
+    pub const fn owner_of(self, id: u32) -> u32 {
+        let slot = self.slot_of(id);
+        let last = self.slots() - 1;
+        if slot == last && id - last * self.step() > self.step() / 2 { self.slots() } else { slot }
+    }
+
     /// The words before the first frame.
     pub fn prologue(self, ids: IdRange) -> Vec<u8> {
         match self {
@@ -155,6 +162,17 @@ mod tests {
             }
             assert_eq!(codec.range(codec.slots()), None);
         }
+    }
+
+    #[test]
+    fn the_upper_half_of_the_last_slot_belongs_to_the_host() {
+        let range = Codec::Current.range(127).unwrap();
+        let half = range.start() + Codec::Current.step() / 2;
+        assert_eq!(Codec::Current.owner_of(1), 0);
+        assert_eq!(Codec::Current.owner_of(range.start()), 127);
+        assert_eq!(Codec::Current.owner_of(half - 1), 127);
+        assert_eq!(Codec::Current.owner_of(half), 128);
+        assert_eq!(Codec::Current.owner_of(u32::MAX), 128);
     }
 
     #[test]

@@ -132,7 +132,7 @@ macro_rules! text_enum {
                 match &*text {
                     $($text => Ok(Self::$variant),)*
                     $(_ if !$other_text.is_empty() => Ok(Self::$other),)?
-                    _ => Err($crate::cbor::DecodeError::Unexpected(format!("unknown value {text:?}"))),
+                    _ => Err($crate::cbor::DecodeError::unknown("value", &text)),
                 }
             }
 
@@ -233,7 +233,7 @@ macro_rules! tagged {
                         $(_ if key == stringify!($variant) => {
                             Self::$variant($crate::cbor::Wire::decode(d).map_err(|e| e.within(stringify!($variant)))?)
                         })*
-                        _ => return Err($crate::cbor::DecodeError::Unexpected(format!("unknown variant {key:?}"))),
+                        _ => return Err($crate::cbor::DecodeError::unknown("variant", key)),
                     };
                     match found.replace(value) {
                         None => Ok(()),
@@ -262,6 +262,12 @@ macro_rules! payloads {
 }
 
 impl crate::cbor::DecodeError {
+    /// The error of a text that is none of ours. Only its beginning is quoted: a peer may send four mebibytes of it.
+    pub(crate) fn unknown(what: &str, text: &str) -> Self {
+        let beginning: String = text.chars().take(40).collect();
+        Self::Unexpected(format!("unknown {what} {beginning:?}"))
+    }
+
     /// The error, with the key below which it was found.
     pub(crate) fn within(self, field: &'static str) -> Self {
         match self {

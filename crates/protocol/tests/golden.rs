@@ -1,0 +1,107 @@
+//! Our golden bytes: canonical frames of every message type, written down once and never changed.
+//!
+//! A sample that is not in the corpus yet fails with the line to add to it; a line that is there is a promise.
+
+#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+#[path = "support/examples.rs"]
+mod examples;
+#[path = "support/sample.rs"]
+mod sample;
+
+use std::collections::HashSet;
+
+use carrel_protocol::MessageType;
+use carrel_protocol::schema::Shape;
+use serde_json::{Value, json};
+
+use crate::sample::bytes;
+
+/// The corpus: one line for each sample, in their order.
+fn corpus() -> Vec<Value> {
+    let text = include_str!("data/golden/frames.json");
+    serde_json::from_str::<Value>(text).expect("JSON").as_array().expect("a list").clone()
+}
+
+/// What the corpus has to say: each sample with the generation that introduced its type, and its number as id.
+fn expected() -> Vec<Value> {
+    let line = |(index, sample): (usize, sample::Sample)| {
+        let (message_type, id) = (sample.message_type, u32::try_from(index + 1).expect("few samples"));
+        let frame = sample.frame(message_type.min_protocol_version(), id);
+        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        json!({"type": message_type.as_str(), "description": sample.note, "frame": hex})
+    };
+    examples::samples().into_iter().enumerate().map(line).collect()
+}
+
+#[test]
+fn what_we_encode_is_what_is_written_down() {
+    let (written, expected) = (corpus(), expected());
+    for (index, line) in expected.iter().enumerate() {
+        assert_eq!(written.get(index), Some(line), "line {} of the corpus has to be {line}", index + 1);
+    }
+    assert_eq!(written.len(), expected.len(), "a line of the corpus has no sample");
+}
+
+#[test]
+fn what_is_written_down_decodes_to_the_value_it_was() {
+    for (index, (sample, line)) in examples::samples().into_iter().zip(corpus()).enumerate() {
+        let (generation, id) = sample.assert_is_in(&bytes(&line["frame"]));
+        assert_eq!((generation, id as usize), (sample.message_type.min_protocol_version(), index + 1));
+    }
+}
+
+#[test]
+fn every_sample_has_a_description_of_its_own_and_every_type_a_sample() {
+    let samples = examples::samples();
+    let names: HashSet<_> = samples.iter().map(|sample| (sample.message_type, sample.note.as_str())).collect();
+    assert_eq!(names.len(), samples.len());
+    let covered: HashSet<_> = samples.iter().map(|sample| sample.message_type).collect();
+    assert_eq!(covered, MessageType::ALL.into_iter().collect());
+}
+
+#[test]
+fn every_key_choice_and_variant_of_the_schema_stands_in_a_sample() {
+    for message_type in MessageType::ALL {
+        let lines = corpus().into_iter().filter(|line| line["type"] == message_type.as_str());
+        let frames: Vec<_> = lines.map(|line| bytes(&line["frame"])).collect();
+        let mut words = HashSet::new();
+        collect(&message_type.shape(), &mut words);
+        for word in words {
+            let stands_in = |frame: &Vec<u8>| frame.windows(word.len()).any(|window| window == word);
+            let readable = String::from_utf8_lossy(&word);
+            assert!(frames.iter().any(stands_in), "no sample of {message_type} has {readable:?}");
+        }
+    }
+}
+
+/// The encoded texts that a message of this shape may have. Choices that are numbers are left out: they have no bytes of
+/// their own to look for.
+fn collect(shape: &Shape, words: &mut HashSet<Vec<u8>>) {
+    match shape {
+        Shape::Scalar(_) => {}
+        Shape::Nullable(inner) | Shape::List(inner) => collect(inner, words),
+        Shape::Record(fields) => {
+            for field in fields {
+                words.insert(encoded(field.name));
+                collect(&field.shape, words);
+            }
+        }
+        Shape::Choice(values) => {
+            words.extend(values.iter().filter(|(value, _)| !value.contains(' ')).map(|(value, _)| encoded(value)));
+        }
+        Shape::Tagged(variants) => {
+            for (name, inner) in variants {
+                words.insert(encoded(name));
+                collect(inner, words);
+            }
+        }
+    }
+}
+
+/// A text in its shortest form.
+fn encoded(text: &str) -> Vec<u8> {
+    let len = u8::try_from(text.len()).expect("a short name");
+    let head = if len < 24 { vec![0x60 | len] } else { vec![0x78, len] };
+    [&head, text.as_bytes()].concat()
+}

@@ -1,0 +1,222 @@
+//! Every decoder under anything a peer may send: noise, damage, and the liberties that peers take.
+
+#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+#[path = "support/canonical.rs"]
+mod canonical;
+#[path = "support/liberties.rs"]
+mod liberties;
+
+use std::sync::LazyLock;
+
+use carrel_protocol::cbor::MAX_LIST;
+use carrel_protocol::frame::{MAX_BODY, MAX_LENGTH};
+use carrel_protocol::{Envelope, Frame, MessageType};
+
+use crate::canonical::canonical;
+use crate::liberties::{LIBERTIES, Liberty, rewritten};
+
+/// A golden frame taken apart.
+struct Golden {
+    message_type: MessageType,
+    body: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+static GOLDEN: LazyLock<Vec<Golden>> = LazyLock::new(|| {
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|d| u8::try_from(d).ok()).expect("a digit");
+    let corpus: serde_json::Value = serde_json::from_str(include_str!("data/golden/frames.json")).expect("JSON");
+    let line = |line: &serde_json::Value| {
+        let hex = line["frame"].as_str().expect("digits").as_bytes();
+        let wire: Vec<u8> = hex.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect();
+        let (frame, _) = Frame::split(&wire).expect("a sound length").expect("a whole frame");
+        let envelope = Envelope::parse(frame.body).expect("an envelope");
+        let message_type = envelope.message_type().expect("a known type");
+        Golden { message_type, body: frame.body.to_vec(), payload: envelope.payload.into_owned() }
+    };
+    corpus.as_array().expect("a list").iter().map(line).collect()
+});
+
+/// The most that decoding `len` bytes may hold at one time.
+///
+/// The cheapest element of any list is an empty text: one byte on the wire, 24 in memory, and while a list grows it
+/// stands there once in its old and once in its doubled size, which makes 72. Behind [`MAX_LIST`] elements a list is
+/// refused, so that a whole frame stays far below 72 times its size: see the test of the largest lists. What is added is
+/// for the smallest lists, which are made with room for four, and for the words of an error.
+fn allowance(len: usize) -> u64 {
+    72 * len as u64 + 2048
+}
+
+/// Decodes as one type and returns the bytes that were held at most.
+fn decode(message_type: MessageType, payload: &[u8]) -> u64 {
+    let measured = allocation_counter::measure(|| drop(message_type.check_payload(payload)));
+    assert_eq!(measured.bytes_current, 0, "{message_type}");
+    measured.bytes_max
+}
+
+fn decode_within_the_allowance(message_type: MessageType, payload: &[u8]) {
+    let held = decode(message_type, payload);
+    assert!(held <= allowance(payload.len()), "{message_type} held {held} bytes for {}", payload.len());
+}
+
+#[test]
+fn fuzz_payload_decoders_never_panic_nor_hold_more_than_their_input_allows() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        for message_type in MessageType::ALL {
+            decode_within_the_allowance(message_type, bytes);
+        }
+    });
+}
+
+#[test]
+fn fuzz_bodies_are_read_as_what_they_name_without_a_panic() {
+    bolero::check!().for_each(|body: &[u8]| {
+        let Ok(envelope) = Envelope::parse(body) else { return };
+        if let Some(message_type) = envelope.message_type() {
+            decode_within_the_allowance(message_type, &envelope.payload);
+        }
+    });
+}
+
+#[test]
+fn damaged_golden_payloads_never_panic_and_what_still_decodes_has_one_canonical_form() {
+    bolero::check!().with_type::<(u16, Vec<(u8, u16, u8)>)>().for_each(|(which, damages)| {
+        let Golden { message_type, payload, .. } = &GOLDEN[usize::from(*which) % GOLDEN.len()];
+        let mut damaged = payload.clone();
+        for (kind, at, byte) in damages {
+            let at = usize::from(*at) % (damaged.len() + 1);
+            match (kind % 5, damaged.get_mut(at)) {
+                (0, Some(flipped)) => *flipped ^= 1 << (byte % 8),
+                (1, Some(replaced)) => *replaced = *byte,
+                (2, Some(_)) => drop(damaged.remove(at)),
+                (3, _) => damaged.truncate(at),
+                _ => damaged.insert(at, *byte),
+            }
+        }
+        decode_within_the_allowance(*message_type, &damaged);
+        if let Ok(once) = canonical(*message_type, &damaged) {
+            assert_eq!(canonical(*message_type, &once).as_ref(), Ok(&once), "{message_type}");
+        }
+    });
+}
+
+#[test]
+fn golden_payloads_are_canonical() {
+    for Golden { message_type, body, payload } in GOLDEN.iter() {
+        assert_eq!(canonical(*message_type, payload).as_ref(), Ok(payload), "{message_type}");
+        assert_eq!(rewritten(body, &mut |_| false), *body, "{message_type}");
+        assert_eq!(rewritten(payload, &mut |_| false), *payload, "{message_type}");
+    }
+}
+
+/// Holds the rewritten payload, in a rewritten envelope, against the golden one.
+fn assert_same(Golden { message_type, body, payload }: &Golden, take: &mut dyn FnMut(Liberty) -> bool) {
+    let other = rewritten(payload, take);
+    assert_eq!(canonical(*message_type, &other).as_ref(), Ok(payload), "{message_type} as {other:02x?}");
+    let other = rewritten(body, take);
+    let envelope = Envelope::parse(&other).expect("a rewritten envelope is one");
+    assert_eq!((envelope.message_type(), &*envelope.payload), (Some(*message_type), &**payload), "{other:02x?}");
+}
+
+#[test]
+fn each_liberty_alone_and_all_together_leave_every_golden_message_the_same() {
+    for golden in GOLDEN.iter() {
+        for liberty in LIBERTIES {
+            assert_same(golden, &mut |offered| offered == liberty);
+        }
+        assert_same(golden, &mut |_| true);
+    }
+}
+
+#[test]
+fn each_liberty_is_taken_somewhere() {
+    for liberty in LIBERTIES {
+        let changed = |payload: &Vec<u8>| rewritten(payload, &mut |offered| offered == liberty) != *payload;
+        assert!(GOLDEN.iter().any(|golden| changed(&golden.payload)), "{liberty:?}");
+    }
+}
+
+#[test]
+fn any_mixture_of_liberties_leaves_a_golden_message_the_same() {
+    bolero::check!().with_type::<(u16, Vec<u8>)>().for_each(|(which, choices)| {
+        let golden = &GOLDEN[usize::from(*which) % GOLDEN.len()];
+        let mut bits = choices.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1)).cycle();
+        assert_same(golden, &mut |_| bits.next().unwrap_or(false));
+    });
+}
+
+/// Encodes a short text.
+fn text(text: &str) -> Vec<u8> {
+    [&[0x60 | u8::try_from(text.len()).expect("a short text")], text.as_bytes()].concat()
+}
+
+/// Encodes `[element, element, …]`, as many as a list may have.
+fn full_list(element: &[u8]) -> Vec<u8> {
+    [&[0x9f], &*element.repeat(MAX_LIST), &[0xff]].concat()
+}
+
+/// Encodes a map of the given keys, each with an encoded value.
+fn map(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let content = entries.iter().flat_map(|(key, value)| [text(key), value.clone()].concat());
+    [0xbf].into_iter().chain(content).chain([0xff]).collect()
+}
+
+/// The smallest element with these keys, all of them texts but those that are named with a number.
+fn element(texts: &[&str], numbers: &[&str]) -> Vec<u8> {
+    let texts = texts.iter().map(|key| [text(key), text("")].concat());
+    let numbers = numbers.iter().map(|key| [text(key), vec![0]].concat());
+    let entries: Vec<_> = texts.chain(numbers).collect();
+    [vec![0xa0 | u8::try_from(entries.len()).expect("few keys")], entries.concat()].concat()
+}
+
+#[test]
+fn the_longest_lists_of_the_smallest_elements_stay_within_a_few_frames() {
+    let empty = full_list(&text(""));
+    let limits = full_list(&element(&["resource"], &["soft", "hard"]));
+    let variables = full_list(&element(&["key", "value"], &[]));
+    let entry = [&[0xa4], &*text("kind"), &text("dir"), &element(&["path"], &["size", "mode"])[1..]].concat();
+    let event = [&[0xa2], &*text("kind"), &text("moved"), &text("path"), &text("")].concat();
+    let bootstrap = [
+        ("tmpfs_mounts", full_list(&element(&["path"], &[]))),
+        ("disk_mounts", full_list(&element(&["id", "guest_path"], &[]))),
+        ("default_env", variables.clone()),
+        ("handoff_init", map(&[("args", empty.clone()), ("env", variables)])),
+    ];
+    for (frames, message_type, payload) in [
+        (2, MessageType::ExecRequest, map(&[("args", empty.clone()), ("env", empty.clone()), ("rlimits", limits)])),
+        (2, MessageType::WorkloadFreeze, map(&[("external_mount_tags", empty)])),
+        (4, MessageType::FsResponse, map(&[("data", map(&[("List", full_list(&entry))]))])),
+        (2, MessageType::CarrelFsMatches, map(&[("matches", full_list(&element(&["path"], &[])))])),
+        (2, MessageType::CarrelFsEvents, map(&[("events", full_list(&event))])),
+        (5, MessageType::Bootstrap, map(&bootstrap)),
+    ] {
+        assert!(payload.len() < MAX_BODY, "{message_type}: {} bytes", payload.len());
+        let held = decode(message_type, &payload);
+        assert!(held >= 24 * MAX_LIST as u64, "{message_type}: the list was not read to its end");
+        assert!(held <= frames * u64::from(MAX_LENGTH), "{message_type} held {held} bytes");
+    }
+}
+
+#[test]
+fn an_error_quotes_only_the_beginning_of_what_was_sent() {
+    let long = [&[0x7a, 0, 0x30, 0, 0], &*vec![1; 0x30_0000]].concat();
+    let variant = [&[0xa1], &*text("op"), &[0xa1], &long, &[0]].concat();
+    let value = [&[0xa2], &*text("attempt_id"), &text(""), &text("mode"), &long].concat();
+    for (message_type, payload) in [(MessageType::FsRequest, variant), (MessageType::WorkloadThaw, value)] {
+        let error = message_type.check_payload(&payload).expect_err("an unknown text");
+        assert!(error.to_string().contains("unknown") && error.to_string().len() < 512, "{error}");
+        assert!(decode(message_type, &payload) < 4096, "{message_type}");
+    }
+}
+
+/// The inputs of a target lie below `__fuzz__` in a folder of its name, and are found by that name alone.
+#[test]
+fn every_committed_input_belongs_to_a_fuzz_target_of_this_file() {
+    let folders = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/__fuzz__")).expect("committed inputs");
+    let names: Vec<_> = folders.map(|entry| entry.expect("an entry").file_name().into_string()).collect();
+    assert_eq!(names.len(), 2);
+    for name in names {
+        let target = format!("fn fuzz_{}() {{", name.expect("a plain name"));
+        assert!(include_str!("payloads.rs").contains(&target), "there are inputs, but there is no {target}");
+    }
+}

@@ -1,0 +1,182 @@
+//! What each generation looks like, written down in `schema/gen-N.json` and derived from the code again here.
+//!
+//! Only the current generation may change: `UPDATE_PROTOCOL_SCHEMA=1 cargo test -p carrel-protocol --test
+//! schema_snapshot` writes its file, and no other. When a generation is finished, its hash is added to [`FROZEN`].
+
+#![allow(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+#[path = "support/append_only.rs"]
+mod append_only;
+#[path = "support/surface.rs"]
+mod surface;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use carrel_protocol::{Generation, MessageType};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// The SHA-256 of every snapshot that is history. Code and file changed together would still agree with each other; they
+/// do not agree with this.
+const FROZEN: [(u8, &str); 10] = [
+    (1, "024a9a13363dfdf86da669e47423787cb433574e6169b1b4956b374e136d289a"),
+    (2, "e4a5b68db0d81fe0497520203bdab125a36a21446be3f81cd3089c08071790c6"),
+    (3, "a11f07f8905bae75bce1817de6beb17a16e91d3047c7b7c05c100e30f702664d"),
+    (4, "1ebb8634734862d211b0cf8c6167ab0a30c45e769e6a29ebedb4d09c66b12fa0"),
+    (5, "c2e3d336d30f58242f738d05b77144e4d5677a864c628516a7773ef53a55e289"),
+    (6, "f92cbf5ea99817494e32ddda02b40af021b88c77ea903b4cc845e62293956b23"),
+    (7, "d2b20ea8b8720d198044a32ae2d6b857a4bc636ce98883fa2707a9e42789a173"),
+    (8, "df5982cfa761610ca83f48b21e290c1080956385f98ef80611478b8c65f21678"),
+    (9, "12adeaa50a3fa0b55791ab067b571e585a56e857c307c0d7c78f7aa321067f0e"),
+    (10, "5894f15d1a78fe99ea92d05775073de7da61822cab2d3fbc3cb4bb2112561575"),
+];
+
+fn path(generation: Generation) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("schema/gen-{generation}.json"))
+}
+
+/// Done once before anything is read, whichever test comes first.
+static UPDATED: LazyLock<()> = LazyLock::new(|| {
+    if std::env::var_os("UPDATE_PROTOCOL_SCHEMA").is_some_and(|value| value == "1") {
+        let text = surface::text(&surface::surface(Generation::CURRENT));
+        fs::write(path(Generation::CURRENT), text).expect("the current snapshot can be written");
+    }
+});
+
+fn written(generation: Generation) -> String {
+    LazyLock::force(&UPDATED);
+    let path = path(generation);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn parsed(generation: Generation) -> Value {
+    serde_json::from_str(&written(generation)).expect("a snapshot is JSON")
+}
+
+#[test]
+fn every_snapshot_is_what_the_code_yields_for_its_generation() {
+    for generation in Generation::all() {
+        let yielded = surface::text(&surface::surface(generation));
+        let snapshot = written(generation);
+        let differing = snapshot.lines().zip(yielded.lines()).position(|(old, new)| old != new);
+        assert!(snapshot == yielded, "gen-{generation}.json differs from the code, first in line {differing:?} + 1");
+    }
+}
+
+#[test]
+fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
+    let pinned = FROZEN.iter().map(|(number, _)| Generation::new(*number));
+    assert!(pinned.eq(Generation::all().filter(|generation| *generation != Generation::CURRENT)));
+    for (number, hash) in FROZEN {
+        let digest = Sha256::digest(written(Generation::new(number)));
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(digest, hash, "gen-{number}.json was changed, and must not be");
+    }
+}
+
+#[test]
+fn a_snapshot_is_read_back_as_it_was_derived() {
+    for generation in Generation::all() {
+        assert_eq!(parsed(generation), surface::surface(generation));
+    }
+}
+
+#[test]
+fn every_generation_only_adds_to_the_one_before() {
+    for (older, newer) in Generation::all().zip(Generation::all().skip(1)) {
+        assert_eq!(append_only::check(&parsed(older), &parsed(newer)), Ok(()), "from {older} to {newer}");
+    }
+}
+
+#[test]
+fn the_current_snapshot_names_every_type() {
+    let current = parsed(Generation::CURRENT);
+    let names = current["messages"].as_array().expect("a list").iter().map(|m| m["type"].as_str().expect("a name"));
+    assert!(names.eq(MessageType::ALL.iter().map(|t| t.as_str())));
+}
+
+/// The gate's verdict on the current snapshot after a change to it, as if it were the next generation.
+fn verdict(change: impl FnOnce(&mut Value)) -> Result<(), String> {
+    let older = parsed(Generation::CURRENT);
+    let mut newer = older.clone();
+    newer["protocol_version"] = json!(Generation::CURRENT.get() + 1);
+    change(&mut newer);
+    append_only::check(&older, &newer)
+}
+
+fn message<'a>(surface: &'a mut Value, name: &str) -> &'a mut Value {
+    let messages = surface["messages"].as_array_mut().expect("a list");
+    messages.iter_mut().find(|message| message["type"] == name).expect("a type of that name")
+}
+
+fn fields<'a>(surface: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
+    message(surface, name)["payload"]["fields"].as_array_mut().expect("fields")
+}
+
+fn field(presence: &str) -> Value {
+    json!({"name": "later", "presence": presence, "since": 12, "shape": "u8"})
+}
+
+#[test]
+fn the_gate_lets_types_optional_fields_and_choices_be_added() {
+    assert_eq!(verdict(|_| {}), Ok(()));
+    let added = json!({"type": "x", "introduced_in": 12, "flags": 0, "payload": {"fields": [field("required")]}});
+    assert_eq!(verdict(|new| new["messages"].as_array_mut().expect("a list").insert(3, added)), Ok(()));
+    for presence in ["omitted", "defaulted"] {
+        assert_eq!(verdict(|new| fields(new, "core.ping").push(field(presence))), Ok(()));
+        assert_eq!(verdict(|new| fields(new, "core.exec.request").insert(0, field(presence))), Ok(()));
+    }
+    let kinds = |new: &mut Value| {
+        let choice = &mut fields(new, "core.exec.failed")[0]["shape"]["choice"];
+        choice.as_array_mut().expect("choices").push(json!({"value": "later", "since": 12}));
+    };
+    assert_eq!(verdict(kinds), Ok(()));
+    assert_eq!(verdict(|new| new["frame"]["flags"]["later"] = json!(16)), Ok(()));
+}
+
+#[test]
+fn the_gate_refuses_a_removed_or_relabelled_type() {
+    let removed = verdict(|new| drop(new["messages"].as_array_mut().expect("a list").remove(0)));
+    assert_eq!(removed, Err("\"core.ready\" is gone".to_owned()));
+    let flags = verdict(|new| message(new, "core.pong")["flags"] = json!(0));
+    assert_eq!(flags, Err("flags of \"core.pong\" was 1 and is 0".to_owned()));
+    assert!(verdict(|new| message(new, "core.pong")["introduced_in"] = json!(7)).is_err());
+    let backdated = json!({"type": "x", "introduced_in": 3, "flags": 0, "payload": "null"});
+    assert!(verdict(|new| new["messages"].as_array_mut().expect("a list").push(backdated)).is_err());
+}
+
+#[test]
+fn the_gate_refuses_a_new_required_field() {
+    let at_the_end = verdict(|new| fields(new, "core.exec.request").push(field("required")));
+    assert_eq!(at_the_end, Err("\"core.exec.request\".later is new and required".to_owned()));
+    assert!(verdict(|new| fields(new, "core.ping").push(field("required"))).is_err());
+    let nested = |new: &mut Value| {
+        let entry = &mut fields(new, "core.fs.response")[2]["shape"]["nullable"]["tagged"]["Stat"]["fields"];
+        entry.as_array_mut().expect("fields").push(field("required"));
+    };
+    assert!(verdict(nested).is_err());
+}
+
+#[test]
+fn the_gate_refuses_a_removed_moved_or_redefined_field() {
+    assert!(verdict(|new| drop(fields(new, "core.exec.request").remove(1))).is_err());
+    assert!(verdict(|new| fields(new, "core.exec.request").swap(1, 2)).is_err());
+    assert!(verdict(|new| fields(new, "core.exec.exited")[0]["shape"] = json!("i64")).is_err());
+    assert!(verdict(|new| fields(new, "core.exec.exited")[0]["presence"] = json!("omitted")).is_err());
+    assert!(verdict(|new| fields(new, "core.exec.exited")[1]["since"] = json!(12)).is_err());
+    assert!(verdict(|new| fields(new, "core.exec.exited")[0]["shape"] = json!({"nullable": "i32"})).is_err());
+}
+
+#[test]
+fn the_gate_refuses_a_removed_choice_a_new_variant_and_a_changed_constant() {
+    let choice = |new: &mut Value| {
+        let choice = &mut fields(new, "core.exec.failed")[0]["shape"]["choice"];
+        choice.as_array_mut().expect("choices").remove(0);
+    };
+    assert!(verdict(choice).is_err());
+    assert!(verdict(|new| fields(new, "core.fs.request")[0]["shape"]["tagged"]["Later"] = json!("u8")).is_err());
+    assert!(verdict(|new| new["frame"]["max_length"] = json!(1)).is_err());
+    assert!(verdict(|new| new["bulk"] = json!(null)).is_err());
+}
