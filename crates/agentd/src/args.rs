@@ -1,0 +1,104 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use carrel_protocol::Generation;
+
+/// What the agent was asked to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Serve.
+    Serve(Options),
+    /// Say how to be used.
+    Help,
+    /// Say which version this is.
+    Version,
+}
+
+/// How to serve.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Options {
+    /// A socket for clients, instead of standard input and output.
+    pub listen: Option<PathBuf>,
+    /// The highest generation to announce and to understand.
+    pub max_generation: Generation,
+}
+
+/// A command line that makes no sense.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    /// An option without its value.
+    #[error("{0} needs a value")]
+    NoValue(&'static str),
+    /// A generation that does not exist.
+    #[error("--max-generation takes a number from 1 to {most}, not {0:?}", most = Generation::CURRENT)]
+    BadGeneration(String),
+    /// Anything else.
+    #[error("unknown argument {0:?}")]
+    Unknown(String),
+}
+
+/// How to be used.
+pub const HELP: &str = "\
+carrel-agentd: the program that a sandbox starts with
+
+Usage: carrel-agentd [--listen PATH] [--max-generation N]
+
+Without --listen it speaks on standard input and output, which are a socket or pipes.
+
+  --listen PATH        serve clients on a Unix socket; for development and tests
+  --max-generation N   announce and understand no generation above N
+  --version            print the version
+  --help               print this
+";
+
+/// Reads the command line.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
+    let mut options = Options { listen: None, max_generation: Generation::CURRENT };
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--listen") => {
+                options.listen = Some(args.next().ok_or(UsageError::NoValue("--listen"))?.into());
+            }
+            Some("--max-generation") => {
+                let value = args.next().ok_or(UsageError::NoValue("--max-generation"))?;
+                options.max_generation = generation(&value.to_string_lossy())?;
+            }
+            Some("--help" | "-h") => return Ok(Command::Help),
+            Some("--version" | "-V") => return Ok(Command::Version),
+            _ => return Err(UsageError::Unknown(arg.to_string_lossy().into_owned())),
+        }
+    }
+    Ok(Command::Serve(options))
+}
+
+fn generation(value: &str) -> Result<Generation, UsageError> {
+    let known = |number: &u8| (Generation::HORIZON.get()..=Generation::CURRENT.get()).contains(number);
+    match value.parse().ok().filter(known) {
+        Some(number) => Ok(Generation::new(number)),
+        None => Err(UsageError::BadGeneration(value.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Command, UsageError> {
+        parse(args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn options_are_understood_and_nonsense_is_named() {
+        let expected = Options { listen: Some("/a".into()), max_generation: Generation::new(7) };
+        assert_eq!(parsed(&["--listen", "/a", "--max-generation", "7"]), Ok(Command::Serve(expected)));
+        assert_eq!(parsed(&["--help"]), Ok(Command::Help));
+        assert_eq!(parsed(&["--listen"]), Err(UsageError::NoValue("--listen")));
+        for bad in ["0", "12", "x", ""] {
+            assert_eq!(parsed(&["--max-generation", bad]), Err(UsageError::BadGeneration(bad.into())));
+        }
+        assert_eq!(parsed(&["serve"]), Err(UsageError::Unknown("serve".into())));
+    }
+}

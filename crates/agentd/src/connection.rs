@@ -1,0 +1,338 @@
+//! One peer: the bytes that came from it, and those that wait to go to it.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+
+use carrel_protocol::codec::Prefix;
+use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
+use carrel_protocol::{Codec, Frame, Generation, Header, IdRange};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+
+use crate::poll::retry;
+
+/// Data is produced only while less than this waits to be sent: what is in a pipe costs us nothing.
+const OUTGOING_ROOM: usize = 512 * 1024;
+/// Requests are taken only while less than this waits to be sent: each may add an answer.
+const OUTGOING_LIMIT: usize = 1024 * 1024;
+/// How much is read at once while frames are small.
+const READ_SIZE: usize = 64 * 1024;
+/// How much is read at once while they are large.
+const READ_SIZE_MAX: usize = 1024 * 1024;
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    incoming: OwnedFd,
+    outgoing: OwnedFd,
+    /// The ids it may use.
+    pub(crate) ids: IdRange,
+    /// How its ids are divided among owners.
+    pub(crate) codec: Codec,
+    /// The generation that is spoken: what was announced, or more once a host of ours said so.
+    pub(crate) generation: Generation,
+    /// The generation of its last message, for answers to what cannot be read.
+    pub(crate) peer: Generation,
+    /// More may be read.
+    pub(crate) readable: bool,
+    /// More may be written.
+    pub(crate) writable: bool,
+    /// The peer will send no more.
+    pub(crate) ended: bool,
+    inbox: Inbox,
+    outbox: VecDeque<Chunk>,
+    outgoing_bytes: usize,
+}
+
+/// Bytes to be sent, with room in front for what precedes data on the wire.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// Bytes that arrived and are not yet taken as frames.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    bytes: Vec<u8>,
+    start: usize,
+    read_size: usize,
+}
+
+// === impl Chunk ===
+
+impl Chunk {
+    /// A chunk that takes up to `limit` bytes of data.
+    pub(crate) fn for_data(limit: usize) -> Self {
+        let mut bytes = Vec::with_capacity(Prefix::MAX + limit);
+        bytes.resize(Prefix::MAX, 0);
+        Self { bytes, start: Prefix::MAX }
+    }
+
+    /// Where data is read into: its spare capacity is the limit.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// The data without anything in front.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.bytes.get(Prefix::MAX..).unwrap_or_default()
+    }
+
+    /// Puts the prefix directly before the data.
+    pub(crate) fn set_prefix(&mut self, prefix: &Prefix) {
+        let prefix = prefix.as_slice();
+        let start = Prefix::MAX.saturating_sub(prefix.len());
+        if let Some(room) = self.bytes.get_mut(start..Prefix::MAX) {
+            room.copy_from_slice(prefix);
+            self.start = start;
+        }
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+}
+
+impl From<Vec<u8>> for Chunk {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0 }
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, codec: Codec, announced: Generation) -> Self {
+        Self {
+            incoming,
+            outgoing,
+            ids,
+            codec,
+            generation: announced,
+            peer: announced,
+            readable: true,
+            writable: true,
+            ended: false,
+            inbox: Inbox::default(),
+            outbox: VecDeque::new(),
+            outgoing_bytes: 0,
+        }
+    }
+
+    pub(crate) fn incoming(&self) -> impl AsFd + '_ {
+        self.incoming.as_fd()
+    }
+
+    pub(crate) fn outgoing(&self) -> impl AsFd + '_ {
+        self.outgoing.as_fd()
+    }
+
+    /// Whether data may be produced for it.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outgoing_bytes < OUTGOING_ROOM
+    }
+
+    /// Whether requests may be taken from it.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.outgoing_bytes < OUTGOING_LIMIT
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Queues bytes to be sent.
+    pub(crate) fn push(&mut self, chunk: Chunk) {
+        self.outgoing_bytes += chunk.rest().len();
+        self.outbox.push_back(chunk);
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
+        while self.writable && !self.outbox.is_empty() {
+            let slices: Vec<_> = self.outbox.iter().take(16).map(|chunk| IoSlice::new(chunk.rest())).collect();
+            match retry(|| rustix::io::writev(&self.outgoing, &slices)) {
+                Ok(sent) => self.sent(sent),
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, mut sent: usize) {
+        self.outgoing_bytes = self.outgoing_bytes.saturating_sub(sent);
+        while let Some(first) = self.outbox.front_mut() {
+            let rest = first.rest().len();
+            if rest > sent {
+                first.start += sent;
+                return;
+            }
+            sent -= rest;
+            self.outbox.pop_front();
+        }
+    }
+
+    /// Reads once. `Ok(false)` when there is nothing for now, or nothing any more.
+    pub(crate) fn read(&mut self) -> Result<bool, Errno> {
+        match self.inbox.read(&self.incoming) {
+            Ok(0) => {
+                (self.readable, self.ended) = (false, true);
+                Ok(false)
+            }
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                self.inbox.rest_idle();
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the inbox out, so that its frames can be borrowed while the agent works on them.
+    pub(crate) fn take_inbox(&mut self) -> Inbox {
+        std::mem::take(&mut self.inbox)
+    }
+
+    /// Puts it back.
+    pub(crate) fn put_inbox(&mut self, inbox: Inbox) {
+        self.inbox = inbox;
+    }
+}
+
+// === impl Inbox ===
+
+impl Inbox {
+    fn read(&mut self, from: &OwnedFd) -> Result<usize, Errno> {
+        let arrived = self.bytes.len() - self.start;
+        let missing = self.missing(arrived);
+        let size = missing.max(self.read_size.max(READ_SIZE));
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.reserve(size);
+        let count = retry(|| rustix::io::read(from, spare_capacity(&mut self.bytes)))?;
+        // A buffer that was filled will be filled again.
+        self.read_size = if count >= size { (size * 2).min(READ_SIZE_MAX) } else { self.read_size };
+        Ok(count)
+    }
+
+    /// How many bytes the frame that has begun still lacks. Its length was checked when it began.
+    fn missing(&self, arrived: usize) -> usize {
+        match self.bytes.get(self.start..).and_then(<[u8]>::first_chunk) {
+            Some(prefix) => {
+                Header::parse(prefix).map_or(0, |header| (PREFIX_SIZE + header.body_len).saturating_sub(arrived))
+            }
+            None => 0,
+        }
+    }
+
+    /// Nothing more comes for now: what is empty is given back.
+    fn rest_idle(&mut self) {
+        if self.start == self.bytes.len() {
+            *self = Self::default();
+        }
+    }
+
+    /// The next frame and its length on the wire, left in place until [`Self::advance`].
+    pub(crate) fn next(&self) -> Result<Option<(Frame<'_>, usize)>, BrokenLength> {
+        let bytes = self.bytes.get(self.start..).unwrap_or_default();
+        Ok(Frame::split(bytes)?.map(|(frame, rest)| (frame, bytes.len() - rest.len())))
+    }
+
+    pub(crate) fn advance(&mut self, length: usize) {
+        self.start = self.bytes.len().min(self.start + length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_protocol::MessageType;
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, Connection) {
+        let (ours, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        let outgoing = ours.try_clone().unwrap();
+        (theirs, Connection::new(ours, outgoing, IdRange::WHOLE, Codec::Current, Generation::PUBLISHED))
+    }
+
+    #[test]
+    fn a_prefix_joins_its_data() {
+        let mut chunk = Chunk::for_data(8);
+        chunk.buffer().extend_from_slice(b"hi");
+        chunk.set_prefix(&Prefix::of_data(MessageType::ExecStdout, Generation::PUBLISHED, 6, 2).unwrap());
+        let (frame, rest) = Frame::split(chunk.rest()).unwrap().unwrap();
+        assert_eq!((frame.id, rest.len(), chunk.data()), (6, 0, &b"hi"[..]));
+    }
+
+    #[test]
+    fn an_idle_connection_holds_no_buffer() {
+        let (peer, mut connection) = pair();
+        rustix::io::write(&peer, b"\0\0\0\x05\0\0\0\x01\0").unwrap();
+        assert!(connection.read().unwrap());
+        let mut inbox = connection.take_inbox();
+        let (frame, length) = inbox.next().unwrap().unwrap();
+        assert_eq!(frame.id, 1);
+        inbox.advance(length);
+        connection.put_inbox(inbox);
+        assert!(!connection.read().unwrap());
+        assert_eq!(connection.inbox.bytes.capacity(), 0);
+    }
+
+    #[test]
+    fn frames_arrive_whole_however_they_are_cut() {
+        let (peer, mut connection) = pair();
+        let body = vec![7; 300_000];
+        let mut wire = Vec::new();
+        for id in 1..=3 {
+            carrel_protocol::codec::encode_raw(&mut wire, id, carrel_protocol::Flags::NONE, &body).unwrap();
+        }
+        let (mut sent, mut seen) = (0, Vec::new());
+        while seen.len() < 3 {
+            sent += rustix::io::write(&peer, &wire[sent..wire.len().min(sent + 10_007)]).unwrap_or(0);
+            while connection.read().unwrap() {}
+            let mut inbox = connection.take_inbox();
+            while let Some((frame, length)) = inbox.next().unwrap() {
+                assert_eq!(frame.body, body);
+                seen.push(frame.id);
+                inbox.advance(length);
+            }
+            connection.put_inbox(inbox);
+        }
+        assert_eq!(seen, [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_sent_in_order() {
+        let (peer, mut connection) = pair();
+        let mut pushed = 0u32;
+        while connection.has_room() {
+            connection.push(pushed.to_be_bytes().repeat(1000).into());
+            pushed += 1;
+        }
+        assert!(connection.outgoing_bytes < OUTGOING_ROOM + 4000);
+        let mut received = Vec::new();
+        while received.len() < pushed as usize * 4000 {
+            connection.writable = true;
+            connection.flush().unwrap();
+            received.reserve(100_000);
+            rustix::io::read(&peer, spare_capacity(&mut received)).unwrap();
+        }
+        for (number, chunk) in (0..pushed).zip(received.chunks(4000)) {
+            assert_eq!(chunk, number.to_be_bytes().repeat(1000));
+        }
+        assert!(connection.is_flushed());
+    }
+}

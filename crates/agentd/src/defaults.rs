@@ -1,0 +1,182 @@
+//! What holds for every command of the sandbox that says nothing else, and how `core.bootstrap` changes it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use carrel_protocol::payload::{Bootstrap, ExecLimits, InitFailure, ResourceLimit, SecurityProfile, UserIds};
+
+use crate::users::{Accounts, User, UserError};
+
+/// Where programs are looked for when nobody says.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What holds for every command that says nothing else.
+#[derive(Debug)]
+pub(crate) struct Defaults {
+    /// The environment below every command's own.
+    pub(crate) env: Vec<(OsString, OsString)>,
+    /// The working directory.
+    pub(crate) cwd: Option<String>,
+    /// The user.
+    pub(crate) user: Option<String>,
+    /// Resource limits of every command.
+    pub(crate) rlimits: Vec<ResourceLimit>,
+    /// The execution limits.
+    pub(crate) limits: ExecLimits,
+    /// Whether this is pid 1 of a sandbox, which is to be protected from what it starts.
+    pub(crate) init: bool,
+    /// Whether commands may do less than the root of a sandbox may.
+    pub(crate) restricted: bool,
+    /// The host already configured this sandbox.
+    configured: bool,
+}
+
+/// Why a configuration is refused; nothing of it was applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BootstrapError {
+    #[error("{0} is to be had only in a virtual machine")]
+    Unavailable(&'static str),
+    #[error("the sandbox is already configured")]
+    Repeated,
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    User(#[from] UserError),
+}
+
+// === impl Defaults ===
+
+impl Defaults {
+    pub(crate) fn new(init: bool) -> Self {
+        let mut env: Vec<_> = std::env::vars_os().collect();
+        if !env.iter().any(|(key, _)| key == "PATH") {
+            env.push(("PATH".into(), PATH.into()));
+        }
+        Self {
+            env,
+            cwd: None,
+            user: None,
+            rlimits: Vec::new(),
+            limits: ExecLimits::DEFAULT,
+            init,
+            restricted: false,
+            configured: false,
+        }
+    }
+
+    /// Applies a configuration, all of it or nothing, and returns the default user.
+    pub(crate) fn bootstrap(&mut self, bootstrap: Bootstrap) -> Result<UserIds, BootstrapError> {
+        if self.configured {
+            return Err(BootstrapError::Repeated);
+        }
+        for (asked, what) in [
+            (bootstrap.block_root.is_some(), "block_root"),
+            (!bootstrap.dir_mounts.is_empty(), "dir_mounts"),
+            (!bootstrap.file_mounts.is_empty(), "file_mounts"),
+            (!bootstrap.disk_mounts.is_empty(), "disk_mounts"),
+            (!bootstrap.tmpfs_mounts.is_empty(), "tmpfs_mounts"),
+            (bootstrap.host_alias.is_some(), "host_alias"),
+            (bootstrap.network.is_some(), "network"),
+            (bootstrap.handoff_init.is_some(), "handoff_init"),
+        ] {
+            if asked {
+                return Err(BootstrapError::Unavailable(what));
+            }
+        }
+        let limits = bootstrap.exec_limits.map_or(Ok(self.limits), ExecLimits::check);
+        let limits = limits.map_err(|error| BootstrapError::Invalid(error.to_string()))?;
+        for limit in &bootstrap.rlimits {
+            crate::exec::resource(&limit.resource)
+                .ok_or_else(|| BootstrapError::Invalid(format!("unknown resource {:?}", limit.resource)))?;
+        }
+        let user = self.default_user(bootstrap.user.as_deref())?;
+        if let (Some(name), true) = (&bootstrap.hostname, self.init) {
+            rustix::system::sethostname(name.as_bytes())
+                .map_err(|errno| BootstrapError::Invalid(format!("hostname: {}", crate::errno::sentence(errno))))?;
+        }
+
+        self.limits = limits;
+        self.rlimits = bootstrap.rlimits;
+        self.user = bootstrap.user;
+        self.cwd = bootstrap.default_cwd;
+        self.restricted = bootstrap.security_profile == SecurityProfile::Restricted;
+        for variable in bootstrap.default_env {
+            set(&mut self.env, OsStr::new(&variable.key), OsStr::new(&variable.value));
+        }
+        self.configured = true;
+        Ok(user)
+    }
+
+    fn default_user(&self, user: Option<&str>) -> Result<UserIds, UserError> {
+        match user {
+            Some(user) => Accounts::read().resolve(user).map(|User { uid, gid, .. }| UserIds { uid, gid }),
+            None => Ok(UserIds { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }),
+        }
+    }
+
+    /// The environment of a command: the defaults, the home of its user, then its own; the last of a name wins.
+    pub(crate) fn environment(&self, own: &[String], user: Option<&User>, tty: bool) -> Vec<(OsString, OsString)> {
+        let mut env = self.env.clone();
+        if let Some(user) = user {
+            // A user without an account has no home; that of another would be worse than none.
+            set(&mut env, OsStr::new("HOME"), OsStr::new(user.home.as_deref().unwrap_or("/")));
+        }
+        if tty && !env.iter().any(|(key, _)| key == "TERM") {
+            env.push(("TERM".into(), "xterm".into()));
+        }
+        for entry in own {
+            // An entry without a value names nothing.
+            if let Some((key, value)) = entry.split_once('=') {
+                set(&mut env, OsStr::from_bytes(key.as_bytes()), OsStr::from_bytes(value.as_bytes()));
+            }
+        }
+        env
+    }
+}
+
+fn set(env: &mut Vec<(OsString, OsString)>, key: &OsStr, value: &OsStr) {
+    match env.iter_mut().find(|(existing, _)| existing == key) {
+        Some((_, existing)) => value.clone_into(existing),
+        None => env.push((key.to_owned(), value.to_owned())),
+    }
+}
+
+// === impl BootstrapError ===
+
+impl BootstrapError {
+    /// The reason in the words of `core.error`, where it has one.
+    pub(crate) fn init_failure(&self) -> Option<InitFailure> {
+        match self {
+            Self::User(UserError::NoUser(_)) => Some(InitFailure::UserNotFound),
+            Self::User(UserError::NoGroup(_)) => Some(InitFailure::GroupNotFound),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_a_name_wins_and_an_entry_without_a_value_is_ignored() {
+        let mut defaults = Defaults::new(false);
+        defaults.env = vec![("A".into(), "0".into()), ("HOME".into(), "/".into())];
+        let own = ["A=1".to_owned(), "A=2=3".to_owned(), "B".to_owned()];
+        let user = User { uid: 1, gid: 1, groups: vec![1], home: Some("/home/a".into()), name: None };
+        let env = defaults.environment(&own, Some(&user), true);
+        let expected: [(OsString, OsString); 3] =
+            [("A".into(), "2=3".into()), ("HOME".into(), "/home/a".into()), ("TERM".into(), "xterm".into())];
+        assert_eq!(env, expected);
+    }
+
+    #[test]
+    fn what_needs_a_virtual_machine_is_refused_and_nothing_is_applied() {
+        let mut defaults = Defaults::new(false);
+        let asked = Bootstrap { host_alias: Some("h".into()), default_cwd: Some("/x".into()), ..Bootstrap::default() };
+        assert!(matches!(defaults.bootstrap(asked), Err(BootstrapError::Unavailable("host_alias"))));
+        assert_eq!(defaults.cwd, None);
+        assert!(defaults.bootstrap(Bootstrap::default()).is_ok());
+        assert!(matches!(defaults.bootstrap(Bootstrap::default()), Err(BootstrapError::Repeated)));
+    }
+}

@@ -1,0 +1,293 @@
+//! From a frame to what it asks for, and from what is wrong with it to an answer.
+//!
+//! Nothing a peer sends ends the agent. What cannot be done is answered with `core.error`, if the peer is new enough
+//! to know it, and everything else goes on.
+
+use carrel_protocol::bulk::BulkRecord;
+use carrel_protocol::payload::{
+    Bootstrap, CarrelHello, CarrelWelcome, ClientDisconnected, ClockSync, CoreErrorKind, InitResolved, Pong, Touched,
+    WorkloadDisposition, WorkloadFailure, WorkloadFreeze, WorkloadThaw,
+};
+use carrel_protocol::{DecodeError, Envelope, Flags, Frame, Generation, IdRange, MessageType};
+
+use crate::agent::{Agent, CHANNEL};
+use crate::defaults::BootstrapError;
+use crate::files::Started;
+use crate::io::core_error;
+use crate::session::{Key, Refusal};
+use crate::{exec, files, sys, tcp, tree};
+
+/// What becomes of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Continue,
+    /// The peer uses ids of another, or lost the thread.
+    Close,
+}
+
+impl Agent {
+    /// Takes one frame.
+    pub(crate) fn frame(&mut self, number: u16, frame: Frame<'_>) -> Verdict {
+        let Some(connection) = self.io.connections.get(&number) else { return Verdict::Close };
+        let shutdown = frame.id == 0 && frame.flags.known() == Flags::SHUTDOWN;
+        // On the host's own channel 0 is an id like any other: that is where it configures the sandbox.
+        let own = connection.ids.contains(frame.id) || connection.ids == IdRange::WHOLE;
+        if !own && !shutdown {
+            return Verdict::Close;
+        }
+        let key = Key { connection: number, id: frame.id };
+        if frame.flags.check().is_err() {
+            let peer = Envelope::generation_of_damaged(frame.body).unwrap_or(connection.peer);
+            let message = format!("flags {:?} combine bits that exclude each other", frame.flags);
+            self.io.refuse(key, peer, core_error(CoreErrorKind::InvalidFlags, message, None));
+        } else if frame.flags.contains(Flags::BULK) && connection.generation >= Generation::BULK {
+            self.record(key, frame.body);
+        } else {
+            self.envelope(key, frame);
+        }
+        Verdict::Continue
+    }
+
+    /// Whether a frame is the configuration of the sandbox.
+    pub(crate) fn is_bootstrap(frame: &Frame<'_>) -> bool {
+        let envelope = Envelope::parse(frame.body);
+        envelope.is_ok_and(|envelope| envelope.message_type() == Some(MessageType::Bootstrap))
+    }
+
+    fn record(&mut self, key: Key, body: &[u8]) {
+        let outcome = match BulkRecord::parse(body) {
+            Err(error) => Err(Refusal::new(CoreErrorKind::MalformedMessage, error.to_string())),
+            Ok(record) => match self.sessions.get_mut(&key) {
+                Some(session) => session.record(&mut self.io, key, &record),
+                None if self.ended.contains(&key) => Ok(()),
+                None => Err(Refusal::session("no session of this id")),
+            },
+        };
+        self.io.activity += 1;
+        match outcome {
+            Ok(()) => self.wake(key),
+            Err(refusal) => {
+                let peer = self.io.connections.get(&key.connection).map_or(Generation::LEGACY, |c| c.peer);
+                self.io.refuse(key, peer, core_error(refusal.kind, refusal.message, None));
+            }
+        }
+    }
+
+    fn envelope(&mut self, key: Key, frame: Frame<'_>) {
+        let Some(connection) = self.io.connections.get_mut(&key.connection) else { return };
+        let envelope = match Envelope::parse(frame.body) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                let peer = Envelope::generation_of_damaged(frame.body).unwrap_or(connection.peer);
+                let error = core_error(CoreErrorKind::MalformedMessage, error.to_string(), None);
+                return self.io.refuse(key, peer, error);
+            }
+        };
+        let (peer, spoken) = (envelope.generation, connection.generation);
+        connection.peer = peer;
+        let refusal = match envelope.message_type().filter(|known| known.is_available_at(spoken)) {
+            None => Refusal::new(CoreErrorKind::UnsupportedMessageType, "this message type is not known here"),
+            Some(known) if known.flags() != frame.flags.known() => {
+                let message = format!("flags {:?} instead of {:?}", frame.flags, known.flags());
+                Refusal::new(CoreErrorKind::InvalidFlags, message)
+            }
+            Some(known) => match self.message(key, known, &envelope) {
+                Ok(()) => return,
+                Err(refusal) => refusal,
+            },
+        };
+        let mut error = core_error(refusal.kind, refusal.message, Some(&envelope.type_name));
+        error.workload_failure = workload_failure(&envelope);
+        self.io.refuse(key, peer, error);
+    }
+
+    fn message(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+        use MessageType as T;
+        match message_type {
+            T::Ping => {
+                self.io.send_small(key, &Pong {});
+                Ok(())
+            }
+            T::Touch => {
+                self.io.activity += 1;
+                let touched = Touched { activity_seq: self.io.activity };
+                self.io.send_small(key, &touched);
+                Ok(())
+            }
+            T::ExecRequest | T::FsRequest | T::TcpConnect | T::CarrelFsRequest => {
+                self.open(key, message_type, envelope)
+            }
+            T::ExecStdin | T::ExecResize | T::ExecSignal | T::ExecOutputAck => {
+                self.follow_up(key, message_type, envelope)
+            }
+            T::FsData | T::BulkCredit | T::BulkFinish | T::BulkCancel => self.follow_up(key, message_type, envelope),
+            T::TcpData | T::TcpEof | T::TcpClose | T::CarrelFsCancel => self.follow_up(key, message_type, envelope),
+            T::Shutdown => {
+                self.stop();
+                Ok(())
+            }
+            T::CarrelHello => self.hello(key, envelope.payload()?),
+            T::Bootstrap => self.bootstrap(key, envelope),
+            T::ClientDisconnected => self.client_disconnected(key, envelope),
+            T::ClockSync => self.clock_sync(envelope.payload()?),
+            // The host acted on the resolved user: there was nothing to wait for.
+            T::InitAck => Ok(()),
+            // An answer to an answer would never end.
+            T::CoreError => Ok(()),
+            T::WorkloadFreeze | T::WorkloadThaw => {
+                Err(Refusal::capability("the workload is frozen from outside the sandbox, by its cgroup"))
+            }
+            T::RootDiskPrepare | T::RootDiskGrow => Err(Refusal::capability("the sandbox has no disk of its own")),
+            T::Ready
+            | T::InitResolved
+            | T::Pong
+            | T::Touched
+            | T::WorkloadFrozen
+            | T::WorkloadThawed
+            | T::WorkloadTransportCredit
+            | T::RootDiskState
+            | T::BulkAccepted
+            | T::ExecStarted
+            | T::ExecStdinError
+            | T::ExecStdout
+            | T::ExecStderr
+            | T::ExecExited
+            | T::ExecFailed
+            | T::ExecStdinAck
+            | T::FsResponse
+            | T::TcpConnected
+            | T::TcpClosed
+            | T::TcpFailed
+            | T::CarrelWelcome
+            | T::CarrelFsMatches
+            | T::CarrelFsEvents
+            | T::CarrelFsDone => {
+                Err(Refusal::new(CoreErrorKind::UnsupportedMessageType, "only the agent sends this message type"))
+            }
+        }
+    }
+
+    /// Opens a session.
+    fn open(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+        if self.sessions.contains_key(&key) {
+            return Err(Refusal::session("a session of this id is under way"));
+        }
+        if self.is_stopping() {
+            return Err(Refusal::session("the sandbox is shutting down"));
+        }
+        self.io.activity += 1;
+        // An id that is used again is a new session; what comes for it is not late.
+        self.ended.retain(|ended| *ended != key);
+        match message_type {
+            MessageType::ExecRequest => {
+                let running = self.sessions.values().filter(|session| session.is_execution()).count();
+                let request = envelope.payload()?;
+                if let Some(exec) = exec::start(&mut self.io, key, envelope.generation, &request, running) {
+                    self.begin(key, Box::new(exec));
+                }
+            }
+            MessageType::FsRequest => {
+                if let Started::Session(session) = files::start(&mut self.io, key, envelope.payload()?)? {
+                    self.begin(key, session);
+                }
+            }
+            MessageType::TcpConnect => {
+                let tcp = tcp::Tcp::start(&mut self.io, key, &envelope.payload()?)?;
+                self.begin(key, Box::new(tcp));
+            }
+            _ => {
+                if let Some(session) = tree::start(&mut self.io, key, envelope.payload()?) {
+                    self.begin(key, session);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes a message to the session of its id.
+    fn follow_up(&mut self, key: Key, message_type: MessageType, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+        self.io.activity += 1;
+        match self.sessions.get_mut(&key) {
+            Some(session) => {
+                session.message(&mut self.io, key, message_type, envelope)?;
+                self.wake(key);
+                Ok(())
+            }
+            // It was under way when the session ended.
+            None if self.ended.contains(&key) => Ok(()),
+            None => Err(Refusal::session("no session of this id")),
+        }
+    }
+
+    /// A host of ours: from now on, both may say what strangers do not know.
+    fn hello(&mut self, key: Key, hello: CarrelHello) -> Result<(), Refusal> {
+        let agreed = self.agree(Generation::new(hello.generation));
+        if agreed <= Generation::PUBLISHED {
+            return Err(Refusal::new(
+                CoreErrorKind::UnsupportedProtocolGeneration,
+                format!("a hello is for generations above {}", Generation::PUBLISHED),
+            ));
+        }
+        if let Some(connection) = self.io.connections.get_mut(&key.connection) {
+            connection.generation = agreed;
+        }
+        self.io.send_small(key, &CarrelWelcome { generation: agreed.get() });
+        Ok(())
+    }
+
+    fn bootstrap(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+        Self::on_channel(key)?;
+        let bootstrap: Bootstrap = envelope.payload()?;
+        match self.io.defaults.bootstrap(bootstrap) {
+            Ok(default_user) => {
+                self.io.send_small(key, &InitResolved { default_user });
+                Ok(())
+            }
+            Err(error @ BootstrapError::Unavailable(_)) => Err(Refusal::capability(error.to_string())),
+            Err(error @ BootstrapError::Repeated) => Err(Refusal::session(error.to_string())),
+            Err(error @ BootstrapError::Invalid(_)) => Err(Refusal::payload(error.to_string())),
+            Err(error @ BootstrapError::User(_)) => {
+                let mut failed = core_error(CoreErrorKind::InitializationFailed, error.to_string(), None);
+                failed.init_failure = error.init_failure();
+                self.io.refuse(key, Generation::CURRENT, failed);
+                Ok(())
+            }
+        }
+    }
+
+    fn client_disconnected(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+        Self::on_channel(key)?;
+        let gone: ClientDisconnected = envelope.payload()?;
+        let ids =
+            IdRange::new(gone.id_start, gone.id_end_exclusive).map_err(|error| Refusal::payload(error.to_string()))?;
+        self.withdraw(key.connection, ids);
+        Ok(())
+    }
+
+    /// In a sandbox the clock is the host's own and cannot be set; only a machine of its own has one to set.
+    fn clock_sync(&mut self, sync: ClockSync) -> Result<(), Refusal> {
+        if self.io.defaults.init {
+            let _set = sys::set_clock(sync.unix_time_nanos);
+        }
+        Ok(())
+    }
+
+    /// What only the host may say, on the channel that only it holds.
+    fn on_channel(key: Key) -> Result<(), Refusal> {
+        if key == (Key { connection: CHANNEL, id: 0 }) {
+            Ok(())
+        } else {
+            Err(Refusal::session("only the host says this, with id 0"))
+        }
+    }
+}
+
+/// A freeze that was refused says that nothing was frozen.
+fn workload_failure(envelope: &Envelope<'_>) -> Option<WorkloadFailure> {
+    let attempt: Result<String, DecodeError> = match envelope.message_type()? {
+        MessageType::WorkloadFreeze => envelope.payload().map(|freeze: WorkloadFreeze| freeze.attempt_id),
+        MessageType::WorkloadThaw => envelope.payload().map(|thaw: WorkloadThaw| thaw.attempt_id),
+        _ => return None,
+    };
+    Some(WorkloadFailure { attempt_id: attempt.ok()?, disposition: WorkloadDisposition::Unavailable })
+}

@@ -1,0 +1,157 @@
+//! Why a command never ran: each step of starting it, and what its failure is called on the wire.
+
+use carrel_protocol::payload::ExecFailureKind;
+use rustix::io::Errno;
+
+/// A step of starting a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    Admission,
+    Arguments,
+    User,
+    Pipe,
+    OpenTerminal,
+    Fork,
+    Session,
+    Terminal,
+    Descriptors,
+    Limits,
+    Privileges,
+    Groups,
+    Gid,
+    Uid,
+    Directory,
+    Execute,
+    Interpreter,
+}
+
+/// A failed step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) stage: Stage,
+    pub(crate) errno: Errno,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    const ALL: [Self; 17] = [
+        Self::Admission,
+        Self::Arguments,
+        Self::User,
+        Self::Pipe,
+        Self::OpenTerminal,
+        Self::Fork,
+        Self::Session,
+        Self::Terminal,
+        Self::Descriptors,
+        Self::Limits,
+        Self::Privileges,
+        Self::Groups,
+        Self::Gid,
+        Self::Uid,
+        Self::Directory,
+        Self::Execute,
+        Self::Interpreter,
+    ];
+
+    /// The name on the wire: that of the call that failed, where one did.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Admission => "execution_admission",
+            Self::Arguments => "arguments",
+            Self::User => "resolve_user",
+            Self::Pipe => "pipe2",
+            Self::OpenTerminal => "posix_openpt",
+            Self::Fork => "fork",
+            Self::Session => "setsid",
+            Self::Terminal => "ioctl(TIOCSCTTY)",
+            Self::Descriptors => "dup2",
+            Self::Limits => "setrlimit",
+            Self::Privileges => "prctl",
+            Self::Groups => "setgroups",
+            Self::Gid => "setgid",
+            Self::Uid => "setuid",
+            Self::Directory => "chdir",
+            Self::Execute | Self::Interpreter => "execve",
+        }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// Five bytes, from the process that failed to the agent.
+    pub(crate) fn to_bytes(self) -> [u8; 5] {
+        let [a, b, c, d] = self.errno.raw_os_error().to_ne_bytes();
+        [self.stage as u8, a, b, c, d]
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [stage, errno @ ..] = *bytes.first_chunk::<5>()?;
+        let stage = Stage::ALL.into_iter().nth(stage.into())?;
+        Some(Self { stage, errno: Errno::from_raw_os_error(i32::from_ne_bytes(errno)) })
+    }
+
+    pub(crate) fn kind(self) -> ExecFailureKind {
+        match self.stage {
+            Stage::Arguments => ExecFailureKind::BadArgs,
+            Stage::Admission | Stage::Limits => ExecFailureKind::ResourceLimit,
+            Stage::User | Stage::Groups | Stage::Gid | Stage::Uid => ExecFailureKind::UserSetupFailed,
+            Stage::OpenTerminal | Stage::Terminal => ExecFailureKind::PtySetupFailed,
+            Stage::Directory => ExecFailureKind::BadCwd,
+            Stage::Interpreter => ExecFailureKind::NotExecutable,
+            Stage::Pipe | Stage::Fork | Stage::Execute | Stage::Session | Stage::Descriptors | Stage::Privileges => {
+                self.kind_by_errno()
+            }
+        }
+    }
+
+    fn kind_by_errno(self) -> ExecFailureKind {
+        match self.errno {
+            Errno::NOENT | Errno::NOTDIR => ExecFailureKind::NotFound,
+            Errno::ACCESS | Errno::PERM => ExecFailureKind::PermissionDenied,
+            Errno::NOEXEC | Errno::LIBBAD => ExecFailureKind::NotExecutable,
+            Errno::TOOBIG | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL => ExecFailureKind::BadArgs,
+            Errno::AGAIN | Errno::MFILE | Errno::NFILE => ExecFailureKind::ResourceLimit,
+            Errno::NOMEM => ExecFailureKind::OutOfMemory,
+            _ => ExecFailureKind::Other,
+        }
+    }
+
+    /// What happened, with what it happened to.
+    pub(crate) fn message(self, what: &str) -> String {
+        let sentence = crate::errno::sentence(self.errno);
+        match self.stage {
+            Stage::Interpreter => format!("{what}: the file is there, but the interpreter it names is not"),
+            stage => format!("{}: {what}: {sentence}", stage.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_survives_the_pipe() {
+        for stage in Stage::ALL {
+            let failure = Failure { stage, errno: Errno::NOENT };
+            assert_eq!(Failure::from_bytes(&failure.to_bytes()), Some(failure));
+        }
+        assert_eq!(Failure::from_bytes(&[99, 0, 0, 0, 0]), None);
+        assert_eq!(Failure::from_bytes(&[]), None);
+    }
+
+    #[test]
+    fn a_missing_directory_is_not_a_missing_program() {
+        let kind = |stage, errno| Failure { stage, errno }.kind();
+        assert_eq!(kind(Stage::Directory, Errno::NOENT), ExecFailureKind::BadCwd);
+        assert_eq!(kind(Stage::Execute, Errno::NOENT), ExecFailureKind::NotFound);
+        assert_eq!(kind(Stage::Interpreter, Errno::NOENT), ExecFailureKind::NotExecutable);
+        assert_eq!(kind(Stage::Fork, Errno::AGAIN), ExecFailureKind::ResourceLimit);
+        assert_eq!(kind(Stage::Fork, Errno::NOMEM), ExecFailureKind::OutOfMemory);
+        assert_eq!(kind(Stage::Uid, Errno::PERM), ExecFailureKind::UserSetupFailed);
+    }
+}

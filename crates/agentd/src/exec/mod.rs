@@ -1,0 +1,346 @@
+//! Commands: started, fed, listened to, signalled, and brought to an end that loses nothing.
+
+mod child;
+mod drain;
+mod failure;
+mod leftovers;
+mod output;
+mod spawn;
+
+use std::os::fd::OwnedFd;
+
+use carrel_protocol::exec_flow::{InputWindow, OutputWindow};
+use carrel_protocol::payload::{
+    ExecExited, ExecLimits, ExecOutputAck, ExecRequest, ExecResize, ExecSignal, ExecStarted, ExecStdin, ExecStdinAck,
+    ExecStdinError,
+};
+use carrel_protocol::{Envelope, Generation, MessageType};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::termios::Winsize;
+
+pub(crate) use self::leftovers::Leftovers;
+pub(crate) use self::spawn::resource;
+
+use self::drain::Drain;
+use self::failure::{Failure, Stage};
+use self::output::{Output, Produced};
+use self::spawn::SpawnError;
+use crate::backlog::Backlog;
+use crate::io::Io;
+use crate::poll::{Channel, Readiness, Source};
+use crate::session::{Key, Refusal, Session, Turn};
+use crate::sys;
+
+/// A running command.
+pub(crate) struct Exec {
+    pid: Pid,
+    /// What it is and where, for messages about them.
+    program: String,
+    directory: String,
+    tty: bool,
+    report: Option<Source>,
+    started: bool,
+    stdin: Option<Source>,
+    backlog: Backlog,
+    stdin_failed: bool,
+    output: Output,
+    flow: Option<Flow>,
+    exited: Option<ExecExited>,
+    drain: Option<Drain>,
+}
+
+/// Generation 10: both directions are acknowledged.
+struct Flow {
+    limits: ExecLimits,
+    output: OutputWindow,
+    input: InputWindow,
+    /// Input that the command took and that is not yet acknowledged.
+    taken: usize,
+}
+
+/// Starts a command; a failure that is known at once is answered at once.
+pub(crate) fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecRequest, running: usize) -> Option<Exec> {
+    if running >= io.defaults.limits.max_executions as usize {
+        let error = SpawnError::new(Stage::Admission, Errno::AGAIN, &format!("{running} commands are running"));
+        fail(io, key, &error);
+        return None;
+    }
+    match Exec::start(io, key, peer, request) {
+        Ok(exec) => Some(exec),
+        Err(error) => {
+            fail(io, key, &error);
+            None
+        }
+    }
+}
+
+fn fail(io: &mut Io, key: Key, error: &SpawnError) {
+    let failure = error.failure;
+    io.exec_failed(key, failure.kind(), Some(failure.errno), failure.stage.name(), error.message.clone());
+}
+
+// === impl Exec ===
+
+impl Exec {
+    fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecRequest) -> Result<Self, SpawnError> {
+        let spawned = spawn::spawn(request, &io.defaults)?;
+        io.processes.insert(spawned.pid.as_raw_nonzero().get(), key);
+        let watch = |fd: OwnedFd, channel| {
+            io.poller.source(fd, key, channel).map_err(|errno| {
+                // Without its descriptors the command is of no use to anyone.
+                let _ended = sys::signal_group(spawned.pid, libc::SIGKILL);
+                SpawnError::new(Stage::Pipe, errno, &request.cmd)
+            })
+        };
+        let report = watch(spawned.report, Channel::Report)?;
+        let stdin = watch(spawned.stdin, Channel::Input)?;
+        let stdout = watch(spawned.stdout, Channel::Main)?;
+        let stderr = spawned.stderr.map(|stderr| watch(stderr, Channel::Error)).transpose()?;
+        let flow = peer >= Generation::EXEC_FLOW && io.generation(key) >= Generation::EXEC_FLOW;
+        Ok(Self {
+            pid: spawned.pid,
+            program: request.cmd.clone(),
+            directory: request.cwd.clone().or_else(|| io.defaults.cwd.clone()).unwrap_or_default(),
+            tty: request.tty,
+            report: Some(report),
+            started: false,
+            stdin: Some(stdin),
+            backlog: Backlog::default(),
+            stdin_failed: false,
+            output: Output::new(stdout, stderr, request.tty),
+            flow: flow.then(|| Flow {
+                limits: io.defaults.limits,
+                output: OutputWindow::new(&io.defaults.limits),
+                input: InputWindow::default(),
+                taken: 0,
+            }),
+            exited: None,
+            drain: None,
+        })
+    }
+
+    /// Learns how the start went. `None` while it is not known.
+    fn begin(&mut self, io: &mut Io, key: Key) -> Option<Result<(), SpawnError>> {
+        let report = self.report.as_mut()?;
+        let mut bytes = Vec::with_capacity(8);
+        match report.read(&mut bytes) {
+            Err(Errno::AGAIN) => return None,
+            // The end without a word: the descriptor closed as the program began.
+            Ok(0) | Err(_) => {
+                self.report = None;
+                self.started = true;
+                io.send_small(key, &ExecStarted { pid: self.pid.as_raw_nonzero().get().unsigned_abs() });
+                Some(Ok(()))
+            }
+            Ok(_) => {
+                self.report = None;
+                let failure =
+                    Failure::from_bytes(&bytes).unwrap_or(Failure { stage: Stage::Execute, errno: Errno::IO });
+                let what = if failure.stage == Stage::Directory { &self.directory } else { &self.program };
+                Some(Err(SpawnError::new(failure.stage, failure.errno, what)))
+            }
+        }
+    }
+
+    /// Sends a signal to the process group. A number that is no signal, or a group that is gone, is nobody's concern.
+    fn signal(&self, signal: i32) {
+        if self.exited.is_none() && (1..=64).contains(&signal) && sys::signal_group(self.pid, signal).is_err() {
+            // It was forked a moment ago and has no group of its own yet.
+            let _sent = sys::signal_process(self.pid, signal);
+        }
+    }
+
+    fn stdin(&mut self, io: &mut Io, key: Key, data: &[u8]) -> Result<(), Refusal> {
+        if data.is_empty() {
+            // A terminal has no end of input but the character its user sets; a program that wants it sends it.
+            if !self.tty {
+                self.backlog.end();
+            }
+            return Ok(());
+        }
+        if self.stdin.is_none() || self.backlog.is_ended() {
+            self.stdin_error(io, key, Some(Errno::PIPE), "standard input is closed".to_owned());
+            return Ok(());
+        }
+        if let Some(flow) = &mut self.flow {
+            if let Err(error) = flow.input.receive(data.len(), &flow.limits) {
+                self.stdin_error(io, key, None, error.to_string());
+                return Ok(());
+            }
+        }
+        self.backlog.push(data.to_vec());
+        Ok(())
+    }
+
+    /// Says once that input is lost; the command goes on.
+    fn stdin_error(&mut self, io: &mut Io, key: Key, errno: Option<Errno>, message: String) {
+        if std::mem::replace(&mut self.stdin_failed, errno.is_some()) && errno.is_some() {
+            return;
+        }
+        let errno_name = errno.and_then(crate::errno::name).map(str::to_owned);
+        io.send_small(key, &ExecStdinError { errno: errno.map(Errno::raw_os_error), errno_name, message });
+    }
+
+    fn feed(&mut self, io: &mut Io, key: Key) {
+        let Some(stdin) = &mut self.stdin else { return };
+        match self.backlog.write_to(stdin) {
+            Ok(0) => {}
+            Ok(taken) => {
+                if let Some(flow) = &mut self.flow {
+                    flow.taken += taken;
+                }
+            }
+            Err(errno) => {
+                self.stdin = None;
+                self.backlog.clear();
+                self.stdin_error(
+                    io,
+                    key,
+                    Some(errno),
+                    format!("write to standard input: {}", crate::errno::sentence(errno)),
+                );
+            }
+        }
+        if self.backlog.is_over() {
+            self.stdin = None;
+        }
+        if let Some(flow) = self.flow.as_mut().filter(|flow| flow.taken > 0) {
+            let consumed = flow.input.consume(std::mem::take(&mut flow.taken));
+            io.send_small(key, &ExecStdinAck { consumed });
+        }
+    }
+
+    /// Sends one chunk, if there is one and it may be sent.
+    fn produce(&mut self, io: &mut Io, key: Key) -> Produced {
+        let limit = match &self.flow {
+            Some(flow) => flow.output.available().min(flow.limits.output_chunk_size as usize),
+            None => usize::MAX,
+        };
+        // A window with next to nothing left waits for an acknowledgement instead of sending crumbs.
+        let least = self.flow.as_ref().map_or(1, |flow| flow.limits.output_chunk_size as usize / 4);
+        if limit < least.max(1) {
+            return Produced::Nothing;
+        }
+        let produced = self.output.produce(io, key, limit);
+        if let (Produced::Chunk(len), Some(flow)) = (produced, &mut self.flow) {
+            flow.output.charge(len);
+        }
+        if let (Produced::Chunk(_), Some(drain)) = (produced, &mut self.drain) {
+            drain.heard(io, key);
+        }
+        produced
+    }
+
+    /// Whether everything that is going to be sent is sent.
+    fn is_drained(&mut self) -> bool {
+        match (&self.exited, &self.drain) {
+            (Some(_), _) if self.output.is_over() => true,
+            (Some(_), Some(drain)) => self.output.is_paid() && drain.is_over(),
+            _ => false,
+        }
+    }
+}
+
+impl Session for Exec {
+    fn message(
+        &mut self,
+        io: &mut Io,
+        key: Key,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), Refusal> {
+        match message_type {
+            MessageType::ExecStdin => {
+                let stdin: ExecStdin<'_> = envelope.payload()?;
+                self.stdin(io, key, &stdin.data)
+            }
+            MessageType::ExecSignal => {
+                let ExecSignal { signal } = envelope.payload()?;
+                self.signal(signal);
+                Ok(())
+            }
+            MessageType::ExecResize => {
+                let ExecResize { rows, cols } = envelope.payload()?;
+                if self.tty {
+                    self.output.resize(Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 });
+                }
+                Ok(())
+            }
+            MessageType::ExecOutputAck => {
+                let ExecOutputAck { consumed } = envelope.payload()?;
+                match &mut self.flow {
+                    Some(flow) => {
+                        flow.output.acknowledge(consumed).map_err(|error| Refusal::session(error.to_string()))
+                    }
+                    None => Ok(()),
+                }
+            }
+            other => Err(Refusal::misplaced(other)),
+        }
+    }
+
+    fn ready(&mut self, channel: Channel, readiness: Readiness) {
+        match channel {
+            Channel::Report => self.report.iter_mut().for_each(|report| report.ready(readiness)),
+            Channel::Input => self.stdin.iter_mut().for_each(|stdin| stdin.ready(readiness)),
+            Channel::Main | Channel::Error => self.output.ready(channel, readiness),
+        }
+    }
+
+    fn process_ended(&mut self, io: &mut Io, key: Key, exited: ExecExited) {
+        self.exited = Some(exited);
+        // What it had not taken, nobody will.
+        self.stdin = None;
+        self.backlog.clear();
+        self.output.settle();
+        self.drain = Some(Drain::begin(io, key));
+    }
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        if !self.started {
+            match self.begin(io, key) {
+                None => return Turn::Wait,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    io.processes.remove(&self.pid.as_raw_nonzero().get());
+                    fail(io, key, &error);
+                    return Turn::Done;
+                }
+            }
+        }
+        self.feed(io, key);
+        if !io.has_room(key) {
+            return Turn::Room;
+        }
+        match self.produce(io, key) {
+            Produced::Chunk(_) => return Turn::Again,
+            Produced::Nothing => {}
+        }
+        if self.is_drained() {
+            if let Some(exited) = &self.exited {
+                io.send_small(key, exited);
+            }
+            self.output.leave(io);
+            return Turn::Done;
+        }
+        Turn::Wait
+    }
+
+    fn backlog(&self) -> usize {
+        self.backlog.len()
+    }
+
+    fn terminate(&mut self) {
+        self.signal(libc::SIGTERM);
+    }
+
+    fn is_execution(&self) -> bool {
+        true
+    }
+
+    fn withdraw(&mut self, io: &mut Io) {
+        self.signal(libc::SIGKILL);
+        io.processes.remove(&self.pid.as_raw_nonzero().get());
+    }
+}

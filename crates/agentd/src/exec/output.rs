@@ -1,0 +1,109 @@
+//! The output of a command: one or two pipes, or a terminal.
+
+use carrel_protocol::MessageType;
+use rustix::io::Errno;
+use rustix::termios::Winsize;
+
+use crate::connection::Chunk;
+use crate::io::Io;
+use crate::poll::{Channel, Readiness, Source};
+use crate::session::Key;
+use crate::sys;
+
+/// The largest chunk without a limit of the peer's: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+
+/// The output of a command.
+pub(super) struct Output {
+    streams: [Option<Stream>; 2],
+    tty: bool,
+    /// Which stream is asked first: they take turns.
+    first: usize,
+}
+
+struct Stream {
+    source: Source,
+    message_type: MessageType,
+    /// Bytes that were in the pipe when the command ended: its own, to be delivered whatever follows.
+    owed: u64,
+}
+
+/// What asking for output yielded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Produced {
+    /// A chunk of that many bytes was sent.
+    Chunk(usize),
+    /// There is none for now.
+    Nothing,
+}
+
+// === impl Output ===
+
+impl Output {
+    pub(super) fn new(stdout: Source, stderr: Option<Source>, tty: bool) -> Self {
+        let stream = |source, message_type| Stream { source, message_type, owed: 0 };
+        let stderr = stderr.map(|source| stream(source, MessageType::ExecStderr));
+        Self { streams: [Some(stream(stdout, MessageType::ExecStdout)), stderr], tty, first: 0 }
+    }
+
+    pub(super) fn ready(&mut self, channel: Channel, readiness: Readiness) {
+        let index = usize::from(channel == Channel::Error);
+        if let Some(Some(stream)) = self.streams.get_mut(index) {
+            stream.source.ready(readiness);
+        }
+    }
+
+    /// Sends one chunk of the next stream that has one.
+    pub(super) fn produce(&mut self, io: &mut Io, key: Key, limit: usize) -> Produced {
+        for turn in 0..2 {
+            let index = (self.first + turn) % 2;
+            let Some(slot) = self.streams.get_mut(index) else { continue };
+            let Some(stream) = slot.as_mut().filter(|stream| stream.source.readable) else { continue };
+            let mut chunk = Chunk::for_data(limit.min(CHUNK));
+            match stream.source.read(chunk.buffer()) {
+                Err(Errno::AGAIN) => {}
+                // A terminal whose last user is gone reports an error where a pipe ends.
+                Ok(0) | Err(_) => *slot = None,
+                Ok(count) => {
+                    stream.owed = stream.owed.saturating_sub(count as u64);
+                    io.send_data(key, stream.message_type, chunk);
+                    self.first = 1 - index;
+                    return Produced::Chunk(count);
+                }
+            }
+        }
+        Produced::Nothing
+    }
+
+    /// The command ended: what its pipes hold now is its own.
+    pub(super) fn settle(&mut self) {
+        for stream in self.streams.iter_mut().flatten() {
+            stream.owed = sys::bytes_waiting(&stream.source.fd);
+        }
+    }
+
+    /// Every stream reached its end.
+    pub(super) fn is_over(&self) -> bool {
+        self.streams.iter().all(Option::is_none)
+    }
+
+    /// Everything the command itself wrote is sent, and there is nothing more for now.
+    pub(super) fn is_paid(&self) -> bool {
+        self.streams.iter().flatten().all(|stream| stream.owed == 0)
+    }
+
+    pub(super) fn resize(&self, size: Winsize) {
+        if let [Some(stream), _] = &self.streams {
+            let _resized = rustix::termios::tcsetwinsize(&stream.source.fd, size);
+        }
+    }
+
+    /// Leaves the pipes to what the command left in the background; a terminal is hung up.
+    pub(super) fn leave(&mut self, io: &mut Io) {
+        for stream in self.streams.iter_mut().filter_map(Option::take) {
+            if !self.tty {
+                io.leftovers.keep(&io.poller, stream.source.fd);
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Starting a process, seen from the agent: everything is prepared here, so that the new process only makes calls.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use carrel_protocol::payload::{ExecRequest, ResourceLimit};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Resource, Rlimit};
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+
+use super::child;
+use super::failure::{Failure, Stage};
+use crate::defaults::Defaults;
+use crate::sys::{self, Fork};
+use crate::users::{Accounts, User};
+
+/// All that the new process needs.
+pub(crate) struct Plan {
+    pub(super) argv: Vec<CString>,
+    pub(super) env: Vec<CString>,
+    /// Where the program may be, in order.
+    pub(super) candidates: Vec<CString>,
+    pub(super) cwd: Option<CString>,
+    pub(super) user: Option<User>,
+    pub(super) rlimits: Vec<(Resource, Rlimit)>,
+    pub(super) init: bool,
+    pub(super) restricted: bool,
+}
+
+/// The new process's standard descriptors.
+pub(super) enum Standard {
+    Pipes { stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal(OwnedFd),
+}
+
+/// A process that is starting, and our ends of its descriptors.
+pub(crate) struct Spawned {
+    pub(crate) pid: Pid,
+    /// Says how the start failed, or ends when it succeeded.
+    pub(crate) report: OwnedFd,
+    pub(crate) stdin: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: Option<OwnedFd>,
+}
+
+/// A failed step and what it was about.
+#[derive(Debug)]
+pub(crate) struct SpawnError {
+    pub(crate) failure: Failure,
+    pub(crate) message: String,
+}
+
+/// Starts the command of a request.
+pub(crate) fn spawn(request: &ExecRequest, defaults: &Defaults) -> Result<Spawned, SpawnError> {
+    let plan = Plan::new(request, defaults)?;
+    let (ours, standard) = if request.tty {
+        terminal(request, plan.user.as_ref())
+            .map_err(|errno| SpawnError::new(Stage::OpenTerminal, errno, "a terminal"))?
+    } else {
+        pipes().map_err(|errno| SpawnError::new(Stage::Pipe, errno, "standard descriptors"))?
+    };
+    let (report, reporter) =
+        pipe_with(PipeFlags::CLOEXEC).map_err(|errno| SpawnError::new(Stage::Pipe, errno, "the start"))?;
+
+    // The score is inherited: raised around the fork, it makes the command the kernel's choice before the agent.
+    let raised = crate::protect::OomScore::raise();
+    let forked = sys::fork();
+    drop(raised);
+    match forked {
+        Ok(Fork::Child) => child::run(&plan, &standard, &reporter),
+        Ok(Fork::Parent(pid)) => {
+            nonblocking(&report);
+            Ok(Spawned { pid, report, stdin: ours.stdin, stdout: ours.stdout, stderr: ours.stderr })
+        }
+        Err(errno) => Err(SpawnError::new(Stage::Fork, errno, &request.cmd)),
+    }
+}
+
+/// The resource of that name.
+pub(crate) fn resource(name: &str) -> Option<Resource> {
+    Some(match name {
+        "cpu" => Resource::Cpu,
+        "fsize" => Resource::Fsize,
+        "data" => Resource::Data,
+        "stack" => Resource::Stack,
+        "core" => Resource::Core,
+        "rss" => Resource::Rss,
+        "nproc" => Resource::Nproc,
+        "nofile" => Resource::Nofile,
+        "memlock" => Resource::Memlock,
+        "as" => Resource::As,
+        "locks" => Resource::Locks,
+        "sigpending" => Resource::Sigpending,
+        "msgqueue" => Resource::Msgqueue,
+        "nice" => Resource::Nice,
+        "rtprio" => Resource::Rtprio,
+        "rttime" => Resource::Rttime,
+        _ => return None,
+    })
+}
+
+struct Ours {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
+}
+
+fn pipes() -> Result<(Ours, Standard), Errno> {
+    let (stdin, our_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (our_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (our_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+    // Only our ends: the two ends of a pipe have their own flags, and the command expects blocking ones.
+    [&our_stdin, &our_stdout, &our_stderr].into_iter().for_each(nonblocking);
+    let ours = Ours { stdin: our_stdin, stdout: our_stdout, stderr: Some(our_stderr) };
+    Ok((ours, Standard::Pipes { stdin, stdout, stderr }))
+}
+
+fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standard), Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags)?;
+    rustix::pty::unlockpt(&master)?;
+    let size = Winsize { ws_row: request.rows, ws_col: request.cols, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&master, size)?;
+    // The peer is opened through the master, never by a path that the sandbox could have replaced.
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    if let Some(user) = user {
+        // A terminal that cannot change hands can still be used by whoever holds its descriptor.
+        let owner = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
+        let _kept = rustix::fs::fchown(&slave, Some(owner.0), Some(owner.1));
+        let _kept = rustix::fs::fchmod(&slave, Mode::from_raw_mode(0o620));
+    }
+    nonblocking(&master);
+    let writer = master.try_clone().map_err(|error| crate::errno::of(&error))?;
+    Ok((Ours { stdin: writer, stdout: master, stderr: None }, Standard::Terminal(slave)))
+}
+
+fn nonblocking(fd: &OwnedFd) {
+    // Cannot fail for descriptors of our own.
+    let _set = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
+}
+
+// === impl Plan ===
+
+impl Plan {
+    fn new(request: &ExecRequest, defaults: &Defaults) -> Result<Self, SpawnError> {
+        if request.cmd.is_empty() {
+            return Err(SpawnError::new(Stage::Arguments, Errno::INVAL, "the command is empty"));
+        }
+        let user = Self::user(request, defaults)?;
+        let env = defaults.environment(&request.env, user.as_ref(), request.tty);
+        let path = env.iter().find(|(key, _)| key == "PATH").map(|(_, path)| path.as_bytes().to_vec());
+        let argv = std::iter::once(&request.cmd).chain(&request.args);
+        let env = env.into_iter().map(|(key, value)| [key.into_vec(), value.into_vec()].join(&b'='));
+        let cwd = request.cwd.as_ref().or(defaults.cwd.as_ref());
+        Ok(Self {
+            argv: argv.map(|arg| text(arg.as_bytes(), "an argument")).collect::<Result<_, _>>()?,
+            env: env.map(|entry| text(&entry, "the environment")).collect::<Result<_, _>>()?,
+            candidates: candidates(&request.cmd, path.as_deref().unwrap_or_default())?,
+            cwd: cwd.map(|cwd| text(cwd.as_bytes(), "the working directory")).transpose()?,
+            user,
+            rlimits: rlimits(defaults.rlimits.iter().chain(&request.rlimits))?,
+            init: defaults.init,
+            restricted: defaults.restricted,
+        })
+    }
+
+    fn user(request: &ExecRequest, defaults: &Defaults) -> Result<Option<User>, SpawnError> {
+        let Some(spec) = request.user.as_ref().or(defaults.user.as_ref()) else { return Ok(None) };
+        Accounts::read().resolve(spec).map(Some).map_err(|error| SpawnError {
+            failure: Failure { stage: Stage::User, errno: Errno::NOENT },
+            message: error.to_string(),
+        })
+    }
+}
+
+fn text(bytes: &[u8], what: &str) -> Result<CString, SpawnError> {
+    CString::new(bytes)
+        .map_err(|_| SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("{what} contains a zero byte")))
+}
+
+/// A program with a slash is itself; any other is looked for in each directory of `PATH`.
+fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
+    if program.contains('/') {
+        return Ok(vec![text(program.as_bytes(), "the command")?]);
+    }
+    path.split(|byte| *byte == b':')
+        .map(|directory| {
+            // An empty entry means the working directory.
+            let directory = if directory.is_empty() { b"." } else { directory };
+            text(&[directory, b"/", program.as_bytes()].concat(), "the command")
+        })
+        .collect()
+}
+
+fn rlimits<'a>(limits: impl Iterator<Item = &'a ResourceLimit>) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
+    let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
+    limits
+        .map(|limit| match resource(&limit.resource) {
+            Some(resource) => Ok((resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) })),
+            // A limit that is silently not applied is worse than none.
+            None => {
+                Err(SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("unknown resource {:?}", limit.resource)))
+            }
+        })
+        .collect()
+}
+
+// === impl SpawnError ===
+
+impl SpawnError {
+    pub(crate) fn new(stage: Stage, errno: Errno, what: &str) -> Self {
+        let failure = Failure { stage, errno };
+        Self { failure, message: failure.message(what) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_along_the_path() {
+        let found = candidates("ls", b"/bin::/usr/bin").unwrap();
+        assert_eq!(found, [c"/bin/ls".to_owned(), c"./ls".to_owned(), c"/usr/bin/ls".to_owned()]);
+        assert_eq!(candidates("./ls", b"/bin").unwrap(), [c"./ls".to_owned()]);
+    }
+
+    #[test]
+    fn what_cannot_be_an_argument_is_refused_before_anything_starts() {
+        let defaults = Defaults::new(false);
+        for request in [
+            ExecRequest::default(),
+            ExecRequest { cmd: "a\0b".into(), ..ExecRequest::default() },
+            ExecRequest { cmd: "a".into(), args: vec!["\0".into()], ..ExecRequest::default() },
+            ExecRequest { cmd: "a".into(), env: vec!["A=\0".into()], ..ExecRequest::default() },
+            ExecRequest {
+                cmd: "a".into(),
+                rlimits: vec![ResourceLimit { resource: "wishes".into(), soft: 3, hard: 3 }],
+                ..ExecRequest::default()
+            },
+        ] {
+            let Err(error) = Plan::new(&request, &defaults) else { panic!("{request:?} was accepted") };
+            assert_eq!(error.failure.stage, Stage::Arguments, "{}", error.message);
+        }
+    }
+}

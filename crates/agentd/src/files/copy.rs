@@ -1,0 +1,92 @@
+//! Copying a file, a piece at a turn.
+
+use std::os::fd::OwnedFd;
+
+use carrel_protocol::{Envelope, MessageType};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{FileError, respond, takes_nothing};
+use crate::io::Io;
+use crate::poll::retry;
+use crate::session::{Key, Refusal, Session, Turn};
+
+/// How much is copied at a turn: a few milliseconds.
+const PIECE: usize = 4 * 1024 * 1024;
+
+/// A copy under way.
+#[derive(Debug)]
+pub(crate) struct CopyFile {
+    from: OwnedFd,
+    to: OwnedFd,
+    by_hand: bool,
+}
+
+// === impl CopyFile ===
+
+impl CopyFile {
+    /// Opens both files; the copy has the permissions of the original. Only regular files are copied.
+    pub(crate) fn start(from: &str, to: &str) -> Result<Self, FileError> {
+        let failed = |errno| FileError::new("copy", errno);
+        let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let source = rustix::fs::open(from, flags | OFlags::RDONLY, Mode::empty()).map_err(failed)?;
+        Self::from_open(source, to)
+    }
+
+    /// Copies what is already open.
+    pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FileError> {
+        let failed = |errno| FileError::new("copy", errno);
+        let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let stat = rustix::fs::fstat(&source).map_err(failed)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Err(failed(Errno::ISDIR)),
+            _ => return Err(failed(Errno::INVAL)),
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
+        let target = rustix::fs::open(to, flags | OFlags::WRONLY | OFlags::CREATE, mode).map_err(failed)?;
+        let there = rustix::fs::fstat(&target).map_err(failed)?;
+        // Emptied only now: a file copied onto itself would be lost.
+        if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) {
+            return Err(FileError::other("copy", "the source and the destination are the same file"));
+        }
+        rustix::fs::ftruncate(&target, 0).map_err(failed)?;
+        rustix::fs::fchmod(&target, mode).map_err(failed)?;
+        Ok(Self { from: source, to: target, by_hand: false })
+    }
+
+    /// Copies one piece. `Ok(true)` when there is no more.
+    pub(crate) fn step(&mut self) -> Result<bool, Errno> {
+        if !self.by_hand {
+            match retry(|| rustix::fs::copy_file_range(&self.from, None, &self.to, None, PIECE)) {
+                // Nothing, of a file that may only look empty: those of `/proc` have no size.
+                Ok(0) => self.by_hand = true,
+                Ok(_) => return Ok(false),
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.by_hand = true,
+                Err(errno) => return Err(errno),
+            }
+        }
+        let mut buffer = vec![0; 256 * 1024];
+        let count = retry(|| rustix::io::read(&self.from, &mut buffer))?;
+        let mut done = 0;
+        while let Some(rest) = buffer.get(done..count).filter(|rest| !rest.is_empty()) {
+            done += retry(|| rustix::io::write(&self.to, rest))?;
+        }
+        Ok(count == 0)
+    }
+}
+
+impl Session for CopyFile {
+    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+        takes_nothing(message_type)
+    }
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        match self.step() {
+            Ok(false) => return Turn::Again,
+            Ok(true) => respond(io, key, Ok(None)),
+            Err(errno) => respond(io, key, Err(FileError::new("copy", errno))),
+        }
+        Turn::Done
+    }
+}

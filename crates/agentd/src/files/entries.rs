@@ -1,0 +1,59 @@
+//! What is known of a file, in the words of the protocol.
+
+use carrel_protocol::payload::{FsEntry, FsEntryKind};
+use rustix::fs::{AtFlags, Dir, FileType, Stat};
+use rustix::io::Errno;
+
+/// How many entries of an open directory one answer holds when the peer does not say.
+pub(crate) const DEFAULT_LIMIT: u32 = 128;
+/// How many it holds at most: an answer has to fit into a frame, however long the names are.
+pub(crate) const MOST: u32 = 8192;
+
+/// Describes a file.
+pub(crate) fn entry(path: String, stat: &Stat) -> FsEntry {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => FsEntryKind::File,
+        FileType::Directory => FsEntryKind::Dir,
+        FileType::Symlink => FsEntryKind::Symlink,
+        _ => FsEntryKind::Other,
+    };
+    FsEntry {
+        path,
+        kind,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: stat.st_mode,
+        modified: Some(stat.st_mtime),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        atime: Some(stat.st_atime),
+        mtime: Some(stat.st_mtime),
+    }
+}
+
+/// The next entries of a directory, at most `limit`, each as it is itself and not what it points to.
+pub(crate) fn next(directory: &mut Dir, path: &str, limit: usize) -> Result<Vec<FsEntry>, Errno> {
+    let mut entries = Vec::new();
+    let fd = directory.fd()?.try_clone_to_owned().map_err(|error| crate::errno::of(&error))?;
+    while entries.len() < limit {
+        let Some(found) = directory.read().transpose()? else { break };
+        let name = found.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        match rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => entries.push(entry(join(path, &name.to_string_lossy()), &stat)),
+            // Gone since it was listed.
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(entries)
+}
+
+/// A name below a path.
+pub(crate) fn join(path: &str, name: &str) -> String {
+    match path.strip_suffix('/') {
+        Some(trimmed) => format!("{trimmed}/{name}"),
+        None => format!("{path}/{name}"),
+    }
+}

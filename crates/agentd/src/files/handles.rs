@@ -1,0 +1,148 @@
+//! Open files and directories, each usable only by the client that opened it.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use carrel_protocol::IdRange;
+use rustix::io::Errno;
+
+use super::FileError;
+use crate::session::Key;
+
+/// How many one client may hold open.
+const MOST: usize = 1024;
+
+/// Open files and directories.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    open: BTreeMap<u64, Handle>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Handle {
+    opener: Key,
+    owner: Owner,
+    opened: Opened,
+}
+
+/// A client: a connection, and the range of ids on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) connection: u16,
+    pub(crate) slot: u32,
+}
+
+/// What a handle stands for. A stream under way keeps its file open even when the handle is closed.
+#[derive(Clone, Debug)]
+pub(crate) enum Opened {
+    File(Rc<OpenFile>),
+    Directory(Rc<OpenDirectory>),
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) fd: OwnedFd,
+    pub(crate) path: String,
+    /// Whether it has offsets: a pipe, a terminal or a device is read and written as it comes.
+    pub(crate) seekable: bool,
+}
+
+/// An open directory. Its descriptor keeps the place.
+#[derive(Debug)]
+pub(crate) struct OpenDirectory {
+    pub(crate) entries: std::cell::RefCell<rustix::fs::Dir>,
+    pub(crate) path: String,
+}
+
+// === impl Handles ===
+
+impl Handles {
+    pub(crate) fn insert(&mut self, opener: Key, owner: Owner, opened: Opened) -> Result<u64, FileError> {
+        if self.open.values().filter(|handle| handle.owner == owner).count() >= MOST {
+            return Err(FileError::new("open", Errno::MFILE));
+        }
+        self.last += 1;
+        self.open.insert(self.last, Handle { opener, owner, opened });
+        Ok(self.last)
+    }
+
+    fn get(&self, what: &'static str, owner: Owner, handle: u64) -> Result<&Opened, FileError> {
+        match self.open.get(&handle) {
+            Some(found) if found.owner == owner => Ok(&found.opened),
+            _ => Err(FileError::new(what, Errno::BADF)),
+        }
+    }
+
+    pub(crate) fn file(&self, what: &'static str, owner: Owner, handle: u64) -> Result<Rc<OpenFile>, FileError> {
+        match self.get(what, owner, handle)? {
+            Opened::File(file) => Ok(Rc::clone(file)),
+            Opened::Directory(_) => Err(FileError::new(what, Errno::ISDIR)),
+        }
+    }
+
+    pub(crate) fn directory(
+        &self,
+        what: &'static str,
+        owner: Owner,
+        handle: u64,
+    ) -> Result<Rc<OpenDirectory>, FileError> {
+        match self.get(what, owner, handle)? {
+            Opened::Directory(directory) => Ok(Rc::clone(directory)),
+            Opened::File(_) => Err(FileError::new(what, Errno::NOTDIR)),
+        }
+    }
+
+    pub(crate) fn any(&self, what: &'static str, owner: Owner, handle: u64) -> Result<Opened, FileError> {
+        self.get(what, owner, handle).cloned()
+    }
+
+    pub(crate) fn close(&mut self, owner: Owner, handle: u64) -> Result<(), FileError> {
+        self.get("close", owner, handle)?;
+        self.open.remove(&handle);
+        Ok(())
+    }
+
+    /// Closes what a range of ids opened.
+    pub(crate) fn withdraw(&mut self, connection: u16, ids: IdRange) {
+        self.open.retain(|_, handle| handle.opener.connection != connection || !ids.contains(handle.opener.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened() -> Opened {
+        let fd = std::fs::File::open("/dev/null").unwrap().into();
+        Opened::File(Rc::new(OpenFile { fd, path: "/dev/null".into(), seekable: false }))
+    }
+
+    #[test]
+    fn a_handle_is_its_owners_alone_and_goes_with_its_range() {
+        let mut handles = Handles::default();
+        let (mine, theirs) = (Owner { connection: 0, slot: 0 }, Owner { connection: 0, slot: 1 });
+        let handle = handles.insert(Key { connection: 0, id: 5 }, mine, opened()).unwrap();
+        assert!(handles.file("read", theirs, handle).is_err());
+        assert!(handles.close(theirs, handle).is_err());
+        assert!(handles.directory("readdir", mine, handle).is_err());
+        handles.withdraw(0, IdRange::new(6, 9).unwrap());
+        assert!(handles.file("read", mine, handle).is_ok());
+        handles.withdraw(0, IdRange::new(1, 9).unwrap());
+        assert!(handles.file("read", mine, handle).is_err());
+    }
+
+    #[test]
+    fn one_client_cannot_hold_more_than_its_share() {
+        let mut handles = Handles::default();
+        let (mine, theirs) = (Owner { connection: 0, slot: 0 }, Owner { connection: 0, slot: 1 });
+        let opened = opened();
+        for _ in 0..MOST {
+            handles.insert(Key { connection: 0, id: 5 }, mine, opened.clone()).unwrap();
+        }
+        assert!(handles.insert(Key { connection: 0, id: 5 }, mine, opened.clone()).is_err());
+        assert!(handles.insert(Key { connection: 0, id: 6 }, theirs, opened).is_ok());
+    }
+}

@@ -1,0 +1,122 @@
+//! Files: the nineteen operations of `core.fs.request`, on whole paths of the sandbox or on open handles.
+
+mod attributes;
+mod copy;
+mod entries;
+mod handles;
+mod identity;
+mod ops;
+mod read;
+mod remove;
+mod write;
+
+use carrel_protocol::payload::{FsOp, FsRequest, FsResponse, FsResult};
+use carrel_protocol::{Generation, MessageType};
+use rustix::io::Errno;
+
+pub(crate) use self::copy::CopyFile;
+pub(crate) use self::entries::join;
+pub(crate) use self::handles::{Handles, Owner};
+pub(crate) use self::identity::Identity;
+pub(crate) use self::remove::RemoveTree;
+
+use crate::io::Io;
+use crate::session::{Key, Refusal, Session};
+
+/// Why a file operation failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {reason}")]
+pub(crate) struct FileError {
+    what: &'static str,
+    reason: String,
+    errno: Option<Errno>,
+}
+
+/// A file operation, done or under way.
+pub(crate) enum Started {
+    /// It was short and is answered.
+    Answered,
+    /// It goes on by turns.
+    Session(Box<dyn Session>),
+}
+
+/// Starts a file operation.
+pub(crate) fn start(io: &mut Io, key: Key, request: FsRequest) -> Result<Started, Refusal> {
+    let bulk = match request.bulk {
+        Some(offer) if io.generation(key) >= Generation::BULK => {
+            Some((offer, offer.check().map_err(|error| Refusal::payload(error.to_string()))?))
+        }
+        _ => None,
+    };
+    let session: Result<Box<dyn Session>, FileError> = match request.op {
+        FsOp::Read(range) => read::Read::start(io, key, &range, bulk).map(|read| Box::new(read) as _),
+        FsOp::Write(range) => write::Write::start(io, key, &range, bulk).map(|write| Box::new(write) as _),
+        FsOp::Copy(paths) => CopyFile::start(&paths.src, &paths.dst).map(|copy| Box::new(copy) as _),
+        FsOp::RemoveDir(remove) if remove.recursive => {
+            RemoveTree::start(&remove.path).map(|remove| Box::new(remove) as _)
+        }
+        op => {
+            let outcome = ops::perform(io, key, op);
+            respond(io, key, outcome);
+            return Ok(Started::Answered);
+        }
+    };
+    match session {
+        Ok(session) => Ok(Started::Session(session)),
+        Err(error) => {
+            respond(io, key, Err(error));
+            Ok(Started::Answered)
+        }
+    }
+}
+
+/// Sends the outcome of an operation, which is its last frame.
+pub(crate) fn respond(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>) {
+    let response = match outcome {
+        Ok(data) => FsResponse { ok: true, data, ..FsResponse::default() },
+        Err(error) => FsResponse {
+            ok: false,
+            error: Some(error.to_string()),
+            errno_name: error.errno_name(),
+            ..FsResponse::default()
+        },
+    };
+    if io.send(key, &response).is_err() {
+        let error =
+            FileError::other("list", "too many entries for one answer: open the directory and read it in parts");
+        let response = FsResponse { error: Some(error.to_string()), ..FsResponse::default() };
+        io.send_small(key, &response);
+    }
+}
+
+/// Refuses a message that an operation without input does not take.
+pub(crate) fn takes_nothing(message_type: MessageType) -> Result<(), Refusal> {
+    match message_type {
+        // A peer that lost patience; the operation is short enough to come to its end.
+        MessageType::BulkCancel => Ok(()),
+        other => Err(Refusal::misplaced(other)),
+    }
+}
+
+// === impl FileError ===
+
+impl FileError {
+    pub(crate) fn new(what: &'static str, errno: Errno) -> Self {
+        Self { what, reason: crate::errno::sentence(errno), errno: Some(errno) }
+    }
+
+    pub(crate) fn io(what: &'static str, error: &std::io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(number) => Self::new(what, Errno::from_raw_os_error(number)),
+            None => Self::other(what, error.to_string()),
+        }
+    }
+
+    pub(crate) fn other(what: &'static str, reason: impl Into<String>) -> Self {
+        Self { what, reason: reason.into(), errno: None }
+    }
+
+    pub(crate) fn errno_name(&self) -> Option<String> {
+        self.errno.and_then(crate::errno::name).map(str::to_owned)
+    }
+}

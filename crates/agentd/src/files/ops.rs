@@ -1,0 +1,157 @@
+//! The operations that are done at once.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use carrel_protocol::payload::{FsMkdir, FsOp, FsOpenFile, FsOpenOptions, FsResult, FsSymlink};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::handles::{OpenDirectory, OpenFile, Opened};
+use super::{FileError, Identity, attributes, entries};
+use crate::io::Io;
+use crate::session::Key;
+
+/// Performs an operation that does not stream.
+pub(super) fn perform(io: &mut Io, key: Key, op: FsOp) -> Result<Option<FsResult>, FileError> {
+    let owner = io.owner(key);
+    match op {
+        FsOp::RealPath(path) => real_path(&path.path).map(FsResult::Path).map(Some),
+        FsOp::Stat(stat) => {
+            let flags = if stat.follow_symlink { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+            let found = rustix::fs::statat(CWD, &stat.path, flags).map_err(failed("stat"))?;
+            Ok(Some(FsResult::Stat(entries::entry(stat.path, &found))))
+        }
+        FsOp::SetStat(set) => {
+            done(attributes::set_path(&set.path, set.follow_symlink, &set.attrs).map_err(failed("setstat")))
+        }
+        FsOp::List(path) => list(&path.path).map(FsResult::List).map(Some),
+        FsOp::ReadLink(path) => {
+            let target = rustix::fs::readlink(&path.path, Vec::new()).map_err(failed("readlink"))?;
+            Ok(Some(FsResult::Path(target.to_string_lossy().into_owned())))
+        }
+        FsOp::Symlink(link) => done(symlink(&link)),
+        FsOp::Mkdir(make) => done(mkdir(&make)),
+        FsOp::Remove(path) => done(rustix::fs::unlink(&path.path).map_err(failed("remove"))),
+        FsOp::RemoveDir(remove) => done(rustix::fs::rmdir(&remove.path).map_err(failed("rmdir"))),
+        FsOp::Rename(paths) => done(rustix::fs::rename(&paths.src, &paths.dst).map_err(failed("rename"))),
+        FsOp::OpenFile(open) => {
+            let opened = Opened::File(Rc::new(open_file(&open)?));
+            io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
+        }
+        FsOp::OpenDir(path) => {
+            let (entries, path) = open_directory("opendir", &path.path)?;
+            let opened = Opened::Directory(Rc::new(OpenDirectory { entries: entries.into(), path }));
+            io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
+        }
+        FsOp::CloseHandle(handle) => done(io.handles.close(owner, handle.handle)),
+        FsOp::ReadDir(read) => {
+            let directory = io.handles.directory("readdir", owner, read.handle)?;
+            let limit = read.limit.unwrap_or(entries::DEFAULT_LIMIT).clamp(1, entries::MOST) as usize;
+            let found = entries::next(&mut directory.entries.borrow_mut(), &directory.path, limit);
+            Ok(Some(FsResult::List(found.map_err(failed("readdir"))?)))
+        }
+        FsOp::FStat(handle) => {
+            let (stat, path) = match io.handles.any("fstat", owner, handle.handle)? {
+                Opened::File(file) => (rustix::fs::fstat(&file.fd), file.path.clone()),
+                Opened::Directory(dir) => (dir.entries.borrow_mut().stat(), dir.path.clone()),
+            };
+            Ok(Some(FsResult::Stat(entries::entry(path, &stat.map_err(failed("fstat"))?))))
+        }
+        FsOp::FSetStat(set) => {
+            let outcome = match io.handles.any("fsetstat", owner, set.handle)? {
+                Opened::File(file) => attributes::set_open(&file.fd, &set.attrs),
+                Opened::Directory(directory) => {
+                    let directory = directory.entries.borrow();
+                    directory.fd().and_then(|fd| attributes::set_open(fd, &set.attrs))
+                }
+            };
+            done(outcome.map_err(failed("fsetstat")))
+        }
+        FsOp::Read(_) | FsOp::Write(_) | FsOp::Copy(_) => Err(FileError::new("fs", Errno::NOSYS)),
+    }
+}
+
+fn done(outcome: Result<(), FileError>) -> Result<Option<FsResult>, FileError> {
+    outcome.map(|()| None)
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> FileError {
+    move |errno| FileError::new(what, errno)
+}
+
+fn real_path(path: &str) -> Result<String, FileError> {
+    let real = std::fs::canonicalize(path).map_err(|error| FileError::io("realpath", &error))?;
+    Ok(real.to_string_lossy().into_owned())
+}
+
+fn list(path: &str) -> Result<Vec<carrel_protocol::payload::FsEntry>, FileError> {
+    let (mut directory, path) = open_directory("list", path)?;
+    entries::next(&mut directory, &path, carrel_protocol::cbor::MAX_LIST).map_err(failed("list"))
+}
+
+/// Opens a directory and makes its path absolute, so that its entries' paths are.
+fn open_directory(what: &'static str, path: &str) -> Result<(Dir, String), FileError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed(what))?;
+    let directory = Dir::new(fd).map_err(failed(what))?;
+    let absolute = std::path::absolute(path).map_err(|error| FileError::io(what, &error))?;
+    Ok((directory, absolute.to_string_lossy().into_owned()))
+}
+
+fn symlink(link: &FsSymlink) -> Result<(), FileError> {
+    let _identity = Identity::take("symlink", link.user.as_deref())?;
+    rustix::fs::symlink(&link.target, &link.link_path).map_err(failed("symlink"))
+}
+
+/// Makes a directory and its parents. One that is there already is no failure.
+fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
+    let _identity = Identity::take("mkdir", make.user.as_deref())?;
+    let path = Path::new(&make.path);
+    let mode = Mode::from_raw_mode(make.mode.unwrap_or(0o755) & 0o7777);
+    let ancestors: Vec<_> = path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()).collect();
+    for ancestor in ancestors.into_iter().rev() {
+        let mode = if ancestor == path { mode } else { Mode::from_raw_mode(0o755) };
+        match rustix::fs::mkdir(ancestor, mode) {
+            Ok(()) => {}
+            Err(_) if ancestor.is_dir() => {}
+            Err(errno) => return Err(FileError::new("mkdir", errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file without ever waiting for it: a pipe that nobody writes to must not stop the agent.
+fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
+    let options = &open.options;
+    let mode = Mode::from_raw_mode(options.mode.unwrap_or(0o644) & 0o7777);
+    let flags = open_flags(options).ok_or_else(|| FileError::new("open", Errno::INVAL))?;
+    let identity = Identity::take("open", options.user.as_deref())?;
+    let fd = rustix::fs::open(&open.path, flags, mode).map_err(failed("open"))?;
+    drop(identity);
+    let stat = rustix::fs::fstat(&fd).map_err(failed("open"))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Err(FileError::new("open", Errno::ISDIR)),
+        kind => Ok(OpenFile { fd, path: open.path.clone(), seekable: kind == FileType::RegularFile }),
+    }
+}
+
+fn open_flags(options: &FsOpenOptions) -> Option<OFlags> {
+    let writes = options.write || options.append;
+    let access = match (options.read, writes) {
+        (true, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (true, true) => OFlags::RDWR,
+        (false, false) => return None,
+    };
+    // What would change a file has to be opened for it.
+    if !writes && (options.create || options.create_new || options.truncate) {
+        return None;
+    }
+    let mut flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    flags.set(OFlags::APPEND, options.append);
+    flags.set(OFlags::CREATE, options.create || options.create_new);
+    flags.set(OFlags::EXCL, options.create_new);
+    flags.set(OFlags::TRUNC, options.truncate && !options.create_new);
+    Some(flags)
+}

@@ -1,0 +1,153 @@
+//! Reading a range of a file, inline or as bulk records.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use carrel_protocol::bulk::{RecordLimit, SendFlow};
+use carrel_protocol::payload::{BulkAccepted, BulkCancel, BulkCredit, BulkFlow, BulkKind, BulkOffer, FsRange};
+use carrel_protocol::{Envelope, MessageType};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+
+use super::handles::OpenFile;
+use super::{FileError, respond};
+use crate::connection::Chunk;
+use crate::io::Io;
+use crate::poll::{Channel, Token, retry};
+use crate::session::{Key, Refusal, Session, Turn};
+
+/// The largest piece of a file in one frame: large enough to be fast, small enough for a ping to get between.
+pub(super) const PIECE: u32 = 256 * 1024;
+
+/// A read under way.
+pub(super) struct Read {
+    file: Rc<OpenFile>,
+    offset: u64,
+    remaining: Option<u64>,
+    flow: Option<SendFlow>,
+    /// A copy of the descriptor, watched once it had nothing to read.
+    watched: Option<OwnedFd>,
+    cancelled: Option<String>,
+}
+
+// === impl Read ===
+
+impl Read {
+    pub(super) fn start(
+        io: &mut Io,
+        key: Key,
+        range: &FsRange,
+        bulk: Option<(BulkOffer, RecordLimit)>,
+    ) -> Result<Self, FileError> {
+        let file = io.handles.file("read", io.owner(key), range.handle)?;
+        let flow = bulk.map(|(offer, limit)| {
+            let limit = RecordLimit::new(PIECE).unwrap_or(limit).min(limit);
+            io.send_small(
+                key,
+                &BulkAccepted {
+                    kind: BulkKind::File,
+                    flows: BulkFlow::GuestToHost.mask(),
+                    format: offer.format,
+                    max_record_payload: limit.get(),
+                    host_to_guest_credit_limit: 0,
+                    guest_to_host_credit_limit: offer.guest_to_host_credit_limit,
+                },
+            );
+            SendFlow::new(BulkKind::File, BulkFlow::GuestToHost, limit, offer.guest_to_host_credit_limit)
+        });
+        Ok(Self { file, offset: range.offset, remaining: range.len, flow, watched: None, cancelled: None })
+    }
+
+    fn read(&self, chunk: &mut Chunk) -> Result<usize, Errno> {
+        retry(|| {
+            let buffer = spare_capacity(chunk.buffer());
+            if self.file.seekable {
+                rustix::io::pread(&self.file.fd, buffer, self.offset)
+            } else {
+                rustix::io::read(&self.file.fd, buffer)
+            }
+        })
+    }
+
+    /// A pipe or a device that has nothing for now: waits for it without holding up anyone.
+    fn wait(&mut self, io: &mut Io, key: Key) -> Turn {
+        if self.watched.is_none() {
+            // A copy, since one descriptor can be watched only once and two reads may share a file.
+            self.watched = self.file.fd.try_clone().ok();
+            let added = self.watched.as_ref().map(|fd| io.poller.add(fd, Token::Session(key, Channel::Main)));
+            if !matches!(added, Some(Ok(()))) {
+                respond(io, key, Err(FileError::new("read", Errno::AGAIN)));
+                return Turn::Done;
+            }
+        }
+        Turn::Wait
+    }
+
+    fn finish(&mut self, io: &mut Io, key: Key) -> Turn {
+        if let Some(flow) = &mut self.flow {
+            let finish = flow.finish();
+            io.send_small(key, &finish);
+        }
+        respond(io, key, Ok(None));
+        Turn::Done
+    }
+}
+
+impl Session for Read {
+    fn message(
+        &mut self,
+        _io: &mut Io,
+        _key: Key,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), Refusal> {
+        match (message_type, &mut self.flow) {
+            (MessageType::BulkCredit, Some(flow)) => Ok(flow.grant(&envelope.payload::<BulkCredit>()?)?),
+            (MessageType::BulkCancel, Some(_)) => {
+                self.cancelled = Some(envelope.payload::<BulkCancel>()?.message);
+                Ok(())
+            }
+            (other, _) => Err(Refusal::misplaced(other)),
+        }
+    }
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        if let Some(message) = self.cancelled.take() {
+            respond(io, key, Err(FileError::other("read", format!("cancelled: {message}"))));
+            return Turn::Done;
+        }
+        if self.remaining == Some(0) {
+            return self.finish(io, key);
+        }
+        if !io.has_room(key) {
+            return Turn::Room;
+        }
+        let allowed = self.flow.as_ref().map_or(PIECE as usize, SendFlow::available);
+        if allowed == 0 {
+            return Turn::Wait;
+        }
+        let wanted = usize::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let mut chunk = Chunk::for_data(allowed.min(wanted));
+        match self.read(&mut chunk) {
+            Ok(0) => self.finish(io, key),
+            Ok(count) => {
+                self.offset += count as u64;
+                self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(count as u64));
+                match self.flow.as_mut().map(|flow| flow.advance(count)) {
+                    None => io.send_data(key, MessageType::FsData, chunk),
+                    Some(Ok(header)) => io.send_record(key, header, chunk),
+                    Some(Err(error)) => {
+                        respond(io, key, Err(FileError::other("read", error.to_string())));
+                        return Turn::Done;
+                    }
+                }
+                Turn::Again
+            }
+            Err(Errno::AGAIN) => self.wait(io, key),
+            Err(errno) => {
+                respond(io, key, Err(FileError::new("read", errno)));
+                Turn::Done
+            }
+        }
+    }
+}

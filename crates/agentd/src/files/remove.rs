@@ -1,0 +1,104 @@
+//! Removing a tree, some entries at a turn, without ever following a link out of it.
+
+use std::ffi::CString;
+
+use carrel_protocol::{Envelope, MessageType};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{FileError, respond, takes_nothing};
+use crate::io::Io;
+use crate::session::{Key, Refusal, Session, Turn};
+
+/// How many entries are removed at a turn.
+const BATCH: usize = 256;
+/// How deep a tree may be: one descriptor is open for each level.
+const DEPTH: usize = 512;
+
+/// A removal under way: the directories from the top to where it is.
+pub(crate) struct RemoveTree {
+    path: CString,
+    levels: Vec<Level>,
+}
+
+struct Level {
+    entries: Dir,
+    name: CString,
+}
+
+// === impl RemoveTree ===
+
+impl RemoveTree {
+    pub(crate) fn start(path: &str) -> Result<Self, FileError> {
+        let failed = |errno| FileError::new("rmdir", errno);
+        let path = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
+        let top = Level::open(CWD, path.clone()).map_err(failed)?;
+        Ok(Self { path, levels: vec![top] })
+    }
+
+    /// Removes a batch. `Ok(true)` when nothing is left.
+    pub(crate) fn step(&mut self) -> Result<bool, Errno> {
+        for _ in 0..BATCH {
+            let Some(level) = self.levels.last_mut() else { return Ok(true) };
+            match level.entries.read().transpose()? {
+                Some(entry) => {
+                    let name = entry.file_name().to_owned();
+                    if name.as_c_str() != c"." && name.as_c_str() != c".." {
+                        self.remove(name, entry.file_type())?;
+                    }
+                }
+                None => self.leave()?,
+            }
+        }
+        Ok(self.levels.is_empty())
+    }
+
+    fn remove(&mut self, name: CString, kind: FileType) -> Result<(), Errno> {
+        let Some(level) = self.levels.last() else { return Ok(()) };
+        if kind != FileType::Directory {
+            match rustix::fs::unlinkat(level.entries.fd()?, &name, AtFlags::empty()) {
+                // A file system that does not say what an entry is.
+                Err(Errno::ISDIR) => {}
+                Err(Errno::NOENT) => return Ok(()),
+                outcome => return outcome,
+            }
+        }
+        if self.levels.len() >= DEPTH {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let level = Level::open(level.entries.fd()?, name)?;
+        self.levels.push(level);
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), Errno> {
+        let Some(done) = self.levels.pop() else { return Ok(()) };
+        match self.levels.last() {
+            Some(parent) => rustix::fs::unlinkat(parent.entries.fd()?, &done.name, AtFlags::REMOVEDIR),
+            None => rustix::fs::unlinkat(CWD, &self.path, AtFlags::REMOVEDIR),
+        }
+    }
+}
+
+impl Level {
+    fn open(parent: impl std::os::fd::AsFd, name: CString) -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
+        Ok(Self { entries: Dir::new(fd)?, name })
+    }
+}
+
+impl Session for RemoveTree {
+    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+        takes_nothing(message_type)
+    }
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        match self.step() {
+            Ok(false) => return Turn::Again,
+            Ok(true) => respond(io, key, Ok(None)),
+            Err(errno) => respond(io, key, Err(FileError::new("rmdir", errno))),
+        }
+        Turn::Done
+    }
+}

@@ -1,0 +1,187 @@
+//! Writing a range of a file, inline or as bulk records.
+
+use std::rc::Rc;
+
+use carrel_protocol::bulk::{BulkRecord, ReceiveFlow, RecordLimit};
+use carrel_protocol::payload::{BulkAccepted, BulkCancel, BulkFinish, BulkFlow, BulkKind, BulkOffer, FsData, FsRange};
+use carrel_protocol::{Envelope, MessageType};
+use rustix::io::Errno;
+
+use super::handles::OpenFile;
+use super::read::PIECE;
+use super::{FileError, respond};
+use crate::backlog::Backlog;
+use crate::io::Io;
+use crate::poll::{Channel, Readiness, Source, retry};
+use crate::session::{Key, Refusal, Session, Turn};
+
+/// What the host may send ahead: most of it waits in the kernel, since a file takes what arrives at once.
+const WINDOW: u64 = 4 * 1024 * 1024;
+
+/// A write under way.
+pub(super) struct Write {
+    file: Rc<OpenFile>,
+    offset: u64,
+    written: u64,
+    declared: Option<u64>,
+    flow: Option<ReceiveFlow>,
+    /// For a pipe or a device, which may not take everything at once.
+    slow: Option<(Source, Backlog)>,
+    ended: bool,
+    failed: Option<FileError>,
+}
+
+// === impl Write ===
+
+impl Write {
+    pub(super) fn start(
+        io: &mut Io,
+        key: Key,
+        range: &FsRange,
+        bulk: Option<(BulkOffer, RecordLimit)>,
+    ) -> Result<Self, FileError> {
+        let file = io.handles.file("write", io.owner(key), range.handle)?;
+        let slow = if file.seekable {
+            None
+        } else {
+            let fd = file.fd.try_clone().map_err(|error| FileError::io("write", &error))?;
+            let source = io.poller.source(fd, key, Channel::Input).map_err(|errno| FileError::new("write", errno))?;
+            Some((source, Backlog::default()))
+        };
+        let flow = bulk.map(|(offer, limit)| {
+            let limit = RecordLimit::new(PIECE).unwrap_or(limit).min(limit);
+            io.send_small(
+                key,
+                &BulkAccepted {
+                    kind: BulkKind::File,
+                    flows: BulkFlow::HostToGuest.mask(),
+                    format: offer.format,
+                    max_record_payload: limit.get(),
+                    host_to_guest_credit_limit: WINDOW,
+                    guest_to_host_credit_limit: offer.guest_to_host_credit_limit,
+                },
+            );
+            ReceiveFlow::new(BulkKind::File, BulkFlow::HostToGuest, limit, WINDOW)
+        });
+        Ok(Self { file, offset: range.offset, written: 0, declared: range.len, flow, slow, ended: false, failed: None })
+    }
+
+    fn write(&mut self, io: &mut Io, key: Key, data: &[u8]) {
+        match &mut self.slow {
+            Some((_, backlog)) => backlog.push(data.to_vec()),
+            None => {
+                let outcome = self.write_at_offset(data);
+                self.wrote(io, key, outcome);
+            }
+        }
+    }
+
+    fn write_at_offset(&self, data: &[u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            let offset = self.offset + self.written + done as u64;
+            match retry(|| rustix::io::pwrite(&self.file.fd, rest, offset))? {
+                0 => return Err(Errno::IO),
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn wrote(&mut self, io: &mut Io, key: Key, outcome: Result<usize, Errno>) {
+        match outcome {
+            Ok(0) => {}
+            Ok(count) => {
+                self.written += count as u64;
+                if let Some(credit) = self.flow.as_mut().and_then(|flow| flow.consume(count)) {
+                    io.send_small(key, &credit);
+                }
+            }
+            Err(errno) => self.failed = Some(FileError::new("write", errno)),
+        }
+    }
+
+    fn outcome(&self) -> Result<(), FileError> {
+        match self.declared {
+            Some(declared) if declared != self.written => {
+                Err(FileError::other("write", format!("{declared} bytes were announced and {} arrived", self.written)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Session for Write {
+    fn message(
+        &mut self,
+        io: &mut Io,
+        key: Key,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), Refusal> {
+        match (message_type, &mut self.flow) {
+            (MessageType::FsData, None) if !self.ended => {
+                let data: FsData<'_> = envelope.payload()?;
+                if data.data.is_empty() {
+                    self.ended = true;
+                } else {
+                    self.write(io, key, &data.data);
+                }
+                Ok(())
+            }
+            (MessageType::BulkFinish, Some(flow)) => {
+                flow.finish(&envelope.payload::<BulkFinish>()?)?;
+                self.ended = true;
+                Ok(())
+            }
+            (MessageType::BulkCancel, Some(_)) => {
+                let message = envelope.payload::<BulkCancel>()?.message;
+                self.failed = Some(FileError::other("write", format!("cancelled: {message}")));
+                Ok(())
+            }
+            (other, _) => Err(Refusal::misplaced(other)),
+        }
+    }
+
+    fn record(&mut self, io: &mut Io, key: Key, record: &BulkRecord<'_>) -> Result<(), Refusal> {
+        match &mut self.flow {
+            Some(flow) => {
+                // A stream with a hole is worth nothing: it ends, and what was written so far stays.
+                if let Err(error) = flow.receive(record) {
+                    self.failed = Some(FileError::other("write", error.to_string()));
+                    return Ok(());
+                }
+                self.write(io, key, record.payload);
+                Ok(())
+            }
+            None => Err(Refusal::session("no bulk stream was accepted for this id")),
+        }
+    }
+
+    fn ready(&mut self, _channel: Channel, readiness: Readiness) {
+        if let Some((source, _)) = &mut self.slow {
+            source.ready(readiness);
+        }
+    }
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        if let Some((source, backlog)) = &mut self.slow {
+            let outcome = backlog.write_to(source);
+            self.wrote(io, key, outcome);
+        }
+        if let Some(error) = self.failed.take() {
+            respond(io, key, Err(error));
+            return Turn::Done;
+        }
+        if self.ended && self.backlog() == 0 {
+            let outcome = self.outcome();
+            respond(io, key, outcome.map(|()| None));
+            return Turn::Done;
+        }
+        Turn::Wait
+    }
+
+    fn backlog(&self) -> usize {
+        self.slow.as_ref().map_or(0, |(_, backlog)| backlog.len())
+    }
+}

@@ -1,0 +1,212 @@
+//! Readiness: one epoll instance, edge-triggered, with a token that says what became ready.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::session::Key;
+
+/// What a descriptor belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// New clients.
+    Listener,
+    /// Signals.
+    Signals,
+    /// The incoming side of a connection.
+    Incoming(u16),
+    /// The outgoing side of a connection.
+    Outgoing(u16),
+    /// One of a session's descriptors.
+    Session(Key, Channel),
+    /// A pipe that a finished command left behind.
+    Leftover(u32),
+}
+
+/// Which of a session's descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// The one it reads from: standard output, a terminal, a socket, a file.
+    Main,
+    /// Standard error.
+    Error,
+    /// The one it writes to.
+    Input,
+    /// Where a new process reports how it started.
+    Report,
+}
+
+/// A descriptor and what is known of its readiness. Edges set a flag; running dry clears it.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) fd: OwnedFd,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+}
+
+/// What became ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readiness {
+    pub(crate) token: Token,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+}
+
+/// The epoll instance.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+// === impl Poller ===
+
+impl Poller {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
+    }
+
+    /// Watches a descriptor in both directions. A kind that cannot be watched is always ready.
+    pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags) {
+            Err(Errno::PERM) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Watches a descriptor that is already watched under another name, from now on for as long as it is readable.
+    pub(crate) fn hand_over(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN)
+    }
+
+    /// Watches a descriptor for a session. It starts as ready: the first try finds out.
+    pub(crate) fn source(&self, fd: OwnedFd, key: Key, channel: Channel) -> Result<Source, Errno> {
+        self.add(&fd, Token::Session(key, channel))?;
+        Ok(Source { fd, readable: true, writable: true })
+    }
+
+    /// Waits until something is ready or the time has come.
+    pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
+        let timeout = until.map(|instant| {
+            // Rounded up to a millisecond, so that a timer is due when the wait for it ends.
+            let left = instant.saturating_duration_since(Instant::now());
+            let left = if left.is_zero() { left } else { left + Duration::from_micros(999) };
+            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
+        });
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        let ended = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        Ok(self
+            .events
+            .iter()
+            .filter_map(|event| {
+                let flags = event.flags;
+                Some(Readiness {
+                    token: Token::unpack(event.data.u64())?,
+                    readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended),
+                    writable: flags.intersects(epoll::EventFlags::OUT | ended),
+                })
+            })
+            .collect())
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    /// `kind u8 | channel u8 | connection u16 | id u32`.
+    fn pack(self) -> u64 {
+        let (kind, channel, connection, id) = match self {
+            Self::Listener => (0, 0, 0, 0),
+            Self::Signals => (1, 0, 0, 0),
+            Self::Incoming(connection) => (2, 0, connection, 0),
+            Self::Outgoing(connection) => (3, 0, connection, 0),
+            Self::Session(key, channel) => (4, channel as u64, key.connection, key.id),
+            Self::Leftover(number) => (5, 0, 0, number),
+        };
+        kind << 56 | channel << 48 | u64::from(connection) << 32 | u64::from(id)
+    }
+
+    fn unpack(packed: u64) -> Option<Self> {
+        let [kind, channel, c1, c0, i3, i2, i1, i0] = packed.to_be_bytes();
+        let (connection, id) = (u16::from_be_bytes([c1, c0]), u32::from_be_bytes([i3, i2, i1, i0]));
+        Some(match kind {
+            0 => Self::Listener,
+            1 => Self::Signals,
+            2 => Self::Incoming(connection),
+            3 => Self::Outgoing(connection),
+            4 => Self::Session(
+                Key { connection, id },
+                [Channel::Main, Channel::Error, Channel::Input, Channel::Report].into_iter().nth(channel.into())?,
+            ),
+            5 => Self::Leftover(id),
+            _ => return None,
+        })
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Notes an edge.
+    pub(crate) fn ready(&mut self, readiness: Readiness) {
+        self.readable |= readiness.readable;
+        self.writable |= readiness.writable;
+    }
+
+    /// Reads, remembering when there is no more for now.
+    pub(crate) fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Errno> {
+        let outcome = retry(|| rustix::io::read(&self.fd, spare_capacity(into)));
+        if outcome == Err(Errno::AGAIN) {
+            self.readable = false;
+        }
+        outcome
+    }
+
+    /// Writes, remembering when there is no room for now.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let outcome = retry(|| rustix::io::write(&self.fd, bytes));
+        if outcome == Err(Errno::AGAIN) {
+            self.writable = false;
+        }
+        outcome
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_survives_the_kernel() {
+        let key = Key { connection: 0xabcd, id: 0xdead_beef };
+        for token in [
+            Token::Listener,
+            Token::Signals,
+            Token::Incoming(u16::MAX),
+            Token::Outgoing(7),
+            Token::Session(key, Channel::Main),
+            Token::Session(key, Channel::Report),
+            Token::Leftover(u32::MAX),
+        ] {
+            assert_eq!(Token::unpack(token.pack()), Some(token));
+        }
+        assert_eq!(Token::unpack(u64::MAX), None);
+    }
+}

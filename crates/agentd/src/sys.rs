@@ -1,0 +1,161 @@
+//! The system-call corner: what `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+/// Which side of a fork this is.
+pub(crate) enum Fork {
+    /// The new process.
+    Child,
+    /// The old one, with the new one's id.
+    Parent(Pid),
+}
+
+/// A signal that arrived.
+pub(crate) struct Arrived {
+    /// Its number.
+    pub(crate) signal: i32,
+    /// Who sent it, as seen from this pid namespace; 0 when from outside of it.
+    pub(crate) sender: u32,
+}
+
+/// Forks. The agent has one thread, so the child may go on as it likes.
+pub(crate) fn fork() -> Result<Fork, Errno> {
+    // SAFETY: the process has a single thread, so no lock can be held by a thread that the child does not have.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_errno()),
+        0 => Ok(Fork::Child),
+        pid => Pid::from_raw(pid).map(Fork::Parent).ok_or(Errno::INVAL),
+    }
+}
+
+/// Replaces this process by a program; returns only on failure.
+pub(crate) fn execve(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
+    // SAFETY: the callers end both lists with a null pointer, and all strings outlive the call.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    last_errno()
+}
+
+/// Ends this process without running anything registered for its end.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// Blocks every signal, so that they arrive by [`signal_descriptor`] only.
+pub(crate) fn block_signals() -> io::Result<()> {
+    // SAFETY: `set` is initialised by `sigfillset` before it is read, and outlives the calls.
+    let outcome = unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A descriptor that yields the signals the agent takes note of.
+pub(crate) fn signal_descriptor() -> io::Result<OwnedFd> {
+    // SAFETY: `set` is initialised by `sigemptyset` before it is read; the descriptor is new and owned by nobody else.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            descriptor => Ok(OwnedFd::from_raw_fd(descriptor)),
+        }
+    }
+}
+
+/// The next signal of a descriptor, if one is waiting.
+pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
+    let size = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the kernel writes whole records of exactly this size, for which any bytes are valid.
+    unsafe {
+        let mut info = std::mem::zeroed::<libc::signalfd_siginfo>();
+        let read = libc::read(descriptor.as_raw_fd(), (&raw mut info).cast(), size);
+        if usize::try_from(read) != Ok(size) {
+            return None;
+        }
+        Some(Arrived { signal: i32::try_from(info.ssi_signo).ok()?, sender: info.ssi_pid })
+    }
+}
+
+/// In a forked child: every signal at its default and none blocked, as a new program expects.
+pub(crate) fn reset_signals() {
+    // SAFETY: `set` is initialised before it is read; setting a default disposition has no precondition, and the
+    // numbers that cannot be set are refused by the kernel without effect.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// In a forked child: whatever is open besides 0, 1 and 2 does not survive the next program.
+pub(crate) fn close_on_exec_above_standard() {
+    // SAFETY: marks descriptors close-on-exec; closes none.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Sends a signal by number, real-time ones included, to a process group.
+pub(crate) fn signal_group(group: Pid, signal: i32) -> Result<(), Errno> {
+    kill(-group.as_raw_nonzero().get(), signal)
+}
+
+/// Sends a signal by number to one process.
+pub(crate) fn signal_process(process: Pid, signal: i32) -> Result<(), Errno> {
+    kill(process.as_raw_nonzero().get(), signal)
+}
+
+fn kill(target: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: has no preconditions.
+    match unsafe { libc::kill(target, signal) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Takes on the file-system identity of a user for this thread; the kernel never reports a failure, so it is read back.
+pub(crate) fn set_filesystem_ids(uid: u32, gid: u32) -> Result<(), Errno> {
+    // SAFETY: has no preconditions; an id of all ones changes nothing and returns the current one.
+    let now = unsafe {
+        libc::setfsgid(gid);
+        libc::setfsuid(uid);
+        (libc::setfsuid(u32::MAX), libc::setfsgid(u32::MAX))
+    };
+    if now == (uid.cast_signed(), gid.cast_signed()) { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// Sets the wall clock.
+pub(crate) fn set_clock(unix_nanos: u64) -> Result<(), Errno> {
+    let seconds = i64::try_from(unix_nanos / 1_000_000_000).map_err(|_| Errno::INVAL)?;
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: (unix_nanos % 1_000_000_000).cast_signed() };
+    // SAFETY: `time` outlives the call.
+    match unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// How many bytes wait to be read.
+pub(crate) fn bytes_waiting(descriptor: impl AsFd) -> u64 {
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int.
+    let outcome = unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), libc::FIONREAD, &raw mut waiting) };
+    if outcome == 0 { u64::try_from(waiting).unwrap_or(0) } else { 0 }
+}
+
+fn last_errno() -> Errno {
+    io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}

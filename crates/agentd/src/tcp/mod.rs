@@ -1,0 +1,290 @@
+//! Connections from the host to ports inside the sandbox.
+
+mod resolve;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use carrel_protocol::bulk::{BulkRecord, ReceiveFlow, RecordLimit, SendFlow};
+use carrel_protocol::payload::{
+    BulkAccepted, BulkCancel, BulkCredit, BulkFinish, BulkFlow, BulkKind, BulkOffer, TcpClosed, TcpConnect,
+    TcpConnected, TcpData, TcpEof, TcpFailed,
+};
+use carrel_protocol::{Envelope, Generation, MessageType};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
+
+use crate::backlog::Backlog;
+use crate::connection::Chunk;
+use crate::io::Io;
+use crate::poll::{Channel, Readiness, Source};
+use crate::session::{Key, Refusal, Session, Turn};
+
+/// How long one address may take to answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest piece of a connection in one frame.
+const PIECE: usize = 64 * 1024;
+/// What the host may send ahead of what the destination takes.
+const WINDOW: u64 = 1024 * 1024;
+
+/// A connection.
+pub(crate) struct Tcp {
+    socket: Option<Source>,
+    state: State,
+    /// Addresses not yet tried.
+    addresses: VecDeque<SocketAddr>,
+    deadline: Instant,
+    offer: Option<(BulkOffer, RecordLimit)>,
+    flows: Option<(SendFlow, ReceiveFlow)>,
+    /// From the host, not yet taken by the destination.
+    backlog: Backlog,
+    /// The destination has sent everything.
+    received_all: bool,
+    /// The host has sent everything, and it was taken.
+    sent_all: bool,
+    aborted: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Open,
+    /// The host does not want it any more; nothing is sent.
+    Closed,
+}
+
+// === impl Tcp ===
+
+impl Tcp {
+    /// Starts to connect; what cannot succeed is answered by the first turn.
+    pub(crate) fn start(io: &mut Io, key: Key, connect: &TcpConnect) -> Result<Self, Refusal> {
+        let offer = match connect.bulk {
+            Some(offer) if io.generation(key) >= Generation::BULK => {
+                Some((offer, offer.check().map_err(|error| Refusal::payload(error.to_string()))?))
+            }
+            _ => None,
+        };
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        io.wake_at(deadline, key);
+        let addresses: VecDeque<_> = resolve::resolve(&connect.host, connect.port).into();
+        let mut tcp = Self {
+            socket: None,
+            state: State::Connecting,
+            aborted: addresses.is_empty().then(|| format!("{}: no such host in the sandbox", connect.host)),
+            addresses,
+            deadline,
+            offer,
+            flows: None,
+            backlog: Backlog::default(),
+            received_all: false,
+            sent_all: false,
+        };
+        if let Err(errno) = tcp.next_address(io, key) {
+            tcp.aborted.get_or_insert_with(|| crate::errno::sentence(errno));
+        }
+        Ok(tcp)
+    }
+
+    /// Starts to connect to the next address that can be tried at all.
+    fn next_address(&mut self, io: &Io, key: Key) -> Result<(), Errno> {
+        let mut last = Errno::HOSTUNREACH;
+        while let Some(address) = self.addresses.pop_front() {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::socket_with(family, SocketType::STREAM, flags, None) {
+                Ok(socket) => match rustix::net::connect(&socket, &address) {
+                    Ok(()) | Err(Errno::INPROGRESS) => {
+                        let mut source = io.poller.source(socket, key, Channel::Main)?;
+                        // Not before it says so: a connection under way is not writable.
+                        source.writable = false;
+                        self.socket = Some(source);
+                        return Ok(());
+                    }
+                    Err(errno) => last = errno,
+                },
+                Err(errno) => last = errno,
+            }
+        }
+        Err(last)
+    }
+
+    /// Learns whether the connection is there.
+    fn connect(&mut self, io: &mut Io, key: Key) -> Turn {
+        if Instant::now() >= self.deadline {
+            return fail(io, key, Errno::TIMEDOUT, "connect");
+        }
+        let Some(socket) = self.socket.as_ref().filter(|socket| socket.writable) else { return Turn::Wait };
+        match rustix::net::sockopt::socket_error(&socket.fd) {
+            Ok(Ok(())) => {
+                // Small messages of the two ends are not to wait for each other.
+                let _fast = rustix::net::sockopt::set_tcp_nodelay(&socket.fd, true);
+                self.opened(io, key);
+                Turn::Again
+            }
+            Ok(Err(errno)) | Err(errno) => match self.next_address(io, key) {
+                Ok(()) => Turn::Wait,
+                Err(_) => fail(io, key, errno, "connect"),
+            },
+        }
+    }
+
+    fn opened(&mut self, io: &mut Io, key: Key) {
+        self.state = State::Open;
+        io.send_small(key, &TcpConnected {});
+        let Some((offer, limit)) = self.offer else { return };
+        io.send_small(
+            key,
+            &BulkAccepted {
+                kind: BulkKind::Tcp,
+                flows: BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask(),
+                format: offer.format,
+                max_record_payload: limit.get(),
+                host_to_guest_credit_limit: WINDOW,
+                guest_to_host_credit_limit: offer.guest_to_host_credit_limit,
+            },
+        );
+        self.flows = Some((
+            SendFlow::new(BulkKind::Tcp, BulkFlow::GuestToHost, limit, offer.guest_to_host_credit_limit),
+            ReceiveFlow::new(BulkKind::Tcp, BulkFlow::HostToGuest, limit, WINDOW),
+        ));
+    }
+
+    /// Passes on what the host sent.
+    fn feed(&mut self, io: &mut Io, key: Key) -> Result<(), Errno> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let taken = self.backlog.write_to(socket)?;
+        if let Some(credit) = self.flows.as_mut().filter(|_| taken > 0).and_then(|(_, flow)| flow.consume(taken)) {
+            io.send_small(key, &credit);
+        }
+        if self.backlog.is_over() && !self.sent_all {
+            self.sent_all = true;
+            match rustix::net::shutdown(&socket.fd, Shutdown::Write) {
+                // The destination was faster.
+                Ok(()) | Err(Errno::NOTCONN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one piece of what the destination sent.
+    fn produce(&mut self, io: &mut Io, key: Key) -> Result<Turn, Errno> {
+        let allowed = self.flows.as_ref().map_or(PIECE, |(flow, _)| flow.available().min(PIECE));
+        let Some(socket) = self.socket.as_mut().filter(|socket| socket.readable && !self.received_all) else {
+            return Ok(Turn::Wait);
+        };
+        if allowed == 0 {
+            return Ok(Turn::Wait);
+        }
+        let mut chunk = Chunk::for_data(allowed);
+        match socket.read(chunk.buffer()) {
+            Err(Errno::AGAIN) => Ok(Turn::Wait),
+            Err(errno) => Err(errno),
+            Ok(0) => {
+                self.received_all = true;
+                match &mut self.flows {
+                    Some((flow, _)) => {
+                        let finish = flow.finish();
+                        io.send_small(key, &finish);
+                    }
+                    None => io.send_small(key, &TcpEof {}),
+                }
+                Ok(Turn::Again)
+            }
+            Ok(count) => {
+                match &mut self.flows {
+                    // What is available was asked for, so it can be taken.
+                    Some((flow, _)) => {
+                        if let Ok(header) = flow.advance(count) {
+                            io.send_record(key, header, chunk);
+                        }
+                    }
+                    None => io.send_data(key, MessageType::TcpData, chunk),
+                }
+                Ok(Turn::Again)
+            }
+        }
+    }
+}
+
+fn fail(io: &mut Io, key: Key, errno: Errno, what: &str) -> Turn {
+    let errno_name = crate::errno::name(errno).map(str::to_owned);
+    io.send_small(key, &TcpFailed { error: format!("{what}: {}", crate::errno::sentence(errno)), errno_name });
+    Turn::Done
+}
+
+impl Session for Tcp {
+    fn message(
+        &mut self,
+        _io: &mut Io,
+        _key: Key,
+        message_type: MessageType,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), Refusal> {
+        match (message_type, &mut self.flows) {
+            (MessageType::TcpClose, _) => self.state = State::Closed,
+            (MessageType::TcpData, None) if self.offer.is_none() && !self.backlog.is_ended() => {
+                let data: TcpData<'_> = envelope.payload()?;
+                self.backlog.push(data.data.into_owned());
+            }
+            (MessageType::TcpEof, None) if self.offer.is_none() => self.backlog.end(),
+            (MessageType::BulkCredit, Some((flow, _))) => flow.grant(&envelope.payload::<BulkCredit>()?)?,
+            (MessageType::BulkFinish, Some((_, flow))) => {
+                flow.finish(&envelope.payload::<BulkFinish>()?)?;
+                self.backlog.end();
+            }
+            (MessageType::BulkCancel, _) if self.offer.is_some() => {
+                let cancel: BulkCancel = envelope.payload()?;
+                self.aborted = Some(format!("cancelled: {}", cancel.message));
+            }
+            (other, _) => return Err(Refusal::misplaced(other)),
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, _io: &mut Io, _key: Key, record: &BulkRecord<'_>) -> Result<(), Refusal> {
+        let Some((_, flow)) = &mut self.flows else {
+            return Err(Refusal::session("no bulk stream was accepted for this id"));
+        };
+        match flow.receive(record) {
+            Ok(()) => self.backlog.push(record.payload.to_vec()),
+            // A stream with a hole is worth nothing.
+            Err(error) => self.aborted = Some(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, _channel: Channel, readiness: Readiness) {
+        if let Some(socket) = &mut self.socket {
+            socket.ready(readiness);
+        }
+    }
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        if let Some(error) = self.aborted.take() {
+            io.send_small(key, &TcpFailed { error, errno_name: None });
+            return Turn::Done;
+        }
+        match self.state {
+            State::Closed => return Turn::Done,
+            State::Connecting => return self.connect(io, key),
+            State::Open => {}
+        }
+        if let Err(errno) = self.feed(io, key) {
+            return fail(io, key, errno, "write");
+        }
+        if self.received_all && self.sent_all {
+            io.send_small(key, &TcpClosed {});
+            return Turn::Done;
+        }
+        if !io.has_room(key) {
+            return Turn::Room;
+        }
+        self.produce(io, key).unwrap_or_else(|errno| fail(io, key, errno, "read"))
+    }
+
+    fn backlog(&self) -> usize {
+        self.backlog.len()
+    }
+}

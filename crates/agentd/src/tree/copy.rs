@@ -1,0 +1,217 @@
+//! Copying and moving trees, with modes, times, links and, where permitted, owners.
+
+use std::path::{Path, PathBuf};
+
+use carrel_protocol::payload::TreeMatch;
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, RenameFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use super::walk::{Visited, Walk};
+use super::{Step, Work};
+use crate::files::{CopyFile, FileError, RemoveTree, join};
+use crate::io::Io;
+use crate::session::Key;
+
+/// How many small entries are copied at a turn.
+const ENTRIES: usize = 64;
+
+/// A copy under way.
+pub(super) struct Copy {
+    to: String,
+    overwrite: bool,
+    walk: Option<Walk>,
+    /// A file that is being copied, and what it is to look like then.
+    file: Option<(CopyFile, String, Stat)>,
+    /// Directories, whose times are set when nothing more is put into them.
+    directories: Vec<(String, Stat)>,
+    count: u64,
+}
+
+/// A move under way: a rename, or a copy and a removal where a rename cannot be.
+pub(super) enum Move {
+    Renamed,
+    Copying(Copy, String),
+    Removing(RemoveTree),
+}
+
+fn failed(errno: Errno) -> FileError {
+    FileError::new("copy", errno)
+}
+
+// === impl Copy ===
+
+impl Copy {
+    pub(super) fn start(from: &str, to: &str, overwrite: bool) -> Result<Self, FileError> {
+        let stat = rustix::fs::statat(CWD, from, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        let mut copy = Self { to: to.to_owned(), overwrite, walk: None, file: None, directories: Vec::new(), count: 0 };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                if inside(from, to) {
+                    return Err(FileError::other("copy", "a directory cannot be copied into itself"));
+                }
+                copy.walk = Some(Walk::new(from, true).map_err(failed)?);
+                copy.directory(to.to_owned(), stat)?;
+            }
+            FileType::RegularFile => {
+                copy.make_way(to)?;
+                copy.file = Some((CopyFile::start(from, to)?, to.to_owned(), stat));
+            }
+            FileType::Symlink => {
+                copy.make_way(to)?;
+                let target = rustix::fs::readlink(from, Vec::new()).map_err(failed)?;
+                rustix::fs::symlink(target.as_c_str(), to).map_err(failed)?;
+                copy.count += 1;
+            }
+            _ => return Err(failed(Errno::INVAL)),
+        }
+        Ok(copy)
+    }
+
+    fn entry(&mut self, visited: &Visited) -> Result<(), FileError> {
+        let to = join(&self.to, &visited.path);
+        match visited.kind {
+            FileType::Directory => self.directory(to, visited.stat),
+            FileType::RegularFile => {
+                self.make_way(&to)?;
+                let source = visited.open().map_err(failed)?;
+                self.file = Some((CopyFile::from_open(source, &to)?, to, visited.stat));
+                Ok(())
+            }
+            FileType::Symlink => {
+                self.make_way(&to)?;
+                rustix::fs::symlink(visited.link().map_err(failed)?.as_c_str(), &to).map_err(failed)?;
+                self.count += 1;
+                Ok(())
+            }
+            // Sockets, pipes and devices are not content.
+            _ => Ok(()),
+        }
+    }
+
+    fn directory(&mut self, to: String, stat: Stat) -> Result<(), FileError> {
+        // Writable while it is being filled; its own mode comes with its times.
+        match rustix::fs::mkdir(&to, Mode::from_raw_mode(0o700)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if self.overwrite && Path::new(&to).is_dir() => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        self.directories.push((to, stat));
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Removes the file that stands where another is to be, if that is wanted.
+    fn make_way(&self, to: &str) -> Result<(), FileError> {
+        match rustix::fs::statat(CWD, to, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(errno)),
+            Ok(_) if self.overwrite => rustix::fs::unlink(to).map_err(failed),
+            Ok(_) => Err(failed(Errno::EXIST)),
+        }
+    }
+
+    fn advance(&mut self) -> Result<bool, FileError> {
+        if let Some((file, to, stat)) = &mut self.file {
+            if file.step().map_err(failed)? {
+                adopt(to, stat);
+                self.file = None;
+                self.count += 1;
+            }
+            return Ok(false);
+        }
+        if let Some(walk) = &mut self.walk {
+            if let Some(visited) = walk.next().map_err(failed)? {
+                return self.entry(&visited).map(|()| false);
+            }
+            self.walk = None;
+        }
+        while let Some((directory, stat)) = self.directories.pop() {
+            adopt(&directory, &stat);
+        }
+        Ok(true)
+    }
+
+    /// Copies for a while; `Ok(true)` when everything is copied.
+    fn piece(&mut self) -> Result<bool, FileError> {
+        for _ in 0..ENTRIES {
+            let large = self.file.is_some();
+            if self.advance()? {
+                return Ok(true);
+            }
+            if large && self.file.is_some() {
+                break;
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Work for Copy {
+    fn step(&mut self, _: &mut Io, _: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+        Ok(if self.piece()? { Step::Done } else { Step::More })
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// Gives a copy the owner, mode and times of its original, as far as that is permitted.
+fn adopt(path: &str, stat: &Stat) {
+    let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    let _kept = rustix::fs::chownat(CWD, path, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW);
+    let _kept = rustix::fs::chmod(path, Mode::from_raw_mode(stat.st_mode & 0o7777));
+    let time = |tv_sec, nanos| Timespec { tv_sec, tv_nsec: i64::try_from(nanos).unwrap_or(0) };
+    let times = Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    };
+    let _kept = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
+}
+
+/// Whether `to` lies in the directory `from`.
+fn inside(from: &str, to: &str) -> bool {
+    let parent = |path: &str| std::path::absolute(path).ok()?.parent().map(Path::to_path_buf);
+    let within = |path: PathBuf| Some(std::fs::canonicalize(path).ok()?.starts_with(std::fs::canonicalize(from).ok()?));
+    parent(to).and_then(within).unwrap_or(false)
+}
+
+// === impl Move ===
+
+impl Move {
+    pub(super) fn start(from: &str, to: &str, overwrite: bool) -> Result<Self, FileError> {
+        let flags = if overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
+            Ok(()) => Ok(Self::Renamed),
+            // Another file system, or one that cannot promise not to replace.
+            Err(Errno::XDEV) => Copy::start(from, to, overwrite).map(|copy| Self::Copying(copy, from.to_owned())),
+            Err(errno) => Err(FileError::new("move", errno)),
+        }
+    }
+}
+
+impl Work for Move {
+    fn step(&mut self, _: &mut Io, _: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+        match self {
+            Self::Renamed => Ok(Step::Done),
+            Self::Copying(copy, from) => {
+                if copy.piece()? {
+                    // Only now, when all of it is there, is the original removed.
+                    match rustix::fs::unlink(from.as_str()) {
+                        Ok(()) => *self = Self::Renamed,
+                        Err(Errno::ISDIR) => *self = Self::Removing(RemoveTree::start(from)?),
+                        Err(errno) => return Err(FileError::new("move", errno)),
+                    }
+                }
+                Ok(Step::More)
+            }
+            Self::Removing(remove) => {
+                Ok(if remove.step().map_err(|errno| FileError::new("move", errno))? { Step::Done } else { Step::More })
+            }
+        }
+    }
+
+    fn count(&self) -> u64 {
+        1
+    }
+}

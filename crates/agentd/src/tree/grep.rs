@@ -1,0 +1,143 @@
+//! Finding lines by content.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+
+use carrel_protocol::payload::{TreeGrep, TreeMatch};
+use regex_lite::{Regex, RegexBuilder};
+use rustix::fs::FileType;
+
+use super::glob::Pattern;
+use super::walk::Walk;
+use super::{BATCH, Step, Work};
+use crate::files::{FileError, join};
+use crate::io::Io;
+use crate::session::Key;
+
+/// How many bytes are searched at a turn.
+const BYTES: u64 = 1024 * 1024;
+/// How many entries are visited at a turn.
+const VISITS: usize = 128;
+/// How much of a line is searched: what is longer was not written by a person.
+const LINE: u64 = 64 * 1024;
+/// How much of a line is shown.
+const SHOWN: usize = 2000;
+
+/// A search by content.
+pub(super) struct Grep {
+    root: String,
+    expression: Regex,
+    files: Option<Pattern>,
+    walk: Option<Walk>,
+    current: Option<Open>,
+}
+
+struct Open {
+    path: String,
+    lines: BufReader<File>,
+    number: u64,
+}
+
+// === impl Grep ===
+
+impl Grep {
+    pub(super) fn start(grep: &TreeGrep) -> Result<Self, FileError> {
+        let pattern = if grep.literal { regex_lite::escape(&grep.pattern) } else { grep.pattern.clone() };
+        let expression = RegexBuilder::new(&pattern)
+            .case_insensitive(grep.ignore_case)
+            .build()
+            .map_err(|error| FileError::other("grep", error.to_string()))?;
+        let files = grep.glob.as_deref().map(Pattern::new).transpose()?;
+        let (walk, current) = match Walk::new(&grep.root, grep.hidden) {
+            Ok(walk) => (Some(walk), None),
+            Err(rustix::io::Errno::NOTDIR) => (None, Some(Open::path(&grep.root)?)),
+            Err(errno) => return Err(FileError::new("grep", errno)),
+        };
+        Ok(Self { root: grep.root.clone(), expression, files, walk, current: current.flatten() })
+    }
+
+    /// The next file to search. Files that may not be read are passed over, as their owner wishes.
+    fn next_file(&mut self) -> Result<Step, FileError> {
+        let Some(walk) = &mut self.walk else { return Ok(Step::Done) };
+        for _ in 0..VISITS {
+            let Some(visited) = walk.next().map_err(|errno| FileError::new("grep", errno))? else {
+                return Ok(Step::Done);
+            };
+            let wanted = self.files.as_ref().is_none_or(|files| files.matches(&visited.path));
+            if visited.kind != FileType::RegularFile || !wanted {
+                continue;
+            }
+            if let Ok(file) = visited.open() {
+                self.current = Open::new(join(&self.root, &visited.path), file.into());
+                if self.current.is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(Step::More)
+    }
+
+    /// Searches on in the current file; `Ok(true)` at its end.
+    fn search(&mut self, found: &mut Vec<TreeMatch>) -> bool {
+        let Some(open) = &mut self.current else { return true };
+        let mut searched = 0;
+        while searched < BYTES && found.len() < BATCH {
+            let Some(line) = open.line() else { return true };
+            searched += line.len() as u64 + 1;
+            let text = String::from_utf8_lossy(&line);
+            if self.expression.is_match(&text) {
+                let shown = text.chars().take(SHOWN).collect();
+                found.push(TreeMatch { path: open.path.clone(), line: Some(open.number), text: Some(shown) });
+            }
+        }
+        false
+    }
+}
+
+impl Work for Grep {
+    fn step(&mut self, _: &mut Io, _: Key, found: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+        if self.current.is_none() {
+            return self.next_file();
+        }
+        if self.search(found) {
+            self.current = None;
+            if self.walk.is_none() {
+                return Ok(Step::Done);
+            }
+        }
+        Ok(Step::More)
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    fn path(path: &str) -> Result<Option<Self>, FileError> {
+        let file = File::open(path).map_err(|error| FileError::io("grep", &error))?;
+        Ok(Self::new(path.to_owned(), file))
+    }
+
+    /// A file of text; `None` for one that holds something else.
+    fn new(path: String, file: File) -> Option<Self> {
+        let mut lines = BufReader::with_capacity(64 * 1024, file);
+        let start = lines.fill_buf().ok()?;
+        let binary = start.iter().take(8192).any(|byte| *byte == 0);
+        (!binary).then_some(Self { path, lines, number: 0 })
+    }
+
+    /// The next line without its end, cut where it is too long; `None` at the end or when reading fails.
+    fn line(&mut self) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        self.lines.by_ref().take(LINE).read_until(b'\n', &mut line).ok().filter(|count| *count > 0)?;
+        self.number += 1;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else {
+            self.lines.skip_until(b'\n').ok()?;
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        Some(line)
+    }
+}

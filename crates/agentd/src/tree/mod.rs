@@ -1,0 +1,135 @@
+//! Operations on whole trees of files, for Carrel's own hosts: an image may have no `find`, no `grep`, not even a shell.
+
+mod copy;
+mod glob;
+mod grep;
+mod walk;
+mod watch;
+
+use carrel_protocol::payload::{CarrelFsDone, CarrelFsMatches, CarrelFsRequest, TreeMatch, TreeOp};
+use carrel_protocol::{Envelope, MessageType};
+
+use crate::files::{FileError, Identity};
+use crate::io::Io;
+use crate::poll::{Channel, Readiness};
+use crate::session::{Key, Refusal, Session, Turn};
+
+/// How many found things one frame holds at most.
+const BATCH: usize = 64;
+
+/// Work on a tree, a bounded piece at a time.
+trait Work {
+    /// Does a piece, adding what it finds.
+    fn step(&mut self, io: &mut Io, key: Key, found: &mut Vec<TreeMatch>) -> Result<Step, FileError>;
+
+    /// How many entries it copied or moved; what it found is counted where it is sent.
+    fn count(&self) -> u64 {
+        0
+    }
+}
+
+/// How a piece of work ended.
+enum Step {
+    /// There is more to do.
+    More,
+    /// There will be more when the kernel says so.
+    Wait,
+    /// All is done.
+    Done,
+}
+
+/// Work on a tree, as a session.
+struct Tree {
+    work: Box<dyn Work>,
+    user: Option<String>,
+    limit: u64,
+    sent: u64,
+    cancelled: bool,
+}
+
+/// Starts an operation; one that cannot even begin is answered at once.
+pub(crate) fn start(io: &mut Io, key: Key, request: CarrelFsRequest) -> Option<Box<dyn Session>> {
+    match Tree::new(io, key, request) {
+        Ok(tree) => Some(Box::new(tree)),
+        Err(error) => {
+            io.send_small(key, &failed(&error));
+            None
+        }
+    }
+}
+
+fn failed(error: &FileError) -> CarrelFsDone {
+    CarrelFsDone { error: Some(error.to_string()), errno_name: error.errno_name(), ..CarrelFsDone::default() }
+}
+
+// === impl Tree ===
+
+impl Tree {
+    fn new(io: &mut Io, key: Key, request: CarrelFsRequest) -> Result<Self, FileError> {
+        let _identity = Identity::take("user", request.user.as_deref())?;
+        let (work, limit): (Box<dyn Work>, u64) = match request.op {
+            TreeOp::Watch(watch) => (Box::new(watch::Watch::start(io, key, &watch)?), 0),
+            TreeOp::Glob(glob) => (Box::new(glob::Glob::start(&glob)?), glob.limit),
+            TreeOp::Grep(grep) => (Box::new(grep::Grep::start(&grep)?), grep.limit),
+            TreeOp::Move(paths) => (Box::new(copy::Move::start(&paths.src, &paths.dst, paths.overwrite)?), 0),
+            TreeOp::Copy(paths) => (Box::new(copy::Copy::start(&paths.src, &paths.dst, paths.overwrite)?), 0),
+        };
+        Ok(Self { work, user: request.user, limit, sent: 0, cancelled: false })
+    }
+
+    fn step(&mut self, io: &mut Io, key: Key) -> Result<Turn, FileError> {
+        let mut found = Vec::new();
+        let step = {
+            let _identity = Identity::take("user", self.user.as_deref())?;
+            self.work.step(io, key, &mut found)?
+        };
+        if self.limit > 0 {
+            found.truncate(usize::try_from(self.limit - self.sent).unwrap_or(usize::MAX));
+        }
+        self.sent += found.len() as u64;
+        while !found.is_empty() {
+            let rest = found.split_off(found.len().min(BATCH));
+            io.send_small(key, &CarrelFsMatches { matches: found });
+            found = rest;
+        }
+        let truncated = self.limit > 0 && self.sent >= self.limit;
+        match step {
+            Step::More if !truncated => Ok(Turn::Again),
+            Step::Wait => Ok(Turn::Wait),
+            Step::More | Step::Done => {
+                let truncated = truncated && !matches!(step, Step::Done);
+                let count = self.sent.max(self.work.count());
+                io.send_small(key, &CarrelFsDone { ok: true, count, truncated, ..CarrelFsDone::default() });
+                Ok(Turn::Done)
+            }
+        }
+    }
+}
+
+impl Session for Tree {
+    fn message(&mut self, _: &mut Io, _: Key, message_type: MessageType, _: &Envelope<'_>) -> Result<(), Refusal> {
+        match message_type {
+            MessageType::CarrelFsCancel => {
+                self.cancelled = true;
+                Ok(())
+            }
+            other => Err(Refusal::misplaced(other)),
+        }
+    }
+
+    fn ready(&mut self, _channel: Channel, _readiness: Readiness) {}
+
+    fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        if self.cancelled {
+            io.send_small(key, &failed(&FileError::new("cancel", rustix::io::Errno::CANCELED)));
+            return Turn::Done;
+        }
+        if !io.has_room(key) {
+            return Turn::Room;
+        }
+        self.step(io, key).unwrap_or_else(|error| {
+            io.send_small(key, &failed(&error));
+            Turn::Done
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Users and groups, read from the image's own files: a static program has no name service.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Who a command or a file operation runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct User {
+    /// The user id.
+    pub(crate) uid: u32,
+    /// The primary group id.
+    pub(crate) gid: u32,
+    /// All group ids.
+    pub(crate) groups: Vec<u32>,
+    /// The home directory, where the image names one.
+    pub(crate) home: Option<String>,
+    /// The name, where the image has one.
+    pub(crate) name: Option<String>,
+}
+
+/// A user or group that cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UserError {
+    #[error("user {0:?} does not exist")]
+    NoUser(String),
+    #[error("group {0:?} does not exist")]
+    NoGroup(String),
+}
+
+/// The two files that name users and groups.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    passwd: String,
+    group: String,
+}
+
+struct Entry<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+// === impl Accounts ===
+
+impl Accounts {
+    /// Reads the files; what is missing names nobody.
+    pub(crate) fn read() -> Self {
+        Self::read_below(Path::new("/etc"))
+    }
+
+    fn read_below(etc: &Path) -> Self {
+        let text = |name| {
+            let bytes = std::fs::read(etc.join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        Self { passwd: text("passwd"), group: text("group") }
+    }
+
+    /// Resolves `name`, `uid`, `name:group` or `uid:gid`. A number need not be in the files.
+    pub(crate) fn resolve(&self, spec: &str) -> Result<User, UserError> {
+        let (user, group) = match spec.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (spec, None),
+        };
+        let entry = self.entries().find(|entry| entry.name == user);
+        let entry = entry.or_else(|| user.parse().ok().and_then(|uid| self.entries().find(|entry| entry.uid == uid)));
+        let (uid, primary) = match (&entry, user.parse()) {
+            (Some(entry), _) => (entry.uid, entry.gid),
+            // As with every container runtime, a number without an account belongs to the root group.
+            (None, Ok(uid)) => (uid, 0),
+            (None, Err(_)) => return Err(UserError::NoUser(user.to_owned())),
+        };
+        let gid = group.map(|group| self.group(group)).transpose()?.unwrap_or(primary);
+        let mut groups = BTreeSet::from([gid]);
+        if group.is_none() {
+            if let Some(entry) = &entry {
+                groups.extend(self.groups_of(entry.name));
+            }
+        }
+        Ok(User {
+            uid,
+            gid,
+            groups: groups.into_iter().collect(),
+            home: entry.as_ref().map(|entry| entry.home.to_owned()).filter(|home| !home.is_empty()),
+            name: entry.map(|entry| entry.name.to_owned()),
+        })
+    }
+
+    fn group(&self, group: &str) -> Result<u32, UserError> {
+        let named = self.group_lines().find(|(name, ..)| *name == group).map(|(_, gid, _)| gid);
+        named.or_else(|| group.parse().ok()).ok_or_else(|| UserError::NoGroup(group.to_owned()))
+    }
+
+    fn groups_of(&self, user: &str) -> impl Iterator<Item = u32> {
+        self.group_lines()
+            .filter(move |(_, _, members)| members.split(',').any(|member| member == user))
+            .map(|(_, gid, _)| gid)
+    }
+
+    fn group_lines(&self) -> impl Iterator<Item = (&str, u32, &str)> {
+        self.group.lines().filter_map(|line| {
+            let mut fields = line.split(':');
+            let (name, _password, gid) = (fields.next()?, fields.next()?, fields.next()?.parse().ok()?);
+            Some((name, gid, fields.next().unwrap_or("").trim()))
+        })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.passwd.lines().filter_map(|line| {
+            let mut fields = line.split(':');
+            let (name, _password) = (fields.next()?, fields.next()?);
+            let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            Some(Entry { name, uid, gid, home: fields.nth(1).unwrap_or("") })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accounts() -> Accounts {
+        Accounts {
+            passwd: "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:100:Ada:/home/ada:/bin/sh\n7:x:70:70::/seven:\n"
+                .into(),
+            group: "root:x:0:\nusers:x:100:\naudio:x:29:ada,bob\nvideo:x:44:bob\n".into(),
+        }
+    }
+
+    fn ids(spec: &str) -> (u32, u32, Vec<u32>) {
+        let user = accounts().resolve(spec).unwrap();
+        (user.uid, user.gid, user.groups)
+    }
+
+    #[test]
+    fn every_form_resolves() {
+        assert_eq!(ids("ada"), (1000, 100, vec![29, 100]));
+        assert_eq!(ids("1000"), (1000, 100, vec![29, 100]));
+        assert_eq!(ids("ada:video"), (1000, 44, vec![44]));
+        assert_eq!(ids("1000:44"), (1000, 44, vec![44]));
+        assert_eq!(ids("4242"), (4242, 0, vec![0]));
+        assert_eq!(ids("4242:4343"), (4242, 4343, vec![4343]));
+        assert_eq!(ids("7"), (70, 70, vec![70]), "a name wins over a number");
+    }
+
+    #[test]
+    fn who_does_not_exist_is_named() {
+        assert_eq!(accounts().resolve("eve"), Err(UserError::NoUser("eve".into())));
+        assert_eq!(accounts().resolve("ada:eve"), Err(UserError::NoGroup("eve".into())));
+        assert_eq!(accounts().resolve(""), Err(UserError::NoUser(String::new())));
+        assert_eq!(accounts().resolve("-1"), Err(UserError::NoUser("-1".into())));
+    }
+
+    #[test]
+    fn an_image_without_accounts_knows_numbers_only() {
+        let none = Accounts::read_below(Path::new("/nonexistent"));
+        assert_eq!(none.resolve("0").unwrap().uid, 0);
+        assert!(none.resolve("root").is_err());
+    }
+
+    #[test]
+    fn homes_come_from_the_image() {
+        assert_eq!(accounts().resolve("ada").unwrap().home.as_deref(), Some("/home/ada"));
+        assert_eq!(accounts().resolve("9").unwrap().home, None);
+    }
+}
