@@ -1,0 +1,150 @@
+//! The codec: from an owned typed value to the bytes of a frame, and from those to an owned typed value again.
+//!
+//! Both sides start from the same owned value, write into a buffer that they may keep, produce the same bytes (checked
+//! before anything is measured), and end with an owned value: its bytes are copied out of the frame, as the peer's are.
+//! What the peer copies on the way there, because its envelope owns its payload, is part of what is compared.
+
+use std::borrow::Cow;
+use std::hint::black_box;
+
+use anyhow::{Context, Result, ensure};
+use carrel_protocol::payload as ours;
+use carrel_protocol::{DecodeError, Envelope, Frame, Generation, Payload, codec};
+use microsandbox_protocol as peer;
+use peer::message::{Message, MessageType};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::measure::Effort;
+use crate::report::{Aim, Anchor, Benchmark};
+
+const ID: u32 = 7;
+/// How many times faster than the peer a data message has to be.
+const WANTED: f64 = 2.0;
+
+/// Measures every message.
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    Ok(vec![exec_stdout(effort, 4 * 1024)?, fs_data(effort, 256 * 1024)?, exec_request(effort)?, ping(effort)?])
+}
+
+fn exec_stdout(effort: &Effort, size: usize) -> Result<Benchmark> {
+    let value = ours::ExecStdout { data: Cow::Owned(bytes(size)) };
+    let same = peer::exec::ExecStdout { data: bytes(size) };
+    let own = |envelope: &Envelope<'_>| Ok(envelope.payload::<ours::ExecStdout<'_>>()?.data.into_owned());
+    let name = format!("codec, exec.stdout of {} KiB", size / 1024);
+    compare(effort, name, Some(WANTED), (&value, own), (MessageType::ExecStdout, &same))
+}
+
+fn fs_data(effort: &Effort, size: usize) -> Result<Benchmark> {
+    let value = ours::FsData { data: Cow::Owned(bytes(size)) };
+    let same = peer::fs::FsData { data: bytes(size) };
+    let own = |envelope: &Envelope<'_>| Ok(envelope.payload::<ours::FsData<'_>>()?.data.into_owned());
+    let name = format!("codec, core.fs.data of {} KiB", size / 1024);
+    compare(effort, name, Some(WANTED), (&value, own), (MessageType::FsData, &same))
+}
+
+fn exec_request(effort: &Effort) -> Result<Benchmark> {
+    let args = ["-c", "printf '%s' \"$GREETING\" | tee out.txt"].map(str::to_owned).to_vec();
+    let env = ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root", "GREETING=hello"].map(str::to_owned).to_vec();
+    let (cmd, cwd) = ("/bin/sh".to_owned(), Some("/workspace".to_owned()));
+    let value = ours::ExecRequest {
+        cmd: cmd.clone(),
+        args: args.clone(),
+        env: env.clone(),
+        cwd: cwd.clone(),
+        user: None,
+        tty: false,
+        rows: 24,
+        cols: 80,
+        rlimits: vec![ours::ResourceLimit { resource: "nofile".to_owned(), soft: 1024, hard: 4096 }],
+    };
+    let same = peer::exec::ExecRequest {
+        cmd,
+        args,
+        env,
+        cwd,
+        user: None,
+        tty: false,
+        rows: 24,
+        cols: 80,
+        rlimits: vec![peer::exec::ExecRlimit { resource: "nofile".to_owned(), soft: 1024, hard: 4096 }],
+    };
+    let own = |envelope: &Envelope<'_>| envelope.payload::<ours::ExecRequest>();
+    compare(effort, "codec, exec.request".to_owned(), None, (&value, own), (MessageType::ExecRequest, &same))
+}
+
+fn ping(effort: &Effort) -> Result<Benchmark> {
+    let (value, same) = (ours::Ping {}, peer::core::Ping {});
+    let own = |envelope: &Envelope<'_>| envelope.payload::<ours::Ping>();
+    compare(effort, "codec, ping".to_owned(), None, (&value, own), (MessageType::Ping, &same))
+}
+
+/// Measures one message; `own` takes all that the decoded value holds out of the frame.
+fn compare<'v, P: Payload<'v>, T, Q: Serialize + DeserializeOwned>(
+    effort: &Effort,
+    name: String,
+    wanted: Option<f64>,
+    (value, own): (&P, impl Fn(&Envelope<'_>) -> Result<T, DecodeError>),
+    (message_type, same): (MessageType, &Q),
+) -> Result<Benchmark> {
+    let (mut our_bytes, mut their_bytes) = (Vec::new(), Vec::new());
+    there_and_back(&mut our_bytes, value, &own)?;
+    peer_there_and_back(&mut their_bytes, message_type, same)?;
+    ensure!(our_bytes == their_bytes, "{name}: the two sides encode different bytes");
+
+    let measured = effort.compare(
+        || drop(black_box(there_and_back(&mut our_bytes, black_box(value), &own))),
+        || drop(black_box(peer_there_and_back(&mut their_bytes, message_type, black_box(same)))),
+    );
+    let ratio = measured.speedup();
+    eprintln!("  {name}: least {:.1} ns, peer {:.1} ns", measured.subject.min, measured.anchor.min);
+    Ok(Benchmark {
+        name,
+        face: "library",
+        value: measured.subject.median,
+        unit: "ns",
+        anchor: Anchor { name: "microsandbox-protocol 0.7.13", value: measured.anchor.median },
+        ratio,
+        aim: wanted.map(|wanted| Aim { text: "at least 2 times faster", met: ratio >= wanted }),
+    })
+}
+
+/// Ours: one frame to bytes and back.
+fn there_and_back<'v, P: Payload<'v>, T>(
+    out: &mut Vec<u8>,
+    value: &P,
+    own: &impl Fn(&Envelope<'_>) -> Result<T, DecodeError>,
+) -> Result<T> {
+    out.clear();
+    codec::encode(out, Generation::PUBLISHED, ID, value)?;
+    let (frame, _) = Frame::split(out)?.context("an incomplete frame")?;
+    let envelope = Envelope::parse(frame.body)?;
+    ensure!(envelope.message_type() == Some(P::TYPE), "another type");
+    Ok(own(&envelope)?)
+}
+
+/// The peer's: the quickest way that it offers for a whole frame in memory.
+fn peer_there_and_back<Q: Serialize + DeserializeOwned>(
+    out: &mut Vec<u8>,
+    message_type: MessageType,
+    value: &Q,
+) -> Result<Q> {
+    out.clear();
+    peer::codec::encode_to_buf(&Message::with_payload(message_type, ID, value)?, out)?;
+    let message = peer::codec::decode_message_frame(out)?;
+    ensure!(message.t == message_type, "another type");
+    Ok(message.payload()?)
+}
+
+/// Bytes without a pattern that a copy could profit from.
+fn bytes(size: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9u32;
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_le_bytes()[0]
+    })
+    .take(size)
+    .collect()
+}

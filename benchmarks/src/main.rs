@@ -1,0 +1,82 @@
+//! Measures what `SPECIFICATION.md` promises, each number next to an anchor in the same run.
+
+mod codec;
+mod measure;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use crate::measure::Effort;
+use crate::report::Benchmark;
+
+/// What measures one part of the product.
+type Suite = fn(&Effort) -> Result<Vec<Benchmark>>;
+
+/// Every suite, in the order of the table; a new one is one line.
+const SUITES: &[(&str, Suite)] = &[("codec", codec::run)];
+
+const USAGE: &str = "\
+usage: bench [--record PATH] [--quick] [SUITE…]
+
+  --record PATH  write the numbers to PATH as JSON
+  --quick        few rounds: shows that everything runs, the numbers mean little
+  SUITE          only these suites";
+
+struct Arguments {
+    record: Option<PathBuf>,
+    effort: Effort,
+    suites: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let Some(arguments) = arguments(std::env::args().skip(1))? else {
+        println!("{USAGE}");
+        return Ok(());
+    };
+    let mut benchmarks = Vec::new();
+    for (name, suite) in chosen(&arguments.suites)? {
+        eprintln!("measuring {name}");
+        benchmarks.extend(suite(&arguments.effort).with_context(|| format!("the suite {name}"))?);
+    }
+    print!("{}", report::table(&benchmarks));
+    if let Some(path) = arguments.record {
+        std::fs::write(&path, report::json(&benchmarks)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn arguments(words: impl Iterator<Item = String>) -> Result<Option<Arguments>> {
+    let mut words = words;
+    let mut arguments = Arguments { record: None, effort: Effort::FULL, suites: Vec::new() };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--quick" => arguments.effort = Effort::QUICK,
+            "--record" => arguments.record = Some(words.next().context("--record needs a path")?.into()),
+            option if option.starts_with('-') => bail!("unknown option {option}\n{USAGE}"),
+            _ => arguments.suites.push(word),
+        }
+    }
+    Ok(Some(arguments))
+}
+
+fn chosen(names: &[String]) -> Result<Vec<(&'static str, Suite)>> {
+    if let Some(unknown) = names.iter().find(|name| SUITES.iter().all(|(known, _)| known != name)) {
+        let known: Vec<_> = SUITES.iter().map(|(name, _)| *name).collect();
+        bail!("no suite is named {unknown}; there are: {}", known.join(", "));
+    }
+    Ok(SUITES.iter().filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name)).copied().collect())
+}

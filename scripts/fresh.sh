@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Proves ./quickstart on a system that has nothing: makes a bare Debian, copies the repository in, and runs it there.
+#
+#   scripts/fresh.sh bookworm|trixie [COMMAND…]       the command is ./quickstart unless another is given
+set -euo pipefail
+suite="${1:?which Debian: bookworm or trixie}"
+shift
+[[ $# -gt 0 ]] || set -- ./quickstart
+CARREL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+export CARREL_CACHE="${CARREL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/carrel}"
+cd "$CARREL_ROOT"
+. scripts/setup.sh
+
+[[ "$(id -u)" == 0 ]] || fail "a bare system can only be made as root" "run this as root, or leave it out"
+mkdir -p "$CARREL_CACHE"
+has mmdebstrap || install_missing mmdebstrap
+bare="$(mktemp -d "$CARREL_CACHE/fresh-$suite.XXXXXX")"
+# Every mount below it is made in a namespace that is gone by then.
+trap 'rm -rf --one-file-system "$bare"' EXIT
+
+say "making a bare Debian $suite"
+mmdebstrap --quiet --variant=apt "$suite" "$bare"
+# The way to the network is the host's: its resolver, its own certificates, its proxies.
+cp -L /etc/resolv.conf /etc/hosts "$bare/etc/"
+mkdir -p "$bare/usr/local/share/ca-certificates" "$bare/carrel"
+cp -rL /usr/local/share/ca-certificates/. "$bare/usr/local/share/ca-certificates/"
+git ls-files --cached --others --exclude-standard -z |
+  tar --create --null --files-from=- --ignore-failed-read --warning=no-failed-read | tar --extract --directory="$bare/carrel"
+
+proxies=()
+for name in http_proxy https_proxy no_proxy; do
+  [[ -z "${!name:-}" ]] || proxies+=("$name=${!name}")
+done
+say "running in it: $*"
+unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
+  bare="$1"; shift
+  mount -t proc proc "$bare/proc"
+  mount --rbind /dev "$bare/dev"
+  exec chroot "$bare" env --chdir=/carrel "$@"
+' fresh "$bare" -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "${proxies[@]}" "$@" </dev/null

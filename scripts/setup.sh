@@ -1,0 +1,145 @@
+# Set-up shared by ./quickstart, ./test and ./bench, which source it: finds or installs the tools, and keeps every
+# cache outside the clone. Nothing is installed that is already there; nothing is asked of a terminal.
+#
+#   carrel_setup quickstart|test|bench
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() { # fail WHAT HINT
+  say "error: $1"
+  say "hint: $2"
+  exit 1
+}
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# at_least 1.95.0 1.85: the first version is the second or newer.
+at_least() { [[ -n "$1" && "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n1)" == "$2" ]]; }
+
+# The oldest compiler that the workspace accepts, read where cargo reads it.
+required_rust() { sed -n 's/^rust-version *= *"\(.*\)".*/\1/p' "$CARREL_ROOT/Cargo.toml" | head -n1; }
+
+tool_version() { "$1" --version 2>/dev/null | awk '{print $2}'; }
+
+# Puts the first cargo that is new enough in front of the search path.
+choose_cargo() {
+  local cargo
+  for cargo in "$(command -v cargo || true)" "$HOME/.cargo/bin/cargo" /usr/bin/cargo; do
+    [[ -x "$cargo" ]] || continue
+    at_least "$(tool_version "$cargo")" "$(required_rust)" || continue
+    at_least "$(tool_version "$(dirname "$cargo")/rustc")" "$(required_rust)" || continue
+    [[ "$(command -v cargo || true)" == "$cargo" ]] || PATH="$(dirname "$cargo"):$PATH"
+    return 0
+  done
+  return 1
+}
+
+has_python() { has python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+has_static_libc() { has cc && [[ "$(cc -print-file-name=libc.a)" == */* ]]; }
+
+# Debian's compiler, in the newer of its two package sets unless the other is there already; they exclude each other.
+# Only called after `apt-get update`.
+rust_packages() {
+  local set candidate sets=("rustc-web cargo-web rustfmt-web rust-web-clippy" "rustc cargo rustfmt rust-clippy")
+  [[ "$(dpkg-query -W -f='${db:Status-Abbrev}' rustc 2>/dev/null)" != ii* ]] || sets=("${sets[1]}" "${sets[0]}")
+  for set in "${sets[@]}"; do
+    candidate="$(apt-cache policy "${set%% *}" | sed -n 's/^ *Candidate: //p')"
+    if at_least "${candidate/(none)/}" "$(required_rust)"; then
+      printf '%s\n' "$set"
+      return 0
+    fi
+  done
+  return 1
+}
+
+as_root() {
+  if [[ "$(id -u)" == 0 ]]; then "$@"; else sudo -n "$@"; fi
+}
+
+# What the package manager says is shown only when it fails.
+apt() {
+  local log="$CARREL_CACHE/apt.log"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >"$log" 2>&1 ||
+    { tail -n 5 "$log" >&2 && return 1; }
+}
+
+# install_missing PACKAGE…; the word `rust` stands for Debian's compiler.
+install_missing() {
+  [[ $# -gt 0 ]] || return 0
+  local wanted="${*/%rust/a Rust compiler $(required_rust) or newer}"
+  has apt-get || fail "missing: $wanted" "install these with your package manager and run again"
+  [[ "$(id -u)" == 0 ]] || { has sudo && sudo -n true 2>/dev/null; } ||
+    fail "missing: $wanted" "run as root (or with a sudo that asks no password), or install these yourself"
+  say "installing: $wanted"
+  apt update || fail "the package lists could not be fetched" "check the network and the sources in /etc/apt"
+  local packages=() package
+  for package in "$@"; do
+    if [[ "$package" != rust ]]; then
+      packages+=("$package")
+    elif ! read -r -a rust < <(rust_packages); then
+      fail "no Debian package here has Rust $(required_rust)" "put a newer cargo on PATH or in ~/.cargo/bin"
+    else
+      packages+=("${rust[@]}")
+    fi
+  done
+  apt install --no-install-recommends --no-remove "${packages[@]}" ||
+    fail "could not install: ${packages[*]}" "the reason is above; an older compiler in the way goes with: apt-get remove rustc cargo"
+}
+
+# A first build needs room for the whole target directory; later ones for what changes.
+check_disk() {
+  local need_gib=6 free_gib
+  [[ -d "$CARGO_TARGET_DIR" ]] && need_gib=2
+  free_gib="$(df -Pk "$CARREL_CACHE" | awk 'NR == 2 {print int($4 / 1048576)}')"
+  ((free_gib >= need_gib)) ||
+    fail "$need_gib GiB of free disk are needed below $CARREL_CACHE, and $free_gib GiB are there" \
+      "free some space, or set XDG_CACHE_HOME to a larger disk"
+  # Each clone leaves its own copy of the workspace's crates behind; past this size a fresh start is cheaper.
+  if [[ -d "$CARGO_TARGET_DIR" ]] && (($(du -sk "$CARGO_TARGET_DIR" 2>/dev/null | cut -f1) > 25 * 1048576)); then
+    say "clearing $CARGO_TARGET_DIR, which has grown over 25 GiB"
+    rm -rf "$CARGO_TARGET_DIR"
+  fi
+}
+
+carrel_setup() {
+  export HOME="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}"
+  export CARREL_CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/carrel"
+  export CARGO_TARGET_DIR="$CARREL_CACHE/target" PIP_CACHE_DIR="$CARREL_CACHE/pip"
+  export CARGO_NET_RETRY=5 PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
+  # Flags from outside would replace those of .cargo/config.toml, and with them the static guest programs.
+  unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
+  [[ -z "${CI:-}" ]] || export CARGO_INCREMENTAL=0
+  mkdir -p "$CARREL_CACHE" || fail "cannot write to $CARREL_CACHE" "set XDG_CACHE_HOME to a directory of yours"
+  check_disk
+
+  local missing=()
+  has cc || missing+=(gcc)
+  has_static_libc || missing+=(libc6-dev)
+  has_python || missing+=(python3)
+  [[ -e /etc/ssl/certs/ca-certificates.crt ]] || ! has apt-get || missing+=(ca-certificates)
+  choose_cargo || missing+=(rust)
+  if [[ "$1" != quickstart ]]; then
+    has git || missing+=(git)
+  fi
+  if [[ "$1" == test ]]; then
+    has_python && python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    has busybox || missing+=(busybox-static)
+  fi
+  install_missing "${missing[@]}"
+
+  choose_cargo || fail "no cargo of version $(required_rust) or newer was found" "put one on PATH or in ~/.cargo/bin"
+  has_python || fail "python3 is older than 3.11" "put a newer python3 first on PATH"
+  if [[ "$1" == test ]] && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
+    if [[ "$(command -v cargo)" != /usr/bin/cargo ]]; then
+      fail "this cargo has no rustfmt or no clippy" "add the components rustfmt and clippy to your toolchain"
+    fi
+    install_missing rust
+  fi
+  # The name `host-tuple` in .cargo/config.toml is known to cargo from 1.91 on; an older one is told the tuple.
+  if ! at_least "$(tool_version cargo)" 1.91; then
+    CARGO_BUILD_TARGET="$(rustc -vV | sed -n 's/^host: //p')"
+    export CARGO_BUILD_TARGET
+  fi
+  export PATH
+}

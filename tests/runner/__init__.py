@@ -1,0 +1,1 @@
+"""The test runner behind `./test`: one room for each kind of thing that it runs."""

@@ -1,0 +1,99 @@
+"""Reads what Rust's test harness prints, as JSON where it can be had and as plain text where not."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from .outcome import Outcome, Status
+
+JSON_ARGUMENTS = ["-Z", "unstable-options", "--format", "json", "--report-time"]
+# Without this the harness of a stable compiler refuses the arguments above.
+JSON_ENV = {"RUSTC_BOOTSTRAP": "1"}
+
+_RESULTS = {"ok": Status.PASSED, "failed": Status.FAILED, "ignored": Status.SKIPPED}
+_PLAIN_RESULT = re.compile(
+    r"^test (?P<name>.+?)(?: - (?:should panic|compile|compile fail))? \.\.\. "
+    r"(?P<result>ok|FAILED|ignored)(?:, (?P<message>.*?))?(?: <(?P<seconds>[\d.]+)s>)?$"
+)
+_PLAIN_OUTPUT = re.compile(r"^---- (?P<name>.+?) stdout ----$")
+
+
+@dataclass
+class Suite:
+    """The outcomes that one harness reported; `complete` when it also reported that it was done."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    complete: bool = False
+    unfinished: list[str] = field(default_factory=list)
+
+
+def parse_list(text: str) -> list[str]:
+    """The names of `--list --format terse`."""
+    return [line.removesuffix(": test") for line in text.splitlines() if line.endswith(": test")]
+
+
+def json_refused(code: int, errors: str) -> bool:
+    """Whether the harness took exception to `JSON_ARGUMENTS` and ran nothing."""
+    return code != 0 and ("only accepted on the nightly" in errors or "Unrecognized option" in errors)
+
+
+def parse_json(text: str) -> Suite:
+    """Reads JSON events. Bytes that a test writes past the harness may stand before or between them."""
+    suite = Suite()
+    for line in text.splitlines():
+        event = _event(line)
+        if event is None:
+            continue
+        if event["type"] == "suite":
+            suite.complete = suite.complete or event["event"] in ("ok", "failed")
+        elif event["event"] == "started":
+            suite.unfinished.append(event["name"])
+        elif event["event"] in _RESULTS:
+            if event["name"] in suite.unfinished:
+                suite.unfinished.remove(event["name"])
+            detail = "\n".join(part for part in (event.get("message"), event.get("stdout")) if part)
+            status = _RESULTS[event["event"]]
+            suite.outcomes.append(Outcome(event["name"], status, event.get("exec_time"), detail))
+    return suite
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    start = line.find('{ "type": ')
+    if start < 0:
+        return None
+    try:
+        event = json.loads(line[start:])
+    except ValueError:
+        return None
+    return event if event["type"] in ("suite", "test") and "event" in event else None
+
+
+def parse_plain(text: str) -> Suite:
+    """Reads the harness's text for people; it may hold several suites, as that of documentation tests does."""
+    found: list[tuple[str, Status, float | None, str]] = []
+    printed: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    suites = finished = 0
+    for line in text.splitlines():
+        suites += bool(re.match(r"^running \d+ tests?$", line))
+        finished += line.startswith("test result: ")
+        if match := _PLAIN_RESULT.match(line):
+            seconds = float(match["seconds"]) if match["seconds"] else None
+            status = _RESULTS[match["result"].lower()]
+            found.append((match["name"], status, seconds, match["message"] or ""))
+        elif match := _PLAIN_OUTPUT.match(line):
+            current = printed.setdefault(match["name"], [])
+        elif line == "failures:":
+            current = None
+        elif current is not None:
+            current.append(line)
+    return Suite(
+        outcomes=[
+            Outcome(name, status, seconds, message or "\n".join(printed.get(name, ())))
+            for name, status, seconds, message in found
+        ],
+        complete=suites > 0 and suites == finished,
+    )

@@ -1,0 +1,180 @@
+"""The stages of `./test`, in their order: what each runs, and under which names it is counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import artefacts
+import deny
+import specification
+
+from . import documents, record, rust
+from .foreign import ForeignClients
+from .outcome import Ledger, Outcome, Status
+from .process import Finished, Watchdog
+from .skips import Skips
+
+MINUTE = 60.0
+
+
+@dataclass
+class Run:
+    """One run of `./test`."""
+
+    root: Path
+    full: bool
+    ledger: Ledger
+    watchdog: Watchdog
+    skips: Skips
+    cache: Path
+    built: list[artefacts.Artefact] = field(default_factory=list)
+
+    # === checks ===
+
+    def check(self, name: str, problems: Callable[[], list[str]]) -> None:
+        """Counts a check of our own, which returns what is wrong."""
+        wrong = problems()
+        self.ledger.add(Outcome(name, Status.FAILED if wrong else Status.PASSED, None, "\n".join(wrong)))
+        if not wrong:
+            print(f"  ok     {name}", flush=True)
+
+    def command(self, name: str, command: list[str], limit: float, capture_output: bool = False) -> Finished:
+        """Counts a program as passed when it exits with 0; what it says goes where ours goes."""
+        done = self.watchdog.run(
+            command, cwd=self.root, limit=limit, capture_output=capture_output, capture_errors=False
+        )
+        status = Status.PASSED if done.ok else Status.FAILED
+        self.ledger.add(Outcome(name, status, None, f"{done.how()}: {' '.join(command)[:200]}"))
+        if done.ok:
+            print(f"  ok     {name}  {done.seconds:.1f} s", flush=True)
+        return done
+
+    # === stages ===
+
+    def runner(self) -> None:
+        """The runner's own parsing, before its word is taken for anything else."""
+        command = [sys.executable, "-m", "unittest", "discover", "-v", "-s", "tests/runner", "-t", "tests"]
+        env = {"PYTHONPATH": str(self.root / "scripts")}
+        done = self.watchdog.run(command, cwd=self.root, limit=5 * MINUTE, env=env)
+        passed = re.findall(r"^test_\w+ \((runner\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
+        for name in passed:
+            self.ledger.add(Outcome(name.replace(".", "::"), Status.PASSED))
+        if not passed or not done.ok:
+            self.ledger.add(Outcome("runner", Status.FAILED, done.seconds, f"{done.how()}\n{done.errors}"))
+        print(f"  {len(passed):5} tests  {done.seconds:7.1f} s  the runner itself", flush=True)
+
+    def lint(self) -> None:
+        plain = ["--", "--color", "never"]
+        self.command("lint::fmt", ["cargo", "fmt", "--all", "--check", *plain], 2 * MINUTE)
+        clippy = ["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--quiet"]
+        self.command("lint::clippy", [*clippy, "--", "-D", "warnings"], 30 * MINUTE)
+        benchmarks = self.root / "benchmarks" / "Cargo.toml"
+        if benchmarks.is_file():
+            of_benchmarks = ["--manifest-path", str(benchmarks)]
+            self.command("lint::fmt_benchmarks", ["cargo", "fmt", *of_benchmarks, "--check", *plain], 2 * MINUTE)
+            self.command("lint::clippy_benchmarks", [*clippy, *of_benchmarks, "--", "-D", "warnings"], 30 * MINUTE)
+        self.check("lint::dependencies", lambda: deny.check(self.root, self.ledger.note))
+        self.check("lint::links", self._links)
+        self.check("lint::specification", lambda: specification.check(self.root, self.ledger.note))
+        self._long_files()
+
+    def build(self) -> None:
+        arguments = ["--workspace", "--lib", "--bins", "--tests", "--examples"]
+        metadata = subprocess.run(
+            artefacts.metadata_command(arguments), cwd=self.root, stdout=subprocess.PIPE, check=True, timeout=600
+        )
+        done = self.command("build::workspace", artefacts.build_command(arguments), 40 * MINUTE, capture_output=True)
+        if not done.ok:
+            return
+        by_id = artefacts.packages(json.loads(metadata.stdout))
+        self.built = artefacts.parse_messages(done.output.splitlines(), by_id)
+        agentd = [made for made in self.built if made.name == "carrel-agentd" and not made.is_test]
+        if not agentd:
+            self.ledger.add(Outcome("build::agentd", Status.FAILED, None, "the build made no carrel-agentd"))
+            return
+        rust.test_environment(agentd[0].executable, self.full)
+
+    def unit(self) -> None:
+        self._rust(lambda made: not self._is_real(made), 10 * MINUTE, 60 * MINUTE)
+        if self.built:
+            rust.documentation_tests(self.ledger, self.watchdog, self.root, 20 * MINUTE)
+
+    def real(self) -> None:
+        self._rust(self._is_real, 20 * MINUTE, 120 * MINUTE)
+
+    def foreign(self) -> None:
+        suite = self.root / "tests" / "conformance" / "python"
+        limit = (60 if self.full else 15) * MINUTE
+        if suite.is_dir() and self.built:
+            ForeignClients(self.ledger, self.watchdog, suite, self.cache, limit).run()
+
+    def docs(self) -> None:
+        for document in documents.documents(self.root):
+            for block in documents.blocks(document.read_text()):
+                if block.info.split() == ["sh", "run"]:
+                    name = f"docs::{document.relative_to(self.root)}:{block.number}"
+                    self.command(name, ["bash", "-euo", "pipefail", "-c", block.text], 15 * MINUTE)
+
+    def fresh(self) -> None:
+        """The promise of the README on systems that have nothing; only with `--full`, for it installs a Debian each."""
+        for suite in ("bookworm", "trixie"):
+            self.command(f"fresh::{suite}", ["bash", "scripts/fresh.sh", suite], 30 * MINUTE)
+
+    def close(self) -> None:
+        """What can be said only when every stage has run: skips, and the tests that documents name."""
+        self.check("skips::every_line_names_a_test", lambda: self.skips.unknown(self.ledger))
+        self.check("docs::traceability", self._traceability)
+        self.check("docs::held_by", self._held_by)
+
+    # === parts of stages ===
+
+    def _rust(self, wanted: Callable[[artefacts.Artefact], bool], always: float, full: float) -> None:
+        bounds = rust.Bounds(10_000, 600, full) if self.full else rust.Bounds(256, 5, always)
+        tests = rust.RustTests(self.ledger, self.watchdog, bounds, self.skips, self.full)
+        for made in sorted(self.built, key=lambda made: (made.package, made.kind, made.name)):
+            if made.is_test and wanted(made):
+                tests.run(made)
+
+    def _is_real(self, made: artefacts.Artefact) -> bool:
+        return made.directory.is_relative_to(self.root / "tests")
+
+    def _links(self) -> list[str]:
+        found = documents.documents(self.root)
+        return [problem for document in found for problem in documents.broken_links(document, self.root)]
+
+    def _long_files(self) -> None:
+        for source in sorted((self.root / "crates").rglob("*.rs")):
+            if (lines := len(source.read_text().splitlines())) > 600:
+                self.ledger.note(f"{source.relative_to(self.root)} has {lines} lines: it is two ideas")
+
+    def _names(self) -> documents.TestNames:
+        return documents.TestNames(outcome.name for outcome in self.ledger.outcomes)
+
+    def _traceability(self) -> list[str]:
+        document = self.root / "docs" / "traceability.md"
+        if not document.is_file():
+            return ["docs/traceability.md is missing"]
+        lines = documents.held_by(document.read_text(), documents.last_column)
+        if words_only := sum(bool(line.cell) and not line.words() for line in lines):
+            self.ledger.note(f"{words_only} of {len(lines)} clauses in docs/traceability.md name no test and no file")
+        return documents.unheld("docs/traceability.md", lines, self._names(), self.root)
+
+    def _held_by(self) -> list[str]:
+        text = (self.root / "SPECIFICATION.md").read_text()
+        lines = documents.held_by(text, documents.held_by_column)
+        names = self._names()
+        wrong = documents.unheld("SPECIFICATION.md", lines, names, self.root)
+        passed = {outcome.name for outcome in self.ledger.outcomes if outcome.status is Status.PASSED}
+        passed |= record.passed(self.root)
+        for line in lines:
+            for word in line.words():
+                matching = names.matching(word)
+                if matching and not matching & passed:
+                    wrong.append(f"SPECIFICATION.md:{line.number}: no run and no record shows {word} passed")
+        return wrong

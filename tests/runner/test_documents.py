@@ -1,0 +1,135 @@
+"""What the runner reads from documents, from `skips.toml`, and from the record of the benchmarks."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import specification
+
+from . import documents
+from .outcome import Ledger, Outcome, Status
+from .skips import BadSkips, Skips
+
+TABLES = r"""# Clauses
+
+| clause | test |
+|---|---|
+| one \| two | `frame::tests::a_name`, `docs/deviations.md#odd` |
+| three | `python::test_exec::test_pty` |
+
+Text with `no::test` in it.
+
+```
+| not | a table |
+|---|---|
+| x | `in::code` |
+```
+
+| what | held by | more |
+|:--|--|--:|
+| four | | `not::here` |
+"""
+
+NAMES = documents.TestNames(["carrel-protocol::frame::tests::a_name", "python/gen4::test_exec::test_pty[80x24]"])
+
+
+class Tables(unittest.TestCase):
+    def test_the_last_column_of_every_table_is_read(self) -> None:
+        lines = documents.held_by(TABLES, documents.last_column)
+        self.assertEqual([line.number for line in lines], [5, 6, 18])
+        self.assertEqual(lines[0].words(), ["frame::tests::a_name", "docs/deviations.md#odd"])
+
+    def test_the_column_held_by_is_found_by_its_heading(self) -> None:
+        lines = documents.held_by(TABLES, documents.held_by_column)
+        self.assertEqual([(line.number, line.cell) for line in lines], [(18, "")])
+
+    def test_a_name_is_found_by_its_end_only(self) -> None:
+        for word in ("carrel-protocol::frame::tests::a_name", "tests::a_name"):
+            self.assertTrue(NAMES.matching(word), word)
+        for word in ("sts::a_name", "carrel-protocol::frame", "tests::a_nam"):
+            self.assertFalse(NAMES.matching(word), word)
+
+    def test_a_python_test_may_leave_out_client_and_case(self) -> None:
+        for word in ("python/gen4::test_exec::test_pty[80x24]", "python::test_exec::test_pty", "test_exec::test_pty"):
+            self.assertTrue(NAMES.matching(word), word)
+        self.assertFalse(NAMES.matching("python/current::test_exec::test_pty"))
+
+    def test_what_holds_nothing_is_said_with_its_line(self) -> None:
+        with tempfile.TemporaryDirectory() as root:
+            lines = documents.held_by(TABLES, documents.last_column)
+            wrong = documents.unheld("T.md", lines, NAMES, Path(root))
+        self.assertEqual(
+            wrong,
+            [
+                "T.md:5: neither a test nor a file: docs/deviations.md#odd",
+                "T.md:18: no test that ran is called not::here",
+            ],
+        )
+        empty = documents.held_by(TABLES, documents.held_by_column)
+        self.assertEqual(len(documents.unheld("T.md", empty, NAMES, Path("/"))), 1)
+
+
+class Text(unittest.TestCase):
+    def test_blocks_keep_their_words_and_place(self) -> None:
+        found = documents.blocks("a\n```sh run\n./quickstart\n```\n\n````md\n```\nx\n```\n````\n")
+        self.assertEqual([(block.number, block.info) for block in found], [(2, "sh run"), (6, "md")])
+        self.assertEqual(found[0].text, "./quickstart\n")
+
+    def test_links_that_lead_nowhere_are_found(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            document = root / "README.md"
+            document.write_text("[a](README.md#x) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
+            self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
+
+
+class Listed(unittest.TestCase):
+    LIST = '[[skip]]\nname = "python/gen4::*"\nreason = "old"\nruns_in = "the other clients"\n'
+
+    def test_a_skip_is_listed_or_named(self) -> None:
+        ledger = Ledger([Outcome("python/gen4::a[x]", Status.SKIPPED), Outcome("other", Status.SKIPPED)])
+        self.assertEqual(Skips.parse(self.LIST).unlisted(ledger), ["other"])
+
+    def test_a_line_that_names_no_test_is_named(self) -> None:
+        self.assertEqual(Skips.parse(self.LIST).unknown(Ledger()), ["python/gen4::*"])
+
+    def test_a_line_without_a_reason_is_refused(self) -> None:
+        with self.assertRaises(BadSkips):
+            Skips.parse('[[skip]]\nname = "a"\nruns_in = "full"\n')
+
+
+class Numbers(unittest.TestCase):
+    RECORD = {
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "date": "2026-01-02",
+        "machine": {"processor": "P", "cores": 2, "memory_gib": 24},
+        "versions": {"system": "Debian", "kernel": "6", "rustc": "rustc 1.95.0"},
+        "benchmarks": [
+            {
+                "name": "exec",
+                "face": "agent client",
+                "value": 0.81234,
+                "unit": "ms",
+                "anchor": {"name": "spawn", "value": 0.5},
+                "ratio": 1.62468,
+                "aim": "a|b",
+                "met": False,
+            },
+            {"name": "codec", "face": "library", "value": 123456.7, "unit": "MB/s"},
+        ],
+    }
+
+    def test_the_table_has_a_line_for_each_benchmark(self) -> None:
+        lines = specification.table(self.RECORD).splitlines()[-2:]
+        self.assertEqual(lines[0], r"| exec | agent client | 0.812 ms | spawn: 0.5 ms | 1.62 | a\|b | **no** |")
+        self.assertEqual(lines[1], "| codec | library | 123,457 MB/s | – | – | – | – |")
+
+    def test_the_text_around_the_markers_stays(self) -> None:
+        document = f"before\n{specification.BEGIN}\nold\n{specification.END}\nafter\n"
+        self.assertEqual(
+            specification.with_table(document, "new"),
+            f"before\n{specification.BEGIN}\nnew\n{specification.END}\nafter\n",
+        )
+        with self.assertRaises(ValueError):
+            specification.with_table("no markers", "new")
