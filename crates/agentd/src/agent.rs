@@ -82,6 +82,8 @@ pub fn serve(options: &Options) -> Result<(), ServeError> {
         Some(path) => agent.listen(path)?,
         None => agent.open_channel()?,
     }
+    // Starting touched most of the program, serving touches little: what only the start needed is given back.
+    sys::forget_program_pages();
     agent.run().map_err(|errno| ServeError::System("epoll_wait", errno.into()))
 }
 

@@ -85,7 +85,9 @@ impl Agent {
         };
         let (peer, spoken) = (envelope.generation, connection.generation);
         connection.peer = peer;
-        let refusal = match envelope.message_type().filter(|known| known.is_available_at(spoken)) {
+        // A hello is how a host of ours asks for more than was announced, so it comes before there is more.
+        let available = |known: MessageType| known.is_available_at(spoken) || self.is_hello(known);
+        let refusal = match envelope.message_type().filter(|known| available(*known)) {
             None => Refusal::new(CoreErrorKind::UnsupportedMessageType, "this message type is not known here"),
             Some(known) if known.flags() != frame.flags.known() => {
                 let message = format!("flags {:?} instead of {:?}", frame.flags, known.flags());
@@ -217,6 +219,10 @@ impl Agent {
             None if self.ended.contains(&key) => Ok(()),
             None => Err(Refusal::session("no session of this id")),
         }
+    }
+
+    fn is_hello(&self, message_type: MessageType) -> bool {
+        message_type == MessageType::CarrelHello && message_type.is_available_at(self.agree(Generation::CURRENT))
     }
 
     /// A host of ours: from now on, both may say what strangers do not know.

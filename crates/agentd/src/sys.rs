@@ -90,11 +90,14 @@ pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
 
 /// In a forked child: every signal at its default and none blocked, as a new program expects.
 pub(crate) fn reset_signals() {
-    // SAFETY: `set` is initialised before it is read; setting a default disposition has no precondition, and the
-    // numbers that cannot be set are refused by the kernel without effect.
+    // The kernel's own layout, all zero: the default action. The library's function passes over the two signals that
+    // it keeps for itself, and one of them ignored would be inherited.
+    let default = [0u64; 4];
+    // SAFETY: `set` is initialised before it is read; the kernel reads 32 bytes of `default` on the architectures we
+    // build for, writes nothing, and refuses the numbers that cannot be set.
     unsafe {
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8usize);
         }
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut set);
@@ -154,6 +157,21 @@ pub(crate) fn bytes_waiting(descriptor: impl AsFd) -> u64 {
     // SAFETY: FIONREAD writes one int.
     let outcome = unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), libc::FIONREAD, &raw mut waiting) };
     if outcome == 0 { u64::try_from(waiting).unwrap_or(0) } else { 0 }
+}
+
+/// Unmaps the pages of the program itself; those that are needed again come back, one by one, from the page cache.
+pub(crate) fn forget_program_pages() {
+    unsafe extern "C" {
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    let (start, end) = (&raw const __executable_start as usize, &raw const etext as usize);
+    let (start, end) = (start.next_multiple_of(4096), end - end % 4096);
+    if start < end {
+        // SAFETY: the linker puts nothing but read-only parts of the program file between these two symbols, and a
+        // read-only page of a file that is dropped is read again when it is next touched.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+    }
 }
 
 fn last_errno() -> Errno {

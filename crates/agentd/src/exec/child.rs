@@ -78,6 +78,10 @@ fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     }
     if plan.init {
         step(Stage::Privileges, rustix::thread::set_no_new_privs(true))?;
+    } else {
+        // With pid 1 ends everything in its namespace; elsewhere the command asks to go with its agent. Becoming
+        // another user takes that back, so it is asked for now.
+        let _asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     }
     // As the user it runs as: a directory that user may not enter is refused, as it would be for them.
     if let Some(cwd) = &plan.cwd {

@@ -1,0 +1,178 @@
+//! The host's own channel: configuration, the ids of many clients, and the end.
+
+use std::os::unix::net::UnixStream;
+
+use carrel_protocol::payload::{
+    Bootstrap, CarrelHello, CarrelWelcome, ClientDisconnected, CoreError, CoreErrorKind, EnvironmentVariable,
+    ExecExited, ExecLimits, ExecRequest, ExecSignal, ExecStdout, InitFailure, InitResolved, Network, Ping, Ready,
+    Shutdown, TransportPosition, WorkloadDisposition, WorkloadFreeze,
+};
+use carrel_protocol::{Codec, Generation, MessageType};
+use carrel_tests::{Guest, Peer, run, shell};
+
+fn bootstrap() -> Bootstrap {
+    Bootstrap {
+        user: Some("nobody".into()),
+        default_cwd: Some("/usr".into()),
+        default_env: vec![EnvironmentVariable { key: "WHERE".into(), value: "here".into() }],
+        exec_limits: Some(ExecLimits { max_executions: 2, ..ExecLimits::DEFAULT }),
+        ..Bootstrap::default()
+    }
+}
+
+async fn greeted() -> (Guest, Peer) {
+    let (guest, channel) = Guest::start(Guest::plain());
+    let mut peer = Peer::from_std(channel);
+    assert_eq!(peer.next().await.unwrap().message_type(), MessageType::Ready);
+    (guest, peer)
+}
+
+async fn core_error(peer: &mut Peer, id: u32) -> CoreError {
+    peer.next_of(id).await.payload(|envelope| envelope.payload().unwrap())
+}
+
+/// The output and the end of a command.
+async fn output(peer: &mut Peer, id: u32) -> (String, ExecExited) {
+    let mut said = String::new();
+    loop {
+        let received = peer.next_of(id).await;
+        match received.message_type() {
+            MessageType::ExecStdout => {
+                received.payload(|e| said += std::str::from_utf8(&e.payload::<ExecStdout<'_>>().unwrap().data).unwrap());
+            }
+            MessageType::ExecExited => return (said, received.payload(|envelope| envelope.payload().unwrap())),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_waits_is_applied_before_the_greeting() {
+    run(async {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut peer = Peer::from_std(ours);
+        peer.send(10, 0, &bootstrap()).await;
+        let _guest = Guest::on(&mut Guest::plain(), theirs);
+        let resolved: InitResolved = peer.next().await.unwrap().payload(|envelope| envelope.payload().unwrap());
+        assert_eq!((resolved.default_user.uid, resolved.default_user.gid), (65_534, 65_534));
+        let ready: Ready = peer.next().await.unwrap().payload(|envelope| envelope.payload().unwrap());
+        assert_eq!(ready.exec_limits.unwrap().max_executions, 2);
+        peer.send(7, 5, &shell("echo $WHERE $PWD $(id -u)")).await;
+        assert_eq!(output(&mut peer, 5).await.0, "here /usr 65534\n");
+    });
+}
+
+#[test]
+fn a_configuration_is_taken_once_and_what_needs_a_machine_is_refused() {
+    run(async {
+        let (_guest, mut peer) = greeted().await;
+        let network = Network { interface: "eth0".into(), mac: [0; 6], mtu: 1500, ipv4: None, ipv6: None };
+        peer.send(10, 0, &Bootstrap { network: Some(network), ..bootstrap() }).await;
+        assert_eq!(core_error(&mut peer, 0).await.kind, CoreErrorKind::CapabilityUnavailable);
+        peer.send(10, 0, &Bootstrap { user: Some("nobody-at-all".into()), ..Bootstrap::default() }).await;
+        let error = core_error(&mut peer, 0).await;
+        assert_eq!((error.kind, error.init_failure), (CoreErrorKind::InitializationFailed, Some(InitFailure::UserNotFound)));
+        peer.send(10, 0, &bootstrap()).await;
+        assert_eq!(peer.next_of(0).await.message_type(), MessageType::InitResolved);
+        peer.send(10, 0, &bootstrap()).await;
+        assert_eq!(core_error(&mut peer, 0).await.kind, CoreErrorKind::InvalidSession);
+        let freeze = WorkloadFreeze {
+            external_mount_tags: vec![],
+            attempt_id: "a".into(),
+            host_input: TransportPosition::default(),
+        };
+        peer.send(10, 9, &freeze).await;
+        let error = core_error(&mut peer, 9).await;
+        assert_eq!(error.kind, CoreErrorKind::CapabilityUnavailable);
+        assert_eq!(error.workload_failure.unwrap().disposition, WorkloadDisposition::Unavailable);
+    });
+}
+
+#[test]
+fn a_withdrawn_range_ends_and_nobody_elses() {
+    run(async {
+        let (_guest, mut peer) = greeted().await;
+        let (first, second) = (Codec::Current.range(0).unwrap(), Codec::Current.range(1).unwrap());
+        peer.send(7, first.start(), &shell("echo $$; sleep 1000")).await;
+        peer.send(7, second.start(), &shell("echo $$; sleep 1000")).await;
+        let mut pids = [0u32; 2];
+        while pids.contains(&0) {
+            let received = peer.next().await.unwrap();
+            if received.message_type() == MessageType::ExecStdout {
+                let pid: u32 = received.payload(|envelope| {
+                    let data = envelope.payload::<ExecStdout<'_>>().unwrap().data.into_owned();
+                    String::from_utf8(data).unwrap().trim().parse().unwrap()
+                });
+                pids[usize::from(received.id == second.start())] = pid;
+            }
+        }
+        peer.send(10, 0, &ClientDisconnected { id_start: first.start(), id_end_exclusive: first.end(), incarnation: None })
+            .await;
+        let probe = format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done; kill -0 {} && echo alive", pids[0], pids[1]);
+        peer.send(7, second.start() + 1, &shell(&probe)).await;
+        assert_eq!(output(&mut peer, second.start() + 1).await.0, "alive\n");
+        // The id is free again, and what it is used for is a new session.
+        peer.send(7, first.start(), &shell("echo again")).await;
+        assert_eq!(output(&mut peer, first.start()).await.0, "again\n");
+        peer.send(7, second.start(), &ExecSignal { signal: 9 }).await;
+        assert_eq!(output(&mut peer, second.start()).await.1, ExecExited { code: -1, signal: Some(9) });
+    });
+}
+
+#[test]
+fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
+    run(async {
+        let (_guest, mut peer) = greeted().await;
+        peer.send(11, 3, &carrel_protocol::payload::CarrelFsCancel {}).await;
+        assert_eq!(core_error(&mut peer, 3).await.kind, CoreErrorKind::UnsupportedMessageType);
+        peer.send(11, 4, &Ping {}).await;
+        let pong = peer.next_of(4).await;
+        assert_eq!(pong.envelope().generation, Generation::PUBLISHED, "a stamp alone proves nothing");
+        peer.send(11, 5, &CarrelHello { generation: 200 }).await;
+        let welcome: CarrelWelcome = peer.next_of(5).await.payload(|envelope| envelope.payload().unwrap());
+        assert_eq!(welcome.generation, Generation::CURRENT.get());
+        peer.send(11, 6, &Ping {}).await;
+        assert_eq!(peer.next_of(6).await.envelope().generation, Generation::CURRENT);
+    });
+}
+
+#[test]
+fn a_shutdown_asks_commands_to_end_and_ends_the_agent() {
+    run(async {
+        let (mut guest, mut peer) = greeted().await;
+        let request = ExecRequest { ..shell("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.02; done") };
+        peer.send(7, 8, &request).await;
+        while peer.next_of(8).await.message_type() != MessageType::ExecStdout {}
+        peer.send(7, 0, &Shutdown).await;
+        let (said, exited) = output(&mut peer, 8).await;
+        assert_eq!((said.as_str(), exited.code), ("bye\n", 3));
+        assert!(peer.next().await.is_none());
+        assert_eq!(guest.wait(), Some(0));
+    });
+}
+
+#[test]
+fn an_agent_without_its_host_ends_with_all_it_started() {
+    run(async {
+        let (mut guest, mut peer) = greeted().await;
+        peer.send(7, 8, &shell("echo $$; sleep 1000")).await;
+        let pid = loop {
+            let received = peer.next_of(8).await;
+            if received.message_type() == MessageType::ExecStdout {
+                break received.payload(|envelope| {
+                    String::from_utf8(envelope.payload::<ExecStdout<'_>>().unwrap().data.into_owned()).unwrap()
+                });
+            }
+        };
+        drop(peer);
+        assert_eq!(guest.wait(), Some(0));
+        // It was killed before the agent ended; the kernel may still be at it.
+        let running = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
+            !status.is_empty() && !status.contains("State:\tZ") && !status.contains("State:\tX")
+        };
+        while running() {
+            tokio::task::yield_now().await;
+        }
+    });
+}

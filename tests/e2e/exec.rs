@@ -1,0 +1,183 @@
+//! Running commands.
+
+use std::time::Instant;
+
+use carrel_agent_client::{AgentClient, Exec, ExecEvent, ExecRequest, Generation};
+use carrel_agent_client::protocol::payload::ResourceLimit;
+use carrel_tests::{Agentd, command, run, shell};
+
+async fn stdout(client: &AgentClient, request: ExecRequest) -> String {
+    let output = client.run(request, "").await.unwrap();
+    assert_eq!((output.code, output.signal), (0, None), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Reads output until it contains a text.
+async fn until(exec: &mut Exec, text: &str) -> String {
+    let mut seen = String::new();
+    while !seen.contains(text) {
+        match exec.next().await.unwrap() {
+            Some(ExecEvent::Stdout(data)) => seen.push_str(std::str::from_utf8(&data).unwrap()),
+            other => panic!("{other:?} after {seen:?}"),
+        }
+    }
+    seen
+}
+
+#[test]
+fn streams_stay_apart_and_the_exit_code_arrives() {
+    run(async {
+        let agentd = Agentd::start();
+        let output = agentd.client().await.run(shell("cat; echo problem >&2; exit 42"), "from the host").await.unwrap();
+        assert_eq!(output.stdout, b"from the host");
+        assert_eq!(output.stderr, b"problem\n");
+        assert_eq!((output.code, output.signal), (42, None));
+    });
+}
+
+#[test]
+fn a_signal_reaches_the_whole_group_and_its_number_arrives() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        // The child in the background has to be reached as well, or `wait` would wait for it.
+        let mut exec = client.exec(shell("trap '' TERM; sleep 1000 & echo ready; wait")).await.unwrap();
+        until(&mut exec, "ready").await;
+        exec.signal(libc::SIGKILL).unwrap();
+        let output = exec.collect().await.unwrap();
+        assert_eq!((output.code, output.signal), (-1, Some(libc::SIGKILL)));
+    });
+}
+
+#[test]
+fn a_terminal_has_its_size_is_resized_and_echoes() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let script = "stty size; trap 'stty size' WINCH; echo go; while :; do read line || break; done";
+        let request = ExecRequest { tty: true, rows: 40, cols: 120, ..shell(script) };
+        let mut exec = client.exec(request).await.unwrap();
+        assert!(until(&mut exec, "go").await.starts_with("40 120\r\n"));
+        exec.resize(50, 132).unwrap();
+        exec.write_stdin("\n").await.unwrap();
+        assert!(until(&mut exec, "132").await.contains("50 132"));
+        exec.write_stdin("\u{4}").await.unwrap();
+        assert_eq!(exec.collect().await.unwrap().code, 0);
+    });
+}
+
+#[test]
+fn the_environment_directory_user_and_limits_are_those_asked_for() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let env = ExecRequest { env: vec!["A=1".into(), "A=2".into(), "B".into()], ..shell("echo $A-$B") };
+        assert_eq!(stdout(&client, env).await, "2-\n");
+        let cwd = ExecRequest { cwd: Some("/usr".into()), ..command("pwd", &[]) };
+        assert_eq!(stdout(&client, cwd).await, "/usr\n");
+        for (user, expected) in [("0", "0 0"), ("nobody", "65534 65534"), ("12345", "12345 0"), ("12:34", "12 34")] {
+            let request = ExecRequest { user: Some(user.into()), ..shell("echo $(id -u) $(id -g)") };
+            assert_eq!(stdout(&client, request).await, format!("{expected}\n"), "{user}");
+        }
+        let nofile = ResourceLimit { resource: "nofile".into(), soft: 64, hard: 128 };
+        let request = ExecRequest { rlimits: vec![nofile], ..shell("ulimit -Sn; ulimit -Hn") };
+        assert_eq!(stdout(&client, request).await, "64\n128\n");
+    });
+}
+
+#[test]
+fn a_command_gets_a_clean_process() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        // Three descriptors and the directory that lists them; no signal blocked or ignored; a session of its own.
+        assert_eq!(stdout(&client, shell("ls /proc/self/fd | wc -l")).await, "4\n");
+        let signals = stdout(&client, command("grep", &["-E", "^Sig(Blk|Ign)", "/proc/self/status"])).await;
+        assert!(signals.lines().all(|line| line.ends_with("0000000000000000")), "{signals}");
+        let session = stdout(&client, shell("cut -d' ' -f1,5,6 /proc/$$/stat")).await;
+        let ids: Vec<_> = session.split_whitespace().collect();
+        assert!(ids.iter().all(|id| *id == ids[0]), "{session}");
+    });
+}
+
+#[test]
+fn a_background_child_that_holds_the_pipe_does_not_hold_the_exit() {
+    run(async {
+        let agentd = Agentd::start();
+        for generation in [Generation::new(7), Generation::PUBLISHED] {
+            let client = agentd.client_of(generation).await;
+            let before = Instant::now();
+            let output = client.run(shell("sleep 1000 & echo $!"), "").await.unwrap();
+            assert!(before.elapsed().as_secs() < 5, "waited for a process in the background");
+            // What was left behind goes on: it belongs to the sandbox now.
+            let pid = String::from_utf8(output.stdout).unwrap();
+            client.run(shell(&format!("kill -0 {pid}")), "").await.map(|output| assert_eq!(output.code, 0)).unwrap();
+            client.run(shell(&format!("kill -9 {pid}")), "").await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn late_output_of_a_pipeline_is_not_cut_off() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        // The shell ends at once; what it wrote and what its child writes a moment later both arrive.
+        let script = "(for i in 1 2 3 4 5; do echo $i; done) & head -c 60000 /dev/zero";
+        for _ in 0..20 {
+            let output = client.run(shell(script), "").await.unwrap();
+            assert_eq!(output.stdout.len(), 60_010);
+        }
+    });
+}
+
+#[test]
+fn what_a_command_leaves_behind_may_go_on_writing() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let done = agentd.path("done");
+        // Far more than a pipe holds, into a pipe whose command is over: neither a signal nor a full pipe may stop it.
+        let script = format!("(sleep 0.4; head -c 300000 /dev/zero && echo fine > {done}) & echo started");
+        let output = client.run(shell(&script), "").await.unwrap();
+        assert_eq!(output.stdout, b"started\n");
+        let wait = client.run(shell(&format!("until [ -s {done} ]; do sleep 0.05; done; cat {done}")), "").await;
+        assert_eq!(wait.unwrap().stdout, b"fine\n");
+    });
+}
+
+#[test]
+fn dropping_a_command_ends_it_and_nobody_elses() {
+    run(async {
+        let agentd = Agentd::start();
+        let (mine, theirs) = (agentd.client().await, agentd.client().await);
+        let mut kept = theirs.exec(shell("echo $$; cat")).await.unwrap();
+        until(&mut kept, "\n").await;
+        let mut dropped = mine.exec(shell("echo $$; sleep 1000")).await.unwrap();
+        let pid = until(&mut dropped, "\n").await;
+        drop(dropped);
+        let gone = format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done", pid.trim());
+        assert_eq!(theirs.run(shell(&gone), "").await.unwrap().code, 0);
+        kept.write_stdin("still here").await.unwrap();
+        kept.close_stdin().await.unwrap();
+        assert_eq!(kept.collect().await.unwrap().stdout, b"still here");
+    });
+}
+
+#[test]
+fn more_commands_than_allowed_are_refused_and_the_others_go_on() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let mut running = Vec::new();
+        for _ in 0..128 {
+            running.push(client.exec(command("cat", &[])).await.unwrap());
+        }
+        let refused = client.exec(command("cat", &[])).await.unwrap_err();
+        assert!(refused.to_string().contains("resource_limit"), "{refused}");
+        let mut one = running.pop().unwrap();
+        one.close_stdin().await.unwrap();
+        assert_eq!(one.collect().await.unwrap().code, 0);
+        assert_eq!(client.run(command("true", &[]), "").await.unwrap().code, 0);
+    });
+}

@@ -1,0 +1,149 @@
+//! Files, beyond what the published clients try.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
+use carrel_agent_client::{Error, Generation};
+use carrel_tests::{Agentd, run, shell};
+
+fn options(read: bool, write: bool) -> FsOpenOptions {
+    FsOpenOptions { read, write, create: write, ..FsOpenOptions::default() }
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let files = client.files();
+        let (tree, a, b) = (agentd.path("tree"), agentd.path("tree/a"), agentd.path("tree/b"));
+        files.mkdir(agentd.path("tree/deep/er"), Some(0o750)).await.unwrap();
+        assert_eq!(files.stat(agentd.path("tree/deep/er")).await.unwrap().mode & 0o7777, 0o750);
+        files.write_all(&a, "content").await.unwrap();
+        files.copy(&a, &b).await.unwrap();
+        assert_eq!(files.read_to_end(&b).await.unwrap(), b"content");
+        files.symlink("a", agentd.path("tree/link")).await.unwrap();
+        assert_eq!(files.read_link(agentd.path("tree/link")).await.unwrap(), "a");
+        assert_eq!(files.real_path(agentd.path("tree/link")).await.unwrap(), files.real_path(&a).await.unwrap());
+        assert_eq!(files.lstat(agentd.path("tree/link")).await.unwrap().kind, FsEntryKind::Symlink);
+        assert_eq!(files.stat(agentd.path("tree/link")).await.unwrap().kind, FsEntryKind::File);
+        files.rename(&b, agentd.path("tree/c")).await.unwrap();
+        let attrs = FsAttributes { mode: Some(0o600), size: Some(3), mtime: Some(1_000_000), ..FsAttributes::default() };
+        files.set_stat(&a, true, attrs).await.unwrap();
+        let entry = files.stat(&a).await.unwrap();
+        assert_eq!((entry.size, entry.mode, entry.mtime), (3, 0o100_600, Some(1_000_000)));
+
+        let mut names: Vec<_> = files.list(&tree).await.unwrap().into_iter().map(|entry| entry.path).collect();
+        names.sort();
+        assert_eq!(names, ["a", "c", "deep", "link"].map(|name| format!("{tree}/{name}")));
+        let directory = files.open_dir(&tree).await.unwrap();
+        let mut seen = Vec::new();
+        loop {
+            let some = directory.read(Some(1)).await.unwrap();
+            if some.is_empty() {
+                break;
+            }
+            assert_eq!(some.len(), 1);
+            seen.extend(some.into_iter().map(|entry| entry.path));
+        }
+        seen.sort();
+        assert_eq!(seen, names);
+
+        files.remove(&a).await.unwrap();
+        assert!(files.remove_dir(&tree, false).await.is_err());
+        files.remove_dir(&tree, true).await.unwrap();
+        assert!(!std::path::Path::new(&tree).exists());
+    });
+}
+
+#[test]
+fn an_error_carries_the_name_of_its_number() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let error = client.files().stat("/no/such/file").await.unwrap_err();
+        assert_eq!(error.errno_name(), Some("ENOENT"));
+        let Error::File(error) = error else { panic!("{error:?}") };
+        assert!(error.message.contains("No such file or directory"), "{error}");
+        let error = client.files().read_to_end("/etc").await.unwrap_err();
+        assert_eq!(error.errno_name(), Some("EISDIR"));
+    });
+}
+
+#[test]
+fn what_is_done_on_behalf_of_a_user_is_theirs_and_within_their_rights() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let open = agentd.path("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(agentd.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let nobody = client.files().on_behalf_of("nobody");
+        nobody.mkdir(format!("{open}/theirs"), None).await.unwrap();
+        nobody.write_all(format!("{open}/theirs/file"), "x").await.unwrap();
+        assert_eq!(std::fs::metadata(format!("{open}/theirs/file")).unwrap().uid(), 65_534);
+        let refused = nobody.mkdir(agentd.path("closed"), None).await.unwrap_err();
+        assert_eq!(refused.errno_name(), Some("EACCES"));
+        // And the agent is itself again.
+        client.files().write_all(agentd.path("mine"), "x").await.unwrap();
+        assert_eq!(std::fs::metadata(agentd.path("mine")).unwrap().uid(), 0);
+    });
+}
+
+#[test]
+fn a_pipe_that_nobody_writes_to_stops_nobody() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let fifo = agentd.path("fifo");
+        assert_eq!(client.run(shell(&format!("mkfifo {fifo}")), "").await.unwrap().code, 0);
+        let file = client.files().open(&fifo, options(true, true)).await.unwrap();
+        let mut read = file.read(0, Some(5)).await.unwrap();
+        let (piece, ()) = tokio::join!(read.next(), async {
+            client.ping().await.unwrap();
+            let output = client.run(shell(&format!("printf hello > {fifo}")), "").await.unwrap();
+            assert_eq!(output.code, 0);
+        });
+        assert_eq!(piece.unwrap().unwrap(), "hello");
+    });
+}
+
+#[test]
+fn a_handle_of_another_client_is_no_handle() {
+    run(async {
+        let agentd = Agentd::start();
+        let (mine, theirs) = (agentd.client_of(Generation::new(7)).await, agentd.client().await);
+        let path = agentd.path("file");
+        mine.files().write_all(&path, "secret").await.unwrap();
+        let file = mine.files().open(&path, options(true, false)).await.unwrap();
+        // Handles are numbers: the other client tries all that could be ours.
+        let mut peer = carrel_tests::Peer::connect(&agentd.socket()).await;
+        for handle in 0..16 {
+            use carrel_agent_client::protocol::payload::{FsHandle, FsOp, FsRequest, FsResponse};
+            let id = peer.first_id + handle;
+            peer.send(10, id, &FsRequest { op: FsOp::FStat(FsHandle { handle: handle.into() }), bulk: None }).await;
+            let response: FsResponse = peer.next_of(id).await.payload(|envelope| envelope.payload().unwrap());
+            assert_eq!((response.ok, response.errno_name.as_deref()), (false, Some("EBADF")));
+        }
+        drop(theirs);
+        assert_eq!(file.stat().await.unwrap().size, 6);
+    });
+}
+
+#[test]
+fn a_tree_of_links_is_removed_without_what_they_point_to() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let (tree, outside) = (agentd.path("tree"), agentd.path("outside"));
+        let script = format!("mkdir -p {outside}/d {tree}/x && touch {outside}/d/f && ln -s {outside} {tree}/l && ln -s {outside}/d {tree}/x/l");
+        assert_eq!(client.run(shell(&script), "").await.unwrap().code, 0);
+        client.files().remove_dir(&tree, true).await.unwrap();
+        assert!(std::path::Path::new(&format!("{outside}/d/f")).exists());
+        assert!(!std::path::Path::new(&tree).exists());
+        // A link is not a directory, whatever it points to.
+        std::os::unix::fs::symlink(&outside, &tree).unwrap();
+        assert!(client.files().remove_dir(&tree, true).await.is_err());
+    });
+}

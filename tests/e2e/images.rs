@@ -1,0 +1,70 @@
+//! Images that have next to nothing: the agent needs no file of theirs.
+
+use std::path::Path;
+use std::process::Command;
+
+use carrel_agent_client::protocol::payload::ExecFailureKind;
+use carrel_agent_client::{AgentClient, Error, ExecRequest};
+use carrel_tests::{Guest, agentd_path, command, install, run};
+use tempfile::TempDir;
+
+/// A root with the agent in it and nothing else.
+fn empty_image() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    install(&agentd_path(), &root.path().join("agentd"), 0o755, 0);
+    root
+}
+
+async fn enter(root: &Path) -> (Guest, AgentClient) {
+    let mut chroot = Command::new("chroot");
+    chroot.arg(root).arg("/agentd");
+    let (guest, channel) = Guest::start(chroot);
+    (guest, Guest::connect(channel).await)
+}
+
+fn kind(error: &Error) -> ExecFailureKind {
+    match error {
+        Error::ExecFailed(failed) => failed.kind,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_empty_image_serves_files_and_names_what_is_missing() {
+    run(async {
+        let root = empty_image();
+        let (_guest, client) = enter(root.path()).await;
+        client.files().write_all("/hello", "from an empty image").await.unwrap();
+        assert_eq!(client.files().read_to_end("/hello").await.unwrap(), b"from an empty image");
+        assert_eq!(client.files().list("/").await.unwrap().len(), 2);
+        assert_eq!(kind(&client.exec(command("sh", &[])).await.unwrap_err()), ExecFailureKind::NotFound);
+        let tty = ExecRequest { tty: true, ..command("/agentd", &["--version"]) };
+        assert_eq!(kind(&client.exec(tty).await.unwrap_err()), ExecFailureKind::PtySetupFailed);
+        let named = ExecRequest { user: Some("root".into()), ..command("/agentd", &["--version"]) };
+        assert_eq!(kind(&client.exec(named).await.unwrap_err()), ExecFailureKind::UserSetupFailed);
+        let numbered = ExecRequest { user: Some("1000:1000".into()), ..command("/agentd", &["--version"]) };
+        let output = client.run(numbered, "").await.unwrap();
+        assert!(output.stdout.starts_with(b"carrel-agentd "), "{output:?}");
+    });
+}
+
+#[test]
+fn a_busybox_image_has_its_own_accounts() {
+    run(async {
+        let root = empty_image();
+        let busybox = Path::new("/bin/busybox");
+        assert!(busybox.exists(), "./test installs busybox-static");
+        std::fs::create_dir_all(root.path().join("bin")).unwrap();
+        std::fs::create_dir_all(root.path().join("etc")).unwrap();
+        install(busybox, &root.path().join("bin/busybox"), 0o755, 0);
+        for name in ["sh", "id", "echo"] {
+            std::os::unix::fs::symlink("busybox", root.path().join("bin").join(name)).unwrap();
+        }
+        std::fs::write(root.path().join("etc/passwd"), "ada:x:1815:1852::/home/ada:/bin/sh\n").unwrap();
+        std::fs::write(root.path().join("etc/group"), "engines:x:1852:\nnumbers:x:1:ada\n").unwrap();
+        let (_guest, client) = enter(root.path()).await;
+        let script = "echo $(id -u) $(id -g) $(id -G) $HOME";
+        let request = ExecRequest { user: Some("ada".into()), ..command("sh", &["-c", script]) };
+        assert_eq!(client.run(request, "").await.unwrap().stdout, b"1815 1852 1852 1 /home/ada\n");
+    });
+}

@@ -1,0 +1,141 @@
+//! Trees of files, for Carrel's own hosts.
+
+use carrel_agent_client::AgentClient;
+use carrel_agent_client::protocol::payload::{
+    TreeCopy, TreeEventKind, TreeGlob, TreeGrep, TreeMatch, TreeMove, TreeWatch,
+};
+use carrel_tests::{Agentd, run, shell};
+
+async fn project(agentd: &Agentd, client: &AgentClient) -> String {
+    let root = agentd.path("project");
+    let script = format!(
+        "mkdir -p {root}/src/deep {root}/.git && cd {root} && printf 'fn main() {{\\n  todo\\n}}\\n' > src/main.rs \
+         && echo 'a Needle here' > src/deep/lib.rs && echo needle > .git/config && echo x > README.md \
+         && printf 'needle\\0' > binary && ln -s src/main.rs link && chmod 750 src/deep && mkfifo pipe"
+    );
+    let output = client.run(shell(&script), "").await.unwrap();
+    assert_eq!(output.code, 0, "{}", String::from_utf8_lossy(&output.stderr));
+    root
+}
+
+async fn glob(client: &AgentClient, root: &str, pattern: &str, hidden: bool, limit: u64) -> Vec<String> {
+    let glob = TreeGlob { root: root.into(), pattern: pattern.into(), hidden, limit };
+    let mut stream = client.tree().glob(glob).await.unwrap();
+    let mut found = Vec::new();
+    while let Some(TreeMatch { path, .. }) = stream.next().await.unwrap() {
+        found.push(path.strip_prefix(&format!("{root}/")).unwrap().to_owned());
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn entries_are_found_by_name() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let root = project(&agentd, &client).await;
+        assert_eq!(glob(&client, &root, "**/*.rs", false, 0).await, ["src/deep/lib.rs", "src/main.rs"]);
+        assert_eq!(glob(&client, &root, "*", false, 0).await, ["README.md", "binary", "link", "pipe", "src"]);
+        assert_eq!(glob(&client, &root, "**/config", true, 0).await, [".git/config"]);
+        assert_eq!(glob(&client, &root, ".git/*", false, 0).await, [".git/config"]);
+        assert_eq!(glob(&client, &root, "**", false, 2).await.len(), 2);
+        let refused = client.tree().glob(TreeGlob { root, pattern: "[".into(), hidden: false, limit: 0 }).await;
+        let error = match refused {
+            Ok(mut stream) => stream.next().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains("pattern"), "{error}");
+    });
+}
+
+#[test]
+fn lines_are_found_by_content() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let root = project(&agentd, &client).await;
+        let grep = |pattern: &str, literal, ignore_case, glob: Option<&str>| TreeGrep {
+            root: root.clone(),
+            pattern: pattern.into(),
+            literal,
+            ignore_case,
+            glob: glob.map(str::to_owned),
+            hidden: false,
+            limit: 0,
+        };
+        let found = async |grep: TreeGrep| {
+            let mut stream = client.tree().grep(grep).await.unwrap();
+            let mut found = Vec::new();
+            while let Some(one) = stream.next().await.unwrap() {
+                let path = one.path.strip_prefix(&format!("{root}/")).unwrap().to_owned();
+                found.push((path, one.line.unwrap(), one.text.unwrap()));
+            }
+            found
+        };
+        // Neither the hidden file nor the binary one, and not case, unless asked for.
+        assert_eq!(found(grep("needle", true, false, None)).await, []);
+        let line = ("src/deep/lib.rs".to_owned(), 1, "a Needle here".to_owned());
+        assert_eq!(found(grep("needle", true, true, None)).await, [line.clone()]);
+        assert_eq!(found(grep("N[e]+dle\\b", false, false, None)).await, [line]);
+        assert_eq!(found(grep("todo", false, false, Some("**/*.rs"))).await, [("src/main.rs".into(), 2, "  todo".into())]);
+        assert_eq!(found(grep("todo", false, false, Some("*.md"))).await, []);
+    });
+}
+
+#[test]
+fn trees_are_copied_and_moved_whole() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let root = project(&agentd, &client).await;
+        let (copy, moved) = (agentd.path("copy"), agentd.path("moved"));
+        let tree = client.tree();
+        tree.copy(TreeCopy { src: root.clone(), dst: copy.clone(), overwrite: false }).await.unwrap();
+        let same = format!("rm {root}/pipe; diff -r --no-dereference {root} {copy} && stat -c %a {copy}/src/deep");
+        assert_eq!(client.run(shell(&same), "").await.unwrap().stdout, b"750\n");
+        let again = tree.copy(TreeCopy { src: root.clone(), dst: copy.clone(), overwrite: false }).await;
+        assert_eq!(again.unwrap_err().errno_name(), Some("EEXIST"));
+        tree.copy(TreeCopy { src: root.clone(), dst: copy.clone(), overwrite: true }).await.unwrap();
+        let inside = TreeCopy { src: root.clone(), dst: format!("{root}/src/inside"), overwrite: false };
+        assert!(tree.copy(inside).await.unwrap_err().to_string().contains("into itself"));
+
+        tree.rename(TreeMove { src: copy.clone(), dst: moved.clone(), overwrite: false }).await.unwrap();
+        assert!(!std::path::Path::new(&copy).exists());
+        let refused = TreeMove { src: root.clone(), dst: moved.clone(), overwrite: false };
+        assert_eq!(tree.rename(refused).await.unwrap_err().errno_name(), Some("EEXIST"));
+        // To another file system, where nothing can be renamed.
+        let shm = tempfile::tempdir_in("/dev/shm").unwrap();
+        let far = shm.path().join("far").to_str().unwrap().to_owned();
+        tree.rename(TreeMove { src: moved.clone(), dst: far.clone(), overwrite: false }).await.unwrap();
+        assert!(!std::path::Path::new(&moved).exists());
+        assert_eq!(client.run(shell(&format!("diff -r --no-dereference {root} {far}")), "").await.unwrap().code, 0);
+    });
+}
+
+#[test]
+fn changes_are_told_as_they_happen() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let root = project(&agentd, &client).await;
+        let watch = TreeWatch { path: root.clone(), recursive: true };
+        let mut events = client.tree().watch(watch).await.unwrap();
+        let script = format!("mkdir {root}/new && echo x > {root}/new/file && mv {root}/README.md {root}/src/R && rm {root}/link");
+        client.run(shell(&script), "").await.unwrap();
+        let mut seen = Vec::new();
+        let done = |seen: &Vec<(TreeEventKind, String, Option<String>)>| {
+            seen.iter().any(|(kind, path, _)| *kind == TreeEventKind::Removed && path.ends_with("/link"))
+                && seen.iter().any(|(_, path, _)| path.ends_with("/new/file"))
+        };
+        while !done(&seen) {
+            let event = events.next().await.unwrap().unwrap();
+            seen.push((event.kind, event.path, event.to));
+        }
+        let moved = (TreeEventKind::Moved, format!("{root}/README.md"), Some(format!("{root}/src/R")));
+        assert!(seen.contains(&moved), "{seen:?}");
+        assert!(seen.contains(&(TreeEventKind::Created, format!("{root}/new"), None)), "{seen:?}");
+        drop(events);
+        client.ping().await.unwrap();
+    });
+}
