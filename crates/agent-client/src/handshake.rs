@@ -1,0 +1,133 @@
+//! The first words of a connection: whose ids are whose, what the agent is, and which generation both speak.
+
+use bytes::Bytes;
+use carrel_protocol::codec::encode;
+use carrel_protocol::payload::{CarrelHello, CarrelWelcome, CoreError, CoreErrorKind, ExecLimits, Ready};
+use carrel_protocol::{Codec, Envelope, Generation, IdRange, MessageType, Prologue};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use crate::error::{ConnectError, ConnectionLost, ProtocolViolation};
+use crate::options::ConnectOptions;
+use crate::reader::FrameReader;
+
+/// How a connection begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// With the id range, as a relay or a listening agent does.
+    Prologue,
+    /// With `core.ready`: the agent's own channel, whose ids all belong to the host.
+    Ready,
+}
+
+/// What a handshake agreed on.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreement {
+    /// The one version number.
+    pub(crate) generation: Generation,
+    /// The ids that this connection owns.
+    pub(crate) ids: IdRange,
+    /// The first of them that is still free.
+    pub(crate) first_id: u32,
+    /// What the agent said.
+    pub(crate) ready: Ready,
+    /// The body of the frame in which it said so.
+    pub(crate) ready_bytes: Bytes,
+}
+
+/// Reads and answers the first words of a connection.
+pub(crate) async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    frames: &mut FrameReader<R>,
+    io: &mut W,
+    opening: Opening,
+    options: &ConnectOptions,
+) -> Result<Agreement, ConnectError> {
+    let (codec, ids) = match opening {
+        Opening::Ready => (Codec::Current, IdRange::WHOLE),
+        Opening::Prologue => {
+            let prologue = Prologue::parse(frames.peek().await?)?;
+            frames.consume(8 - prologue.frame_bytes.min(8));
+            (prologue.codec, prologue.ids)
+        }
+    };
+    let ready_bytes = frames.next().await?.body;
+    let (spoken, ready) = read_ready(&ready_bytes)?;
+    let peer = match codec {
+        Codec::Current => spoken,
+        Codec::LegacyV1 => Generation::LEGACY,
+    };
+    if peer < options.min_generation {
+        return Err(ConnectError::BelowHorizon { peer, horizon: options.min_generation });
+    }
+    // What lies above the published generations is agreed upon only with an agent that offers it.
+    let generation = options.max_generation.negotiate(peer).min(Generation::PUBLISHED);
+    let mut agreement = Agreement { generation, ids, first_id: ids.start(), ready, ready_bytes };
+    let offered = codec == Codec::Current && agreement.ready.carrel.is_some();
+    let has_spare_id = ids.end() - ids.start() > 1;
+    if offered && has_spare_id && options.max_generation > Generation::PUBLISHED {
+        agreement.greet(frames, io, options.max_generation).await?;
+    }
+    Ok(agreement)
+}
+
+fn read_ready(body: &[u8]) -> Result<(Generation, Ready), ConnectError> {
+    let refused = |violation: ProtocolViolation| ConnectError::NotReady(violation);
+    let envelope = Envelope::parse(body).map_err(|error| refused(error.into()))?;
+    match envelope.message_type() {
+        Some(MessageType::Ready) => {
+            let ready = envelope.payload().map_err(|error| refused(error.into()))?;
+            Ok((envelope.generation, ready))
+        }
+        Some(MessageType::CoreError) => {
+            let error: CoreError = envelope.payload().map_err(|error| refused(error.into()))?;
+            match error.kind {
+                CoreErrorKind::InitializationFailed => Err(ConnectError::InitializationFailed(error.message)),
+                _ => Err(refused(ProtocolViolation::unexpected("core.ready", error.message))),
+            }
+        }
+        _ => Err(refused(ProtocolViolation::unexpected("core.ready", envelope.type_name))),
+    }
+}
+
+// === impl Agreement ===
+
+impl Agreement {
+    /// The limits of commands whose output and input are acknowledged on this connection.
+    pub(crate) fn exec_limits(&self) -> Option<ExecLimits> {
+        self.ready.exec_limits.filter(|_| self.generation >= Generation::EXEC_FLOW)
+    }
+
+    /// Says to one of Carrel's agents that this is one of Carrel's hosts.
+    async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        &mut self,
+        frames: &mut FrameReader<R>,
+        io: &mut W,
+        highest: Generation,
+    ) -> Result<(), ConnectError> {
+        let id = self.first_id;
+        self.first_id += 1;
+        let mut hello = Vec::new();
+        let encoded = encode(&mut hello, self.generation, id, &CarrelHello { generation: highest.get() });
+        encoded.map_err(|error| ConnectError::NotReady(ProtocolViolation::unexpected("carrel.hello", error)))?;
+        io.write_all(&hello).await.map_err(ConnectionLost::from)?;
+        io.flush().await.map_err(ConnectionLost::from)?;
+
+        let answer = loop {
+            let frame = frames.next().await?;
+            if frame.id == id {
+                break frame;
+            }
+        };
+        let refused = |violation: ProtocolViolation| ConnectError::NotReady(violation);
+        let envelope = Envelope::parse(&answer.body).map_err(|error| refused(error.into()))?;
+        match envelope.message_type() {
+            Some(MessageType::CarrelWelcome) => {
+                let welcome: CarrelWelcome = envelope.payload().map_err(|error| refused(error.into()))?;
+                self.generation = highest.negotiate(Generation::new(welcome.generation));
+                Ok(())
+            }
+            // It thought better of it: what is published is spoken.
+            Some(MessageType::CoreError) => Ok(()),
+            _ => Err(refused(ProtocolViolation::unexpected("carrel.welcome", envelope.type_name))),
+        }
+    }
+}

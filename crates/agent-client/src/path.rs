@@ -1,0 +1,113 @@
+//! Where the socket of a sandbox is.
+
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// The longest name of a sandbox.
+const MAX_NAME: usize = 128;
+/// The longest path that fits into a socket address, its final zero left out.
+const MAX_PATH: usize = 107;
+
+/// A name or a home that yields no usable path.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Sandboxes have shorter names.
+    #[error("a sandbox name has 1 to {MAX_NAME} bytes, not {0}")]
+    BadName(usize),
+    /// The system cannot connect to such a path.
+    #[error("{} has {} bytes, and a socket path may have {MAX_PATH}; choose a shorter home", .path.display(), .path.as_os_str().len())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+/// The socket of the sandbox `name` below `home`: where it is today or, if only an older runtime's is there, that one.
+pub fn socket_path(home: &Path, name: &str) -> Result<PathBuf, PathError> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(PathError::BadName(name.len()));
+    }
+    let run = home.join("run");
+    let current = run.join("sandboxes").join(hashed(name, 12)).join("agent.sock");
+    if !current.exists() {
+        let flat = run.join("agent").join(hashed(name, 16)).with_extension("sock");
+        let inside = is_file_name(name).then(|| home.join("sandboxes").join(name).join("runtime/agent.sock"));
+        let mut older = [Some(flat), inside].into_iter().flatten();
+        if let Some(found) = older.find(|path| fits(path) && path.exists()) {
+            return Ok(found);
+        }
+    }
+    check(&current)?;
+    Ok(current)
+}
+
+/// Refuses a path that no socket address can hold.
+pub(crate) fn check(path: &Path) -> Result<(), PathError> {
+    if fits(path) { Ok(()) } else { Err(PathError::TooLong { path: path.to_owned() }) }
+}
+
+fn fits(path: &Path) -> bool {
+    path.as_os_str().as_bytes().len() <= MAX_PATH
+}
+
+/// Whether a name can be a part of a path without leading anywhere else.
+fn is_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name)
+}
+
+fn hashed(name: &str, bytes: usize) -> String {
+    Sha256::digest(name).iter().take(bytes).fold(String::new(), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_is_the_published_hash_of_the_name() {
+        let path = socket_path(Path::new("/nonexistent"), "demo").unwrap();
+        assert_eq!(path, Path::new("/nonexistent/run/sandboxes/2a97516c354b68848cdbd8f5/agent.sock"));
+    }
+
+    #[test]
+    fn a_name_or_path_beyond_its_limit_is_refused() {
+        let home = Path::new("/nonexistent");
+        assert_eq!(socket_path(home, ""), Err(PathError::BadName(0)));
+        assert_eq!(socket_path(home, &"n".repeat(129)), Err(PathError::BadName(129)));
+        assert!(socket_path(home, &"n".repeat(128)).is_ok());
+        // What stands below the home has 50 bytes.
+        let longest = format!("/{}", "h".repeat(56));
+        assert_eq!(socket_path(Path::new(&longest), "demo").unwrap().as_os_str().len(), 107);
+        let error = socket_path(Path::new(&format!("{longest}h")), "demo").unwrap_err();
+        assert!(error.to_string().contains("has 108 bytes"), "{error}");
+    }
+
+    #[test]
+    fn an_older_socket_is_used_only_where_the_current_one_is_missing() {
+        let home = std::env::temp_dir().join(format!("carrel-socket-path-{}", std::process::id()));
+        let flat = format!("run/agent/{}.sock", hashed("demo", 16));
+        for path in ["sandboxes/demo/runtime/agent.sock", &flat, "run/sandboxes/2a97516c354b68848cdbd8f5/agent.sock"] {
+            let path = home.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            assert_eq!(socket_path(&home, "demo").unwrap(), path);
+        }
+        std::fs::remove_dir_all(&home).unwrap();
+    }
+
+    #[test]
+    fn a_name_never_leads_out_of_the_home() {
+        for name in ["..", ".", "a/b", "/etc", "a/", "../x"] {
+            assert!(!is_file_name(name), "{name}");
+        }
+        assert!(is_file_name("demo") && is_file_name("a.b"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Commands: events, input with its credit, output with its acknowledgements.
+
+use carrel_agent_client::protocol::Envelope;
+use carrel_agent_client::protocol::payload::{
+    ExecExited, ExecFailed, ExecFailureKind, ExecLimits, ExecOutputAck, ExecRequest, ExecResize, ExecSignal,
+    ExecStarted, ExecStderr, ExecStdin, ExecStdinAck, ExecStdinError, ExecStdout,
+};
+use carrel_agent_client::{AgentClient, Error, Exec, ExecEvent, MessageType, Output};
+
+use crate::peer::{Peer, connected, connected_to, data, flow_ready};
+
+fn command(cmd: &str) -> ExecRequest {
+    ExecRequest { cmd: cmd.into(), ..ExecRequest::default() }
+}
+
+/// A command that runs, and its id.
+pub async fn started(client: &AgentClient, peer: &mut Peer) -> (Exec, u32) {
+    let agent = async {
+        let (id, _) = peer.expect::<ExecRequest>().await;
+        peer.send(id, &ExecStarted { pid: 42 }).await;
+        id
+    };
+    let (exec, id) = tokio::join!(client.exec(command("cat")), agent);
+    (exec.unwrap(), id)
+}
+
+#[tokio::test]
+async fn a_command_is_followed_from_its_start_to_its_end() {
+    let (client, mut peer) = connected(7).await;
+    let (mut exec, id) = started(&client, &mut peer).await;
+    assert_eq!(exec.pid(), 42);
+    peer.send(id, &ExecStdout { data: data(b"out") }).await;
+    peer.send(id, &ExecStderr { data: data(b"err") }).await;
+    peer.send(id, &ExecExited { code: -1, signal: Some(15) }).await;
+    assert_eq!(exec.next().await.unwrap(), Some(ExecEvent::Stdout("out".into())));
+    assert_eq!(exec.next().await.unwrap(), Some(ExecEvent::Stderr("err".into())));
+    assert_eq!(exec.next().await.unwrap(), Some(ExecEvent::Exited { code: -1, signal: Some(15) }));
+    assert_eq!(exec.next().await.unwrap(), None);
+    exec.kill().unwrap();
+    assert!(matches!(exec.write_stdin("late").await, Err(Error::InputClosed)));
+    drop(exec);
+    client.close();
+    peer.expect_end().await;
+}
+
+#[tokio::test]
+async fn a_command_that_never_ran_says_why() {
+    let (client, mut peer) = connected(10).await;
+    let agent = async {
+        let (id, _) = peer.expect::<ExecRequest>().await;
+        let failed = ExecFailed {
+            kind: ExecFailureKind::NotFound,
+            errno: Some(2),
+            errno_name: Some("ENOENT".into()),
+            message: "no such program".into(),
+            stage: None,
+        };
+        peer.send(id, &failed).await;
+    };
+    let error = tokio::join!(client.exec(command("nonsense")), agent).0.unwrap_err();
+    assert_eq!(error.to_string(), "the command did not start: no such program (not_found)");
+    assert_eq!(error.errno_name(), Some("ENOENT"));
+}
+
+#[tokio::test]
+async fn size_and_signals_reach_the_command() {
+    let (client, mut peer) = connected(10).await;
+    let (exec, id) = started(&client, &mut peer).await;
+    exec.resize(50, 132).unwrap();
+    exec.signal(15).unwrap();
+    exec.kill().unwrap();
+    assert_eq!(peer.expect().await, (id, ExecResize { rows: 50, cols: 132 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 15 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9 }));
+}
+
+#[tokio::test]
+async fn input_is_cut_into_chunks_and_waits_for_credit() {
+    let limits = ExecLimits { input_limit: 40_000, ..ExecLimits::DEFAULT };
+    let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
+    let (exec, id) = started(&client, &mut peer).await;
+    let agent = async {
+        let (mut received, mut taken, mut input) = (0u64, 0u64, Vec::new());
+        loop {
+            let (from, chunk) = peer.expect_data(MessageType::ExecStdin).await;
+            assert_eq!(from, id);
+            if chunk.is_empty() {
+                return input;
+            }
+            assert!(chunk.len() <= 16_384, "{}", chunk.len());
+            received += chunk.len() as u64;
+            input.extend(chunk);
+            assert!(received - taken <= 40_000, "{received} sent, {taken} taken");
+            // Only when the next chunk does not fit is anything taken: the client has to wait for it.
+            if received - taken + 16_384 > 40_000 {
+                taken = received;
+                peer.send(id, &ExecStdinAck { consumed: taken }).await;
+            }
+        }
+    };
+    let input: Vec<u8> = (0..200_000u32).map(|i| i.to_le_bytes()[0]).collect();
+    let write = async {
+        exec.write_stdin(input.clone()).await.unwrap();
+        exec.close_stdin().await.unwrap();
+        exec.close_stdin().await.unwrap();
+    };
+    assert_eq!(tokio::join!(agent, write).0, input);
+    assert!(matches!(exec.write_stdin("more").await, Err(Error::InputClosed)));
+}
+
+#[tokio::test]
+async fn a_writer_that_waits_for_credit_learns_that_the_command_takes_no_more() {
+    let limits = ExecLimits { input_limit: 16_384, ..ExecLimits::DEFAULT };
+    let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
+    let (mut exec, id) = started(&client, &mut peer).await;
+    let input = exec.input();
+    let agent = async {
+        peer.expect_data(MessageType::ExecStdin).await;
+        let error = ExecStdinError { errno: Some(32), errno_name: Some("EPIPE".into()), message: "closed".into() };
+        peer.send(id, &error).await;
+    };
+    let error = tokio::join!(input.write(vec![0; 100_000]), agent).0.unwrap_err();
+    assert_eq!(error.errno_name(), Some("EPIPE"));
+    assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::StdinError(_))));
+}
+
+#[tokio::test]
+async fn output_is_acknowledged_when_it_is_taken_and_not_before() {
+    let (client, mut peer) = connected_to(10, &flow_ready(ExecLimits::DEFAULT)).await;
+    let (mut exec, id) = started(&client, &mut peer).await;
+    peer.send(id, &ExecStdout { data: data(b"12345") }).await;
+    exec.next().await.unwrap();
+    assert_eq!(peer.expect().await, (id, ExecOutputAck { consumed: 261 }));
+    peer.send(id, &ExecStderr { data: data(b"") }).await;
+    exec.next().await.unwrap();
+    assert_eq!(peer.expect().await, (id, ExecOutputAck { consumed: 517 }));
+    peer.send(id, &ExecExited { code: 0, signal: None }).await;
+    exec.next().await.unwrap();
+    drop(exec);
+    client.close();
+    peer.expect_end().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_fills_its_window_never_stalls_while_output_is_taken() {
+    let limits = ExecLimits { output_limit: 70_000, ..ExecLimits::DEFAULT };
+    let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
+    let (mut exec, id) = started(&client, &mut peer).await;
+    let agent = async {
+        let (mut charged, mut consumed, mut acknowledgements) = (0u64, 0u64, 0);
+        for _ in 0..100 {
+            while charged - consumed + 16_640 > 70_000 {
+                let (_, ack) = peer.expect::<ExecOutputAck>().await;
+                assert!(ack.consumed > consumed && ack.consumed <= charged);
+                (consumed, acknowledgements) = (ack.consumed, acknowledgements + 1);
+            }
+            peer.send(id, &ExecStdout { data: data(&[7; 16_384]) }).await;
+            charged += 16_640;
+        }
+        // The end is held back until everything is acknowledged, as published agents do.
+        while consumed < charged {
+            (consumed, acknowledgements) = (peer.expect::<ExecOutputAck>().await.1.consumed, acknowledgements + 1);
+        }
+        peer.send(id, &ExecExited { code: 0, signal: None }).await;
+        assert!(acknowledgements <= 100);
+    };
+    let output = tokio::join!(exec.collect(), agent).0.unwrap();
+    assert_eq!(output.stdout.len(), 100 * 16_384);
+}
+
+#[tokio::test]
+async fn below_generation_ten_nothing_is_acknowledged() {
+    let (client, mut peer) = connected_to(9, &flow_ready(ExecLimits::DEFAULT)).await;
+    let (mut exec, id) = started(&client, &mut peer).await;
+    peer.send(id, &ExecStdout { data: data(b"12345") }).await;
+    peer.send(id, &ExecExited { code: 3, signal: None }).await;
+    assert_eq!(exec.collect().await.unwrap().code, 3);
+    client.close();
+    peer.expect_end().await;
+}
+
+#[tokio::test]
+async fn running_a_command_feeds_it_while_it_answers() {
+    // The agent answers each chunk before it takes the next: who first writes everything would wait for ever.
+    let limits = ExecLimits { input_limit: 16_384, ..ExecLimits::DEFAULT };
+    let (client, mut peer) = connected_to(10, &flow_ready(limits)).await;
+    let agent = async {
+        let (id, _) = peer.expect::<ExecRequest>().await;
+        peer.send(id, &ExecStarted { pid: 1 }).await;
+        let mut taken = 0;
+        loop {
+            let frame = peer.frame().await.unwrap();
+            let envelope = Envelope::parse(&frame.body).unwrap();
+            if envelope.message_type() == Some(MessageType::ExecOutputAck) {
+                continue;
+            }
+            let chunk = envelope.payload::<ExecStdin<'_>>().unwrap().data;
+            if chunk.is_empty() {
+                break;
+            }
+            peer.send(id, &ExecStdout { data: data(&chunk) }).await;
+            taken += chunk.len() as u64;
+            peer.send(id, &ExecStdinAck { consumed: taken }).await;
+        }
+        peer.send(id, &ExecExited { code: 5, signal: None }).await;
+    };
+    let input = vec![9; 100_000];
+    let output = tokio::join!(client.run(command("cat"), input.clone()), agent).0.unwrap();
+    assert_eq!(output, Output { stdout: input, stderr: Vec::new(), code: 5, signal: None });
+}

@@ -1,0 +1,14 @@
+//! The client against a peer that follows a script.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]
+
+mod cancel;
+mod exec;
+mod files;
+mod gate;
+mod handshake;
+mod inbound;
+mod peer;
+mod reconnect;
+mod tcp;
+mod tree;
