@@ -38,7 +38,8 @@ async fn output(peer: &mut Peer, id: u32) -> (String, ExecExited) {
         let received = peer.next_of(id).await;
         match received.message_type() {
             MessageType::ExecStdout => {
-                received.payload(|e| said += std::str::from_utf8(&e.payload::<ExecStdout<'_>>().unwrap().data).unwrap());
+                received
+                    .payload(|e| said += std::str::from_utf8(&e.payload::<ExecStdout<'_>>().unwrap().data).unwrap());
             }
             MessageType::ExecExited => return (said, received.payload(|envelope| envelope.payload().unwrap())),
             _ => {}
@@ -71,7 +72,10 @@ fn a_configuration_is_taken_once_and_what_needs_a_machine_is_refused() {
         assert_eq!(core_error(&mut peer, 0).await.kind, CoreErrorKind::CapabilityUnavailable);
         peer.send(10, 0, &Bootstrap { user: Some("nobody-at-all".into()), ..Bootstrap::default() }).await;
         let error = core_error(&mut peer, 0).await;
-        assert_eq!((error.kind, error.init_failure), (CoreErrorKind::InitializationFailed, Some(InitFailure::UserNotFound)));
+        assert_eq!(
+            (error.kind, error.init_failure),
+            (CoreErrorKind::InitializationFailed, Some(InitFailure::UserNotFound))
+        );
         peer.send(10, 0, &bootstrap()).await;
         assert_eq!(peer.next_of(0).await.message_type(), MessageType::InitResolved);
         peer.send(10, 0, &bootstrap()).await;
@@ -106,9 +110,14 @@ fn a_withdrawn_range_ends_and_nobody_elses() {
                 pids[usize::from(received.id == second.start())] = pid;
             }
         }
-        peer.send(10, 0, &ClientDisconnected { id_start: first.start(), id_end_exclusive: first.end(), incarnation: None })
-            .await;
-        let probe = format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done; kill -0 {} && echo alive", pids[0], pids[1]);
+        peer.send(
+            10,
+            0,
+            &ClientDisconnected { id_start: first.start(), id_end_exclusive: first.end(), incarnation: None },
+        )
+        .await;
+        let probe =
+            format!("while kill -0 {} 2>/dev/null; do sleep 0.02; done; kill -0 {} && echo alive", pids[0], pids[1]);
         peer.send(7, second.start() + 1, &shell(&probe)).await;
         assert_eq!(output(&mut peer, second.start() + 1).await.0, "alive\n");
         // The id is free again, and what it is used for is a new session.

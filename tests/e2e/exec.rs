@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use carrel_agent_client::{AgentClient, Exec, ExecEvent, ExecRequest, Generation};
 use carrel_agent_client::protocol::payload::ResourceLimit;
+use carrel_agent_client::{AgentClient, Exec, ExecEvent, ExecRequest, Generation};
 use carrel_tests::{Agentd, command, run, shell};
 
 async fn stdout(client: &AgentClient, request: ExecRequest) -> String {

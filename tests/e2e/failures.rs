@@ -55,10 +55,30 @@ fn every_kind_of_failure_is_told_by_its_name() {
             (command("", &[]), K::BadArgs, "EINVAL", "arguments"),
             (command("echo", &["a\0b"]), K::BadArgs, "EINVAL", "arguments"),
             (command("echo", &[&long]), K::BadArgs, "E2BIG", "execve"),
-            (ExecRequest { rlimits: vec![limit("wishes", 3, 3)], ..command("true", &[]) }, K::BadArgs, "EINVAL", "arguments"),
-            (ExecRequest { rlimits: vec![limit("nofile", 9, 8)], ..command("true", &[]) }, K::ResourceLimit, "EINVAL", "setrlimit"),
-            (ExecRequest { user: Some("nobody-at-all".into()), ..command("true", &[]) }, K::UserSetupFailed, "ENOENT", "resolve_user"),
-            (ExecRequest { user: Some("root:no-group".into()), ..command("true", &[]) }, K::UserSetupFailed, "ENOENT", "resolve_user"),
+            (
+                ExecRequest { rlimits: vec![limit("wishes", 3, 3)], ..command("true", &[]) },
+                K::BadArgs,
+                "EINVAL",
+                "arguments",
+            ),
+            (
+                ExecRequest { rlimits: vec![limit("nofile", 9, 8)], ..command("true", &[]) },
+                K::ResourceLimit,
+                "EINVAL",
+                "setrlimit",
+            ),
+            (
+                ExecRequest { user: Some("nobody-at-all".into()), ..command("true", &[]) },
+                K::UserSetupFailed,
+                "ENOENT",
+                "resolve_user",
+            ),
+            (
+                ExecRequest { user: Some("root:no-group".into()), ..command("true", &[]) },
+                K::UserSetupFailed,
+                "ENOENT",
+                "resolve_user",
+            ),
         ];
         for (request, kind, errno, stage) in cases {
             for tty in [false, true] {

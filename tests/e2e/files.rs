@@ -28,7 +28,8 @@ fn every_operation_does_what_it_says() {
         assert_eq!(files.lstat(agentd.path("tree/link")).await.unwrap().kind, FsEntryKind::Symlink);
         assert_eq!(files.stat(agentd.path("tree/link")).await.unwrap().kind, FsEntryKind::File);
         files.rename(&b, agentd.path("tree/c")).await.unwrap();
-        let attrs = FsAttributes { mode: Some(0o600), size: Some(3), mtime: Some(1_000_000), ..FsAttributes::default() };
+        let attrs =
+            FsAttributes { mode: Some(0o600), size: Some(3), mtime: Some(1_000_000), ..FsAttributes::default() };
         files.set_stat(&a, true, attrs).await.unwrap();
         let entry = files.stat(&a).await.unwrap();
         assert_eq!((entry.size, entry.mode, entry.mtime), (3, 0o100_600, Some(1_000_000)));
@@ -137,7 +138,9 @@ fn a_tree_of_links_is_removed_without_what_they_point_to() {
         let agentd = Agentd::start();
         let client = agentd.client().await;
         let (tree, outside) = (agentd.path("tree"), agentd.path("outside"));
-        let script = format!("mkdir -p {outside}/d {tree}/x && touch {outside}/d/f && ln -s {outside} {tree}/l && ln -s {outside}/d {tree}/x/l");
+        let script = format!(
+            "mkdir -p {outside}/d {tree}/x && touch {outside}/d/f && ln -s {outside} {tree}/l && ln -s {outside}/d {tree}/x/l"
+        );
         assert_eq!(client.run(shell(&script), "").await.unwrap().code, 0);
         client.files().remove_dir(&tree, true).await.unwrap();
         assert!(std::path::Path::new(&format!("{outside}/d/f")).exists());

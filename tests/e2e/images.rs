@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use carrel_agent_client::protocol::payload::ExecFailureKind;
+use carrel_agent_client::protocol::payload::{ExecFailureKind, TreeGrep};
 use carrel_agent_client::{AgentClient, Error, ExecRequest};
 use carrel_tests::{Guest, agentd_path, command, install, run};
 use tempfile::TempDir;
@@ -45,6 +45,36 @@ fn an_empty_image_serves_files_and_names_what_is_missing() {
         let numbered = ExecRequest { user: Some("1000:1000".into()), ..command("/agentd", &["--version"]) };
         let output = client.run(numbered, "").await.unwrap();
         assert!(output.stdout.starts_with(b"carrel-agentd "), "{output:?}");
+    });
+}
+
+/// Whoever owns the image may put anything in the place of its files; the agent never waits for them.
+#[test]
+fn pipes_in_place_of_an_images_files_stop_nobody() {
+    run(async {
+        let root = empty_image();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        for name in ["etc/passwd", "etc/group", "etc/hosts", "pipe"] {
+            let path = root.path().join(name);
+            rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
+        }
+        let (_guest, client) = enter(root.path()).await;
+        let named = ExecRequest { user: Some("root".into()), ..command("/agentd", &["--version"]) };
+        assert_eq!(kind(&client.exec(named).await.unwrap_err()), ExecFailureKind::UserSetupFailed);
+        assert!(client.files().on_behalf_of("root").mkdir("/d", None).await.is_err());
+        assert!(client.tcp("a-name", 80).await.is_err());
+        let grep = TreeGrep {
+            root: "/pipe".into(),
+            pattern: "x".into(),
+            literal: true,
+            ignore_case: false,
+            glob: None,
+            hidden: false,
+            limit: 0,
+        };
+        let mut found = client.tree().grep(grep).await.unwrap();
+        assert_eq!(found.next().await.unwrap_err().errno_name(), Some("EINVAL"));
+        client.ping().await.unwrap();
     });
 }
 

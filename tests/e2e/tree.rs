@@ -50,6 +50,23 @@ fn entries_are_found_by_name() {
 }
 
 #[test]
+fn a_result_that_a_limit_cut_says_so() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let root = agentd.path("many");
+        client.run(shell(&format!("mkdir {root}; for i in 1 2 3 4 5; do echo x > {root}/$i; done")), "").await.unwrap();
+        for (limit, count, truncated) in [(2, 2, true), (5, 5, false), (9, 5, false), (0, 5, false)] {
+            let glob = TreeGlob { root: root.clone(), pattern: "*".into(), hidden: false, limit };
+            let mut stream = client.tree().glob(glob).await.unwrap();
+            while stream.next().await.unwrap().is_some() {}
+            let outcome = stream.outcome().unwrap();
+            assert_eq!((outcome.count, outcome.truncated), (count, truncated), "limit {limit}");
+        }
+    });
+}
+
+#[test]
 fn lines_are_found_by_content() {
     run(async {
         let agentd = Agentd::start();
@@ -76,9 +93,12 @@ fn lines_are_found_by_content() {
         // Neither the hidden file nor the binary one, and not case, unless asked for.
         assert_eq!(found(grep("needle", true, false, None)).await, []);
         let line = ("src/deep/lib.rs".to_owned(), 1, "a Needle here".to_owned());
-        assert_eq!(found(grep("needle", true, true, None)).await, [line.clone()]);
+        assert_eq!(found(grep("needle", true, true, None)).await, std::slice::from_ref(&line));
         assert_eq!(found(grep("N[e]+dle\\b", false, false, None)).await, [line]);
-        assert_eq!(found(grep("todo", false, false, Some("**/*.rs"))).await, [("src/main.rs".into(), 2, "  todo".into())]);
+        assert_eq!(
+            found(grep("todo", false, false, Some("**/*.rs"))).await,
+            [("src/main.rs".into(), 2, "  todo".into())]
+        );
         assert_eq!(found(grep("todo", false, false, Some("*.md"))).await, []);
     });
 }
@@ -114,6 +134,28 @@ fn trees_are_copied_and_moved_whole() {
 }
 
 #[test]
+fn a_large_tree_that_moves_in_is_told_whole() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let (watched, aside) = (agentd.path("watched"), agentd.path("aside"));
+        let fill = format!(
+            "mkdir {watched} {aside} && cd {aside} && seq -f 'a-rather-long-name-for-a-file-%06g' 20000 | xargs touch"
+        );
+        assert_eq!(client.run(shell(&fill), "").await.unwrap().code, 0);
+        let watch = TreeWatch { path: watched.clone(), recursive: true };
+        let mut events = client.tree().watch(watch).await.unwrap();
+        client.run(shell(&format!("mv {aside} {watched}/in")), "").await.unwrap();
+        let mut files = 0;
+        while files < 20_000 {
+            let event = events.next().await.unwrap().unwrap();
+            assert_eq!(event.kind, TreeEventKind::Created, "{event:?}");
+            files += u32::from(event.path.contains("/in/"));
+        }
+    });
+}
+
+#[test]
 fn changes_are_told_as_they_happen() {
     run(async {
         let agentd = Agentd::start();
@@ -121,7 +163,9 @@ fn changes_are_told_as_they_happen() {
         let root = project(&agentd, &client).await;
         let watch = TreeWatch { path: root.clone(), recursive: true };
         let mut events = client.tree().watch(watch).await.unwrap();
-        let script = format!("mkdir {root}/new && echo x > {root}/new/file && mv {root}/README.md {root}/src/R && rm {root}/link");
+        let script = format!(
+            "mkdir {root}/new && echo x > {root}/new/file && mv {root}/README.md {root}/src/R && rm {root}/link"
+        );
         client.run(shell(&script), "").await.unwrap();
         let mut seen = Vec::new();
         let done = |seen: &Vec<(TreeEventKind, String, Option<String>)>| {

@@ -1,7 +1,9 @@
 //! Peers that send nonsense: answered where they can be, closed where they must be, and nobody else notices.
 
 use carrel_protocol::frame::MAX_LENGTH;
-use carrel_protocol::payload::{CoreError, CoreErrorKind, ExecSignal, ExecStdin, FsData, Ping};
+use carrel_protocol::payload::{
+    CoreError, CoreErrorKind, ExecSignal, ExecStdin, FsData, FsOp, FsRange, FsRequest, Ping,
+};
 use carrel_protocol::{Flags, Generation, MessageType};
 use carrel_tests::{Agentd, Peer, body, command, run};
 
@@ -67,7 +69,11 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
         peer.send(7, id, &ExecStdin { data: b""[..].into() }).await;
         assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStdout);
         assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecExited);
-        // What was under way when it ended is nobody's mistake.
+        // What was under way to a session that was over at once, or when it ended, is nobody's mistake.
+        let write = FsRange { handle: 77, offset: 0, len: None };
+        peer.send(7, id + 3, &FsRequest { op: FsOp::Write(write), bulk: None }).await;
+        assert_eq!(peer.next_of(id + 3).await.message_type(), MessageType::FsResponse);
+        peer.send(7, id + 3, &FsData { data: b"x"[..].into() }).await;
         peer.send(7, id, &ExecSignal { signal: 9 }).await;
         peer.send(7, id + 2, &Ping {}).await;
         assert_eq!(peer.next().await.unwrap().id, id + 2);
@@ -190,7 +196,8 @@ fn collect_hex(value: &serde_json::Value, frames: &mut Vec<Vec<u8>>) {
     match value {
         serde_json::Value::String(text) if text.len() >= 18 && text.bytes().all(|b| b.is_ascii_hexdigit()) => {
             let pairs = text.as_bytes().chunks(2);
-            frames.push(pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect());
+            frames
+                .push(pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect());
         }
         serde_json::Value::Array(values) => values.iter().for_each(|value| collect_hex(value, frames)),
         serde_json::Value::Object(map) => map.values().for_each(|value| collect_hex(value, frames)),

@@ -59,12 +59,8 @@ async fn all_features(agentd: &Agentd, client: &AgentClient, agreed: Generation)
         expect(client.tcp("127.0.0.1", port).await, MessageType::TcpConnect, agreed);
     }
 
-    let glob = TreeGlob {
-        root: agentd.dir.path().to_str().unwrap().into(),
-        pattern: "*".into(),
-        hidden: false,
-        limit: 0,
-    };
+    let glob =
+        TreeGlob { root: agentd.dir.path().to_str().unwrap().into(), pattern: "*".into(), hidden: false, limit: 0 };
     expect(client.tree().glob(glob).await, MessageType::CarrelFsRequest, agreed);
 
     // After every refusal the connection is as good as before.

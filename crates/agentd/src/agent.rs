@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::payload::{CarrelReady, Ready};
-use carrel_protocol::{Codec, Generation, IdRange};
+use carrel_protocol::{Generation, IdRange};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -144,22 +144,15 @@ impl Agent {
         for fd in [&incoming, &outgoing] {
             rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).map_err(system)?;
         }
-        self.connect(CHANNEL, incoming, outgoing, IdRange::WHOLE, Codec::Current).map_err(system)?;
+        self.connect(CHANNEL, incoming, outgoing, IdRange::WHOLE).map_err(system)?;
         // A host that has its configuration ready has written it already: it comes before the greeting.
         self.preloaded_bootstrap();
         self.greet(CHANNEL);
         Ok(())
     }
 
-    fn connect(
-        &mut self,
-        number: u16,
-        incoming: OwnedFd,
-        outgoing: OwnedFd,
-        ids: IdRange,
-        codec: Codec,
-    ) -> Result<(), Errno> {
-        let connection = Connection::new(incoming, outgoing, ids, codec, self.announced());
+    fn connect(&mut self, number: u16, incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange) -> Result<(), Errno> {
+        let connection = Connection::new(incoming, outgoing, ids, self.announced());
         self.io.poller.add(connection.incoming(), Token::Incoming(number))?;
         self.io.poller.add(connection.outgoing(), Token::Outgoing(number))?;
         self.io.connections.insert(number, connection);
@@ -209,7 +202,7 @@ impl Agent {
                 Some((number, ids, listener.codec))
             });
             let (Some((number, ids, codec)), Ok(outgoing)) = (free, client.try_clone()) else { continue };
-            if self.connect(number, client, outgoing, ids, codec).is_ok() {
+            if self.connect(number, client, outgoing, ids).is_ok() {
                 if let Some(connection) = self.io.connections.get_mut(&number) {
                     connection.push(codec.prologue(ids).into());
                 }
@@ -386,12 +379,17 @@ impl Agent {
                 Turn::Room => drop(self.parked.insert(key)),
                 Turn::Done => {
                     self.sessions.remove(&key);
-                    self.ended.push_back(key);
-                    if self.ended.len() > REMEMBERED {
-                        self.ended.pop_front();
-                    }
+                    self.remember(key);
                 }
             }
+        }
+    }
+
+    /// Notes that a session is over, so that what was under way to it is not taken for nonsense.
+    pub(crate) fn remember(&mut self, key: Key) {
+        self.ended.push_back(key);
+        if self.ended.len() > REMEMBERED {
+            self.ended.pop_front();
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use carrel_protocol::codec::Prefix;
 use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
-use carrel_protocol::{Codec, Frame, Generation, Header, IdRange};
+use carrel_protocol::{Frame, Generation, Header, IdRange};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
@@ -16,10 +16,15 @@ use crate::poll::retry;
 const OUTGOING_ROOM: usize = 512 * 1024;
 /// Requests are taken only while less than this waits to be sent: each may add an answer.
 const OUTGOING_LIMIT: usize = 1024 * 1024;
-/// How much is read at once while frames are small.
+/// How much room there is to read into while frames are small.
 const READ_SIZE: usize = 64 * 1024;
-/// How much is read at once while they are large.
+/// How much there is while they are large.
 const READ_SIZE_MAX: usize = 1024 * 1024;
+/// How much may wait in the kernel. A sender is woken when three quarters of it are empty: with the usual size the
+/// reader has nothing left to do by the time the sender runs.
+const SEND_BUFFER: usize = 1024 * 1024;
+/// Less room than this is not worth a call.
+const READ_LEAST: usize = 16 * 1024;
 
 /// One peer.
 #[derive(Debug)]
@@ -28,8 +33,6 @@ pub(crate) struct Connection {
     outgoing: OwnedFd,
     /// The ids it may use.
     pub(crate) ids: IdRange,
-    /// How its ids are divided among owners.
-    pub(crate) codec: Codec,
     /// The generation that is spoken: what was announced, or more once a host of ours said so.
     pub(crate) generation: Generation,
     /// The generation of its last message, for answers to what cannot be read.
@@ -104,12 +107,15 @@ impl From<Vec<u8>> for Chunk {
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, codec: Codec, announced: Generation) -> Self {
+    pub(crate) fn new(incoming: OwnedFd, outgoing: OwnedFd, ids: IdRange, announced: Generation) -> Self {
+        // A pipe refuses, and keeps the size it has; without the privilege it is what the system allows everyone.
+        if rustix::net::sockopt::set_socket_send_buffer_size_force(&outgoing, SEND_BUFFER).is_err() {
+            let _most = rustix::net::sockopt::set_socket_send_buffer_size(&outgoing, SEND_BUFFER);
+        }
         Self {
             incoming,
             outgoing,
             ids,
-            codec,
             generation: announced,
             peer: announced,
             readable: true,
@@ -210,15 +216,22 @@ impl Inbox {
     fn read(&mut self, from: &OwnedFd) -> Result<usize, Errno> {
         let arrived = self.bytes.len() - self.start;
         let missing = self.missing(arrived);
-        let size = missing.max(self.read_size.max(READ_SIZE));
-        if self.start > 0 {
-            self.bytes.drain(..self.start);
+        if arrived == 0 {
+            self.bytes.clear();
             self.start = 0;
         }
-        self.bytes.reserve(size);
+        // What has arrived is moved only when there is no room left behind it: moving costs as much as reading.
+        if self.bytes.capacity() - self.bytes.len() < missing.max(READ_LEAST) {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+            self.bytes.reserve(missing.max(self.read_size.max(READ_SIZE)));
+        }
+        let room = self.bytes.capacity() - self.bytes.len();
         let count = retry(|| rustix::io::read(from, spare_capacity(&mut self.bytes)))?;
-        // A buffer that was filled will be filled again.
-        self.read_size = if count >= size { (size * 2).min(READ_SIZE_MAX) } else { self.read_size };
+        // Room that was filled will be filled again.
+        if count == room {
+            self.read_size = (self.read_size.max(READ_SIZE) * 2).min(READ_SIZE_MAX);
+        }
         Ok(count)
     }
 
@@ -265,7 +278,7 @@ mod tests {
         )
         .unwrap();
         let outgoing = ours.try_clone().unwrap();
-        (theirs, Connection::new(ours, outgoing, IdRange::WHOLE, Codec::Current, Generation::PUBLISHED))
+        (theirs, Connection::new(ours, outgoing, IdRange::WHOLE, Generation::PUBLISHED))
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! to know it, and everything else goes on.
 
 use carrel_protocol::bulk::BulkRecord;
+use carrel_protocol::exec_flow::MAX_CONTROL_FRAME;
 use carrel_protocol::payload::{
     Bootstrap, CarrelHello, CarrelWelcome, ClientDisconnected, ClockSync, CoreErrorKind, InitResolved, Pong, Touched,
     WorkloadDisposition, WorkloadFailure, WorkloadFreeze, WorkloadThaw,
@@ -119,6 +120,9 @@ impl Agent {
             T::ExecRequest | T::FsRequest | T::TcpConnect | T::CarrelFsRequest => {
                 self.open(key, message_type, envelope)
             }
+            T::ExecResize | T::ExecSignal | T::ExecOutputAck if envelope.payload.len() > MAX_CONTROL_FRAME => {
+                Err(Refusal::payload(format!("more than {MAX_CONTROL_FRAME} bytes")))
+            }
             T::ExecStdin | T::ExecResize | T::ExecSignal | T::ExecOutputAck => {
                 self.follow_up(key, message_type, envelope)
             }
@@ -131,7 +135,7 @@ impl Agent {
             T::CarrelHello => self.hello(key, envelope.payload()?),
             T::Bootstrap => self.bootstrap(key, envelope),
             T::ClientDisconnected => self.client_disconnected(key, envelope),
-            T::ClockSync => self.clock_sync(envelope.payload()?),
+            T::ClockSync => self.clock_sync(key, envelope),
             // The host acted on the resolved user: there was nothing to wait for.
             T::InitAck => Ok(()),
             // An answer to an answer would never end.
@@ -184,24 +188,23 @@ impl Agent {
             MessageType::ExecRequest => {
                 let running = self.sessions.values().filter(|session| session.is_execution()).count();
                 let request = envelope.payload()?;
-                if let Some(exec) = exec::start(&mut self.io, key, envelope.generation, &request, running) {
-                    self.begin(key, Box::new(exec));
+                match exec::start(&mut self.io, key, envelope.generation, &request, running) {
+                    Some(exec) => self.begin(key, Box::new(exec)),
+                    None => self.remember(key),
                 }
             }
-            MessageType::FsRequest => {
-                if let Started::Session(session) = files::start(&mut self.io, key, envelope.payload()?)? {
-                    self.begin(key, session);
-                }
-            }
+            MessageType::FsRequest => match files::start(&mut self.io, key, envelope.payload()?)? {
+                Started::Session(session) => self.begin(key, session),
+                Started::Answered => self.remember(key),
+            },
             MessageType::TcpConnect => {
                 let tcp = tcp::Tcp::start(&mut self.io, key, &envelope.payload()?)?;
                 self.begin(key, Box::new(tcp));
             }
-            _ => {
-                if let Some(session) = tree::start(&mut self.io, key, envelope.payload()?) {
-                    self.begin(key, session);
-                }
-            }
+            _ => match tree::start(&mut self.io, key, envelope.payload()?) {
+                Some(session) => self.begin(key, session),
+                None => self.remember(key),
+            },
         }
         Ok(())
     }
@@ -271,7 +274,9 @@ impl Agent {
     }
 
     /// In a sandbox the clock is the host's own and cannot be set; only a machine of its own has one to set.
-    fn clock_sync(&mut self, sync: ClockSync) -> Result<(), Refusal> {
+    fn clock_sync(&mut self, key: Key, envelope: &Envelope<'_>) -> Result<(), Refusal> {
+        Self::on_channel(key)?;
+        let sync: ClockSync = envelope.payload()?;
         if self.io.defaults.init {
             let _set = sys::set_clock(sync.unix_time_nanos);
         }

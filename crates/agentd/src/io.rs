@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use carrel_protocol::codec::{self, Prefix};
 use carrel_protocol::payload::{CoreError, CoreErrorKind, ExecFailed, ExecFailureKind};
-use carrel_protocol::{Codec, Generation, MessageType, Payload};
+use carrel_protocol::{Codec, Generation, IdRange, MessageType, Payload};
 use rustix::io::Errno;
 
 use crate::connection::{Chunk, Connection};
@@ -57,8 +57,9 @@ impl Io {
 
     /// The client that an id belongs to. The upper half of the last range is the host's own, not a client's.
     pub(crate) fn owner(&self, key: Key) -> Owner {
-        let codec = self.connections.get(&key.connection).map_or(Codec::Current, |connection| connection.codec);
-        Owner { connection: key.connection, slot: codec.owner_of(key.id) }
+        // A client that is connected directly is the only one on its connection.
+        let direct = self.connections.get(&key.connection).is_some_and(|connection| connection.ids != IdRange::WHOLE);
+        Owner { connection: key.connection, slot: if direct { 0 } else { Codec::Current.owner_of(key.id) } }
     }
 
     /// Whether data may be produced for a connection. For one that is gone there is room: its sessions are ending.

@@ -18,6 +18,7 @@ mod poll;
 mod protect;
 mod session;
 mod signals;
+mod small;
 mod sys;
 mod tcp;
 mod tree;

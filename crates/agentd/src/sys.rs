@@ -137,13 +137,13 @@ pub(crate) fn set_filesystem_ids(uid: u32, gid: u32) -> Result<(), Errno> {
         libc::setfsuid(uid);
         (libc::setfsuid(u32::MAX), libc::setfsgid(u32::MAX))
     };
-    if now == (uid.cast_signed(), gid.cast_signed()) { Ok(()) } else { Err(Errno::PERM) }
+    if now == (uid as i32, gid as i32) { Ok(()) } else { Err(Errno::PERM) }
 }
 
 /// Sets the wall clock.
 pub(crate) fn set_clock(unix_nanos: u64) -> Result<(), Errno> {
     let seconds = i64::try_from(unix_nanos / 1_000_000_000).map_err(|_| Errno::INVAL)?;
-    let time = libc::timespec { tv_sec: seconds, tv_nsec: (unix_nanos % 1_000_000_000).cast_signed() };
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: i64::try_from(unix_nanos % 1_000_000_000).unwrap_or(0) };
     // SAFETY: `time` outlives the call.
     match unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } {
         0 => Ok(()),

@@ -1,7 +1,8 @@
 //! Users and groups, read from the image's own files: a static program has no name service.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+
+use crate::small;
 
 /// Who a command or a file operation runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +47,7 @@ struct Entry<'a> {
 impl Accounts {
     /// Reads the files; what is missing names nobody.
     pub(crate) fn read() -> Self {
-        Self::read_below(Path::new("/etc"))
-    }
-
-    fn read_below(etc: &Path) -> Self {
-        let text = |name| {
-            let bytes = std::fs::read(etc.join(name)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        Self { passwd: text("passwd"), group: text("group") }
+        Self { passwd: small::text("/etc/passwd"), group: small::text("/etc/group") }
     }
 
     /// Resolves `name`, `uid`, `name:group` or `uid:gid`. A number need not be in the files.
@@ -154,7 +147,7 @@ mod tests {
 
     #[test]
     fn an_image_without_accounts_knows_numbers_only() {
-        let none = Accounts::read_below(Path::new("/nonexistent"));
+        let none = Accounts::default();
         assert_eq!(none.resolve("0").unwrap().uid, 0);
         assert!(none.resolve("root").is_err());
     }

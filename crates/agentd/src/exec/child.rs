@@ -63,7 +63,7 @@ fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     sys::close_on_exec_above_standard();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     for (resource, limit) in &plan.rlimits {
-        step(Stage::Limits, rustix::process::setrlimit(*resource, limit.clone()))?;
+        step(Stage::Limits, rustix::process::setrlimit(*resource, *limit))?;
     }
     if plan.init {
         drop_capabilities(plan.restricted)?;

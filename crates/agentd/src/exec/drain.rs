@@ -2,7 +2,7 @@
 //!
 //! `exited` is sent when all pipes have reached their end. If something in the background holds one open, it is sent
 //! once everything the command itself had written is sent and then either [`QUIET`] has passed without output or
-//! [`LONGEST`] has passed in all. Time during which the peer takes nothing does not count: nothing is cut off.
+//! [`LONGEST`] has passed in all. What the command itself wrote is never cut off, however long the peer takes.
 
 use std::time::{Duration, Instant};
 

@@ -125,7 +125,7 @@ impl Exec {
         let report = self.report.as_mut()?;
         let mut bytes = Vec::with_capacity(8);
         match report.read(&mut bytes) {
-            Err(Errno::AGAIN) => return None,
+            Err(Errno::AGAIN) => None,
             // The end without a word: the descriptor closed as the program began.
             Ok(0) | Err(_) => {
                 self.report = None;

@@ -8,7 +8,8 @@ use crate::users::Accounts;
 
 /// While it lives, files are opened and made as another user. Dropped, the agent is itself again.
 pub(crate) struct Identity {
-    taken: bool,
+    /// The agent's own groups, while it has another's.
+    own: Option<Vec<Gid>>,
 }
 
 // === impl Identity ===
@@ -16,10 +17,11 @@ pub(crate) struct Identity {
 impl Identity {
     /// Takes on the identity of a user, or stays as it is for nobody.
     pub(crate) fn take(what: &'static str, user: Option<&str>) -> Result<Self, FileError> {
-        let Some(spec) = user else { return Ok(Self { taken: false }) };
+        let Some(spec) = user else { return Ok(Self { own: None }) };
         let user = Accounts::read().resolve(spec).map_err(|error| FileError::other(what, error.to_string()))?;
         let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
-        let identity = Self { taken: true };
+        let own = rustix::process::getgroups().map_err(|errno| FileError::new(what, errno))?;
+        let identity = Self { own: Some(own) };
         rustix::thread::set_thread_groups(&groups).map_err(|errno| FileError::new(what, errno))?;
         sys::set_filesystem_ids(user.uid, user.gid).map_err(|errno| FileError::new(what, errno))?;
         Ok(identity)
@@ -28,11 +30,11 @@ impl Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        if self.taken {
+        if let Some(own) = &self.own {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
             // The agent keeps the right to return to what it is: only the file-system identity was changed.
             let _returned = sys::set_filesystem_ids(uid, gid);
-            let _returned = rustix::thread::set_thread_groups(&[Gid::from_raw(gid)]);
+            let _returned = rustix::thread::set_thread_groups(own);
         }
     }
 }

@@ -83,6 +83,11 @@ impl Read {
         Turn::Wait
     }
 
+    fn is_at_end(&self) -> bool {
+        let size = rustix::fs::fstat(&self.file.fd).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
+        self.file.seekable && size.is_ok_and(|size| self.offset >= size && size > 0)
+    }
+
     fn finish(&mut self, io: &mut Io, key: Key) -> Turn {
         if let Some(flow) = &mut self.flow {
             let finish = flow.finish();
@@ -124,7 +129,8 @@ impl Session for Read {
         }
         let allowed = self.flow.as_ref().map_or(PIECE as usize, SendFlow::available);
         if allowed == 0 {
-            return Turn::Wait;
+            // A peer whose credit covers the file exactly need not grant more to learn that it ended.
+            return if self.is_at_end() { self.finish(io, key) } else { Turn::Wait };
         }
         let wanted = usize::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let mut chunk = Chunk::for_data(allowed.min(wanted));

@@ -21,7 +21,7 @@ use crate::io::Io;
 use crate::poll::{Channel, Readiness, Source};
 use crate::session::{Key, Refusal, Session, Turn};
 
-/// How long one address may take to answer.
+/// How long connecting may take, all addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest piece of a connection in one frame.
 const PIECE: usize = 64 * 1024;

@@ -4,10 +4,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::small;
+
 /// The addresses of a host, in the order in which to try them; none for a name that is not known here.
 pub(super) fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
-    let hosts = std::fs::read("/etc/hosts").unwrap_or_default();
-    addresses(host, &String::from_utf8_lossy(&hosts)).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+    addresses(host, &small::text("/etc/hosts")).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
 fn addresses(host: &str, hosts: &str) -> Vec<IpAddr> {

@@ -30,7 +30,7 @@ pub(super) struct Copy {
 /// A move under way: a rename, or a copy and a removal where a rename cannot be.
 pub(super) enum Move {
     Renamed,
-    Copying(Copy, String),
+    Copying(Box<Copy>, String),
     Removing(RemoveTree),
 }
 
@@ -184,7 +184,9 @@ impl Move {
         match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
             Ok(()) => Ok(Self::Renamed),
             // Another file system, or one that cannot promise not to replace.
-            Err(Errno::XDEV) => Copy::start(from, to, overwrite).map(|copy| Self::Copying(copy, from.to_owned())),
+            Err(Errno::XDEV) => {
+                Copy::start(from, to, overwrite).map(|copy| Self::Copying(Box::new(copy), from.to_owned()))
+            }
             Err(errno) => Err(FileError::new("move", errno)),
         }
     }

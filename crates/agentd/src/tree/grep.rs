@@ -13,6 +13,7 @@ use super::{BATCH, Step, Work};
 use crate::files::{FileError, join};
 use crate::io::Io;
 use crate::session::Key;
+use crate::small;
 
 /// How many bytes are searched at a turn.
 const BYTES: u64 = 1024 * 1024;
@@ -36,6 +37,15 @@ struct Open {
     path: String,
     lines: BufReader<File>,
     number: u64,
+    /// The rest of a line that was too long is being passed over.
+    skipping: bool,
+}
+
+/// What one reading yielded.
+struct Piece {
+    read: u64,
+    /// A line without its end, cut where it is too long; nothing for the rest of such a one.
+    line: Option<Vec<u8>>,
 }
 
 // === impl Grep ===
@@ -82,8 +92,9 @@ impl Grep {
         let Some(open) = &mut self.current else { return true };
         let mut searched = 0;
         while searched < BYTES && found.len() < BATCH {
-            let Some(line) = open.line() else { return true };
-            searched += line.len() as u64 + 1;
+            let Some(piece) = open.piece() else { return true };
+            searched += piece.read;
+            let Some(line) = piece.line else { continue };
             let text = String::from_utf8_lossy(&line);
             if self.expression.is_match(&text) {
                 let shown = text.chars().take(SHOWN).collect();
@@ -113,7 +124,7 @@ impl Work for Grep {
 
 impl Open {
     fn path(path: &str) -> Result<Option<Self>, FileError> {
-        let file = File::open(path).map_err(|error| FileError::io("grep", &error))?;
+        let file = small::open(path).map_err(|errno| FileError::new("grep", errno))?;
         Ok(Self::new(path.to_owned(), file))
     }
 
@@ -122,22 +133,24 @@ impl Open {
         let mut lines = BufReader::with_capacity(64 * 1024, file);
         let start = lines.fill_buf().ok()?;
         let binary = start.iter().take(8192).any(|byte| *byte == 0);
-        (!binary).then_some(Self { path, lines, number: 0 })
+        (!binary).then_some(Self { path, lines, number: 0, skipping: false })
     }
 
-    /// The next line without its end, cut where it is too long; `None` at the end or when reading fails.
-    fn line(&mut self) -> Option<Vec<u8>> {
+    /// The next piece of the file; `None` at its end or when reading fails.
+    fn piece(&mut self) -> Option<Piece> {
         let mut line = Vec::new();
-        self.lines.by_ref().take(LINE).read_until(b'\n', &mut line).ok().filter(|count| *count > 0)?;
+        let read = self.lines.by_ref().take(LINE).read_until(b'\n', &mut line).ok().filter(|count| *count > 0)? as u64;
+        let ended = line.last() == Some(&b'\n');
+        if std::mem::replace(&mut self.skipping, !ended && read == LINE) {
+            self.skipping = !ended;
+            return Some(Piece { read, line: None });
+        }
         self.number += 1;
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        } else {
-            self.lines.skip_until(b'\n').ok()?;
+        for end in [b'\n', b'\r'] {
+            if line.last() == Some(&end) {
+                line.pop();
+            }
         }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        Some(line)
+        Some(Piece { read, line: Some(line) })
     }
 }

@@ -83,21 +83,22 @@ impl Tree {
             let _identity = Identity::take("user", self.user.as_deref())?;
             self.work.step(io, key, &mut found)?
         };
-        if self.limit > 0 {
-            found.truncate(usize::try_from(self.limit - self.sent).unwrap_or(usize::MAX));
-        }
+        let room =
+            if self.limit == 0 { usize::MAX } else { usize::try_from(self.limit - self.sent).unwrap_or(usize::MAX) };
+        let cut = found.len() > room;
+        found.truncate(room);
         self.sent += found.len() as u64;
         while !found.is_empty() {
             let rest = found.split_off(found.len().min(BATCH));
             io.send_small(key, &CarrelFsMatches { matches: found });
             found = rest;
         }
-        let truncated = self.limit > 0 && self.sent >= self.limit;
         match step {
-            Step::More if !truncated => Ok(Turn::Again),
+            // One more than the limit is looked for, to know whether there was more.
+            Step::More if !cut => Ok(Turn::Again),
             Step::Wait => Ok(Turn::Wait),
             Step::More | Step::Done => {
-                let truncated = truncated && !matches!(step, Step::Done);
+                let truncated = cut;
                 let count = self.sent.max(self.work.count());
                 io.send_small(key, &CarrelFsDone { ok: true, count, truncated, ..CarrelFsDone::default() });
                 Ok(Turn::Done)

@@ -17,15 +17,27 @@ use crate::session::Key;
 
 /// How many directories one watch covers.
 const MOST: usize = 16_384;
-/// How many changes are told at a turn.
+/// How many changes are told in a frame, and about how many at a turn.
 const BATCH: usize = 128;
+/// How many entries are visited at a turn.
+const VISITS: usize = 256;
 
 /// A watch under way.
 pub(super) struct Watch {
     inotify: OwnedFd,
     paths: BTreeMap<i32, String>,
     recursive: bool,
+    /// Directories that are being walked through, to watch those below them.
+    walks: Vec<Discovery>,
     told: bool,
+}
+
+/// A walk below a directory that came to be watched.
+struct Discovery {
+    path: String,
+    walk: Walk,
+    /// Whether what is found is new, and so to be told.
+    new: bool,
 }
 
 struct Change {
@@ -46,10 +58,11 @@ impl Watch {
     pub(super) fn start(io: &mut Io, key: Key, watch: &TreeWatch) -> Result<Self, FileError> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map_err(failed)?;
         io.poller.add(&inotify, Token::Session(key, Channel::Main)).map_err(failed)?;
-        let mut started = Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, told: false };
+        let mut started =
+            Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), told: false };
         started.add(&watch.path).map_err(failed)?;
         if watch.recursive {
-            started.add_below(&watch.path, &mut Vec::new())?;
+            started.discover(&watch.path, false)?;
         }
         Ok(started)
     }
@@ -65,23 +78,35 @@ impl Watch {
         Ok(())
     }
 
-    /// Watches the directories below one, and tells of what is in them already when they are new themselves.
-    fn add_below(&mut self, path: &str, found: &mut Vec<TreeEvent>) -> Result<(), FileError> {
-        let mut walk = match Walk::new(path, true) {
-            Ok(walk) => walk,
+    /// Begins to watch the directories below one.
+    fn discover(&mut self, path: &str, new: bool) -> Result<(), FileError> {
+        match Walk::new(path, true) {
+            Ok(walk) => self.walks.push(Discovery { path: path.to_owned(), walk, new }),
             // A file, or gone again.
-            Err(Errno::NOTDIR | Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::ACCESS) => {}
             Err(errno) => return Err(failed(errno)),
-        };
-        while let Some(visited) = walk.next().map_err(failed)? {
-            let path = join(path, &visited.path);
+        }
+        Ok(())
+    }
+
+    /// Walks on for a while, telling of what is in new directories already.
+    fn walk(&mut self, events: &mut Vec<TreeEvent>) -> Result<(), FileError> {
+        for _ in 0..VISITS {
+            let Some(discovery) = self.walks.last_mut() else { return Ok(()) };
+            let Some(visited) = discovery.walk.next().map_err(failed)? else {
+                self.walks.pop();
+                continue;
+            };
+            let path = join(&discovery.path, &visited.path);
+            if discovery.new {
+                events.push(TreeEvent { kind: TreeEventKind::Created, path: path.clone(), to: None });
+            }
             if visited.kind == FileType::Directory {
                 match self.add(&path) {
                     Ok(()) | Err(Errno::NOENT | Errno::ACCESS) => {}
                     Err(errno) => return Err(failed(errno)),
                 }
             }
-            found.push(TreeEvent { kind: TreeEventKind::Created, path, to: None });
         }
         Ok(())
     }
@@ -117,13 +142,18 @@ impl Watch {
 
 impl Work for Watch {
     fn step(&mut self, io: &mut Io, key: Key, _: &mut Vec<TreeMatch>) -> Result<Step, FileError> {
+        let mut events = Vec::new();
+        if !self.walks.is_empty() {
+            self.walk(&mut events)?;
+            tell(io, key, events);
+            return Ok(Step::More);
+        }
         if !std::mem::replace(&mut self.told, true) {
             // Nothing yet, but from here on nothing is missed.
             io.send_small(key, &CarrelFsEvents { events: Vec::new() });
         }
         let changes = self.changes().map_err(failed)?;
         let more = changes.len() >= BATCH;
-        let mut events: Vec<TreeEvent> = Vec::new();
         let mut from: Option<(u32, usize)> = None;
         for change in changes {
             match (&change.kind, from.take()) {
@@ -140,13 +170,20 @@ impl Work for Watch {
                 }
             }
             if self.recursive && change.directory && change.arrived && self.add(&change.path).is_ok() {
-                self.add_below(&change.path, &mut events)?;
+                self.discover(&change.path, true)?;
             }
         }
-        if !events.is_empty() {
-            io.send_small(key, &CarrelFsEvents { events });
-        }
-        Ok(if more { Step::More } else { Step::Wait })
+        tell(io, key, events);
+        Ok(if more || !self.walks.is_empty() { Step::More } else { Step::Wait })
+    }
+}
+
+/// Sends events, as many to a frame as fit whatever their paths are.
+fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
+    while !events.is_empty() {
+        let rest = events.split_off(events.len().min(BATCH));
+        io.send_small(key, &CarrelFsEvents { events });
+        events = rest;
     }
 }
 

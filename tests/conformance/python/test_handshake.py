@@ -1,0 +1,101 @@
+"""The first bytes: what the published client reads before it may say anything."""
+
+import contextlib
+import os
+
+import microsandbox
+import pytest
+
+from clients.agent import connected
+from clients.release import CLIENT
+
+pytestmark = pytest.mark.release("agent_client")
+
+SLOT = 33_554_431
+SLOTS = 128
+
+
+async def test_ready_announces_the_generation_and_the_three_times(agentd):
+    async with connected(agentd) as agent:
+        ready = agent.ready
+    assert (ready.type, ready.generation) == ("core.ready", agentd.generation)
+    assert list(ready.payload)[:3] == ["boot_time_ns", "init_time_ns", "ready_time_ns"]
+    assert all(type(ready.payload[key]) is int and ready.payload[key] >= 0 for key in list(ready.payload)[:3])
+    assert isinstance(ready.payload["agent_version"], str) and ready.payload["agent_version"]
+
+
+async def test_ready_offers_nothing_that_a_published_client_would_then_insist_on(agentd):
+    async with connected(agentd) as agent:
+        offered = set(agent.ready.payload)
+    # Shared memory, leases and a second port belong to a relay; a client that sees them asks for them.
+    assert not offered & {"local_transport", "relay_lease", "bulk_transport", "exec_control"}
+
+
+async def test_limits_of_execution_are_announced_from_generation_10_on(agentd):
+    async with connected(agentd) as agent:
+        limits = agent.ready.payload.get("exec_limits")
+    if agentd.generation < 10:
+        assert limits is None
+    else:
+        names = ["max_executions", "input_limit", "output_limit", "stdin_chunk_size", "output_chunk_size"]
+        assert list(limits) == names and all(limits[name] > 0 for name in names)
+
+
+async def test_each_client_gets_the_lowest_free_range_of_ids(agentd):
+    async with connected(agentd) as first, connected(agentd) as second, connected(agentd) as third:
+        opened = [await agent.open("core.exec.request", {"cmd": "true"}) for agent in (first, second, third)]
+    assert [stream.id for stream in opened] == [1, SLOT + 1, 2 * SLOT + 1]
+
+
+async def test_ids_rise_by_one_within_a_connection(agentd):
+    async with connected(agentd) as agent:
+        opened = [await agent.open("core.exec.request", {"cmd": "true"}) for _ in range(3)]
+    assert [stream.id for stream in opened] == [1, 2, 3]
+
+
+async def test_a_connection_can_be_closed_and_made_again_many_times(agentd):
+    for _ in range(200):
+        async with connected(agentd) as agent:
+            await agent.answers()
+
+
+async def test_the_129th_client_is_turned_away_and_the_others_go_on(agentd):
+    async with contextlib.AsyncExitStack() as clients:
+        agents = [await clients.enter_async_context(connected(agentd)) for _ in range(SLOTS)]
+        with pytest.raises(microsandbox.MicrosandboxError):
+            await clients.enter_async_context(connected(agentd))
+        for agent in agents:
+            await agent.answers()
+
+
+@pytest.mark.release("socket_path")
+async def test_a_client_finds_the_agent_by_the_name_of_its_sandbox(agentd):
+    from microsandbox.agent import AgentClient
+
+    path = AgentClient.socket_path("conformance")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.symlink(agentd.socket, path)
+    try:
+        client = await AgentClient.connect_sandbox("conformance")
+        assert client.ready_bytes()
+        await client.close()
+    finally:
+        os.unlink(path)
+
+
+async def test_a_client_accepts_the_legacy_prologue_too(start_agentd):
+    agentd = start_agentd(1)
+    async with connected(agentd) as first, connected(agentd) as second:
+        assert (first.ready.generation, first.negotiated) == (1, 1)
+        opened = [await agent.open("core.exec.request", {"cmd": "true"}) for agent in (first, second)]
+        ends = [[message.type async for message in stream] for stream in opened]
+    # Sixteen wide slots instead of 128 narrow ones.
+    assert [stream.id for stream in opened] == [1, 268_435_456]
+    assert ends == [["core.exec.started", "core.exec.exited"]] * 2
+
+
+async def test_a_newer_stamp_than_the_agents_own_changes_nothing(start_agentd):
+    agentd = start_agentd(max(1, CLIENT.generation - 1))
+    async with connected(agentd) as agent:
+        # The client stamps its own generation, which this agent has never heard of.
+        await agent.answers()

@@ -1,0 +1,149 @@
+"""TCP connections that the agent makes: both halves, both ways of carrying data, and refusals."""
+
+import asyncio
+import contextlib
+import os
+import socket
+
+import pytest
+
+from clients.agent import connected
+from clients.tunnel import WINDOW, Tunnel
+
+pytestmark = [pytest.mark.release("agent_client"), pytest.mark.generation(lowest=4)]
+
+MIB = 1 << 20
+
+
+@contextlib.asynccontextmanager
+async def listener():
+    """A listener on a port of its own, and the connections that it accepted."""
+    accepted = asyncio.Queue()
+    server = await asyncio.start_server(lambda *pair: accepted.put_nowait(pair), "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], accepted
+
+
+@contextlib.asynccontextmanager
+async def pair(agentd, **options):
+    """A tunnel, and the connection at its far end."""
+    async with connected(agentd) as agent, listener() as (port, accepted):
+        tunnel = await Tunnel.open(agent, port, **options)
+        reader, writer = await accepted.get()
+        yield agent, tunnel, reader, writer
+        writer.close()
+
+
+async def test_data_goes_both_ways(agentd):
+    async with pair(agentd) as (_, tunnel, reader, writer):
+        await tunnel.send(b"question")
+        assert await reader.readexactly(8) == b"question"
+        writer.write(b"answer")
+        await tunnel.until(lambda: tunnel.received == b"answer")
+
+
+async def test_our_half_can_end_while_the_other_goes_on(agentd):
+    async with pair(agentd) as (_, tunnel, reader, writer):
+        await tunnel.send(b"all of it")
+        await tunnel.end()
+        assert await reader.read() == b"all of it"
+        assert not tunnel.ended
+        writer.write(b"after the end")
+        writer.write_eof()
+        assert await tunnel.finish() == b"after the end"
+
+
+async def test_the_other_half_can_end_while_ours_goes_on(agentd):
+    async with pair(agentd) as (_, tunnel, reader, writer):
+        writer.write(b"done here")
+        writer.write_eof()
+        await tunnel.until(lambda: tunnel.peer_ended)
+        assert tunnel.received == b"done here" and not tunnel.ended
+        await tunnel.send(b"still listening?")
+        await tunnel.end()
+        assert await reader.read() == b"still listening?"
+        assert await tunnel.finish() == b"done here"
+
+
+async def test_five_mebibytes_go_each_way_at_once(agentd):
+    upward, downward = os.urandom(5 * MIB), os.urandom(5 * MIB)
+    async with pair(agentd) as (agent, tunnel, reader, writer):
+
+        async def far_end():
+            async def speak():
+                writer.write(downward)
+                await writer.drain()
+                writer.write_eof()
+
+            received, _ = await asyncio.gather(reader.read(), speak())
+            return received
+
+        async def near_end():
+            await tunnel.send(upward)
+            await tunnel.end()
+
+        received, _ = await asyncio.gather(far_end(), near_end())
+        assert received == upward
+        assert await tunnel.finish() == downward
+        if agent.negotiated >= 8:
+            assert tunnel.credits > 0
+
+
+@pytest.mark.generation(lowest=8)
+async def test_without_an_offer_data_stays_inside_messages(agentd):
+    async with pair(agentd, bulk=False) as (_, tunnel, reader, writer):
+        await tunnel.send(b"plain")
+        await tunnel.end()
+        assert await reader.read() == b"plain"
+        writer.write(b"as before")
+        writer.write_eof()
+        assert await tunnel.finish() == b"as before"
+
+
+@pytest.mark.generation(lowest=8)
+async def test_a_far_end_that_says_too_much_waits_for_credit(agentd):
+    async with pair(agentd) as (agent, tunnel, _, writer):
+        writer.write(b"x" * (3 * WINDOW))
+        writer.write_eof()
+        # The tunnel asserts at each record that it was within the credit given so far.
+        await tunnel.until(lambda: tunnel.peer_ended)
+        await tunnel.end()
+        assert await tunnel.finish() == b"x" * (3 * WINDOW)
+        await agent.answers()
+
+
+async def test_an_empty_message_of_data_is_not_an_end(agentd):
+    async with pair(agentd, bulk=False) as (_, tunnel, reader, writer):
+        await tunnel.stream.send("core.tcp.data", {"data": b""})
+        await tunnel.send(b"more")
+        assert await reader.readexactly(4) == b"more"
+
+
+async def test_a_refused_connection_fails_with_its_reason(agentd):
+    # Bound and not listening: nobody else can take the port, and the kernel refuses whoever comes.
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        async with connected(agentd) as agent:
+            tunnel = await Tunnel.open(agent, closed.getsockname()[1])
+            assert tunnel.ended and tunnel.ended[0] == "core.tcp.failed"
+            assert "refused" in tunnel.ended[1]["error"].lower()
+            await agent.answers()
+
+
+async def test_closing_drops_the_connection_without_a_last_word(agentd):
+    async with pair(agentd) as (agent, tunnel, reader, _):
+        await tunnel.abort()
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await agent.answers()
+        assert tunnel.ended is None
+
+
+async def test_a_client_that_leaves_takes_its_connections_along(agentd):
+    async with listener() as (port, accepted):
+        async with connected(agentd) as agent:
+            await Tunnel.open(agent, port)
+            reader, writer = await accepted.get()
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
