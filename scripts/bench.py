@@ -29,17 +29,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def built(name: str, options: list[str]) -> Path:
-    """Builds one binary for release and says where it is."""
+def built(name: str, profile: str, options: list[str]) -> Path:
+    """Builds one binary as it is shipped and says where it is."""
     print(f"building {name}", file=sys.stderr)
-    made = artefacts.build(["--release", *options, "--bin", name])
+    made = artefacts.build(["--profile", profile, *options, "--bin", name])
     return next(artefact.executable for artefact in made if artefact.name == name)
 
 
 def measure(extra: list[str]) -> list[dict[str, object]]:
     """Runs the benchmark program, which prints its own table, and returns its numbers."""
-    agentd = built("carrel-agentd", ["-p", "carrel-agentd"])
-    bench = built("bench", ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml")])
+    agentd = built("carrel-agentd", "guest", ["-p", "carrel-agentd"])
+    bench = built("bench", "release", ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml")])
     with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
         numbers = Path(scratch) / "numbers.json"
         environment = {**os.environ, "CARREL_AGENTD": str(agentd)}

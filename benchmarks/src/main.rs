@@ -1,6 +1,9 @@
 //! Measures what `SPECIFICATION.md` promises, each number next to an anchor in the same run.
 
+mod agent;
 mod codec;
+mod exec;
+mod files;
 mod measure;
 mod report;
 
@@ -16,7 +19,7 @@ use crate::report::Benchmark;
 type Suite = fn(&Effort) -> Result<Vec<Benchmark>>;
 
 /// Every suite, in the order of the table; a new one is one line.
-const SUITES: &[(&str, Suite)] = &[("codec", codec::run)];
+const SUITES: &[(&str, Suite)] = &[("codec", codec::run), ("exec", exec::run), ("files", files::run)];
 
 const USAGE: &str = "\
 usage: bench [--record PATH] [--quick] [SUITE…]

@@ -37,6 +37,11 @@ impl Effort {
     /// For seeing that everything runs.
     pub(crate) const QUICK: Self = Self { rounds: 5, round: Duration::from_millis(2) };
 
+    /// Whether the numbers mean little.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.rounds <= Self::QUICK.rounds
+    }
+
     /// Measures `subject` and `anchor` in turn, each of which must leave nothing behind.
     pub(crate) fn compare(&self, mut subject: impl FnMut(), mut anchor: impl FnMut()) -> Comparison {
         let (subject_calls, anchor_calls) = (self.calibrate(&mut subject), self.calibrate(&mut anchor));

@@ -1,0 +1,50 @@
+//! The agent under measurement: a process of its own, reached by a client over its socket.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use carrel_agent_client::AgentClient;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A running agent and a client of it.
+pub(crate) struct Agent {
+    child: Child,
+    /// A directory for files, on the same file system for both sides of a comparison.
+    pub(crate) dir: TempDir,
+    /// What drives the client.
+    pub(crate) runtime: Runtime,
+    /// The client.
+    pub(crate) client: AgentClient,
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// Starts the agent that `CARREL_AGENTD` names.
+    pub(crate) fn start() -> Result<Self> {
+        let program = std::env::var_os("CARREL_AGENTD").context("CARREL_AGENTD names no agent; run ./bench")?;
+        let dir = tempfile::tempdir()?;
+        let socket = dir.path().join("agent.sock");
+        let mut child = Command::new(program).arg("--listen").arg(&socket).stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().context("the agent has no standard output")?;
+        BufReader::new(stdout).read_line(&mut String::new())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let client = runtime.block_on(AgentClient::connect(&socket))?;
+        Ok(Self { child, dir, runtime, client })
+    }
+
+    /// A path in its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _buried = self.child.wait();
+    }
+}
