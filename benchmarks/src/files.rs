@@ -28,13 +28,16 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
 
     let files = agent.client.files();
     let inside = agent.path("inside").to_string_lossy().into_owned();
+    // Each to a new file, as `cp` below: a file system may flush one that was emptied and filled again.
     let upload = || -> Result<()> {
+        let _none_is_fine = std::fs::remove_file(&inside);
         let moved = agent.runtime.block_on(files.upload_file(&inside, File::open(&original)?))?;
         ensure!(moved == (mebibytes * MEBIBYTE) as u64, "only {moved} bytes went in");
         Ok(())
     };
     let outside = agent.path("outside");
     let download = || -> Result<()> {
+        let _none_is_fine = std::fs::remove_file(&outside);
         let moved = agent.runtime.block_on(files.download_file(&inside, File::create(&outside)?))?;
         ensure!(moved == (mebibytes * MEBIBYTE) as u64, "only {moved} bytes came out");
         Ok(())

@@ -1,6 +1,6 @@
 //! An agent on a socket pair, a command in it, and a file through it.
 //!
-//! `CARREL_AGENTD` names the agent's program. The exit code is that of the command.
+//! `CARREL_AGENTD` names the agent's program. The arguments are the command, if there are any; the exit code is its own.
 
 use std::error::Error;
 use std::io::Write;
@@ -17,7 +17,7 @@ echo
 echo "  system   $(uname -srm)"
 echo "  user     $(id -un) ($(id -u))"
 echo "  parent   $(cat /proc/$PPID/comm) (process $PPID)"
-echo "  children $(ls /proc/*/stat 2>/dev/null | wc -l) processes in sight"
+echo "  others   $(ls -d /proc/[0-9]* | wc -l) processes in sight"
 echo
 for i in 1 2 3; do printf 'counting %s\n' "$i"; done
 echo "and a word on standard error" >&2
@@ -32,8 +32,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let connected = began.elapsed();
 
     let began = Instant::now();
-    let request = ExecRequest { cmd: "sh".into(), args: vec!["-c".into(), SCRIPT.into()], ..ExecRequest::default() };
-    let code = run(&client, request).await?;
+    let code = run(&client, request(std::env::args().skip(1))).await?;
     let ran = began.elapsed();
 
     let (wrote, read) = copy(&client).await?;
@@ -51,6 +50,14 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     client.close();
     agent.wait()?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// The command that was given, or a script that looks around.
+fn request(mut arguments: impl Iterator<Item = String>) -> ExecRequest {
+    match arguments.next() {
+        Some(cmd) => ExecRequest { cmd, args: arguments.collect(), ..ExecRequest::default() },
+        None => ExecRequest { cmd: "sh".into(), args: vec!["-c".into(), SCRIPT.into()], ..ExecRequest::default() },
+    }
 }
 
 /// Starts the agent with one end of a socket pair as its standard input and output, and returns the other.
