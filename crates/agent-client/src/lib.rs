@@ -27,6 +27,7 @@ mod link;
 mod options;
 mod outbox;
 mod path;
+mod pool;
 mod raw;
 mod reader;
 mod reply;

@@ -6,6 +6,7 @@ use carrel_protocol::frame::{Header, PREFIX_SIZE};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::error::ConnectionLost;
+use crate::pool::Pool;
 use crate::raw::RawFrame;
 
 /// How much is read at once. A frame that does not fit is read into memory of its own.
@@ -20,13 +21,16 @@ const SMALL: usize = 4 * 1024;
 pub(crate) struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
+    /// The last frame was large, so the next one probably is.
+    large: bool,
+    memory: Pool,
 }
 
 // === impl FrameReader ===
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(io: R) -> Self {
-        Self { io, buffer: BytesMut::new() }
+        Self { io, buffer: BytesMut::new(), large: false, memory: Pool::default() }
     }
 
     /// Returns the first bytes of the connection and leaves them to be read again, all but those consumed.
@@ -70,24 +74,27 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads the rest of a large frame straight to where it stays. Not one byte of the next frame is read with it.
     async fn large(&mut self, header: Header) -> Result<RawFrame, ConnectionLost> {
         let Header { body_len, id, flags } = header;
-        let mut body = BytesMut::with_capacity(body_len);
+        let mut body = self.memory.take(body_len);
         self.buffer.advance(PREFIX_SIZE);
         body.extend_from_slice(&self.buffer);
         self.buffer.clear();
+        self.large = true;
         while body.len() < body_len {
             let missing = body_len - body.len();
             if self.io.read_buf(&mut (&mut body).limit(missing)).await? == 0 {
                 return Err(ConnectionLost::Ended);
             }
         }
-        Ok(RawFrame { id, flags, body: body.freeze() })
+        Ok(RawFrame { id, flags, body: self.memory.lend(body) })
     }
 
     async fn fill(&mut self) -> Result<(), ConnectionLost> {
         if self.buffer.capacity() - self.buffer.len() < LEAST_READ {
             self.buffer.reserve(CHUNK);
         }
-        match self.io.read_buf(&mut self.buffer).await? {
+        // Of a large frame only what tells its size: the rest would have to be copied to where the frame is put.
+        let limit = if std::mem::take(&mut self.large) { SMALL } else { usize::MAX };
+        match self.io.read_buf(&mut (&mut self.buffer).limit(limit)).await? {
             0 => Err(ConnectionLost::Ended),
             _ => Ok(()),
         }
