@@ -147,6 +147,28 @@ fn what_a_command_leaves_behind_may_go_on_writing() {
 }
 
 #[test]
+fn a_terminal_that_nobody_holds_for_a_moment_is_still_listened_to() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let script = "tty=$(tty); exec <&- >&- 2>&-; sleep 0.1; exec >$tty; echo late";
+        let output = client.run(ExecRequest { tty: true, ..shell(script) }, "").await.unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "late\r\n");
+    });
+}
+
+#[test]
+fn a_large_environment_holds_up_nobody() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let env = (0..60_000).map(|number| format!("V{number}=")).collect();
+        let outcome = client.run(ExecRequest { env, ..shell("env | grep -c ^V") }, "").await;
+        assert!(matches!(&outcome, Ok(output) if output.stdout == b"60000\n"), "{outcome:?}");
+    });
+}
+
+#[test]
 fn dropping_a_command_ends_it_and_nobody_elses() {
     run(async {
         let agentd = Agentd::start();

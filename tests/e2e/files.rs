@@ -111,6 +111,61 @@ fn a_pipe_that_nobody_writes_to_stops_nobody() {
 }
 
 #[test]
+fn a_pipe_is_written_and_read_again_and_again() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let fifo = agentd.path("fifo");
+        assert_eq!(client.run(shell(&format!("mkfifo {fifo}")), "").await.unwrap().code, 0);
+        let file = client.files().open(&fifo, options(true, true)).await.unwrap();
+        for round in 0..3 {
+            let mut write = file.write(0).await.unwrap();
+            write.write(format!("round {round}")).await.unwrap();
+            write.finish().await.unwrap();
+            let mut read = file.read(0, Some(7)).await.unwrap();
+            assert_eq!(read.next().await.unwrap().unwrap(), format!("round {round}"));
+            assert!(read.next().await.unwrap().is_none());
+        }
+    });
+}
+
+#[test]
+fn the_agents_own_memory_is_not_a_file() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let own = format!("/proc/{}", agentd.pid());
+        std::os::unix::fs::symlink(format!("{own}/mem"), agentd.path("link")).unwrap();
+        for path in [format!("{own}/mem"), format!("{own}/maps"), "/proc/self/mem".into(), agentd.path("link")] {
+            let refused = client.files().open(&path, FsOpenOptions { read: true, ..FsOpenOptions::default() }).await;
+            assert_eq!(refused.unwrap_err().errno_name(), Some("EACCES"), "{path}");
+        }
+        assert!(client.files().read_to_end("/proc/meminfo").await.unwrap().starts_with(b"MemTotal"));
+        assert_eq!(std::fs::metadata(agentd.socket()).unwrap().mode() & 0o777, 0o600);
+    });
+}
+
+#[test]
+fn a_directory_of_long_names_is_read_to_its_end() {
+    run(async {
+        let agentd = Agentd::start();
+        let client = agentd.client().await;
+        let deep = format!("{}/{}", agentd.path("deep"), vec!["x".repeat(200); 8].join("/"));
+        let fill = format!("mkdir -p {deep} && cd {deep} && seq -f 'entry-%g' 3000 | xargs touch");
+        assert_eq!(client.run(shell(&fill), "").await.unwrap().code, 0);
+        let directory = client.files().open_dir(&deep).await.unwrap();
+        let mut seen = 0;
+        loop {
+            match directory.read(Some(8192)).await.unwrap().len() {
+                0 => break,
+                some => seen += some,
+            }
+        }
+        assert_eq!(seen, 3000);
+    });
+}
+
+#[test]
 fn a_handle_of_another_client_is_no_handle() {
     run(async {
         let agentd = Agentd::start();

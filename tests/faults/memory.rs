@@ -4,7 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use carrel_agent_client::Generation;
-use carrel_protocol::payload::{ExecExited, ExecStdout};
+use carrel_protocol::bulk::RecordLimit;
+use carrel_protocol::payload::{
+    BulkOffer, ExecExited, ExecStdin, ExecStdout, FsOp, FsOpenFile, FsOpenOptions, FsRange, FsRequest, FsResponse,
+    FsResult,
+};
 use carrel_protocol::{MessageType, Payload};
 use carrel_tests::{Agentd, MemoryCgroup, Peer, agentd_path, command, full, run_within};
 
@@ -90,6 +94,105 @@ fn large_files_pass_in_both_directions() {
             check.await.unwrap();
             assert_eq!(cgroup.out_of_memory_kills(), 0);
             drop((client, agentd));
+        }
+    });
+}
+
+#[test]
+fn many_small_things_are_no_more_than_a_few_large_ones() {
+    run_within(LONG, async {
+        let cgroup = MemoryCgroup::new("small", LIMIT);
+        let agentd = Agentd::launch(cgroup.command(&agentd_path()));
+        let mut peer = Peer::connect(&agentd.socket()).await;
+        let id = peer.first_id;
+        peer.send(7, id, &command("sleep", &["1000"])).await;
+        assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStarted);
+        let mut frames = Vec::new();
+        let stdin = carrel_tests::body(7, &ExecStdin { data: b"x"[..].into() });
+        for _ in 0..1000 {
+            carrel_protocol::codec::encode_raw(&mut frames, id, carrel_protocol::Flags::NONE, &stdin).unwrap();
+        }
+        for _ in 0..800 {
+            peer.send_bytes(&frames).await;
+        }
+        // More sessions than one client may have: the rest is refused, whatever each would hold.
+        let other = agentd.client().await;
+        let mut reader = Peer::connect(&agentd.socket()).await;
+        let first = reader.first_id;
+        let file = agentd.path("file");
+        std::fs::write(&file, "content").unwrap();
+        let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
+        reader.send(10, first, &FsRequest { op: FsOp::OpenFile(FsOpenFile { path: file, options }), bulk: None }).await;
+        let opened: FsResponse = reader.next_of(first).await.payload(|envelope| envelope.payload().unwrap());
+        let Some(FsResult::Handle(handle)) = opened.data else { panic!("{opened:?}") };
+        let range = FsRange { handle, offset: 0, len: None };
+        let read = FsRequest { op: FsOp::Read(range), bulk: Some(BulkOffer::new(RecordLimit::MAX, 0)) };
+        for number in 1..=600 {
+            reader.send(10, first + number, &read).await;
+        }
+        let mut answers = (0, 0);
+        for _ in 1..=600 {
+            match reader.next().await.unwrap().message_type() {
+                MessageType::BulkAccepted => answers.0 += 1,
+                MessageType::CoreError => answers.1 += 1,
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!(answers, (512, 88));
+        other.ping().await.unwrap();
+        assert_eq!(cgroup.out_of_memory_kills(), 0);
+        drop((other, agentd));
+    });
+}
+
+#[test]
+fn a_stalled_connection_goes_on_when_its_input_is_taken() {
+    run_within(LONG, async {
+        let agentd = Agentd::start();
+        let client = agentd.client_of(Generation::new(7)).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sink = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::io::copy(&mut socket, &mut tokio::io::sink()).await.unwrap()
+        });
+        let mut tcp = client.tcp("127.0.0.1", port).await.unwrap();
+        for _ in 0..512 {
+            tcp.write(vec![7u8; 64 * 1024]).await.unwrap();
+        }
+        tcp.shutdown().await.unwrap();
+        assert_eq!(sink.await.unwrap(), 32 << 20);
+    });
+}
+
+#[test]
+fn a_client_that_leaves_while_it_is_stalled_takes_its_command_with_it() {
+    run_within(LONG, async {
+        let agentd = Agentd::start();
+        let mut peer = Peer::connect(&agentd.socket()).await;
+        let id = peer.first_id;
+        peer.send(7, id, &command("sleep", &["1000"])).await;
+        assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStarted);
+        let pid = *carrel_tests::children_of(agentd.pid()).first().unwrap();
+        let stdin = ExecStdin { data: vec![0; 64 * 1024].into() };
+        let flood = async {
+            loop {
+                peer.send(7, id, &stdin).await;
+            }
+        };
+        let stalled = async {
+            let other = agentd.client().await;
+            for _ in 0..300 {
+                other.ping().await.unwrap();
+            }
+        };
+        tokio::select! {
+            () = stalled => {}
+            () = flood => {}
+        }
+        drop(peer);
+        while std::path::Path::new(&format!("/proc/{pid}")).exists() {
+            tokio::task::yield_now().await;
         }
     });
 }

@@ -29,6 +29,8 @@ const BACKLOG_LIMIT: usize = 1024 * 1024;
 const READS_AT_A_TURN: usize = 16;
 /// How long commands have to end before they are ended.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long nothing has to happen before the agent rests.
+const REST: Duration = Duration::from_secs(1);
 /// How many ended sessions are remembered, so that what was under way to them is not taken for nonsense.
 const REMEMBERED: usize = 256;
 
@@ -64,6 +66,8 @@ pub(crate) struct Agent {
     max_generation: Generation,
     born: u64,
     stopping: Option<Instant>,
+    /// When to rest, unless something happens before.
+    rest: Option<Instant>,
 }
 
 /// Serves until the sandbox ends.
@@ -73,17 +77,16 @@ pub fn serve(options: &Options) -> Result<(), ServeError> {
     sys::block_signals().map_err(system("block signals"))?;
     let signals = sys::signal_descriptor().map_err(system("signalfd"))?;
     protect::settle();
-    // What the agent creates has exactly the mode that was asked for.
-    rustix::process::umask(Mode::empty());
-
+    // A socket is for its owner alone: whoever may connect has the rights of the agent.
+    rustix::process::umask(Mode::from_raw_mode(0o177));
     let io = Io::new(Defaults::new(protect::is_init())).map_err(|errno| ServeError::System("epoll", errno.into()))?;
     let mut agent = Agent::new(io, signals, options.max_generation, born);
     match &options.listen {
         Some(path) => agent.listen(path)?,
         None => agent.open_channel()?,
     }
-    // Starting touched most of the program, serving touches little: what only the start needed is given back.
-    sys::forget_program_pages();
+    // From here on, what the agent creates has exactly the mode that was asked for.
+    rustix::process::umask(Mode::empty());
     agent.run().map_err(|errno| ServeError::System("epoll_wait", errno.into()))
 }
 
@@ -110,6 +113,7 @@ impl Agent {
             max_generation,
             born,
             stopping: None,
+            rest: Some(Instant::now() + REST),
         }
     }
 
@@ -195,7 +199,7 @@ impl Agent {
     }
 
     fn accept(&mut self) {
-        while let Some(client) = self.listener.as_ref().and_then(Listener::accept) {
+        while let Some(client) = self.listener.as_mut().and_then(Listener::accept) {
             // One client too many is closed without a word, as every published relay does.
             let free = self.listener.as_ref().and_then(|listener| {
                 let (number, ids) = listener.free_range(|number| self.io.connections.contains_key(&number))?;
@@ -218,10 +222,10 @@ impl Agent {
             if self.is_over() {
                 break;
             }
-            let until = if self.is_busy() { Some(Instant::now()) } else { self.next_deadline() };
-            for readiness in self.io.poller.wait(until)? {
-                self.ready(readiness);
-            }
+            let until = if self.is_busy() { Some(Instant::now()) } else { self.next_deadline().or(self.rest) };
+            let events = self.io.poller.wait(until)?;
+            self.note_rest(events.is_empty());
+            events.into_iter().for_each(|readiness| self.ready(readiness));
             self.fire_timers();
             let numbers: Vec<_> = self.io.connections.keys().copied().collect();
             numbers.into_iter().for_each(|number| self.pump(number));
@@ -231,6 +235,17 @@ impl Agent {
         Ok(())
     }
 
+    /// After a while in which nothing happened, what only work needs is given back, once; then the sleep has no end.
+    fn note_rest(&mut self, nothing: bool) {
+        let now = Instant::now();
+        if !nothing {
+            self.rest = Some(now + REST);
+        } else if self.rest.is_some_and(|rest| rest <= now) {
+            self.rest = None;
+            sys::forget_program_pages();
+        }
+    }
+
     fn ready(&mut self, readiness: Readiness) {
         match readiness.token {
             Token::Listener => self.accept(),
@@ -238,6 +253,7 @@ impl Agent {
             Token::Incoming(number) => {
                 if let Some(connection) = self.io.connections.get_mut(&number) {
                     connection.readable |= readiness.readable;
+                    connection.hung_up |= readiness.hung_up;
                 }
             }
             Token::Outgoing(number) => {
@@ -251,7 +267,7 @@ impl Agent {
                     self.wake(key);
                 }
             }
-            Token::Leftover(number) => self.io.leftovers.discard(number),
+            Token::Leftover(number) => self.io.leftovers.discard(&self.io.poller, number),
         }
     }
 
@@ -273,6 +289,7 @@ impl Agent {
 
     fn fire_timers(&mut self) {
         let now = Instant::now();
+        self.io.leftovers.wake(&self.io.poller, now);
         while let Some((_, key)) = self.io.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.io.timers.pop_first();
             self.wake(key);
@@ -281,28 +298,34 @@ impl Agent {
 
     fn next_deadline(&self) -> Option<Instant> {
         let timer = self.io.timers.first().map(|(at, _)| *at);
-        [timer, self.stopping].into_iter().flatten().min()
+        [timer, self.io.leftovers.deadline(), self.stopping].into_iter().flatten().min()
     }
 
     /// Whether there is work that waits for nothing.
     fn is_busy(&self) -> bool {
-        !self.queue.is_empty()
-            || self.io.connections.iter().any(|(number, connection)| connection.readable && self.may_take(*number))
+        let waits = |(number, connection): (&u16, &Connection)| {
+            (connection.readable || connection.holds_frame()) && self.may_take(*number)
+        };
+        !self.queue.is_empty() || self.io.connections.iter().any(waits)
     }
 
     /// Whether frames may be taken from a connection.
     fn may_take(&self, number: u16) -> bool {
-        !self.stalled.contains_key(&number) && self.io.connections.get(&number).is_some_and(Connection::takes_requests)
+        let holds_too_much = |key: &Key| self.sessions.get(key).is_some_and(|s| s.backlog() > BACKLOG_LIMIT / 2);
+        !self.stalled.get(&number).is_some_and(holds_too_much)
+            && self.io.connections.get(&number).is_some_and(Connection::takes_requests)
     }
 
     /// Takes frames from a connection, for a while.
     fn pump(&mut self, number: u16) {
-        if let Some(key) = self.stalled.get(&number) {
-            if self.sessions.get(key).is_some_and(|session| session.backlog() > BACKLOG_LIMIT / 2) {
-                return;
+        if !self.may_take(number) {
+            // Whoever is gone will never send what would free it.
+            if self.io.connections.get(&number).is_some_and(|connection| connection.hung_up) {
+                self.disconnect(number);
             }
-            self.stalled.remove(&number);
+            return;
         }
+        self.stalled.remove(&number);
         for _ in 0..READS_AT_A_TURN {
             if self.take_frames(number) == Verdict::Close {
                 return self.disconnect(number);
@@ -343,7 +366,7 @@ impl Agent {
             };
             inbox.advance(length);
             let key = Key { connection: number, id };
-            if self.sessions.get(&key).is_some_and(|session| session.backlog() > BACKLOG_LIMIT) {
+            if self.holds_too_much(key) {
                 self.stalled.insert(number, key);
             }
         }
@@ -351,6 +374,23 @@ impl Agent {
             connection.put_inbox(inbox);
         }
         verdict
+    }
+
+    /// Whether a session, or all of its connection together, hold more input than they may.
+    fn holds_too_much(&self, key: Key) -> bool {
+        let backlog = self.sessions.get(&key).map_or(0, |session| session.backlog());
+        let all = || {
+            let of_connection = Key { id: 0, ..key }..=Key { id: u32::MAX, ..key };
+            self.sessions.range(of_connection).map(|(_, session)| session.backlog()).sum::<usize>()
+        };
+        backlog > BACKLOG_LIMIT || (backlog > BACKLOG_LIMIT / 2 && all() > 4 * BACKLOG_LIMIT)
+    }
+
+    /// How many sessions the owner of an id has under way.
+    pub(crate) fn under_way(&self, key: Key) -> usize {
+        let owner = self.io.owner(key);
+        let of_connection = Key { id: 0, ..key }..=Key { id: u32::MAX, ..key };
+        self.sessions.range(of_connection).filter(|(other, _)| self.io.owner(**other) == owner).count()
     }
 
     /// Adds a session.
@@ -378,6 +418,7 @@ impl Agent {
                 Turn::Wait => {}
                 Turn::Room => drop(self.parked.insert(key)),
                 Turn::Done => {
+                    session.release(&self.io);
                     self.sessions.remove(&key);
                     self.remember(key);
                 }
@@ -422,6 +463,7 @@ impl Agent {
         let mut behind = kept.split_off(&key(ids.end()));
         for session in kept.values_mut() {
             session.withdraw(&mut self.io);
+            session.release(&self.io);
         }
         self.sessions.append(&mut behind);
         self.io.handles.withdraw(number, ids);

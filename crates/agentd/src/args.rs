@@ -60,7 +60,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, UsageE
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--listen") => {
-                options.listen = Some(args.next().ok_or(UsageError::NoValue("--listen"))?.into());
+                let path = args.next().filter(|path| !path.is_empty()).ok_or(UsageError::NoValue("--listen"))?;
+                options.listen = Some(path.into());
             }
             Some("--max-generation") => {
                 let value = args.next().ok_or(UsageError::NoValue("--max-generation"))?;

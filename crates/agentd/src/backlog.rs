@@ -6,6 +6,9 @@ use rustix::io::Errno;
 
 use crate::poll::Source;
 
+/// Up to this size, pieces are put together.
+const PIECE: usize = 16 * 1024;
+
 /// Bytes in order, waiting for a descriptor to take them, and perhaps an end behind them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
@@ -19,9 +22,14 @@ pub(crate) struct Backlog {
 
 impl Backlog {
     pub(crate) fn push(&mut self, bytes: Vec<u8>) {
-        if !bytes.is_empty() && !self.ended {
-            self.bytes += bytes.len();
-            self.queue.push_back(bytes);
+        if bytes.is_empty() || self.ended {
+            return;
+        }
+        self.bytes += bytes.len();
+        match self.queue.back_mut() {
+            // Many small pieces become few large ones: what is counted is what is held.
+            Some(last) if last.len() + bytes.len() <= PIECE => last.extend_from_slice(&bytes),
+            _ => self.queue.push_back(bytes),
         }
     }
 

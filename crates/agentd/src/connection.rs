@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     pub(crate) writable: bool,
     /// The peer will send no more.
     pub(crate) ended: bool,
+    /// The peer is gone.
+    pub(crate) hung_up: bool,
     inbox: Inbox,
     outbox: VecDeque<Chunk>,
     outgoing_bytes: usize,
@@ -121,6 +123,7 @@ impl Connection {
             readable: true,
             writable: true,
             ended: false,
+            hung_up: false,
             inbox: Inbox::default(),
             outbox: VecDeque::new(),
             outgoing_bytes: 0,
@@ -197,6 +200,11 @@ impl Connection {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a whole frame, or what can never become one, has arrived and waits to be taken.
+    pub(crate) fn holds_frame(&self) -> bool {
+        !matches!(self.inbox.next(), Ok(None))
     }
 
     /// Takes the inbox out, so that its frames can be borrowed while the agent works on them.

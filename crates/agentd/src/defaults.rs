@@ -1,5 +1,6 @@
 //! What holds for every command of the sandbox that says nothing else, and how `core.bootstrap` changes it.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -100,9 +101,11 @@ impl Defaults {
         self.user = bootstrap.user;
         self.cwd = bootstrap.default_cwd;
         self.restricted = bootstrap.security_profile == SecurityProfile::Restricted;
-        for variable in bootstrap.default_env {
-            set(&mut self.env, OsStr::new(&variable.key), OsStr::new(&variable.value));
+        let mut env = Environment::from(&self.env);
+        for variable in &bootstrap.default_env {
+            env.set(OsStr::new(&variable.key), OsStr::new(&variable.value));
         }
+        self.env = env.variables;
         self.configured = true;
         Ok(user)
     }
@@ -116,28 +119,47 @@ impl Defaults {
 
     /// The environment of a command: the defaults, the home of its user, then its own; the last of a name wins.
     pub(crate) fn environment(&self, own: &[String], user: Option<&User>, tty: bool) -> Vec<(OsString, OsString)> {
-        let mut env = self.env.clone();
+        let mut env = Environment::from(&self.env);
         if let Some(user) = user {
             // A user without an account has no home; that of another would be worse than none.
-            set(&mut env, OsStr::new("HOME"), OsStr::new(user.home.as_deref().unwrap_or("/")));
+            env.set(OsStr::new("HOME"), OsStr::new(user.home.as_deref().unwrap_or("/")));
         }
-        if tty && !env.iter().any(|(key, _)| key == "TERM") {
-            env.push(("TERM".into(), "xterm".into()));
+        if tty && !env.places.contains_key(OsStr::new("TERM")) {
+            env.set(OsStr::new("TERM"), OsStr::new("xterm"));
         }
         for entry in own {
             // An entry without a value names nothing.
             if let Some((key, value)) = entry.split_once('=') {
-                set(&mut env, OsStr::from_bytes(key.as_bytes()), OsStr::from_bytes(value.as_bytes()));
+                env.set(OsStr::from_bytes(key.as_bytes()), OsStr::from_bytes(value.as_bytes()));
             }
         }
-        env
+        env.variables
     }
 }
 
-fn set(env: &mut Vec<(OsString, OsString)>, key: &OsStr, value: &OsStr) {
-    match env.iter_mut().find(|(existing, _)| existing == key) {
-        Some((_, existing)) => value.clone_into(existing),
-        None => env.push((key.to_owned(), value.to_owned())),
+/// Variables in the order in which they were first set.
+struct Environment {
+    variables: Vec<(OsString, OsString)>,
+    places: BTreeMap<OsString, usize>,
+}
+
+impl From<&Vec<(OsString, OsString)>> for Environment {
+    fn from(variables: &Vec<(OsString, OsString)>) -> Self {
+        let places = variables.iter().enumerate().map(|(place, (key, _))| (key.clone(), place)).collect();
+        Self { variables: variables.clone(), places }
+    }
+}
+
+impl Environment {
+    /// Sets a variable; a later value takes the place of an earlier one.
+    fn set(&mut self, key: &OsStr, value: &OsStr) {
+        match self.places.get(key).and_then(|place| self.variables.get_mut(*place)) {
+            Some((_, existing)) => value.clone_into(existing),
+            None => {
+                self.places.insert(key.to_owned(), self.variables.len());
+                self.variables.push((key.to_owned(), value.to_owned()));
+            }
+        }
     }
 }
 

@@ -18,6 +18,9 @@ use crate::io::core_error;
 use crate::session::{Key, Refusal};
 use crate::{exec, files, sys, tcp, tree};
 
+/// How many sessions one client may have under way.
+const MOST_SESSIONS: usize = 512;
+
 /// What becomes of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -180,6 +183,13 @@ impl Agent {
         }
         if self.is_stopping() {
             return Err(Refusal::session("the sandbox is shutting down"));
+        }
+        // No range holds these two, so nobody could withdraw what they own.
+        if key.id == 0 || key.id == u32::MAX {
+            return Err(Refusal::session("no session has this id"));
+        }
+        if self.under_way(key) >= MOST_SESSIONS {
+            return Err(Refusal::session(format!("{MOST_SESSIONS} sessions are under way")));
         }
         self.io.activity += 1;
         // An id that is used again is a new session; what comes for it is not late.

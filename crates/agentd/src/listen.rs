@@ -15,6 +15,8 @@ pub(crate) struct Listener {
     path: PathBuf,
     /// How ids are divided among clients.
     pub(crate) codec: Codec,
+    /// Given up when there are no descriptors left, so that a client can be turned away instead of left waiting.
+    spare: Option<OwnedFd>,
 }
 
 // === impl Listener ===
@@ -35,12 +37,24 @@ impl Listener {
         rustix::net::listen(&fd, 128)?;
         // A runtime of the first generation announces itself in the legacy form.
         let codec = if announced <= Generation::LEGACY { Codec::LegacyV1 } else { Codec::Current };
-        Ok(Self { fd, path: path.to_owned(), codec })
+        let spare = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
+        Ok(Self { fd, path: path.to_owned(), codec, spare })
     }
 
     /// The next client that waits, if one does.
-    pub(crate) fn accept(&self) -> Option<OwnedFd> {
-        rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
+    pub(crate) fn accept(&mut self) -> Option<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        loop {
+            match rustix::net::accept_with(&self.fd, flags) {
+                Ok(client) => return Some(client),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
+                    drop(rustix::net::accept_with(&self.fd, flags));
+                    self.spare = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).ok();
+                }
+                Err(_) => return None,
+            }
+        }
     }
 
     /// The lowest range that nobody uses.

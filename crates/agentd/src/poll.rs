@@ -53,6 +53,8 @@ pub(crate) struct Readiness {
     pub(crate) token: Token,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
+    /// Both directions are over.
+    pub(crate) hung_up: bool,
 }
 
 /// The epoll instance.
@@ -80,6 +82,17 @@ impl Poller {
     /// Watches a descriptor that is already watched under another name, from now on for as long as it is readable.
     pub(crate) fn hand_over(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN)
+    }
+
+    /// Stops watching a descriptor whose file stays open under another number: only the last one to close would end it.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        let _not_watched = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Lets a descriptor rest, or watches it again.
+    pub(crate) fn rest(&self, fd: impl AsFd, token: Token, resting: bool) {
+        let flags = if resting { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+        let _watched = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags);
     }
 
     /// Watches a descriptor for a session. It starts as ready: the first try finds out.
@@ -111,6 +124,7 @@ impl Poller {
                     token: Token::unpack(event.data.u64())?,
                     readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended),
                     writable: flags.intersects(epoll::EventFlags::OUT | ended),
+                    hung_up: flags.intersects(ended),
                 })
             })
             .collect())

@@ -72,6 +72,9 @@ pub(crate) trait Session {
         false
     }
 
+    /// Is over: what outlives it is no longer watched on its behalf.
+    fn release(&mut self, _io: &Io) {}
+
     /// Ends it, because its owner is gone. Nothing is sent.
     fn withdraw(&mut self, _io: &mut Io) {}
 }

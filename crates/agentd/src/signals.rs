@@ -23,11 +23,18 @@ pub(crate) fn take(descriptor: &OwnedFd, init: bool) -> Asked {
     while let Some(arrived) = sys::next_signal(descriptor) {
         match arrived.signal {
             libc::SIGCHLD => asked.reap = true,
-            libc::SIGTERM | libc::SIGINT if !init || arrived.sender == 0 => asked.stop = true,
+            libc::SIGTERM | libc::SIGINT if !init || is_from_outside(&arrived) => asked.stop = true,
             _ => {}
         }
     }
     asked
+}
+
+/// Whether a signal came from outside the pid namespace. Nobody else can send one with these codes and without a sender:
+/// a queued signal, whose every field its sender writes, has another code.
+fn is_from_outside(arrived: &sys::Arrived) -> bool {
+    const SI_KERNEL: i32 = 0x80;
+    arrived.sender == 0 && matches!(arrived.code, libc::SI_USER | SI_KERNEL)
 }
 
 /// Buries every child that has ended, our own and orphans, and returns how each ended.

@@ -20,8 +20,11 @@ pub(crate) enum Fork {
 pub(crate) struct Arrived {
     /// Its number.
     pub(crate) signal: i32,
-    /// Who sent it, as seen from this pid namespace; 0 when from outside of it.
+    /// Who sent it, as seen from this pid namespace; 0 when from outside of it. Only the kernel's word counts: a sender
+    /// may write anything here when it queues a signal instead of sending one.
     pub(crate) sender: u32,
+    /// How it came to be.
+    pub(crate) code: i32,
 }
 
 /// Forks. The agent has one thread, so the child may go on as it likes.
@@ -84,7 +87,7 @@ pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
         if usize::try_from(read) != Ok(size) {
             return None;
         }
-        Some(Arrived { signal: i32::try_from(info.ssi_signo).ok()?, sender: info.ssi_pid })
+        Some(Arrived { signal: i32::try_from(info.ssi_signo).ok()?, sender: info.ssi_pid, code: info.ssi_code })
     }
 }
 

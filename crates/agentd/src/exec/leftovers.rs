@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -13,11 +14,17 @@ use crate::poll::{Poller, Token, retry};
 /// How many are kept; beyond it, the oldest is closed.
 const MOST: usize = 256;
 
+/// How long a pipe that was full rests.
+const REST: Duration = Duration::from_millis(20);
+
 /// The pipes.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     pipes: BTreeMap<u32, OwnedFd>,
     next: u32,
+    /// Pipes that are written faster than they are read, and when they are read again.
+    resting: Vec<u32>,
+    rested: Option<Instant>,
 }
 
 // === impl Leftovers ===
@@ -33,13 +40,35 @@ impl Leftovers {
         }
     }
 
-    /// Reads and drops some of what a pipe holds; one that holds more is reported again.
-    pub(crate) fn discard(&mut self, number: u32) {
+    /// Reads and drops some of what a pipe holds. One that was full rests a while: what nobody reads need not be fast.
+    pub(crate) fn discard(&mut self, poller: &Poller, number: u32) {
         let Some(pipe) = self.pipes.get(&number) else { return };
         let mut buffer = [0; 16 * 1024];
         match retry(|| rustix::io::read(pipe, &mut buffer)) {
+            Ok(count) if count == buffer.len() => {
+                poller.rest(pipe, Token::Leftover(number), true);
+                self.resting.push(number);
+                self.rested.get_or_insert_with(|| Instant::now() + REST);
+            }
             Ok(1..) | Err(Errno::AGAIN) => {}
             Ok(0) | Err(_) => drop(self.pipes.remove(&number)),
+        }
+    }
+
+    /// When to wake those that rest.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.rested
+    }
+
+    /// Wakes those that rest, when it is time.
+    pub(crate) fn wake(&mut self, poller: &Poller, now: Instant) {
+        if self.rested.is_some_and(|at| at <= now) {
+            self.rested = None;
+            for number in std::mem::take(&mut self.resting) {
+                if let Some(pipe) = self.pipes.get(&number) {
+                    poller.rest(pipe, Token::Leftover(number), false);
+                }
+            }
         }
     }
 }

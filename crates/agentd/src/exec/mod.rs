@@ -85,11 +85,10 @@ fn fail(io: &mut Io, key: Key, error: &SpawnError) {
 impl Exec {
     fn start(io: &mut Io, key: Key, peer: Generation, request: &ExecRequest) -> Result<Self, SpawnError> {
         let spawned = spawn::spawn(request, &io.defaults)?;
-        io.processes.insert(spawned.pid.as_raw_nonzero().get(), key);
         let watch = |fd: OwnedFd, channel| {
             io.poller.source(fd, key, channel).map_err(|errno| {
                 // Without its descriptors the command is of no use to anyone.
-                let _ended = sys::signal_group(spawned.pid, libc::SIGKILL);
+                let _ended = sys::signal_process(spawned.pid, libc::SIGKILL);
                 SpawnError::new(Stage::Pipe, errno, &request.cmd)
             })
         };
@@ -97,6 +96,7 @@ impl Exec {
         let stdin = watch(spawned.stdin, Channel::Input)?;
         let stdout = watch(spawned.stdout, Channel::Main)?;
         let stderr = spawned.stderr.map(|stderr| watch(stderr, Channel::Error)).transpose()?;
+        io.processes.insert(spawned.pid.as_raw_nonzero().get(), key);
         let flow = peer >= Generation::EXEC_FLOW && io.generation(key) >= Generation::EXEC_FLOW;
         Ok(Self {
             pid: spawned.pid,

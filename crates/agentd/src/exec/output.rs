@@ -17,6 +17,8 @@ const CHUNK: usize = 64 * 1024;
 pub(super) struct Output {
     streams: [Option<Stream>; 2],
     tty: bool,
+    /// The command ended.
+    settled: bool,
     /// Which stream is asked first: they take turns.
     first: usize,
 }
@@ -43,7 +45,7 @@ impl Output {
     pub(super) fn new(stdout: Source, stderr: Option<Source>, tty: bool) -> Self {
         let stream = |source, message_type| Stream { source, message_type, owed: 0 };
         let stderr = stderr.map(|source| stream(source, MessageType::ExecStderr));
-        Self { streams: [Some(stream(stdout, MessageType::ExecStdout)), stderr], tty, first: 0 }
+        Self { streams: [Some(stream(stdout, MessageType::ExecStdout)), stderr], tty, settled: false, first: 0 }
     }
 
     pub(super) fn ready(&mut self, channel: Channel, readiness: Readiness) {
@@ -62,7 +64,9 @@ impl Output {
             let mut chunk = Chunk::for_data(limit.min(CHUNK));
             match stream.source.read(chunk.buffer()) {
                 Err(Errno::AGAIN) => {}
-                // A terminal whose last user is gone reports an error where a pipe ends.
+                // A terminal that nobody has open reports an error where a pipe ends; while the command lives, it may be
+                // opened again.
+                Err(Errno::IO) if self.tty && !self.settled => stream.source.readable = false,
                 Ok(0) | Err(_) => *slot = None,
                 Ok(count) => {
                     stream.owed = stream.owed.saturating_sub(count as u64);
@@ -77,8 +81,10 @@ impl Output {
 
     /// The command ended: what its pipes hold now is its own.
     pub(super) fn settle(&mut self) {
+        self.settled = true;
         for stream in self.streams.iter_mut().flatten() {
             stream.owed = sys::bytes_waiting(&stream.source.fd);
+            stream.source.readable = true;
         }
     }
 

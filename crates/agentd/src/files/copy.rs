@@ -44,7 +44,8 @@ impl CopyFile {
             _ => return Err(failed(Errno::INVAL)),
         }
         let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
-        let target = rustix::fs::open(to, flags | OFlags::WRONLY | OFlags::CREATE, mode).map_err(failed)?;
+        let target =
+            rustix::fs::open(to, flags | OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW, mode).map_err(failed)?;
         let there = rustix::fs::fstat(&target).map_err(failed)?;
         // Emptied only now: a file copied onto itself would be lost.
         if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) {

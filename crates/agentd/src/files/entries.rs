@@ -6,8 +6,12 @@ use rustix::io::Errno;
 
 /// How many entries of an open directory one answer holds when the peer does not say.
 pub(crate) const DEFAULT_LIMIT: u32 = 128;
-/// How many it holds at most: an answer has to fit into a frame, however long the names are.
+/// How many it holds at most.
 pub(crate) const MOST: u32 = 8192;
+/// How many bytes of it are filled: an answer has to fit into a frame, however long the names are.
+const FILLED: usize = 2 * 1024 * 1024;
+/// What an entry takes besides its path.
+const OVERHEAD: usize = 160;
 
 /// Describes a file.
 pub(crate) fn entry(path: String, stat: &Stat) -> FsEntry {
@@ -30,18 +34,23 @@ pub(crate) fn entry(path: String, stat: &Stat) -> FsEntry {
     }
 }
 
-/// The next entries of a directory, at most `limit`, each as it is itself and not what it points to.
+/// The next entries of a directory, at most `limit` and as many as fit into a frame, each as it is itself and not what it points to.
 pub(crate) fn next(directory: &mut Dir, path: &str, limit: usize) -> Result<Vec<FsEntry>, Errno> {
     let mut entries = Vec::new();
     let fd = directory.fd()?.try_clone_to_owned().map_err(|error| crate::errno::of(&error))?;
-    while entries.len() < limit {
+    let mut filled = 0;
+    while entries.len() < limit && filled < FILLED {
         let Some(found) = directory.read().transpose()? else { break };
         let name = found.file_name();
         if name == c"." || name == c".." {
             continue;
         }
         match rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => entries.push(entry(join(path, &name.to_string_lossy()), &stat)),
+            Ok(stat) => {
+                let path = join(path, &name.to_string_lossy());
+                filled += path.len() + OVERHEAD;
+                entries.push(entry(path, &stat));
+            }
             // Gone since it was listed.
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),

@@ -48,6 +48,8 @@ pub(crate) struct OpenFile {
     pub(crate) path: String,
     /// Whether it has offsets: a pipe, a terminal or a device is read and written as it comes.
     pub(crate) seekable: bool,
+    /// Its handle was closed: a read that is under way ends.
+    pub(crate) closed: std::cell::Cell<bool>,
 }
 
 /// An open directory. Its descriptor keeps the place.
@@ -100,7 +102,9 @@ impl Handles {
     }
 
     pub(crate) fn close(&mut self, owner: Owner, handle: u64) -> Result<(), FileError> {
-        self.get("close", owner, handle)?;
+        if let Opened::File(file) = self.get("close", owner, handle)? {
+            file.closed.set(true);
+        }
         self.open.remove(&handle);
         Ok(())
     }
@@ -117,7 +121,7 @@ mod tests {
 
     fn opened() -> Opened {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
-        Opened::File(Rc::new(OpenFile { fd, path: "/dev/null".into(), seekable: false }))
+        Opened::File(Rc::new(OpenFile { fd, path: "/dev/null".into(), seekable: false, closed: false.into() }))
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The operations that are done at once.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -87,7 +88,12 @@ fn real_path(path: &str) -> Result<String, FileError> {
 
 fn list(path: &str) -> Result<Vec<carrel_protocol::payload::FsEntry>, FileError> {
     let (mut directory, path) = open_directory("list", path)?;
-    entries::next(&mut directory, &path, carrel_protocol::cbor::MAX_LIST).map_err(failed("list"))
+    let found = entries::next(&mut directory, &path, carrel_protocol::cbor::MAX_LIST).map_err(failed("list"))?;
+    if entries::next(&mut directory, &path, 1).map_err(failed("list"))?.is_empty() {
+        Ok(found)
+    } else {
+        Err(FileError::other("list", "too many entries for one answer: open the directory and read it in parts"))
+    }
 }
 
 /// Opens a directory and makes its path absolute, so that its entries' paths are.
@@ -132,8 +138,25 @@ fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
     let stat = rustix::fs::fstat(&fd).map_err(failed("open"))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Err(FileError::new("open", Errno::ISDIR)),
-        kind => Ok(OpenFile { fd, path: open.path.clone(), seekable: kind == FileType::RegularFile }),
+        _ if is_own_process(&fd) => Err(FileError::new("open", Errno::ACCESS)),
+        kind => {
+            let seekable = kind == FileType::RegularFile;
+            Ok(OpenFile { fd, path: open.path.clone(), seekable, closed: false.into() })
+        }
     }
+}
+
+/// Whether this is a file of the agent's own process in `/proc`: its memory is not for its peers, by whatever link.
+fn is_own_process(fd: &OwnedFd) -> bool {
+    const PROC_SUPER_MAGIC: i64 = 0x9fa0;
+    let in_proc = rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == PROC_SUPER_MAGIC);
+    if !in_proc {
+        return false;
+    }
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let own = format!("/proc/{}/", rustix::process::getpid().as_raw_nonzero());
+    // Where it cannot be told, it is taken for the worst.
+    std::fs::read_link(link).map_or(true, |path| path.to_string_lossy().starts_with(&own))
 }
 
 fn open_flags(options: &FsOpenOptions) -> Option<OFlags> {

@@ -116,7 +116,17 @@ impl Session for Read {
         }
     }
 
+    fn release(&mut self, io: &Io) {
+        if let Some(watched) = &self.watched {
+            io.poller.remove(watched);
+        }
+    }
+
     fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
+        if self.file.closed.get() {
+            respond(io, key, Err(FileError::new("read", Errno::BADF)));
+            return Turn::Done;
+        }
         if let Some(message) = self.cancelled.take() {
             respond(io, key, Err(FileError::other("read", format!("cancelled: {message}"))));
             return Turn::Done;

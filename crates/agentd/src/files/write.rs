@@ -18,6 +18,9 @@ use crate::session::{Key, Refusal, Session, Turn};
 /// What the host may send ahead: most of it waits in the kernel, since a file takes what arrives at once.
 const WINDOW: u64 = 4 * 1024 * 1024;
 
+/// The same for what may not take it at once.
+const SLOW_WINDOW: u64 = 512 * 1024;
+
 /// A write under way.
 pub(super) struct Write {
     file: Rc<OpenFile>,
@@ -48,6 +51,8 @@ impl Write {
             let source = io.poller.source(fd, key, Channel::Input).map_err(|errno| FileError::new("write", errno))?;
             Some((source, Backlog::default()))
         };
+        // A pipe or a device takes its time: what it has not taken is held here.
+        let window = if file.seekable { WINDOW } else { SLOW_WINDOW };
         let flow = bulk.map(|(offer, limit)| {
             let limit = RecordLimit::new(PIECE).unwrap_or(limit).min(limit);
             io.send_small(
@@ -57,16 +62,20 @@ impl Write {
                     flows: BulkFlow::HostToGuest.mask(),
                     format: offer.format,
                     max_record_payload: limit.get(),
-                    host_to_guest_credit_limit: WINDOW,
+                    host_to_guest_credit_limit: window,
                     guest_to_host_credit_limit: offer.guest_to_host_credit_limit,
                 },
             );
-            ReceiveFlow::new(BulkKind::File, BulkFlow::HostToGuest, limit, WINDOW)
+            ReceiveFlow::new(BulkKind::File, BulkFlow::HostToGuest, limit, window)
         });
         Ok(Self { file, offset: range.offset, written: 0, declared: range.len, flow, slow, ended: false, failed: None })
     }
 
     fn write(&mut self, io: &mut Io, key: Key, data: &[u8]) {
+        // What comes behind a failure or a cancellation is not part of the file any more.
+        if self.failed.is_some() {
+            return;
+        }
         match &mut self.slow {
             Some((_, backlog)) => backlog.push(data.to_vec()),
             None => {
@@ -179,6 +188,12 @@ impl Session for Write {
             return Turn::Done;
         }
         Turn::Wait
+    }
+
+    fn release(&mut self, io: &Io) {
+        if let Some((source, _)) = &self.slow {
+            io.poller.remove(&source.fd);
+        }
     }
 
     fn backlog(&self) -> usize {

@@ -13,7 +13,7 @@ use carrel_protocol::payload::{
 };
 use carrel_protocol::{Envelope, Generation, MessageType};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::backlog::Backlog;
 use crate::connection::Chunk;
@@ -168,6 +168,19 @@ impl Tcp {
         Ok(())
     }
 
+    /// The destination has sent everything.
+    fn ended(&mut self, io: &mut Io, key: Key) -> Turn {
+        self.received_all = true;
+        match &mut self.flows {
+            Some((flow, _)) => {
+                let finish = flow.finish();
+                io.send_small(key, &finish);
+            }
+            None => io.send_small(key, &TcpEof {}),
+        }
+        Turn::Again
+    }
+
     /// Sends one piece of what the destination sent.
     fn produce(&mut self, io: &mut Io, key: Key) -> Result<Turn, Errno> {
         let allowed = self.flows.as_ref().map_or(PIECE, |(flow, _)| flow.available().min(PIECE));
@@ -175,23 +188,15 @@ impl Tcp {
             return Ok(Turn::Wait);
         };
         if allowed == 0 {
-            return Ok(Turn::Wait);
+            // Without credit nothing can be sent, but the end can be told.
+            let end = rustix::net::recv(&socket.fd, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            return Ok(if matches!(end, Ok((0, _))) { self.ended(io, key) } else { Turn::Wait });
         }
         let mut chunk = Chunk::for_data(allowed);
         match socket.read(chunk.buffer()) {
             Err(Errno::AGAIN) => Ok(Turn::Wait),
             Err(errno) => Err(errno),
-            Ok(0) => {
-                self.received_all = true;
-                match &mut self.flows {
-                    Some((flow, _)) => {
-                        let finish = flow.finish();
-                        io.send_small(key, &finish);
-                    }
-                    None => io.send_small(key, &TcpEof {}),
-                }
-                Ok(Turn::Again)
-            }
+            Ok(0) => Ok(self.ended(io, key)),
             Ok(count) => {
                 match &mut self.flows {
                     // What is available was asked for, so it can be taken.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use carrel_protocol::payload::TreeMatch;
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, RenameFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::walk::{Visited, Walk};
@@ -158,15 +158,18 @@ impl Work for Copy {
 
 /// Gives a copy the owner, mode and times of its original, as far as that is permitted.
 fn adopt(path: &str, stat: &Stat) {
+    // By a descriptor: somebody may have put a link in its place since it was made.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(copy) = rustix::fs::open(path, flags, Mode::empty()) else { return };
     let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    let _kept = rustix::fs::chownat(CWD, path, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW);
-    let _kept = rustix::fs::chmod(path, Mode::from_raw_mode(stat.st_mode & 0o7777));
+    let _kept = rustix::fs::fchown(&copy, Some(owner.0), Some(owner.1));
+    let _kept = rustix::fs::fchmod(&copy, Mode::from_raw_mode(stat.st_mode & 0o7777));
     let time = |tv_sec, nanos| Timespec { tv_sec, tv_nsec: i64::try_from(nanos).unwrap_or(0) };
     let times = Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
     };
-    let _kept = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
+    let _kept = rustix::fs::futimens(&copy, &times);
 }
 
 /// Whether `to` lies in the directory `from`.

@@ -1,8 +1,9 @@
 //! Finding entries by name.
 
 use carrel_protocol::payload::{TreeGlob, TreeMatch};
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 
+use super::grep::EXPRESSION;
 use super::walk::Walk;
 use super::{Step, Work};
 use crate::files::{FileError, join};
@@ -53,7 +54,7 @@ impl Pattern {
     pub(super) fn new(pattern: &str) -> Result<Self, FileError> {
         let refused = || FileError::other("glob", format!("{pattern:?} is not a pattern"));
         let expression = translate(pattern).ok_or_else(refused)?;
-        Regex::new(&expression).map(Self).map_err(|_| refused())
+        RegexBuilder::new(&expression).size_limit(EXPRESSION).build().map(Self).map_err(|_| refused())
     }
 
     pub(super) fn matches(&self, path: &str) -> bool {

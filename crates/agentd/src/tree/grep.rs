@@ -20,7 +20,9 @@ const BYTES: u64 = 1024 * 1024;
 /// How many entries are visited at a turn.
 const VISITS: usize = 128;
 /// How much of a line is searched: what is longer was not written by a person.
-const LINE: u64 = 64 * 1024;
+const LINE: u64 = 16 * 1024;
+/// How large an expression may be: its size times the length of a line is what one search costs.
+pub(super) const EXPRESSION: usize = 32 * 1024;
 /// How much of a line is shown.
 const SHOWN: usize = 2000;
 
@@ -55,6 +57,7 @@ impl Grep {
         let pattern = if grep.literal { regex_lite::escape(&grep.pattern) } else { grep.pattern.clone() };
         let expression = RegexBuilder::new(&pattern)
             .case_insensitive(grep.ignore_case)
+            .size_limit(EXPRESSION)
             .build()
             .map_err(|error| FileError::other("grep", error.to_string()))?;
         let files = grep.glob.as_deref().map(Pattern::new).transpose()?;

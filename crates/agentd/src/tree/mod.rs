@@ -15,7 +15,7 @@ use crate::poll::{Channel, Readiness};
 use crate::session::{Key, Refusal, Session, Turn};
 
 /// How many found things one frame holds at most.
-const BATCH: usize = 64;
+const BATCH: usize = 32;
 
 /// Work on a tree, a bounded piece at a time.
 trait Work {

@@ -17,8 +17,10 @@ use crate::session::Key;
 
 /// How many directories one watch covers.
 const MOST: usize = 16_384;
-/// How many changes are told in a frame, and about how many at a turn.
+/// About how many changes are told at a turn.
 const BATCH: usize = 128;
+/// How many in a frame: a path may be as long as the walk is deep.
+const IN_A_FRAME: usize = 24;
 /// How many entries are visited at a turn.
 const VISITS: usize = 256;
 
@@ -181,7 +183,7 @@ impl Work for Watch {
 /// Sends events, as many to a frame as fit whatever their paths are.
 fn tell(io: &mut Io, key: Key, mut events: Vec<TreeEvent>) {
     while !events.is_empty() {
-        let rest = events.split_off(events.len().min(BATCH));
+        let rest = events.split_off(events.len().min(IN_A_FRAME));
         io.send_small(key, &CarrelFsEvents { events });
         events = rest;
     }
