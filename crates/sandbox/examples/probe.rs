@@ -1,0 +1,144 @@
+//! Tries to leave a sandbox, one way after the other, and prints for each what the kernel said: `name ok` or
+//! `name ERRNO`. Run outside, where nothing stands in the way, every line is `ok`. Nothing it does has an effect.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Error, Result};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+
+type Attempt = (&'static str, fn() -> Result<()>);
+
+const ATTEMPTS: &[Attempt] = &[
+    ("unshare_user", || check(unsafe { libc::unshare(libc::CLONE_NEWUSER) }.into())),
+    ("unshare_mounts", || check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())),
+    ("unshare_net", || check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into())),
+    ("setns", setns),
+    ("mount", mount),
+    ("fsopen", || call(libc::SYS_fsopen, &[pointer(c"tmpfs"), 0])),
+    ("open_tree", || call(libc::SYS_open_tree, &[as_arg(libc::AT_FDCWD), pointer(c"/"), 1])),
+    ("chroot_escape_by_handle", || {
+        call(libc::SYS_open_by_handle_at, &[as_arg(libc::AT_FDCWD), 0, 0]).or_else(only(libc::EFAULT))
+    }),
+    ("keyring", || call(libc::SYS_keyctl, &[0, as_arg(-3), 1])),
+    ("add_key", || call(libc::SYS_add_key, &[pointer(c"user"), pointer(c"probe"), pointer(c"x"), 1, as_arg(-3)])),
+    ("bpf", || call(libc::SYS_bpf, &[0, 0, 0]).or_else(only(libc::EINVAL))),
+    ("userfaultfd", || call(libc::SYS_userfaultfd, &[1])),
+    ("io_uring", || call(libc::SYS_io_uring_setup, &[1, 0]).or_else(only(libc::EFAULT))),
+    ("perf_events", || call(libc::SYS_perf_event_open, &[0, 0, 0, 0, 0]).or_else(only(libc::EFAULT))),
+    ("load_module", || call(libc::SYS_init_module, &[pointer(c"x"), 1, pointer(c"")]).or_else(only(libc::ENOEXEC))),
+    ("set_clock", || call(libc::SYS_clock_settime, &[99, 0]).or_else(only(libc::EINVAL))),
+    ("raw_socket", || socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
+    ("packet_socket", || socket(libc::AF_PACKET, libc::SOCK_RAW, 0)),
+    ("device_node", device_node),
+    ("proc_sys", || open_to_write("/proc/sys/kernel/core_pattern")),
+    ("sysrq", || open_to_write("/proc/sysrq-trigger")),
+    ("kernel_log", || File::open("/dev/kmsg").map(drop)),
+    ("host_root", || std::fs::metadata(std::env::var("PROBE_FILE").unwrap_or_default()).map(drop)),
+    ("host_process", || {
+        std::fs::metadata(format!("/proc/{}", std::env::var("PROBE_PID").unwrap_or_default())).map(drop)
+    }),
+    ("abstract_socket", abstract_socket),
+    ("host_port", host_port),
+];
+
+fn main() {
+    for (name, attempt) in ATTEMPTS {
+        // Each in a process of its own: one that succeeds changes what the next would find.
+        // SAFETY: this program has one thread.
+        match unsafe { libc::fork() } {
+            0 => {
+                let outcome = attempt();
+                match outcome {
+                    Ok(()) => println!("{name} ok"),
+                    Err(error) => println!("{name} {}", error.raw_os_error().unwrap_or(0)),
+                }
+                std::process::exit(0);
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for the child just made.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                if status != 0 {
+                    println!("{name} killed");
+                }
+            }
+        }
+    }
+}
+
+fn check(outcome: libc::c_long) -> Result<()> {
+    if outcome < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}
+
+fn call(number: libc::c_long, args: &[u64]) -> Result<()> {
+    let arg = |index: usize| args.get(index).copied().unwrap_or(0);
+    // SAFETY: every pointer that is passed is null or a terminated string; the calls refuse the rest.
+    check(unsafe { libc::syscall(number, arg(0), arg(1), arg(2), arg(3), arg(4), arg(5)) })
+}
+
+/// An error that only a call that was let through can give.
+fn only(errno: i32) -> impl Fn(Error) -> Result<()> {
+    move |error| if error.raw_os_error() == Some(errno) { Ok(()) } else { Err(error) }
+}
+
+fn pointer(text: &std::ffi::CStr) -> u64 {
+    text.as_ptr() as u64
+}
+
+fn as_arg(number: i32) -> u64 {
+    i64::from(number) as u64
+}
+
+fn socket(family: i32, kind: i32, protocol: i32) -> Result<()> {
+    // SAFETY: has no preconditions.
+    check(unsafe { libc::socket(family, kind, protocol) }.into())
+}
+
+fn open_to_write(path: &str) -> Result<()> {
+    File::options().write(true).open(path).map(drop)
+}
+
+fn setns() -> Result<()> {
+    let namespace = File::open("/proc/self/ns/uts")?;
+    // SAFETY: has no preconditions.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), 0) }.into())
+}
+
+fn mount() -> Result<()> {
+    // In mounts of its own where that is possible, so that outside it has no effect.
+    // SAFETY: all strings are terminated.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS);
+        libc::mount(
+            std::ptr::null(),
+            c"/".as_ptr(),
+            std::ptr::null(),
+            libc::MS_PRIVATE | libc::MS_REC,
+            std::ptr::null(),
+        );
+        check(libc::mount(c"none".as_ptr(), c"/tmp".as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null()).into())
+    }
+}
+
+fn device_node() -> Result<()> {
+    let path = CString::new(format!("/tmp/probe-{}", std::process::id()))?;
+    // SAFETY: the path is terminated. A harmless device that every host has.
+    let made = check(unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o600, libc::makedev(1, 5)) }.into());
+    let opened = made.and_then(|()| File::open(path.to_str().unwrap_or_default()).map(drop));
+    // SAFETY: the path is terminated.
+    unsafe { libc::unlink(path.as_ptr()) };
+    opened
+}
+
+fn abstract_socket() -> Result<()> {
+    let name = std::env::var("PROBE_ABSTRACT").unwrap_or_default();
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    std::os::unix::net::UnixStream::connect_addr(&address).map(drop)
+}
+
+fn host_port() -> Result<()> {
+    let port = std::env::var("PROBE_PORT").ok().and_then(|port| port.parse::<u16>().ok()).unwrap_or(0);
+    std::net::TcpStream::connect(("127.0.0.1", port)).map(drop)
+}

@@ -1,0 +1,97 @@
+//! A directory of a hierarchy, held by its handle: every file is opened relative to it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// A directory and the words for it: the path is for messages only.
+#[derive(Debug)]
+pub(super) struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+// === impl Directory ===
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> Result<Self, Errno> {
+        let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of a file or directory in it, for messages.
+    pub(super) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(super) fn open_child(&self, name: &str) -> Result<Self, Errno> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+        Ok(Self { fd, path: self.join(name) })
+    }
+
+    pub(super) fn make_child(&self, name: &str) -> Result<(), Errno> {
+        rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755))?;
+        #[cfg(test)]
+        super::fake::fill(self, name);
+        Ok(())
+    }
+
+    pub(super) fn remove_child(&self, name: &str) -> Result<(), Errno> {
+        #[cfg(test)]
+        super::fake::empty(self, name);
+        rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+    }
+
+    pub(super) fn open_file(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat(&self.fd, file, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    pub(super) fn read(&self, file: &str) -> Result<String, Errno> {
+        let mut file = File::from(self.open_file(file, OFlags::RDONLY)?);
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::ILSEQ))?;
+        Ok(text)
+    }
+
+    /// Writes a value in one call: the kernel takes each call as a whole value.
+    pub(super) fn write(&self, file: &str, value: &str) -> Result<(), Errno> {
+        let fd = self.open_file(file, OFlags::WRONLY | OFlags::TRUNC)?;
+        match rustix::io::retry_on_intr(|| rustix::io::write(&fd, value.as_bytes()))? {
+            written if written == value.len() => Ok(()),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    pub(super) fn has(&self, file: &str) -> bool {
+        rustix::fs::accessat(&self.fd, file, Access::EXISTS, AtFlags::empty()).is_ok()
+    }
+
+    /// The names of the directories in it.
+    pub(super) fn children(&self) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            if let (FileType::Directory, Ok(name)) = (entry.file_type(), entry.file_name().to_str()) {
+                if !name.starts_with('.') {
+                    names.push(name.to_owned());
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

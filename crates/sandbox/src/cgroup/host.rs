@@ -1,0 +1,297 @@
+//! Where this host keeps each controller, and what it therefore cannot enforce.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags};
+
+use super::directory::Directory;
+use super::error::CgroupError;
+use super::limits::Limits;
+use super::missing::{Missing, Unenforceable};
+use super::mounts::{self, Mount};
+
+/// The part of a control group that a limit or an operation needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// Limits and counts memory, and counts what died for want of it.
+    Memory,
+    /// Limits and counts processes.
+    Pids,
+    /// Limits processor time.
+    Cpu,
+    /// Counts processor time.
+    Accounting,
+    /// Stops and continues all processes at once.
+    Freezer,
+}
+
+/// Where a controller is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the v1 hierarchy mounted there.
+    V1(PathBuf),
+    /// In the v2 hierarchy mounted there.
+    V2(PathBuf),
+    /// Nowhere that we may use.
+    Missing(Missing),
+}
+
+/// What to do about a limit that this host cannot enforce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Refuse it.
+    #[default]
+    Refuse,
+    /// Go on without it: the caller said so.
+    AllowUnenforced,
+}
+
+/// The control groups of this host.
+///
+/// On a hybrid host, limits are where v1 has their controllers, and everything that v2 does without a controller is
+/// left to v2: it kills a whole group at once, and tells when a group is frozen or empty, where v1 has to be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    memory: Place,
+    pids: Place,
+    cpu: Place,
+    accounting: Place,
+    freezer: Place,
+}
+
+/// One hierarchy: where it is mounted, and of which version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hierarchy {
+    pub(super) mount: PathBuf,
+    pub(super) unified: bool,
+}
+
+/// Whether a mount can be used, beyond what its options say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// It can.
+    Usable,
+    /// This user may not write there.
+    Denied,
+    /// Another mount hides it.
+    Hidden,
+}
+
+/// What the files at the top of a v2 mount say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unified {
+    /// `cgroup.controllers`: what can be enabled for children.
+    pub(super) controllers: String,
+    /// `cgroup.subtree_control`: what is enabled for children.
+    pub(super) enabled: String,
+    /// Whether it is the top of the whole hierarchy, which alone may have both processes and controlled children.
+    pub(super) top: bool,
+    /// Whether processes sit directly in it.
+    pub(super) occupied: bool,
+}
+
+const ALL: [Controller; 5] =
+    [Controller::Memory, Controller::Pids, Controller::Cpu, Controller::Accounting, Controller::Freezer];
+
+// === impl Controller ===
+
+impl Controller {
+    /// Its name in the kernel's v1 lists.
+    pub(super) fn v1_name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Cpu => "cpu",
+            Self::Accounting => "cpuacct",
+            Self::Freezer => "freezer",
+        }
+    }
+
+    /// Its name in v2's lists; what every v2 group does has none.
+    pub(super) fn v2_name(self) -> Option<&'static str> {
+        match self {
+            Self::Memory | Self::Pids | Self::Cpu => Some(self.v1_name()),
+            Self::Accounting | Self::Freezer => None,
+        }
+    }
+}
+
+// === impl Host ===
+
+impl Host {
+    /// Looks at this host.
+    pub fn detect() -> Result<Self, CgroupError> {
+        let text = |file: &str| -> Result<String, CgroupError> {
+            let bytes = std::fs::read(file).map_err(|error| CgroupError::detect(file, &error))?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        // A kernel without control groups has no such file, and that is an answer.
+        let cgroups = text("/proc/cgroups").unwrap_or_default();
+        Ok(Self::describe(&text("/proc/self/mountinfo")?, &cgroups))
+    }
+
+    /// Looks at the mounts of `mountinfo` only, in the words of `/proc/self/mountinfo` and `/proc/cgroups`.
+    pub fn describe(mountinfo: &str, cgroups: &str) -> Self {
+        Self::place_all(mountinfo, cgroups, reach, unified)
+    }
+
+    pub(super) fn place_all(
+        mountinfo: &str,
+        cgroups: &str,
+        reach: impl Fn(&Mount) -> Reach,
+        unified: impl Fn(&Path) -> Unified,
+    ) -> Self {
+        let mounts: Vec<(Mount, Reach)> = mounts::mounts(mountinfo)
+            .into_iter()
+            .map(|mount| (reach(&mount), mount))
+            .filter(|(reach, _)| *reach != Reach::Hidden)
+            .map(|(reach, mount)| (mount, reach))
+            .collect();
+        let v2 = best(mounts.iter().filter(|(mount, _)| mount.controllers.is_none()));
+        let point = v2.map(|(mount, _)| mount.point.as_path());
+        let top = point.map(unified).unwrap_or_default();
+        let place = |controller: Controller| {
+            let name = controller.v1_name();
+            let has = |mount: &Mount| mount.controllers.iter().flatten().any(|option| option == name);
+            let v1 = best(mounts.iter().filter(|(mount, _)| has(mount)))
+                .map(|(mount, reach)| usable(mount, *reach).map_or_else(Place::Missing, Place::V1));
+            let v2 = v2.and_then(|(mount, reach)| {
+                let listed = |list: &str| list.split_ascii_whitespace().any(|one| Some(one) == controller.v2_name());
+                if controller.v2_name().is_some() && !listed(&top.controllers) {
+                    return None;
+                }
+                let busy = controller.v2_name().is_some() && !top.top && top.occupied && !listed(&top.enabled);
+                Some(match usable(mount, *reach) {
+                    Ok(point) if busy => Place::Missing(Missing::Occupied(point)),
+                    Ok(point) => Place::V2(point),
+                    Err(missing) => Place::Missing(missing),
+                })
+            });
+            let found = if controller.v2_name().is_none() { [v2, v1] } else { [v1, v2] };
+            let mut found = found.into_iter().flatten().collect::<Vec<_>>();
+            // A place that can be used wins over one that cannot, and the first that cannot says why.
+            found.sort_by_key(|place| matches!(place, Place::Missing(_)));
+            found.into_iter().next().unwrap_or_else(|| Place::Missing(nowhere(controller, cgroups, point, &top)))
+        };
+        Self {
+            memory: place(Controller::Memory),
+            pids: place(Controller::Pids),
+            cpu: place(Controller::Cpu),
+            accounting: place(Controller::Accounting),
+            freezer: place(Controller::Freezer),
+        }
+    }
+
+    /// Where a controller is.
+    pub fn place(&self, controller: Controller) -> &Place {
+        match controller {
+            Controller::Memory => &self.memory,
+            Controller::Pids => &self.pids,
+            Controller::Cpu => &self.cpu,
+            Controller::Accounting => &self.accounting,
+            Controller::Freezer => &self.freezer,
+        }
+    }
+
+    /// Refuses limits that this host cannot enforce, unless the policy allows that.
+    pub fn check(&self, limits: &Limits, policy: Policy) -> Result<(), Unenforceable> {
+        let wanted = [
+            (Controller::Memory, limits.memory().is_some()),
+            (Controller::Pids, limits.pids().is_some()),
+            (Controller::Cpu, limits.cpus().is_some()),
+        ];
+        let missing: Vec<_> = wanted
+            .into_iter()
+            .filter(|(_, wanted)| *wanted && policy == Policy::Refuse)
+            .filter_map(|(controller, _)| match self.place(controller) {
+                Place::Missing(missing) => Some((controller, missing.clone())),
+                Place::V1(_) | Place::V2(_) => None,
+            })
+            .collect();
+        if missing.is_empty() { Ok(()) } else { Err(Unenforceable(missing)) }
+    }
+
+    /// Every hierarchy that a group has a directory in, each once, v2 first.
+    pub(super) fn hierarchies(&self) -> Vec<Hierarchy> {
+        let mut hierarchies: Vec<Hierarchy> = Vec::new();
+        for hierarchy in ALL.into_iter().filter_map(|controller| self.place(controller).hierarchy()) {
+            if !hierarchies.contains(&hierarchy) {
+                hierarchies.push(hierarchy);
+            }
+        }
+        hierarchies.sort_by_key(|hierarchy| !hierarchy.unified);
+        hierarchies
+    }
+
+    /// The controllers in one hierarchy.
+    pub(super) fn controllers<'a>(&'a self, hierarchy: &'a Hierarchy) -> impl Iterator<Item = Controller> + 'a {
+        ALL.into_iter().filter(move |controller| self.place(*controller).hierarchy().as_ref() == Some(hierarchy))
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn hierarchy(&self) -> Option<Hierarchy> {
+        match self {
+            Self::V1(mount) => Some(Hierarchy { mount: mount.clone(), unified: false }),
+            Self::V2(mount) => Some(Hierarchy { mount: mount.clone(), unified: true }),
+            Self::Missing(_) => None,
+        }
+    }
+}
+
+/// Why a controller is in no mount.
+fn nowhere(controller: Controller, cgroups: &str, v2: Option<&Path>, top: &Unified) -> Missing {
+    let name = controller.v1_name();
+    match (mounts::subsystem(cgroups, name), v2) {
+        (Some(subsystem), _) if !subsystem.enabled => Missing::Disabled(name),
+        // Inside a container or a service, what is not listed was not handed down.
+        (_, Some(point)) if !top.top => Missing::NotDelegated(name, point.to_owned()),
+        (Some(_), _) => Missing::NotMounted(name),
+        (None, _) => Missing::NotInKernel(name),
+    }
+}
+
+/// Of several mounts of one hierarchy, one that can be used.
+fn best<'a>(found: impl Iterator<Item = &'a (Mount, Reach)>) -> Option<&'a (Mount, Reach)> {
+    found.min_by_key(|(mount, reach)| usable(mount, *reach).is_err())
+}
+
+fn usable(mount: &Mount, reach: Reach) -> Result<PathBuf, Missing> {
+    let point = mount.point.clone();
+    match (mount.writable, reach) {
+        (false, _) => Err(Missing::ReadOnly(point)),
+        (true, Reach::Denied | Reach::Hidden) => Err(Missing::Denied(point)),
+        (true, Reach::Usable) => Ok(point),
+    }
+}
+
+/// Whether the mount that the list names is really what its point leads to, and may be written.
+fn reach(mount: &Mount) -> Reach {
+    /// The kernel's names of the two file systems.
+    const V1_MAGIC: u64 = 0x0027_e0eb;
+    const V2_MAGIC: u64 = 0x6367_7270;
+    let expected = if mount.controllers.is_some() { V1_MAGIC } else { V2_MAGIC };
+    let Ok(directory) = Directory::open(&mount.point) else { return Reach::Denied };
+    let is =
+        rustix::fs::fstatfs(&directory).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|is| is == expected));
+    match rustix::fs::accessat(&directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        _ if !is => Reach::Hidden,
+        Ok(()) => Reach::Usable,
+        Err(_) => Reach::Denied,
+    }
+}
+
+/// Reads the top of a v2 mount; what cannot be read offers nothing.
+fn unified(mount: &Path) -> Unified {
+    let Ok(directory) = Directory::open(mount) else { return Unified::default() };
+    let text = |file: &str| directory.read(file).unwrap_or_default();
+    Unified {
+        controllers: text("cgroup.controllers"),
+        enabled: text("cgroup.subtree_control"),
+        // "cgroup.type: a read-write single value file which exists on non-root cgroups."
+        top: !directory.has("cgroup.type"),
+        occupied: !text("cgroup.procs").trim().is_empty(),
+    }
+}

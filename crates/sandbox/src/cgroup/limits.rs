@@ -1,0 +1,169 @@
+//! What one sandbox may use: checked once, so that a limit inside is always one that a kernel accepts.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How much of the machine one sandbox may use. What is absent is not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    memory: Option<u64>,
+    pids: Option<u32>,
+    cpus: Option<CpuShare>,
+}
+
+/// A share of the processors in thousandths of a core; `1.5` is one and a half cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CpuShare(u32);
+
+/// A limit that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// Too little or too much memory.
+    #[error("a memory limit of {0} bytes is not between {least} and {most} bytes", least = Limits::LEAST_MEMORY, most = Limits::MOST_MEMORY)]
+    Memory(u64),
+    /// Too few or too many processes.
+    #[error("a limit of {0} processes is not between {least} and {most}", least = Limits::LEAST_PIDS, most = Limits::MOST_PIDS)]
+    Pids(u32),
+    /// Too small or too large a share of the processors.
+    #[error("a share of {0} cores is not between {least} and {most}", least = CpuShare::LEAST, most = CpuShare::MOST)]
+    Cpus(CpuShare),
+    /// Text that is no share of the processors.
+    #[error("{0:?} is not a number of cores with at most three decimals, such as 2 or 1.5")]
+    CpuText(String),
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// The least memory: below it the agent and one command have no room, and a sandbox would die as it starts.
+    pub const LEAST_MEMORY: u64 = 16 << 20;
+    /// The most memory: beyond it the kernel's counters begin to mean "no limit".
+    pub const MOST_MEMORY: u64 = 1 << 50;
+    /// The fewest processes: the agent, the process that starts it, and a small pipeline.
+    pub const LEAST_PIDS: u32 = 8;
+    /// The most processes: the kernel's own ceiling for process ids.
+    pub const MOST_PIDS: u32 = 1 << 22;
+
+    /// Limits within their bounds.
+    pub fn new(memory: Option<u64>, pids: Option<u32>, cpus: Option<CpuShare>) -> Result<Self, LimitError> {
+        if let Some(bytes) = memory.filter(|bytes| !(Self::LEAST_MEMORY..=Self::MOST_MEMORY).contains(bytes)) {
+            return Err(LimitError::Memory(bytes));
+        }
+        if let Some(count) = pids.filter(|count| !(Self::LEAST_PIDS..=Self::MOST_PIDS).contains(count)) {
+            return Err(LimitError::Pids(count));
+        }
+        Ok(Self { memory, pids, cpus })
+    }
+
+    /// Bytes of memory; swap does not extend them.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
+    }
+
+    /// Processes and threads at one time.
+    pub fn pids(&self) -> Option<u32> {
+        self.pids
+    }
+
+    /// The share of the processors.
+    pub fn cpus(&self) -> Option<CpuShare> {
+        self.cpus
+    }
+}
+
+// === impl CpuShare ===
+
+impl CpuShare {
+    /// The least share: with the period below, the kernel's least quota of one millisecond.
+    pub const LEAST: Self = Self(10);
+    /// The largest share.
+    pub const MOST: Self = Self(1_024_000);
+    /// The interval in which the share is given out, in microseconds.
+    pub const PERIOD_MICROS: u64 = 100_000;
+
+    /// A share in thousandths of a core.
+    pub fn from_thousandths(thousandths: u32) -> Result<Self, LimitError> {
+        let share = Self(thousandths);
+        if (Self::LEAST..=Self::MOST).contains(&share) { Ok(share) } else { Err(LimitError::Cpus(share)) }
+    }
+
+    /// Thousandths of a core.
+    pub fn thousandths(self) -> u32 {
+        self.0
+    }
+
+    /// Microseconds of processor time in each period.
+    pub fn quota_micros(self) -> u64 {
+        u64::from(self.0) * (Self::PERIOD_MICROS / 1000)
+    }
+}
+
+impl fmt::Display for CpuShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 1000, self.0 % 1000);
+        let text = format!("{whole}.{rest:03}");
+        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+impl FromStr for CpuShare {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+        let wrong = || LimitError::CpuText(text.to_owned());
+        if !digits(whole) || !digits(rest) || rest.len() > 3 {
+            return Err(wrong());
+        }
+        let whole: u32 = whole.parse().map_err(|_| wrong())?;
+        let rest: u32 = format!("{rest:0<3}").parse().map_err(|_| wrong())?;
+        Self::from_thousandths(whole.saturating_mul(1000).saturating_add(rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_read_exactly_and_printed_as_it_was_read() {
+        for (text, thousandths, quota) in
+            [("1.5", 1500, 150_000), ("2", 2000, 200_000), ("0.01", 10, 1000), ("0.125", 125, 12_500)]
+        {
+            let share: CpuShare = text.parse().unwrap();
+            assert_eq!((share.thousandths(), share.quota_micros()), (thousandths, quota));
+            assert_eq!(share.to_string(), text);
+        }
+        assert_eq!("1.50".parse::<CpuShare>().unwrap().to_string(), "1.5");
+        assert_eq!(CpuShare::MOST.to_string(), "1024");
+    }
+
+    #[test]
+    fn what_is_no_share_is_refused() {
+        for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", " 1", "1.5.1", "1,5", "0x1", "1.2345", "99999999999", "٣"]
+        {
+            assert_eq!(text.parse::<CpuShare>(), Err(LimitError::CpuText(text.to_owned())), "{text}");
+        }
+        for text in ["0", "0.009", "1024.001", "4294967295"] {
+            assert!(matches!(text.parse::<CpuShare>(), Err(LimitError::Cpus(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_out_of_bounds_are_refused_with_the_bounds() {
+        assert!(Limits::new(Some(Limits::LEAST_MEMORY), Some(Limits::LEAST_PIDS), None).is_ok());
+        assert!(Limits::new(Some(Limits::MOST_MEMORY), Some(Limits::MOST_PIDS), None).is_ok());
+        assert_eq!(Limits::new(None, None, None), Ok(Limits::default()));
+        for memory in [0, Limits::LEAST_MEMORY - 1, Limits::MOST_MEMORY + 1, u64::MAX] {
+            assert_eq!(Limits::new(Some(memory), None, None), Err(LimitError::Memory(memory)));
+        }
+        for pids in [0, Limits::LEAST_PIDS - 1, Limits::MOST_PIDS + 1] {
+            assert_eq!(Limits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
+        }
+        let words = Limits::new(Some(1), None, None).unwrap_err().to_string();
+        assert_eq!(words, "a memory limit of 1 bytes is not between 16777216 and 1125899906842624 bytes");
+        let words = "0".parse::<CpuShare>().unwrap_err().to_string();
+        assert_eq!(words, "a share of 0 cores is not between 0.01 and 1024");
+    }
+}

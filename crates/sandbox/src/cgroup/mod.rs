@@ -1,0 +1,243 @@
+//! Control groups: the limits of one sandbox, on hosts with v1, v2 or both.
+//!
+//! A sandbox has one directory in each hierarchy that this host needs for it, all of the same name, below one parent
+//! `carrel` that stays. Limits are in place before anything joins. On v2, freezing, killing and waiting are proven by
+//! tests that run wherever a v2 hierarchy is mounted; its memory, pids and cpu files are proven only against a tree of
+//! plain files until those tests have run on a host where v2 has the controllers.
+
+mod directory;
+mod error;
+#[cfg(test)]
+mod fake;
+mod host;
+mod limits;
+mod members;
+mod missing;
+mod mounts;
+mod name;
+mod settings;
+mod statistics;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use rustix::io::Errno;
+
+use self::directory::Directory;
+pub use self::error::CgroupError;
+use self::host::Hierarchy;
+pub use self::host::{Controller, Host, Place, Policy};
+pub use self::limits::{CpuShare, LimitError, Limits};
+pub use self::missing::{Missing, Unenforceable};
+pub use self::statistics::Statistics;
+use self::wait::Deadline;
+
+/// The parent of all groups, in every hierarchy.
+const PARENT: &str = "carrel";
+/// The file by which a v2 group hands controllers down.
+const SUBTREE: &str = "cgroup.subtree_control";
+
+/// The group of one sandbox, in every hierarchy.
+///
+/// One that was made here is removed when it is dropped, if it is empty; one that was adopted is not.
+#[derive(Debug)]
+pub struct Cgroup {
+    name: String,
+    parts: Vec<Part>,
+    remove_on_drop: bool,
+}
+
+/// The group in one hierarchy.
+#[derive(Debug)]
+struct Part {
+    unified: bool,
+    controllers: Vec<Controller>,
+    parent: Directory,
+    directory: Directory,
+}
+
+// === impl Cgroup ===
+
+impl Cgroup {
+    /// Makes the group with its limits in place. If a step fails, what was made before it is removed.
+    pub fn create(host: &Host, name: &str, limits: &Limits, policy: Policy) -> Result<Self, CgroupError> {
+        name::check(name)?;
+        host.check(limits, policy)?;
+        // From here on, dropping it undoes what was done.
+        let mut group = Self { name: name.to_owned(), parts: Vec::new(), remove_on_drop: true };
+        for hierarchy in host.hierarchies() {
+            let controllers: Vec<Controller> = host.controllers(&hierarchy).collect();
+            let parent = parent(&hierarchy, &controllers)?;
+            parent.make_child(name).map_err(|errno| match errno {
+                Errno::EXIST => CgroupError::Exists { path: parent.join(name) },
+                errno => CgroupError::Make { path: parent.join(name), errno },
+            })?;
+            let directory = match parent.open_child(name) {
+                Ok(directory) => directory,
+                Err(errno) => {
+                    let _made_just_now = parent.remove_child(name);
+                    return Err(CgroupError::Open { path: parent.join(name), errno });
+                }
+            };
+            let part = Part { unified: hierarchy.unified, controllers, parent, directory };
+            group.parts.push(part);
+        }
+        for part in &group.parts {
+            part.limit(limits, policy)?;
+        }
+        Ok(group)
+    }
+
+    /// Finds a group again, in those hierarchies that have it: one that was made only half is found as well.
+    pub fn adopt(host: &Host, name: &str) -> Result<Self, CgroupError> {
+        name::check(name)?;
+        let mut parts = Vec::new();
+        for hierarchy in host.hierarchies() {
+            let controllers = host.controllers(&hierarchy).collect();
+            let Some(parent) = existing_parent(&hierarchy)? else { continue };
+            match parent.open_child(name) {
+                Ok(directory) => parts.push(Part { unified: hierarchy.unified, controllers, parent, directory }),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(CgroupError::Open { path: parent.join(name), errno }),
+            }
+        }
+        if parts.is_empty() {
+            return Err(CgroupError::NotFound { name: name.to_owned() });
+        }
+        Ok(Self { name: name.to_owned(), parts, remove_on_drop: false })
+    }
+
+    /// The names of all groups in any hierarchy, sorted: for one who knows which of them should be there.
+    pub fn list(host: &Host) -> Result<Vec<String>, CgroupError> {
+        let mut names = Vec::new();
+        for hierarchy in host.hierarchies() {
+            if let Some(parent) = existing_parent(&hierarchy)? {
+                let failed = |errno| CgroupError::List { path: parent.path().to_owned(), errno };
+                names.extend(parent.children().map_err(failed)?.into_iter().filter(|name| name::check(name).is_ok()));
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lets it stay when this is dropped: another process looks after it from now on.
+    pub fn leave(mut self) {
+        self.remove_on_drop = false;
+    }
+
+    /// Waits until it is empty and removes it from every hierarchy. It ends nobody.
+    pub fn remove(mut self) -> Result<(), CgroupError> {
+        let deadline = Deadline::start();
+        while let Some(part) = self.parts.last() {
+            part.remove(&self.name, deadline)?;
+            self.parts.pop();
+        }
+        Ok(())
+    }
+
+    fn part(&self, controller: Controller) -> Option<&Part> {
+        self.parts.iter().find(|part| part.controllers.contains(&controller))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if self.remove_on_drop {
+            for part in &self.parts {
+                // A group with processes in it stays: the kernel refuses, and whoever reconciles will find it.
+                let _removed = part.parent.remove_child(&self.name);
+            }
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn limit(&self, limits: &Limits, policy: Policy) -> Result<(), CgroupError> {
+        for controller in &self.controllers {
+            for setting in settings::settings(*controller, self.unified, limits) {
+                match self.directory.write(setting.file, &setting.value) {
+                    Ok(()) => {}
+                    Err(Errno::NOENT) if setting.optional || policy == Policy::AllowUnenforced => {}
+                    Err(errno) => {
+                        let file = self.directory.join(setting.file);
+                        return Err(CgroupError::Limit { file, value: setting.value, errno });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &str, mut deadline: Deadline) -> Result<(), CgroupError> {
+        loop {
+            match self.parent.remove_child(name) {
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::BUSY) if !deadline.passed() => {}
+                Err(errno) => return Err(CgroupError::Remove { path: self.parent.join(name), errno }),
+            }
+            if self.unified {
+                deadline.until_event(&self.directory, "populated", 0)?;
+            } else {
+                deadline.until_ended(&self.directory)?;
+            }
+            // The last process has ended, but the kernel may still be busy with what it leaves.
+            deadline.pause();
+        }
+    }
+}
+
+/// The parent of all groups in a hierarchy, made if it is not there, with the controllers handed down to it and by it.
+/// No process ever joins it: a v2 group that hands controllers down must have none.
+fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<Directory, CgroupError> {
+    let top = top(hierarchy)?;
+    if hierarchy.unified {
+        hand_down(&top, controllers)?;
+    }
+    match top.make_child(PARENT) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(CgroupError::Make { path: top.join(PARENT), errno }),
+    }
+    let parent = top.open_child(PARENT).map_err(|errno| CgroupError::Open { path: top.join(PARENT), errno })?;
+    if hierarchy.unified {
+        hand_down(&parent, controllers)?;
+    }
+    Ok(parent)
+}
+
+fn existing_parent(hierarchy: &Hierarchy) -> Result<Option<Directory>, CgroupError> {
+    let top = top(hierarchy)?;
+    match top.open_child(PARENT) {
+        Ok(parent) => Ok(Some(parent)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(CgroupError::Open { path: top.join(PARENT), errno }),
+    }
+}
+
+fn top(hierarchy: &Hierarchy) -> Result<Directory, CgroupError> {
+    Directory::open(&hierarchy.mount).map_err(|errno| CgroupError::Open { path: hierarchy.mount.clone(), errno })
+}
+
+/// Enables controllers for the children of a v2 group, those that are not enabled yet, in one write.
+fn hand_down(directory: &Directory, controllers: &[Controller]) -> Result<(), CgroupError> {
+    let file = || directory.join(SUBTREE);
+    let enabled = directory.read(SUBTREE).map_err(|errno| CgroupError::Read { file: file(), errno })?;
+    let value = controllers
+        .iter()
+        .filter_map(|controller| controller.v2_name())
+        .filter(|name| !enabled.split_ascii_whitespace().any(|one| one == *name))
+        .map(|name| format!("+{name}"))
+        .collect::<Vec<_>>()
+        .join(" ");
+    if value.is_empty() {
+        return Ok(());
+    }
+    directory.write(SUBTREE, &value).map_err(|errno| CgroupError::Enable { file: file(), value, errno })
+}

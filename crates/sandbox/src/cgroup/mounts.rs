@@ -1,0 +1,129 @@
+//! What `/proc/self/mountinfo` and `/proc/cgroups` say about control groups: text in, facts out.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// A mount of one hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// Where it is mounted.
+    pub(super) point: PathBuf,
+    /// Whether the mount and the file system behind it may be written.
+    pub(super) writable: bool,
+    /// The options of a v1 hierarchy, its controllers among them; of v2: nothing.
+    pub(super) controllers: Option<Vec<String>>,
+}
+
+/// A line of `/proc/cgroups`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Subsystem {
+    /// Whether the kernel was started with it.
+    pub(super) enabled: bool,
+}
+
+/// The mounts of control groups that are not hidden by a later mount on the same point.
+pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
+    let mut found: Vec<(PathBuf, Option<Mount>)> = Vec::new();
+    for (point, mount) in mountinfo.lines().filter_map(line) {
+        found.retain(|(earlier, _)| *earlier != point);
+        found.push((point, mount));
+    }
+    found.into_iter().filter_map(|(_, mount)| mount).collect()
+}
+
+/// `36 35 98:0 /root /point rw,noatime master:1 - type source rw,option`: the fields before the dash vary in number.
+fn line(line: &str) -> Option<(PathBuf, Option<Mount>)> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut before = before.split(' ').skip(4);
+    let point = unescape(before.next()?);
+    let options = before.next()?;
+    let mut after = after.split(' ');
+    let kind = after.next()?;
+    let super_options = after.nth(1).unwrap_or("");
+    let read_only = |options: &str| options.split(',').any(|option| option == "ro");
+    let controllers = match kind {
+        "cgroup" => Some(super_options.split(',').map(str::to_owned).collect()),
+        "cgroup2" => None,
+        _ => return Some((point, None)),
+    };
+    let writable = !read_only(options) && !read_only(super_options);
+    Some((point.clone(), Some(Mount { point, writable, controllers })))
+}
+
+/// The kernel writes space, tab, newline and backslash of a path as a backslash and three octal digits.
+fn unescape(path: &str) -> PathBuf {
+    let bytes = path.as_bytes();
+    let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let octal = bytes.get(at + 1..at + 4).filter(|_| byte == b'\\').and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        plain.push(octal.unwrap_or(byte));
+        at += if octal.is_some() { 4 } else { 1 };
+    }
+    PathBuf::from(OsString::from_vec(plain))
+}
+
+/// The line of one controller in `/proc/cgroups`. Recent kernels list only those that v1 can have.
+pub(super) fn subsystem(cgroups: &str, controller: &str) -> Option<Subsystem> {
+    cgroups.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        (fields.next()? == controller).then_some(())?;
+        Some(Subsystem { enabled: fields.nth(2)? == "1" })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_mount_hides_an_earlier_one_on_the_same_point() {
+        let text = "\
+30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate
+31 23 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
+32 31 0:28 / /sys/fs/cgroup/pids rw,nosuid shared:9 master:2 - cgroup cgroup rw,pids
+";
+        let pids = Mount {
+            point: "/sys/fs/cgroup/pids".into(),
+            writable: true,
+            controllers: Some(vec!["rw".into(), "pids".into()]),
+        };
+        assert_eq!(mounts(text), [pids]);
+    }
+
+    #[test]
+    fn a_mount_is_writable_only_if_it_and_its_file_system_are() {
+        let writable = |options: &str, super_options: &str| {
+            mounts(&format!("32 31 0:28 / /c {options} - cgroup2 cgroup2 {super_options}\n"))[0].writable
+        };
+        assert!(writable("rw,relatime", "rw"));
+        assert!(!writable("ro,relatime", "rw"));
+        assert!(!writable("rw,relatime", "ro"));
+    }
+
+    #[test]
+    fn a_point_with_a_space_is_read_as_it_is_named() {
+        assert_eq!(unescape(r"/a\040b\134c\0"), PathBuf::from(r"/a b\c\0"));
+        assert_eq!(unescape(r"/trailing\"), PathBuf::from(r"/trailing\"));
+    }
+
+    #[test]
+    fn nonsense_is_no_mount() {
+        for text in ["", "\n\n", "x", "1 2 3 - cgroup2", "1 2 3 4 /p - cgroup2 a b", " - ", "1 2 3:4 / /p rw -"] {
+            assert_eq!(mounts(text), [], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_subsystem_is_found_by_its_whole_name() {
+        let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t3\t1\t1\ncpu\t0\t1\t1\nmemory\t0\t15\t0\n";
+        assert_eq!(subsystem(text, "cpu"), Some(Subsystem { enabled: true }));
+        assert_eq!(subsystem(text, "memory"), Some(Subsystem { enabled: false }));
+        assert_eq!(subsystem(text, "cpus"), None);
+        assert_eq!(subsystem(text, "#subsys_name"), None);
+        assert_eq!(subsystem("memory 1", "memory"), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Names of groups: one directory, and never anything else.
+
+use super::error::CgroupError;
+
+/// The longest name.
+pub(super) const LONGEST: usize = 64;
+
+/// Lets a name pass that is one plain directory name in every hierarchy: no dot, so neither `..` nor the name of one
+/// of the kernel's files (all but `tasks` and `notify_on_release` have one), and no slash.
+pub(super) fn check(name: &str) -> Result<(), CgroupError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let kernels = name == "tasks";
+    if name.is_empty() || name.len() > LONGEST || name.starts_with('-') || kernels || !name.bytes().all(plain) {
+        return Err(CgroupError::Name(name.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_leave_its_parent() {
+        for name in ["0", "9f3a", "A-b-1", &"x".repeat(LONGEST)] {
+            assert!(check(name).is_ok(), "{name}");
+        }
+        let long = "x".repeat(LONGEST + 1);
+        for name in ["", ".", "..", "a/b", "/", "a.b", "a b", "a\0", "ä", "-a", "a\n", "tasks", "cgroup.procs", &long]
+        {
+            assert!(matches!(check(name), Err(CgroupError::Name(_))), "{name:?}");
+        }
+    }
+}

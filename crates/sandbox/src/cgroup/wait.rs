@@ -1,0 +1,175 @@
+//! Waiting: for the kernel's word where it gives one, and never for ever.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use super::directory::Directory;
+use super::error::CgroupError;
+
+/// How long the kernel may take: it needs microseconds, unless a process hangs in a device or a network file system.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The time after which the kernel has announced any change of a v2 group.
+const ANNOUNCED: Duration = Duration::from_millis(20);
+/// How many processes are held by a descriptor at one time.
+pub(super) const BATCH: usize = 64;
+
+/// A time after which nobody waits any longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    end: Instant,
+    pause: Duration,
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    pub(super) fn start() -> Self {
+        Self::after(PATIENCE)
+    }
+
+    fn after(time: Duration) -> Self {
+        Self { end: Instant::now() + time, pause: Duration::from_micros(20) }
+    }
+
+    /// An earlier end within this one.
+    pub(super) fn at_most(&self, time: Duration) -> Self {
+        let sooner = Self::after(time);
+        Self { end: sooner.end.min(self.end), ..sooner }
+    }
+
+    pub(super) fn passed(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Lets the kernel work before it is asked again: for the states that v1 does not announce.
+    pub(super) fn pause(&mut self) {
+        std::thread::sleep(self.pause.min(self.left()));
+        self.pause = (self.pause * 2).min(Duration::from_millis(5));
+    }
+
+    /// The error of one who waited in vain.
+    pub(super) fn late(directory: &Directory, file: &str, wanted: &str) -> CgroupError {
+        CgroupError::Late { file: directory.join(file), wanted: wanted.to_owned(), seconds: PATIENCE.as_secs() }
+    }
+
+    /// Waits until the descriptor is ready; false when the time has passed.
+    fn poll(self, fd: impl AsFd, flags: PollFlags) -> Result<bool, Errno> {
+        loop {
+            let left = self.left();
+            let timeout = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match rustix::event::poll(&mut [PollFd::new(&fd, flags)], Some(&timeout)) {
+                Ok(0) if left.is_zero() => return Ok(false),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(true),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Waits until `cgroup.events` of a v2 group says `key value`. The kernel announces a change of it, but at most once
+    /// in ten milliseconds: until that time is over the file is also read again, at growing intervals.
+    pub(super) fn until_event(&self, directory: &Directory, key: &str, value: u64) -> Result<(), CgroupError> {
+        const EVENTS: &str = "cgroup.events";
+        let failed = |errno| CgroupError::Wait { file: directory.join(EVENTS), errno };
+        let events = File::from(directory.open_file(EVENTS, OFlags::RDONLY).map_err(failed)?);
+        let mut buffer = [0; 256];
+        let mut interval = Duration::from_micros(20);
+        loop {
+            // Reading is also what arms the next announcement.
+            let read = events.read_at(&mut buffer, 0);
+            let read = read.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+            let text = String::from_utf8_lossy(buffer.get(..read).unwrap_or_default());
+            if keyed(&text, key) == Some(value) {
+                return Ok(());
+            }
+            let turn = if interval > ANNOUNCED { *self } else { self.at_most(interval) };
+            interval = (interval * 2).min(ANNOUNCED * 2);
+            if !turn.poll(&events, PollFlags::PRI).map_err(failed)? && self.passed() {
+                return Err(Self::late(directory, EVENTS, &format!("{key} {value}")));
+            }
+        }
+    }
+
+    /// Waits until the processes that a group now lists have ended; false when the time has passed.
+    pub(super) fn until_ended(&self, directory: &Directory) -> Result<bool, CgroupError> {
+        let failed = |errno| CgroupError::Wait { file: directory.join(PROCS), errno };
+        loop {
+            let pids = processes(directory)?;
+            if pids.is_empty() {
+                return Ok(true);
+            }
+            let some = pids.get(..BATCH).unwrap_or(&pids);
+            for (_, pidfd) in held(directory, some)? {
+                if !self.poll(&pidfd, PollFlags::IN).map_err(failed)? {
+                    return Ok(false);
+                }
+            }
+            if self.passed() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// The file that lists a group's processes, and takes new ones.
+pub(super) const PROCS: &str = "cgroup.procs";
+
+/// The processes that a group lists.
+pub(super) fn processes(directory: &Directory) -> Result<Vec<Pid>, CgroupError> {
+    let text = directory.read(PROCS).map_err(|errno| CgroupError::Read { file: directory.join(PROCS), errno })?;
+    // A process of another pid namespace is listed as 0: it cannot be named from here.
+    Ok(text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
+}
+
+/// Holds processes by descriptor and lets go of those that are no longer listed, so that an id that was given to
+/// another process in between is never taken for one of the group.
+pub(super) fn held(directory: &Directory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
+    let mut held = Vec::with_capacity(pids.len());
+    for pid in pids {
+        match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {
+            Ok(pidfd) => held.push((*pid, pidfd)),
+            Err(Errno::SRCH) => {}
+            Err(errno) => return Err(CgroupError::Wait { file: directory.join(PROCS), errno }),
+        }
+    }
+    let still = processes(directory)?;
+    held.retain(|(pid, _)| still.contains(pid));
+    Ok(held)
+}
+
+/// The value of `key` in a file of lines `key value`.
+pub(super) fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (found, value) = line.split_once(' ')?;
+        (found == key).then(|| value.trim().parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_by_its_whole_name() {
+        let text = "oom 4\noom_kill 3\noom_group_kill x\n";
+        assert_eq!(keyed(text, "oom_kill"), Some(3));
+        assert_eq!(keyed(text, "oom"), Some(4));
+        assert_eq!(keyed(text, "oom_group_kill"), None);
+        assert_eq!(keyed(text, "kill"), None);
+        assert_eq!(keyed("", "oom"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! The system calls that whatever runs in a sandbox may make: an allow-list, for pid 1 and all its children.
+//!
+//! Three answers besides "yes", and each is the one that programs know what to do with:
+//!
+//! - `EPERM` for a call that exists and is not for a sandbox, as for a user without the right to make it;
+//! - `ENOSYS` for a number that is not in our list, so that a library newer than the list falls back to an older call,
+//!   and for a few calls we know whose callers do the same;
+//! - death for the entry of another architecture, whose numbers mean something else.
+//!
+//! `schema/seccomp-*.txt` is the whole list as one reviewed line per call.
+
+mod calls;
+mod checks;
+mod program;
+#[cfg(test)]
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// A filter, ready to be installed.
+#[derive(Clone)]
+pub struct Filter(Vec<libc::sock_filter>);
+
+/// An architecture that the list has numbers for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// 64-bit x86.
+    X86_64,
+    /// 64-bit ARM.
+    Aarch64,
+}
+
+/// Why there is no filter.
+#[derive(Debug, thiserror::Error)]
+pub enum SeccompError {
+    /// The list has no numbers for the architecture that this program was built for.
+    #[error("no system-call filter for the architecture `{0}`")]
+    Architecture(&'static str),
+    /// Two parts of the filter are too far apart for one jump.
+    #[error("the system-call filter has a jump over {0} instructions")]
+    Jump(usize),
+    /// The kernel refused the filter.
+    #[error("cannot install the system-call filter: {0}")]
+    Install(#[source] Errno),
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// The kernel carries it out.
+    Allow,
+    /// It fails as for a user without the right: `EPERM`.
+    Refuse,
+    /// It fails as on a kernel without the call: `ENOSYS`.
+    Absent,
+    /// It fails as on a kernel without the address family: `EAFNOSUPPORT`.
+    NoFamily,
+    /// It fails as on a kernel without the protocol: `EPROTONOSUPPORT`.
+    NoProtocol,
+    /// The process is killed by `SIGSYS`.
+    Kill,
+}
+
+/// What a call's fate depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// On its number alone.
+    Always(Action),
+    /// On its arguments.
+    Check(&'static Check),
+}
+
+/// A list of conditions on arguments, of which the first that holds decides.
+#[derive(Debug, PartialEq, Eq)]
+struct Check {
+    clauses: &'static [Clause],
+    otherwise: Action,
+}
+
+/// An action for the calls that pass every one of some tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Clause {
+    tests: &'static [Test],
+    action: Action,
+}
+
+/// Whether some bits of an argument have one of some values. Only the lower half of an argument is looked at: each of
+/// those we test is an `int`, or has all its meaning there.
+#[derive(Debug, PartialEq, Eq)]
+struct Test {
+    name: &'static str,
+    argument: u32,
+    mask: u32,
+    values: &'static [u32],
+}
+
+// === impl Filter ===
+
+impl Filter {
+    /// The filter for the architecture that this program was built for.
+    pub fn native() -> Result<Self, SeccompError> {
+        let native = Architecture::native().ok_or(SeccompError::Architecture(std::env::consts::ARCH))?;
+        Self::for_architecture(native)
+    }
+
+    /// The filter for an architecture.
+    pub fn for_architecture(architecture: Architecture) -> Result<Self, SeccompError> {
+        program::assemble(architecture).map(Self)
+    }
+
+    /// Installs the filter for this thread and all that it starts from now on; there is no way back.
+    ///
+    /// `no_new_privs` is left as it is, so the caller needs `CAP_SYS_ADMIN` in its user namespace, or to have set it.
+    /// Nothing is allocated: this may be called between a fork and an execution.
+    pub fn install(&self) -> Result<(), SeccompError> {
+        sys::install_filter(&self.0).map_err(SeccompError::Install)
+    }
+}
+
+// === impl Architecture ===
+
+impl Architecture {
+    /// The one that this program was built for, if the list has numbers for it.
+    pub fn native() -> Option<Self> {
+        match std::env::consts::ARCH {
+            "x86_64" => Some(Self::X86_64),
+            "aarch64" => Some(Self::Aarch64),
+            _ => None,
+        }
+    }
+
+    /// How the kernel names it to a filter: `AUDIT_ARCH_…`.
+    fn token(self) -> u32 {
+        match self {
+            Self::X86_64 => 0xc000_003e,
+            Self::Aarch64 => 0xc000_00b7,
+        }
+    }
+}
+
+// === impl Action ===
+
+impl Action {
+    /// How a filter says it to the kernel: `SECCOMP_RET_…`.
+    fn value(self) -> u32 {
+        match self {
+            Self::Allow => libc::SECCOMP_RET_ALLOW,
+            Self::Kill => libc::SECCOMP_RET_KILL_PROCESS,
+            Self::Refuse => fails_with(Errno::PERM),
+            Self::Absent => fails_with(Errno::NOSYS),
+            Self::NoFamily => fails_with(Errno::AFNOSUPPORT),
+            Self::NoProtocol => fails_with(Errno::PROTONOSUPPORT),
+        }
+    }
+}
+
+fn fails_with(errno: Errno) -> u32 {
+    libc::SECCOMP_RET_ERRNO | errno.raw_os_error().unsigned_abs()
+}

@@ -1,0 +1,158 @@
+//! From the list to a program for the kernel: a balanced tree over the numbers.
+//!
+//! A chain of comparisons, one per call, is what most generators make. The kernel walks it for every call that it does
+//! not know to be always allowed, and once for every number there is when it learns that: at each installation. A tree
+//! takes eight steps instead of hundreds.
+
+use super::calls::GROUPS;
+use super::{Action, Architecture, Check, Rule, SeccompError};
+
+// Instructions: loads of a word of the call's description, and what is done with it.
+const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP: u16 = 0x05;
+const IF_EQUAL: u16 = 0x15;
+const IF_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+
+// The call's description: number, architecture, instruction pointer, six arguments of two words, lower word first.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+/// How far a conditional jump may go, with room for one more instruction that may come between.
+const REACH: usize = 254;
+
+/// A program that is written from its end to its beginning: jumps only go forward, so each target is known.
+#[derive(Default)]
+struct Backwards(Vec<libc::sock_filter>);
+
+/// A place in it, counted from the end.
+#[derive(Clone, Copy)]
+struct Place(usize);
+
+pub(super) fn assemble(architecture: Architecture) -> Result<Vec<libc::sock_filter>, SeccompError> {
+    let mut code = Backwards(Vec::with_capacity(512));
+    let tree = tree(&mut code, &ranges(architecture))?;
+    code.fall_into(tree)?;
+    let numbers = code.push(LOAD, NUMBER);
+    let foreign = code.push(RETURN, Action::Kill.value());
+    code.branch(IF_EQUAL, architecture.token(), numbers, foreign)?;
+    code.push(LOAD, ARCHITECTURE);
+    code.0.reverse();
+    Ok(code.0)
+}
+
+/// The rules by number: each holds from its own to the next one's; the last for all that we do not know. (On x86-64
+/// that includes the x32 entry, which sets a high bit of the number.)
+pub(super) fn ranges(architecture: Architecture) -> Vec<(u32, Rule)> {
+    let mut rules = [Rule::Always(Action::Absent); 512];
+    for group in GROUPS {
+        for call in group.calls {
+            if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
+                *slot = group.rule;
+            }
+        }
+    }
+    let mut ranges: Vec<(u32, Rule)> = Vec::with_capacity(256);
+    for (number, rule) in (0u32..).zip(rules) {
+        if ranges.last().is_none_or(|(_, last)| *last != rule) {
+            ranges.push((number, rule));
+        }
+    }
+    ranges
+}
+
+fn tree(code: &mut Backwards, ranges: &[(u32, Rule)]) -> Result<Place, SeccompError> {
+    match ranges {
+        [] => Ok(code.end(Action::Absent)),
+        [(_, Rule::Always(action))] => Ok(code.end(*action)),
+        [(_, Rule::Check(check))] => arguments(code, check),
+        _ => {
+            let (low, high) = ranges.split_at(ranges.len() / 2);
+            let first = high.first().map_or(u32::MAX, |(first, _)| *first);
+            let high = tree(code, high)?;
+            let low = tree(code, low)?;
+            code.branch(IF_AT_LEAST, first, high, low)
+        }
+    }
+}
+
+fn arguments(code: &mut Backwards, check: &Check) -> Result<Place, SeccompError> {
+    let mut next = code.end(check.otherwise);
+    for clause in check.clauses.iter().rev() {
+        let mut passed = code.end(clause.action);
+        for test in clause.tests.iter().rev() {
+            let mut failed = next;
+            for value in test.values.iter().rev() {
+                failed = code.branch(IF_EQUAL, *value, passed, failed)?;
+            }
+            code.fall_into(failed)?;
+            if test.mask != u32::MAX {
+                code.push(AND, test.mask);
+            }
+            passed = code.push(LOAD, ARGUMENTS + 8 * test.argument);
+        }
+        next = passed;
+    }
+    Ok(next)
+}
+
+// === impl Backwards ===
+
+impl Backwards {
+    fn push(&mut self, code: u16, operand: u32) -> Place {
+        self.0.push(libc::sock_filter { code, jt: 0, jf: 0, k: operand });
+        Place(self.0.len())
+    }
+
+    /// Goes to one place or the other.
+    fn branch(&mut self, code: u16, operand: u32, yes: Place, no: Place) -> Result<Place, SeccompError> {
+        let (yes, no) = (self.near(yes)?, self.near(no)?);
+        let (jt, jf) = (self.distance(yes)?, self.distance(no)?);
+        self.0.push(libc::sock_filter { code, jt, jf, k: operand });
+        Ok(Place(self.0.len()))
+    }
+
+    /// Where an action is taken: an instruction that is already there, if it is in reach.
+    fn end(&mut self, action: Action) -> Place {
+        let value = action.value();
+        let from = self.0.len().saturating_sub(REACH / 2);
+        let known = self.0.iter().skip(from).rposition(|known| known.code == RETURN && known.k == value);
+        known.map_or_else(|| self.push(RETURN, value), |index| Place(from + index + 1))
+    }
+
+    /// Makes the given place the next instruction.
+    fn fall_into(&mut self, place: Place) -> Result<(), SeccompError> {
+        match self.0.len() - place.0 {
+            0 => Ok(()),
+            distance => {
+                let operand = u32::try_from(distance).map_err(|_| SeccompError::Jump(distance))?;
+                self.push(JUMP, operand);
+                Ok(())
+            }
+        }
+    }
+
+    /// The given place, or one in reach that is as good: a return is repeated, anything else jumped to.
+    fn near(&mut self, place: Place) -> Result<Place, SeccompError> {
+        if self.0.len() - place.0 < REACH {
+            return Ok(place);
+        }
+        match self.0.get(place.0 - 1) {
+            Some(target) if target.code == RETURN => {
+                let value = target.k;
+                Ok(self.push(RETURN, value))
+            }
+            _ => {
+                self.fall_into(place)?;
+                Ok(Place(self.0.len()))
+            }
+        }
+    }
+
+    fn distance(&self, place: Place) -> Result<u8, SeccompError> {
+        let distance = self.0.len() - place.0;
+        u8::try_from(distance).map_err(|_| SeccompError::Jump(distance))
+    }
+}

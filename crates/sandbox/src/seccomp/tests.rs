@@ -1,0 +1,195 @@
+//! The program against the list, without a kernel: so that both architectures are held on either.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::calls::GROUPS;
+use super::{Action, Architecture, Check, Filter, Rule, snapshot};
+
+const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
+
+/// What the kernel would do with a call, by the instructions that we use and no others.
+fn verdict(filter: &Filter, token: u32, number: u32, arguments: [u64; 6]) -> (u32, usize) {
+    let word = |offset: u32| match offset {
+        0 => number,
+        4 => token,
+        _ => {
+            let (argument, rest) = ((offset as usize - 16) / 8, offset % 8);
+            assert_eq!(rest, 0, "the lower half of an argument");
+            lower(arguments[argument])
+        }
+    };
+    let (mut at, mut accumulator, mut steps) = (0, 0, 0);
+    loop {
+        let step = &filter.0[at];
+        steps += 1;
+        at += 1;
+        let skip = |taken: bool| usize::from(if taken { step.jt } else { step.jf });
+        match step.code {
+            0x20 => accumulator = word(step.k),
+            0x54 => accumulator &= step.k,
+            0x05 => at += step.k as usize,
+            0x15 => at += skip(accumulator == step.k),
+            0x35 => at += skip(accumulator >= step.k),
+            0x06 => return (step.k, steps),
+            other => panic!("instruction {other:#x}"),
+        }
+    }
+}
+
+fn lower(argument: u64) -> u32 {
+    u32::try_from(argument & u64::from(u32::MAX)).unwrap()
+}
+
+/// What the list says, straight from its definition.
+fn expected(check: &Check, arguments: [u64; 6]) -> Action {
+    for clause in check.clauses {
+        if clause.tests.iter().all(|test| test.values.contains(&(lower(arguments[test.argument as usize]) & test.mask)))
+        {
+            return clause.action;
+        }
+    }
+    check.otherwise
+}
+
+/// Values on, beside and far from every border that an argument is tested for.
+fn samples(check: &Check) -> Vec<[u64; 6]> {
+    let mut values: [BTreeSet<u64>; 3] = Default::default();
+    for set in &mut values {
+        set.extend([0, 1, 7, 0xffff_ffff, 1 << 32]);
+    }
+    for test in check.clauses.iter().flat_map(|clause| clause.tests) {
+        let set = &mut values[test.argument as usize];
+        for value in test.values {
+            let value = u64::from(*value);
+            set.extend([value, value + 1, value.saturating_sub(1), value | 1 << 32, value | 0x80000]);
+        }
+        if test.mask != u32::MAX {
+            set.extend((0..32).map(|bit| 1u64 << bit));
+        }
+    }
+    let [first, second, third] = values;
+    let mut samples = Vec::new();
+    for a in &first {
+        for b in &second {
+            samples.extend(third.iter().map(|c| [*a, *b, *c, 0, 0, 0]));
+        }
+    }
+    samples
+}
+
+#[test]
+fn the_program_does_what_the_list_says_for_every_number() {
+    for architecture in BOTH {
+        let filter = Filter::for_architecture(architecture).unwrap();
+        let rules: BTreeMap<u32, Rule> = GROUPS
+            .iter()
+            .flat_map(|group| group.calls.iter().map(move |call| (call.number(architecture), group.rule)))
+            .filter_map(|(number, rule)| Some((u32::from(number?), rule)))
+            .collect();
+        for number in (0..2048).chain([999, 0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x4000_0027, u32::MAX]) {
+            match rules.get(&number).copied().unwrap_or(Rule::Always(Action::Absent)) {
+                Rule::Always(action) => {
+                    let (value, steps) = verdict(&filter, architecture.token(), number, [u64::MAX; 6]);
+                    assert_eq!(value, action.value(), "{architecture:?} {number}");
+                    assert!(steps <= 16, "{architecture:?} {number}: {steps} steps");
+                }
+                Rule::Check(check) => {
+                    for arguments in samples(check) {
+                        let (value, steps) = verdict(&filter, architecture.token(), number, arguments);
+                        assert_eq!(value, expected(check, arguments).value(), "{number} {arguments:x?}");
+                        assert!(steps <= 48, "{architecture:?} {number}: {steps} steps");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn any_other_architecture_is_killed() {
+    let foreign = [0x4000_0003, 0x4000_0028, 0, u32::MAX];
+    for architecture in BOTH {
+        let filter = Filter::for_architecture(architecture).unwrap();
+        let others = BOTH.into_iter().filter(|other| *other != architecture).map(Architecture::token);
+        for token in others.chain(foreign) {
+            for number in 0..512 {
+                assert_eq!(verdict(&filter, token, number, [0; 6]).0, Action::Kill.value(), "{token:#x} {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_is_listed_once() {
+    for architecture in BOTH {
+        let mut numbers = BTreeMap::new();
+        for call in GROUPS.iter().flat_map(|group| group.calls) {
+            let Some(number) = call.number(architecture) else { continue };
+            assert!(number < 512, "{} has no place in the table that the program is made from", call.name);
+            assert_eq!(numbers.insert(number, call.name), None, "{architecture:?} {number} {}", call.name);
+        }
+    }
+    let names: Vec<_> = GROUPS.iter().flat_map(|group| group.calls).map(|call| call.name).collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+}
+
+/// A sample of each hundred, from another list than ours.
+#[test]
+fn the_numbers_are_those_of_the_system() {
+    let native = Architecture::native().unwrap();
+    let known = [
+        ("read", libc::SYS_read),
+        ("ioctl", libc::SYS_ioctl),
+        ("socket", libc::SYS_socket),
+        ("clone", libc::SYS_clone),
+        ("ptrace", libc::SYS_ptrace),
+        ("personality", libc::SYS_personality),
+        ("mount", libc::SYS_mount),
+        ("init_module", libc::SYS_init_module),
+        ("futex", libc::SYS_futex),
+        ("keyctl", libc::SYS_keyctl),
+        ("openat", libc::SYS_openat),
+        ("unshare", libc::SYS_unshare),
+        ("setns", libc::SYS_setns),
+        ("process_vm_readv", libc::SYS_process_vm_readv),
+        ("bpf", libc::SYS_bpf),
+        ("userfaultfd", libc::SYS_userfaultfd),
+        ("statx", libc::SYS_statx),
+        ("io_uring_setup", libc::SYS_io_uring_setup),
+        ("clone3", libc::SYS_clone3),
+        ("mount_setattr", libc::SYS_mount_setattr),
+    ];
+    for (name, number) in known {
+        let call = GROUPS.iter().flat_map(|group| group.calls).find(|call| call.name == name).unwrap();
+        assert_eq!(call.number(native).map(i64::from), Some(number), "{name}");
+    }
+}
+
+#[test]
+fn the_program_is_small() {
+    for architecture in BOTH {
+        let filter = Filter::for_architecture(architecture).unwrap();
+        assert!(filter.0.len() < 256, "{architecture:?}: {} instructions", filter.0.len());
+    }
+}
+
+#[test]
+fn the_list_is_the_reviewed_one() {
+    for architecture in BOTH {
+        let name = format!("{architecture:?}").to_lowercase();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schema/seccomp-{name}.txt"));
+        let rendered = snapshot::render(architecture);
+        if std::env::var_os("UPDATE_SECCOMP_SNAPSHOT").is_some() {
+            std::fs::write(&path, &rendered).unwrap();
+        }
+        let reviewed = std::fs::read_to_string(&path).unwrap_or_default();
+        let first = rendered.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
+        assert!(
+            rendered == reviewed,
+            "the list differs from {}, first at {first:?}\nhint: review the change, then run the test with \
+             UPDATE_SECCOMP_SNAPSHOT=1",
+            path.display()
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! The filter in a kernel: what it refuses, each with the same call outside of it, and what it must not disturb.
+
+#![allow(clippy::unwrap_used, reason = "modules of one test program")]
+
+mod probe;
+mod programs;
+
+use std::collections::BTreeMap;
+
+use probe::{Attempt, Side};
+
+/// An address that nothing is at: a call that gets as far as reading it fails with `EFAULT`.
+const NOWHERE: u64 = 1;
+const NO_DESCRIPTOR: u64 = u64::MAX;
+/// The fields of arguments that we do not fill are zero.
+const NONE: [u64; 6] = [0; 6];
+
+fn attempts(list: &[(&'static str, i64, &[u64])]) -> Vec<Attempt> {
+    list.iter()
+        .map(|(name, number, given)| {
+            let mut arguments = NONE;
+            arguments[..given.len()].copy_from_slice(given);
+            Attempt { name, number: *number, arguments }
+        })
+        .collect()
+}
+
+/// What an attempt came to, by name: 0, or the number of the error.
+fn outcomes(side: Side, attempts: &[Attempt]) -> BTreeMap<&'static str, i32> {
+    let outcomes: BTreeMap<_, _> = probe::attempt(side, attempts).into_iter().collect();
+    assert_eq!(outcomes.len(), attempts.len(), "each attempt has a name of its own");
+    outcomes
+}
+
+/// Each fails with the given error under the filter, and comes to something else without it.
+fn assert_refused(attempts: &[Attempt], errno: i32) {
+    let (bare, filtered) = (outcomes(Side::Bare, attempts), outcomes(Side::Filtered, attempts));
+    for (name, outcome) in &filtered {
+        assert_eq!(*outcome, errno, "{name} under the filter");
+        assert_ne!(bare[name], errno, "{name} without the filter: the attempt proves nothing");
+    }
+}
+
+#[test]
+fn what_reaches_beyond_a_sandbox_is_not_permitted() {
+    assert_refused(
+        &attempts(&[
+            ("mount", libc::SYS_mount, &[NOWHERE, NOWHERE, NOWHERE]),
+            ("umount2", libc::SYS_umount2, &[NOWHERE]),
+            ("pivot_root", libc::SYS_pivot_root, &[NOWHERE, NOWHERE]),
+            ("open_tree", libc::SYS_open_tree, &[NO_DESCRIPTOR, NOWHERE]),
+            ("move_mount", libc::SYS_move_mount, &[NO_DESCRIPTOR, NOWHERE, NO_DESCRIPTOR, NOWHERE]),
+            ("fsopen", libc::SYS_fsopen, &[NOWHERE]),
+            ("fsconfig", libc::SYS_fsconfig, &[NO_DESCRIPTOR, 99]),
+            ("fsmount", libc::SYS_fsmount, &[NO_DESCRIPTOR]),
+            ("fspick", libc::SYS_fspick, &[NO_DESCRIPTOR, NOWHERE]),
+            ("mount_setattr", libc::SYS_mount_setattr, &[NO_DESCRIPTOR, NOWHERE]),
+            ("open_by_handle_at", libc::SYS_open_by_handle_at, &[NO_DESCRIPTOR, NOWHERE]),
+            ("fanotify_init", libc::SYS_fanotify_init, &[u64::MAX]),
+            ("kexec_load", libc::SYS_kexec_load, &[0, 1000]),
+            ("init_module", libc::SYS_init_module, &[NOWHERE, 0, NOWHERE]),
+            ("finit_module", libc::SYS_finit_module, &[NO_DESCRIPTOR, NOWHERE]),
+            ("delete_module", libc::SYS_delete_module, &[NOWHERE]),
+            ("reboot", libc::SYS_reboot, &[]),
+            ("syslog", libc::SYS_syslog, &[99]),
+            ("bpf", libc::SYS_bpf, &[9999, NOWHERE]),
+            ("perf_event_open", libc::SYS_perf_event_open, &[NOWHERE]),
+            ("swapon", libc::SYS_swapon, &[NOWHERE]),
+            ("swapoff", libc::SYS_swapoff, &[NOWHERE]),
+            ("quotactl", libc::SYS_quotactl, &[0, NOWHERE]),
+            ("acct", libc::SYS_acct, &[NOWHERE]),
+            ("nfsservctl", libc::SYS_nfsservctl, &[]),
+            ("settimeofday", libc::SYS_settimeofday, &[NOWHERE]),
+            ("clock_settime", libc::SYS_clock_settime, &[0, NOWHERE]),
+            ("adjtimex", libc::SYS_adjtimex, &[NOWHERE]),
+            ("clock_adjtime", libc::SYS_clock_adjtime, &[0, NOWHERE]),
+            ("add_key", libc::SYS_add_key, &[NOWHERE]),
+            ("request_key", libc::SYS_request_key, &[NOWHERE]),
+            ("keyctl", libc::SYS_keyctl, &[9999]),
+            ("io_uring_enter", libc::SYS_io_uring_enter, &[NO_DESCRIPTOR]),
+            ("io_uring_register", libc::SYS_io_uring_register, &[NO_DESCRIPTOR]),
+            ("userfaultfd", libc::SYS_userfaultfd, &[u64::MAX]),
+            ("vmsplice", libc::SYS_vmsplice, &[NO_DESCRIPTOR]),
+            ("process_vm_readv", libc::SYS_process_vm_readv, &[0, 0, 0, 0, 0, 1]),
+            ("process_vm_writev", libc::SYS_process_vm_writev, &[0, 0, 0, 0, 0, 1]),
+            ("pidfd_getfd", libc::SYS_pidfd_getfd, &[NO_DESCRIPTOR, NO_DESCRIPTOR]),
+            ("kcmp", libc::SYS_kcmp, &[u64::MAX, u64::MAX]),
+            ("move_pages", libc::SYS_move_pages, &[0, 0, 0, 0, 0, 1 << 31]),
+        ]),
+        libc::EPERM,
+    );
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_ports_of_the_machine_are_not_permitted() {
+    let ports = [("iopl", libc::SYS_iopl, &[99][..]), ("ioperm", libc::SYS_ioperm, &[u64::MAX, 1])];
+    assert_refused(&attempts(&ports), libc::EPERM);
+}
+
+/// Without the filter each fails, too, for a reason of its own: a file system cannot be shared with another namespace,
+/// and a process with two threads has to stay in its user namespace.
+#[test]
+fn namespaces_are_not_permitted() {
+    let shared = libc::CLONE_FS as u64;
+    let with = |flag: i32| shared | u64::from(flag.unsigned_abs());
+    assert_refused(
+        &attempts(&[
+            ("clone user", libc::SYS_clone, &[with(libc::CLONE_NEWUSER)]),
+            ("clone mount", libc::SYS_clone, &[with(libc::CLONE_NEWNS)]),
+            ("clone mount pid", libc::SYS_clone, &[with(libc::CLONE_NEWNS | libc::CLONE_NEWPID)]),
+            ("clone mount, high bits", libc::SYS_clone, &[with(libc::CLONE_NEWNS) | 1 << 40]),
+            ("unshare user", libc::SYS_unshare, &[with(libc::CLONE_NEWUSER)]),
+            ("unshare mount", libc::SYS_unshare, &[with(libc::CLONE_NEWNS)]),
+            ("unshare time", libc::SYS_unshare, &[0x80]),
+            ("unshare uts", libc::SYS_unshare, &[with(libc::CLONE_NEWUTS)]),
+            ("unshare net", libc::SYS_unshare, &[with(libc::CLONE_NEWNET)]),
+            ("setns", libc::SYS_setns, &[NO_DESCRIPTOR]),
+        ]),
+        libc::EPERM,
+    );
+}
+
+#[test]
+fn dangerous_arguments_are_not_permitted() {
+    assert_refused(
+        &attempts(&[
+            ("TIOCSTI", libc::SYS_ioctl, &[NO_DESCRIPTOR, 0x5412]),
+            ("TIOCSTI, high bits", libc::SYS_ioctl, &[NO_DESCRIPTOR, 0x5412 | 1 << 32]),
+            ("TIOCLINUX", libc::SYS_ioctl, &[NO_DESCRIPTOR, 0x541c]),
+            ("TIOCSETD", libc::SYS_ioctl, &[NO_DESCRIPTOR, 0x5423]),
+            ("READ_IMPLIES_EXEC", libc::SYS_personality, &[0x0040_0000]),
+            ("MMAP_PAGE_ZERO", libc::SYS_personality, &[0x0010_0000]),
+            ("raw socket", libc::SYS_socket, &[2, 3, 1]),
+            ("raw socket, with flags", libc::SYS_socket, &[2, 3 | 0x80000, 1]),
+            ("raw socket, version 6", libc::SYS_socket, &[10, 3, 58]),
+        ]),
+        libc::EPERM,
+    );
+}
+
+/// The kernel looks at the type, which does not exist, before it looks for the family or the protocol.
+#[test]
+fn other_families_and_protocols_do_not_exist() {
+    let family = |family: u64| [family, 15];
+    assert_refused(
+        &attempts(&[
+            ("packet", libc::SYS_socket, &family(17)),
+            ("key", libc::SYS_socket, &family(15)),
+            ("can", libc::SYS_socket, &family(29)),
+            ("tipc", libc::SYS_socket, &family(30)),
+            ("bluetooth", libc::SYS_socket, &family(31)),
+            ("alg", libc::SYS_socket, &family(38)),
+            ("vsock", libc::SYS_socket, &family(40)),
+            ("xdp", libc::SYS_socket, &family(44)),
+            ("pair", libc::SYS_socketpair, &[2, 15]),
+        ]),
+        libc::EAFNOSUPPORT,
+    );
+    assert_refused(
+        &attempts(&[
+            ("netlink audit", libc::SYS_socket, &[16, 15, 9]),
+            ("netlink netfilter", libc::SYS_socket, &[16, 15, 12]),
+            ("netlink generic", libc::SYS_socket, &[16, 15, 16]),
+            ("internet", libc::SYS_socket, &[2, 15, 0]),
+        ]),
+        libc::EPROTONOSUPPORT,
+    );
+}
+
+#[test]
+fn what_libraries_have_another_way_for_does_not_exist() {
+    assert_refused(
+        &attempts(&[
+            ("clone3", libc::SYS_clone3, &[NOWHERE]),
+            ("process_madvise", libc::SYS_process_madvise, &[NO_DESCRIPTOR, NOWHERE, 0, 0, 99]),
+            ("process_mrelease", libc::SYS_process_mrelease, &[NO_DESCRIPTOR]),
+        ]),
+        libc::ENOSYS,
+    );
+}
+
+/// There is no control: without the filter the kernel does not know them either.
+#[test]
+fn an_unused_number_does_not_exist() {
+    let unused = attempts(&[
+        ("in a gap", 400, &[]),
+        ("next", 480, &[]),
+        ("later", 999, &[]),
+        ("first of x32", 0x4000_0000, &[]),
+        ("getpid of x32", 0x4000_0027, &[]),
+        ("negative", -2, &[]),
+    ]);
+    for (name, outcome) in outcomes(Side::Filtered, &unused) {
+        assert_eq!(outcome, libc::ENOSYS, "{name}");
+    }
+}
+
+#[test]
+fn what_programs_need_is_as_it_was() {
+    let attempts = attempts(&[
+        ("seccomp", libc::SYS_seccomp, &[99]),
+        ("landlock version", libc::SYS_landlock_create_ruleset, &[0, 0, 1]),
+        ("ptrace", libc::SYS_ptrace, &[99, u64::MAX]),
+        ("unshare files", libc::SYS_unshare, &[libc::CLONE_FILES as u64]),
+        ("personality", libc::SYS_personality, &[0xffff_ffff]),
+        ("personality of a debugger", libc::SYS_personality, &[0x0004_0000]),
+        ("memfd_create", libc::SYS_memfd_create, &[NOWHERE]),
+        ("pidfd_open", libc::SYS_pidfd_open, &[0]),
+        ("sethostname", libc::SYS_sethostname, &[NOWHERE, 100_000]),
+        ("prctl", libc::SYS_prctl, &[9999]),
+        ("setgroups", libc::SYS_setgroups, &[100_000, NOWHERE]),
+        ("setfsuid", libc::SYS_setfsuid, &[u64::MAX]),
+        ("openat2", libc::SYS_openat2, &[NO_DESCRIPTOR, NOWHERE, NOWHERE, 0]),
+        ("chroot", libc::SYS_chroot, &[NOWHERE]),
+        ("ioctl", libc::SYS_ioctl, &[NO_DESCRIPTOR, 0x5401]),
+        ("local", libc::SYS_socket, &[1, 1]),
+        ("local packets", libc::SYS_socket, &[1, 5]),
+        ("tcp", libc::SYS_socket, &[2, 1 | 0x80800]),
+        ("tcp by name", libc::SYS_socket, &[2, 1, 6]),
+        ("udp", libc::SYS_socket, &[2, 2]),
+        ("routing", libc::SYS_socket, &[16, 3 | 0x80000]),
+    ]);
+    let (bare, filtered) = (outcomes(Side::Bare, &attempts), outcomes(Side::Filtered, &attempts));
+    assert_eq!(filtered, bare);
+    for (name, outcome) in bare {
+        assert!(outcome != libc::EPERM, "{name} is not permitted here at all");
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_entry_of_another_architecture_is_deadly() {
+    use std::os::unix::process::ExitStatusExt;
+
+    let (bare, filtered) = (probe::enter_32_bit(Side::Bare), probe::enter_32_bit(Side::Filtered));
+    assert_ne!(bare.signal(), Some(libc::SIGSYS), "without the filter: the attempt proves nothing");
+    // A kernel without that entry has an end of its own for it.
+    assert_eq!(filtered.signal(), if bare.success() { Some(libc::SIGSYS) } else { bare.signal() });
+    assert!(filtered.signal().is_some());
+}

@@ -1,0 +1,102 @@
+//! What a sandbox sees.
+
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+
+use carrel_tests::run;
+
+use crate::{Sandbox, busybox_image};
+
+#[test]
+fn the_host_image_has_its_programs_and_nothing_else_of_it() {
+    run(async {
+        let sandbox = Sandbox::start("host").await;
+        assert!(sandbox.shell("ls /").await.contains("workspace"));
+        assert_eq!(sandbox.shell("cut -d: -f1 /etc/passwd | tr '\\n' ' '").await, "root agbox nobody ");
+        assert_eq!(sandbox.shell("ls -A /root /home/agbox /tmp /workspace | grep -v : | tr -d '\\n'").await, "");
+        assert_eq!(sandbox.shell("hostname; id -u; cat /proc/1/comm").await, "carrel\n0\ncarrel-agentd\n");
+        assert_eq!(
+            sandbox.shell("touch /usr/x 2>/dev/null || echo refused; touch /root/x && echo kept").await,
+            "refused\nkept\n"
+        );
+        // What belongs to the host's root belongs to nobody in here.
+        assert_eq!(sandbox.shell("stat -c %u /usr/bin/env").await, "65534\n");
+        assert_eq!(
+            sandbox.shell("grep -c . /proc/net/dev").await,
+            "3\n",
+            "two lines of heading and the loopback interface"
+        );
+        assert_eq!(sandbox.shell("test -w /proc/sys/kernel/hostname && echo writable || echo fixed").await, "fixed\n");
+    });
+}
+
+#[test]
+fn the_first_process_is_far_from_the_hosts_root() {
+    run(async {
+        let sandbox = Sandbox::start("host").await;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.init())).unwrap();
+        let uid: u32 =
+            status.lines().find(|l| l.starts_with("Uid:")).unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(uid >= 0x4000_0000, "{uid}");
+        assert!(status.contains("Seccomp:\t2"), "{status}");
+        for kind in ["user", "pid", "mnt", "ipc", "uts", "cgroup", "net"] {
+            let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
+            assert_ne!(of("self"), of(&sandbox.init().to_string()), "{kind}");
+        }
+    });
+}
+
+#[test]
+fn a_directory_is_written_over_and_never_into() {
+    run(async {
+        let image = busybox_image();
+        let home = image.path().join("home");
+        std::fs::create_dir(&home).unwrap();
+        chown(&home, Some(1000), Some(1000)).unwrap();
+        let sandbox = Sandbox::start(image.path().to_str().unwrap()).await;
+        assert_eq!(sandbox.shell("touch /new /home/new && stat -c '%u' /bin /home /new").await, "0\n1000\n0\n");
+        assert!(!image.path().join("new").exists() && !home.join("new").exists());
+        assert_eq!(std::fs::metadata(&home).unwrap().uid(), 1000);
+    });
+}
+
+#[test]
+fn an_image_with_links_in_place_of_directories_leads_nowhere() {
+    run(async {
+        let image = busybox_image();
+        let outside = tempfile::tempdir_in("/var/tmp").unwrap();
+        for name in ["dev", "proc", "tmp", "workspace", "sys"] {
+            symlink(outside.path(), image.path().join(name)).unwrap();
+        }
+        symlink("../../../../../etc", image.path().join("etc")).unwrap();
+        let sandbox = Sandbox::start(image.path().to_str().unwrap()).await;
+        assert_eq!(
+            sandbox.shell("readlink /dev /proc /tmp /workspace; test -c /dev/null && cat /proc/1/comm").await,
+            "carrel-agentd\n"
+        );
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+        assert!(image.path().join("dev").is_symlink());
+    });
+}
+
+#[test]
+fn two_sandboxes_know_nothing_of_each_other_and_leave_nothing() {
+    run(async {
+        let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let before = mounts();
+        let (one, two) = (Sandbox::start("host").await, Sandbox::start("host").await);
+        one.shell("echo secret > /tmp/secret; sleep 1000 & echo started").await;
+        assert_eq!(two.shell("ls -A /tmp; ls -d /proc/[0-9]* | wc -l").await.lines().next().unwrap().len(), 1);
+        let id = |sandbox: &Sandbox| std::fs::metadata(format!("/proc/{}", sandbox.init())).unwrap().uid();
+        let maps = [&one, &two].map(|s| std::fs::read_to_string(format!("/proc/{}/uid_map", s.init())).unwrap());
+        assert_ne!(maps[0], maps[1], "{} {}", id(&one), id(&two));
+        assert_eq!(mounts(), before, "nothing is mounted where the host sees it");
+        let pids = [one.init(), two.init()];
+        drop((one, two));
+        for pid in pids {
+            while std::path::Path::new(&format!("/proc/{pid}")).exists() {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(mounts(), before);
+    });
+}

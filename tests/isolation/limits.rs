@@ -1,0 +1,51 @@
+//! Bombs: they hit their sandbox, not the host and not the agent.
+
+use carrel_tests::run;
+
+use crate::Sandbox;
+
+#[test]
+fn a_fork_bomb_stops_at_the_limit() {
+    run(async {
+        let sandbox = Sandbox::with("host", &[("CARREL_PIDS", 64)]).await;
+        let bomb = "n=0; while [ $n -lt 200 ]; do sleep 1000 & n=$((n+1)); done 2>/dev/null; true";
+        let _stopped = sandbox.client.run(carrel_tests::shell(bomb), "").await;
+        sandbox.client.ping().await.unwrap();
+        let free = Sandbox::start("host").await;
+        assert_eq!(free.shell("n=0; while [ $n -lt 200 ]; do sleep 1000 & n=$((n+1)); done; echo $n").await, "200\n");
+        let count = |sandbox: &Sandbox| {
+            let mut found = vec![sandbox.init()];
+            let mut seen = 0;
+            while seen < found.len() {
+                let children = carrel_tests::children_of(found[seen]);
+                found.extend(children);
+                seen += 1;
+            }
+            found.len()
+        };
+        assert!(count(&sandbox) <= 64 && count(&free) > 200, "{} and {}", count(&sandbox), count(&free));
+    });
+}
+
+#[test]
+fn a_memory_bomb_takes_itself_and_not_the_agent() {
+    run(async {
+        let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
+        let bomb = "head -c 300m /dev/zero | tail";
+        let outcome = sandbox.client.run(carrel_tests::shell(bomb), "").await.unwrap();
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        sandbox.client.ping().await.unwrap();
+        assert_eq!(sandbox.shell("echo alive").await, "alive\n");
+    });
+}
+
+#[test]
+fn a_full_disk_is_the_sandboxes_own() {
+    run(async {
+        let sandbox = Sandbox::with("host", &[("CARREL_DISK", 8 << 20)]).await;
+        let filled = sandbox.shell("head -c 100m /dev/zero > /tmp/fill 2>/dev/null || stat -c %s /tmp/fill").await;
+        let size: u64 = filled.trim().parse().unwrap();
+        assert!(size > 0 && size <= 8 << 20, "{size}");
+        assert_eq!(sandbox.shell("rm /tmp/fill; echo again > /tmp/x; cat /tmp/x").await, "again\n");
+    });
+}
