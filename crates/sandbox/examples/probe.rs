@@ -11,9 +11,9 @@ use std::os::linux::net::SocketAddrExt;
 type Attempt = (&'static str, fn() -> Result<()>);
 
 const ATTEMPTS: &[Attempt] = &[
-    ("unshare_user", || check(unsafe { libc::unshare(libc::CLONE_NEWUSER) }.into())),
-    ("unshare_mounts", || check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())),
-    ("unshare_net", || check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into())),
+    ("unshare_user", || unshare(libc::CLONE_NEWUSER)),
+    ("unshare_mounts", || unshare(libc::CLONE_NEWNS)),
+    ("unshare_net", || unshare(libc::CLONE_NEWNET)),
     ("setns", setns),
     ("mount", mount),
     ("fsopen", || call(libc::SYS_fsopen, &[pointer(c"tmpfs"), 0])),
@@ -87,8 +87,14 @@ fn pointer(text: &std::ffi::CStr) -> u64 {
     text.as_ptr() as u64
 }
 
+/// A negative number as the kernel reads it in a register.
 fn as_arg(number: i32) -> u64 {
-    i64::from(number) as u64
+    u64::from_ne_bytes(i64::from(number).to_ne_bytes())
+}
+
+fn unshare(namespace: i32) -> Result<()> {
+    // SAFETY: this program has one thread and uses nothing that depends on its namespaces.
+    check(unsafe { libc::unshare(namespace) }.into())
 }
 
 fn socket(family: i32, kind: i32, protocol: i32) -> Result<()> {
