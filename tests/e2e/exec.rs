@@ -94,6 +94,11 @@ fn a_command_gets_a_clean_process() {
         assert_eq!(stdout(&client, shell("ls /proc/self/fd | wc -l")).await, "4\n");
         let signals = stdout(&client, command("grep", &["-E", "^Sig(Blk|Ign)", "/proc/self/status"])).await;
         assert!(signals.lines().all(|line| line.ends_with("0000000000000000")), "{signals}");
+        // As many descriptors as the agent was given, although the agent takes as many as it can.
+        let own = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let soft =
+            own.lines().find(|line| line.starts_with("Max open files")).unwrap().split_whitespace().nth(3).unwrap();
+        assert_eq!(stdout(&client, shell("ulimit -Sn")).await.trim(), soft);
         let session = stdout(&client, shell("cut -d' ' -f1,5,6 /proc/$$/stat")).await;
         let ids: Vec<_> = session.split_whitespace().collect();
         assert!(ids.iter().all(|id| *id == ids[0]), "{session}");

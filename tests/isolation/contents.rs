@@ -1,10 +1,11 @@
 //! What a sandbox sees.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::process::Command;
 
-use carrel_tests::run;
+use carrel_tests::{Guest, run};
 
-use crate::{Sandbox, busybox_image};
+use crate::{Sandbox, busybox_image, example};
 
 #[test]
 fn the_host_image_has_its_programs_and_nothing_else_of_it() {
@@ -78,6 +79,33 @@ fn an_image_with_links_in_place_of_directories_leads_nowhere() {
         );
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
         assert!(image.path().join("dev").is_symlink());
+    });
+}
+
+#[test]
+fn no_first_program_outlives_its_supervisor() {
+    run(async {
+        // One that would never notice by itself.
+        let mut launch = Command::new(example("launch"));
+        launch.args(["host", "/bin/sleep", "1000"]);
+        let (guest, channel) = Guest::start(launch);
+        let asleep = || {
+            let init = carrel_tests::children_of(guest.pid()).first().copied()?;
+            let name = std::fs::read_to_string(format!("/proc/{init}/comm")).ok()?;
+            (name == "sleep\n").then_some(init)
+        };
+        let init = loop {
+            match asleep() {
+                Some(init) => break init,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let supervisor = rustix::process::Pid::from_raw(guest.pid().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
+        while std::fs::read_to_string(format!("/proc/{init}/comm")).is_ok_and(|name| name == "sleep\n") {
+            tokio::task::yield_now().await;
+        }
+        drop((guest, channel));
     });
 }
 

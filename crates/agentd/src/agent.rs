@@ -79,7 +79,9 @@ pub fn serve(options: &Options) -> Result<(), ServeError> {
     protect::settle();
     // A socket is for its owner alone: whoever may connect has the rights of the agent.
     rustix::process::umask(Mode::from_raw_mode(0o177));
-    let io = Io::new(Defaults::new(protect::is_init())).map_err(|errno| ServeError::System("epoll", errno.into()))?;
+    let defaults = Defaults::new(protect::is_init());
+    defaults.raise_descriptors();
+    let io = Io::new(defaults).map_err(|errno| ServeError::System("epoll", errno.into()))?;
     let mut agent = Agent::new(io, signals, options.max_generation, born);
     match &options.listen {
         Some(path) => agent.listen(path)?,

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use carrel_protocol::payload::{Bootstrap, ExecLimits, InitFailure, ResourceLimit, SecurityProfile, UserIds};
 
+use rustix::process::{Resource, Rlimit};
+
 use crate::users::{Accounts, User, UserError};
 
 /// Where programs are looked for when nobody says.
@@ -28,6 +30,8 @@ pub(crate) struct Defaults {
     pub(crate) init: bool,
     /// Whether commands may do less than the root of a sandbox may.
     pub(crate) restricted: bool,
+    /// How many descriptors a command may have open: as many as the agent was given, not as many as it takes.
+    pub(crate) descriptors: Rlimit,
     /// The host already configured this sandbox.
     configured: bool,
 }
@@ -61,8 +65,15 @@ impl Defaults {
             limits: ExecLimits::DEFAULT,
             init,
             restricted: false,
+            descriptors: rustix::process::getrlimit(Resource::Nofile),
             configured: false,
         }
+    }
+
+    /// Lets the agent have as many descriptors open as it ever may: a thousand files of each client, and more.
+    pub(crate) fn raise_descriptors(&self) {
+        let most = Rlimit { current: self.descriptors.maximum, ..self.descriptors };
+        let _raised = rustix::process::setrlimit(Resource::Nofile, most);
     }
 
     /// Applies a configuration, all of it or nothing, and returns the default user.

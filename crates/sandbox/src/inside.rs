@@ -9,7 +9,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::CapabilitySet;
 
 use crate::seccomp::{Filter, SeccompError};
@@ -84,6 +84,9 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
     rustix::thread::set_thread_groups(&[]).map_err(at(Stage::Identity))?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(at(Stage::Identity))?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(at(Stage::Identity))?;
+    // Whatever the first program is, it does not outlive its supervisor. Asked for after becoming root, which would take
+    // it back.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(Stage::Identity))?;
     rustix::process::umask(Mode::empty());
 
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;

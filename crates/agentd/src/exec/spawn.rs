@@ -162,7 +162,7 @@ impl Plan {
             candidates: candidates(&request.cmd, path.as_deref().unwrap_or_default())?,
             cwd: cwd.map(|cwd| text(cwd.as_bytes(), "the working directory")).transpose()?,
             user,
-            rlimits: rlimits(defaults.rlimits.iter().chain(&request.rlimits))?,
+            rlimits: rlimits(defaults, &request.rlimits)?,
             init: defaults.init,
             restricted: defaults.restricted,
         })
@@ -196,16 +196,19 @@ fn candidates(program: &str, path: &[u8]) -> Result<Vec<CString>, SpawnError> {
         .collect()
 }
 
-fn rlimits<'a>(limits: impl Iterator<Item = &'a ResourceLimit>) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
+/// The limits of a command, in the order in which they are set: what the agent was given, the sandbox's, its own.
+fn rlimits(defaults: &Defaults, own: &[ResourceLimit]) -> Result<Vec<(Resource, Rlimit)>, SpawnError> {
     let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
-    limits
-        .map(|limit| match resource(&limit.resource) {
+    let given = std::iter::once(Ok((Resource::Nofile, defaults.descriptors)));
+    let asked = defaults.rlimits.iter().chain(own);
+    given
+        .chain(asked.map(|limit| match resource(&limit.resource) {
             Some(resource) => Ok((resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) })),
             // A limit that is silently not applied is worse than none.
             None => {
                 Err(SpawnError::new(Stage::Arguments, Errno::INVAL, &format!("unknown resource {:?}", limit.resource)))
             }
-        })
+        }))
         .collect()
 }
 
