@@ -4,8 +4,8 @@ use std::os::unix::net::UnixStream;
 
 use carrel_protocol::payload::{
     Bootstrap, CarrelHello, CarrelWelcome, ClientDisconnected, CoreError, CoreErrorKind, EnvironmentVariable,
-    ExecExited, ExecLimits, ExecRequest, ExecSignal, ExecStdout, InitFailure, InitResolved, Network, Ping, Ready,
-    Shutdown, TransportPosition, WorkloadDisposition, WorkloadFreeze,
+    ExecExited, ExecLimits, ExecRequest, ExecSignal, ExecStdin, ExecStdinError, ExecStdout, InitFailure, InitResolved,
+    Network, Ping, Ready, Shutdown, TransportPosition, WorkloadDisposition, WorkloadFreeze,
 };
 use carrel_protocol::{Codec, Generation, MessageType};
 use carrel_tests::{Guest, Peer, run, shell};
@@ -142,6 +142,27 @@ fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
         assert_eq!(welcome.generation, Generation::CURRENT.get());
         peer.send(11, 6, &Ping {}).await;
         assert_eq!(peer.next_of(6).await.envelope().generation, Generation::CURRENT);
+    });
+}
+
+#[test]
+fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
+    run(async {
+        let (_guest, mut peer) = greeted().await;
+        peer.send(11, 5, &CarrelHello { generation: 11 }).await;
+        peer.next_of(5).await;
+        let (one, two) = (Codec::Current.range(0).unwrap().start() + 9, Codec::Current.range(1).unwrap().start());
+        peer.send(7, one, &carrel_tests::command("sleep", &["1000"])).await;
+        assert_eq!(peer.next_of(one).await.message_type(), MessageType::ExecStarted);
+        for _ in 0..64 {
+            peer.send(7, one, &ExecStdin { data: vec![0; 64 * 1024].into() }).await;
+        }
+        peer.send(7, two, &Ping {}).await;
+        let error: ExecStdinError = peer.next_of(one).await.payload(|envelope| envelope.payload().unwrap());
+        assert_eq!(error.errno_name.as_deref(), Some("ENOBUFS"));
+        assert_eq!(peer.next_of(two).await.message_type(), MessageType::Pong);
+        peer.send(7, one, &ExecSignal { signal: 9 }).await;
+        assert_eq!(output(&mut peer, one).await.1, ExecExited { code: -1, signal: Some(9) });
     });
 }
 

@@ -369,7 +369,7 @@ impl Agent {
             inbox.advance(length);
             let key = Key { connection: number, id };
             if self.holds_too_much(key) {
-                self.stalled.insert(number, key);
+                self.hold_back(key);
             }
         }
         if let Some(connection) = self.io.connections.get_mut(&number) {
@@ -386,6 +386,21 @@ impl Agent {
             self.sessions.range(of_connection).map(|(_, session)| session.backlog()).sum::<usize>()
         };
         backlog > BACKLOG_LIMIT || (backlog > BACKLOG_LIMIT / 2 && all() > 4 * BACKLOG_LIMIT)
+    }
+
+    /// Makes the sender of too much input wait. Where one of our own hosts speaks for many clients, nobody may wait for
+    /// one of them: it paces each by what is acknowledged, so whatever comes in excess is that session's own loss.
+    fn hold_back(&mut self, key: Key) {
+        let shared = self.io.connections.get(&key.connection).is_some_and(|connection| {
+            connection.ids == IdRange::WHOLE && connection.generation > Generation::PUBLISHED
+        });
+        match self.sessions.get_mut(&key) {
+            Some(session) if shared => {
+                session.overflow(&mut self.io, key);
+                self.wake(key);
+            }
+            _ => drop(self.stalled.insert(key.connection, key)),
+        }
     }
 
     /// How many sessions the owner of an id has under way.

@@ -64,6 +64,10 @@ pub(crate) trait Session {
         0
     }
 
+    /// Is told that it holds more input than it may, on a channel that cannot wait for it: the input is lost, and its
+    /// sender learns so.
+    fn overflow(&mut self, _io: &mut Io, _key: Key) {}
+
     /// Asks it to come to an end, because the sandbox does.
     fn terminate(&mut self) {}
 

@@ -44,6 +44,7 @@ pub(crate) struct Exec {
     stdin: Option<Source>,
     backlog: Backlog,
     stdin_failed: bool,
+    early_error: Option<ExecStdinError>,
     output: Output,
     flow: Option<Flow>,
     exited: Option<ExecExited>,
@@ -108,6 +109,7 @@ impl Exec {
             stdin: Some(stdin),
             backlog: Backlog::default(),
             stdin_failed: false,
+            early_error: None,
             output: Output::new(stdout, stderr, request.tty),
             flow: flow.then(|| Flow {
                 limits: io.defaults.limits,
@@ -131,6 +133,9 @@ impl Exec {
                 self.report = None;
                 self.started = true;
                 io.send_small(key, &ExecStarted { pid: self.pid.as_raw_nonzero().get().unsigned_abs() });
+                if let Some(error) = self.early_error.take() {
+                    io.send_small(key, &error);
+                }
                 Some(Ok(()))
             }
             Ok(_) => {
@@ -179,7 +184,13 @@ impl Exec {
             return;
         }
         let errno_name = errno.and_then(crate::errno::name).map(str::to_owned);
-        io.send_small(key, &ExecStdinError { errno: errno.map(Errno::raw_os_error), errno_name, message });
+        let error = ExecStdinError { errno: errno.map(Errno::raw_os_error), errno_name, message };
+        if self.started {
+            io.send_small(key, &error);
+        } else {
+            // Nothing is said of a command before it is said to run.
+            self.early_error = Some(error);
+        }
     }
 
     fn feed(&mut self, io: &mut Io, key: Key) {
@@ -329,6 +340,17 @@ impl Session for Exec {
 
     fn backlog(&self) -> usize {
         self.backlog.len()
+    }
+
+    fn overflow(&mut self, io: &mut Io, key: Key) {
+        self.stdin = None;
+        self.backlog.clear();
+        self.stdin_error(
+            io,
+            key,
+            Some(Errno::NOBUFS),
+            "more input than the command takes; the rest is lost".to_owned(),
+        );
     }
 
     fn terminate(&mut self) {

@@ -196,6 +196,13 @@ impl Session for Write {
         }
     }
 
+    fn overflow(&mut self, _io: &mut Io, _key: Key) {
+        if let Some((_, backlog)) = &mut self.slow {
+            backlog.clear();
+        }
+        self.failed = Some(FileError::new("write", Errno::NOBUFS));
+    }
+
     fn backlog(&self) -> usize {
         self.slow.as_ref().map_or(0, |(_, backlog)| backlog.len())
     }

@@ -289,6 +289,11 @@ impl Session for Tcp {
         self.produce(io, key).unwrap_or_else(|errno| fail(io, key, errno, "read"))
     }
 
+    fn overflow(&mut self, _io: &mut Io, _key: Key) {
+        self.backlog.clear();
+        self.aborted = Some("more input than the connection takes".to_owned());
+    }
+
     fn backlog(&self) -> usize {
         self.backlog.len()
     }
