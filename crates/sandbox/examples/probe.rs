@@ -1,5 +1,5 @@
 //! Tries to leave a sandbox, one way after the other, and prints for each what the kernel said: `name ok` or
-//! `name ERRNO`. Run outside, where nothing stands in the way, every line is `ok`. Nothing it does has an effect.
+//! `name ERRNO`. Run outside, where nothing stands in the way, a line is `ok` unless the host has no such thing. Nothing it does has an effect.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

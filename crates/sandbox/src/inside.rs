@@ -38,12 +38,11 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETFCAP);
 
 /// Hidden files of `/proc`: they tell of the host, or speak to its kernel.
-const MASKED_FILES: [&str; 7] =
-    ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "sysrq-trigger"];
+const MASKED_FILES: [&str; 6] = ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats"];
 /// Hidden directories of `/proc`.
 const MASKED_DIRECTORIES: [&str; 2] = ["acpi", "scsi"];
-/// Directories of `/proc` that can only be read.
-const READ_ONLY: [&str; 4] = ["bus", "fs", "irq", "sys"];
+/// Parts of `/proc` that can only be read.
+const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 /// All that the new process needs, prepared outside.
 pub(crate) struct Plan<'a> {

@@ -125,19 +125,18 @@ fn tree(path: &Path) -> Result<OwnedFd, LaunchError> {
 fn trees(spec: &Spec) -> Result<Vec<(GuestPath, Shown)>, LaunchError> {
     let mut shown = Vec::new();
     for part in &spec.root.trees {
-        shown.push((part.target.clone(), shown_tree(&part.source, false)?));
+        shown.push((part.target.clone(), shown_tree(&part.source)?));
     }
     for mount in &spec.mounts {
-        shown.push((mount.target.clone(), shown_tree(&mount.source, mount.writable)?));
+        shown.push((mount.target.clone(), shown_tree(&mount.source)?));
     }
     Ok(shown)
 }
 
-fn shown_tree(source: &Path, writable: bool) -> Result<Shown, LaunchError> {
+fn shown_tree(source: &Path) -> Result<Shown, LaunchError> {
     let failed = |errno: Errno| LaunchError::Tree { path: source.display().to_string(), source: errno.into() };
     let mount = tree(source)?;
-    let attributes = if writable { sys::SHOWN & !libc::MOUNT_ATTR_RDONLY } else { sys::SHOWN };
-    sys::set_mount(mount.as_fd(), attributes, None).map_err(failed)?;
+    sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(failed)?;
     let directory = rustix::fs::fstat(&mount)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory);
     Ok(Shown { mount, directory })

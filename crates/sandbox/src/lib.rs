@@ -2,7 +2,7 @@
 //!
 //! User, pid, mount, ipc, uts, cgroup and net namespaces; a root put together from detached mounts; a loopback
 //! interface and nothing else; a small set of capabilities; a system-call filter; limits by cgroups. Nothing is mounted
-//! in the host's mount namespace, and every operation on the sandbox's tree is relative to a directory handle.
+//! in the host's mount namespace, and every operation on what an image holds is relative to a directory handle.
 
 pub mod cgroup;
 mod ids;

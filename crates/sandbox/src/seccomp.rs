@@ -1,10 +1,11 @@
 //! The system calls that whatever runs in a sandbox may make: an allow-list, for pid 1 and all its children.
 //!
-//! Three answers besides "yes", and each is the one that programs know what to do with:
+//! A few answers besides "yes", and each is the one that programs know what to do with:
 //!
 //! - `EPERM` for a call that exists and is not for a sandbox, as for a user without the right to make it;
 //! - `ENOSYS` for a number that is not in our list, so that a library newer than the list falls back to an older call,
 //!   and for a few calls we know whose callers do the same;
+//! - for a socket, what a kernel without that family or protocol says;
 //! - death for the entry of another architecture, whose numbers mean something else.
 //!
 //! `schema/seccomp-*.txt` is the whole list as one reviewed line per call.

@@ -15,7 +15,7 @@ pub struct Spec {
     pub root: RootFs,
     /// Trees of the host that the operator gives it, besides.
     pub mounts: Vec<Mount>,
-    /// How much it may write to what is its own.
+    /// How much it may write to its root; `/dev/shm` has as much again.
     pub disk: u64,
     /// Its name for itself.
     pub hostname: String,
@@ -31,13 +31,11 @@ pub struct Spec {
     pub channel: OwnedFd,
 }
 
-/// A tree of the host that the operator gives to a sandbox.
+/// A tree of the host that the operator gives to a sandbox, to be read and not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Where it is on the host.
     pub source: PathBuf,
     /// Where it is inside.
     pub target: GuestPath,
-    /// Whether it may be written; then with the ids of the sandbox, never with the host's.
-    pub writable: bool,
 }
