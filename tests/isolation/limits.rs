@@ -28,6 +28,17 @@ fn a_fork_bomb_stops_at_the_limit() {
 }
 
 #[test]
+fn a_sandbox_sees_its_own_cgroup_as_the_root_of_all() {
+    run(async {
+        let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
+        let seen = sandbox.shell("cut -d: -f3 /proc/self/cgroup | sort -u").await;
+        assert_eq!(seen, "/\n");
+        let outside = std::fs::read_to_string(format!("/proc/{}/cgroup", sandbox.init())).unwrap();
+        assert!(outside.contains("/carrel/example-"), "{outside}");
+    });
+}
+
+#[test]
 fn a_memory_bomb_takes_itself_and_not_the_agent() {
     run(async {
         let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;

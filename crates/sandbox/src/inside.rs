@@ -79,6 +79,7 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
         1 => {}
         _ => return Err(at(Stage::Start)(Errno::PIPE)),
     }
+    sys::unshare_cgroups().map_err(at(Stage::Cgroups))?;
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
     rustix::thread::set_thread_groups(&[]).map_err(at(Stage::Identity))?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(at(Stage::Identity))?;

@@ -26,6 +26,8 @@ macro_rules! stages {
 stages! {
     /// The parent said nothing, or too much.
     Start = "wait for the go-ahead",
+    /// A view of cgroups that begins at its own.
+    Cgroups = "cut the cgroups off",
     /// Becoming the root of the user namespace.
     Identity = "become root of the user namespace",
     /// Cutting the mount namespace off from the host's.

@@ -23,13 +23,21 @@ pub(crate) fn unshare_mounts() -> Result<(), Errno> {
     }
 }
 
-/// Every namespace of a sandbox.
+/// Gives this process, which has joined its cgroup, a view of cgroups that begins there.
+pub(crate) fn unshare_cgroups() -> Result<(), Errno> {
+    // SAFETY: changes only how cgroups are named to this process.
+    match unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Every namespace of a sandbox but that of cgroups, which is made when its cgroup is joined.
 pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWNET) as u64;
 
 /// Read-only, without raised privileges and without devices.
