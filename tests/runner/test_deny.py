@@ -15,7 +15,7 @@ def package(name: str, version: str = "1.0.0", **more: Any) -> dict[str, Any]:
         "name": name,
         "version": version,
         "license": "MIT",
-        "source": "registry+x/crates.io-index",
+        "source": "registry+x/index",
         "manifest_path": "/registry/Cargo.toml",
         "dependencies": [],
     }
@@ -80,6 +80,7 @@ class Sources(unittest.TestCase):
     def test_only_the_registry_and_the_repository_are_sources(self) -> None:
         packages = [
             package("a"),
+            package("f"),
             package("b", source=None, manifest_path="/r/crates/b/Cargo.toml"),
             package("c", source=None, manifest_path="/elsewhere/Cargo.toml"),
             package("d", source="git+x"),
