@@ -163,7 +163,7 @@ fn a_terminal_that_nobody_holds_for_a_moment_is_still_listened_to() {
 }
 
 #[test]
-fn a_large_environment_holds_up_nobody() {
+fn sixty_thousand_variables_reach_a_command() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;

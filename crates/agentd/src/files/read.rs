@@ -17,7 +17,12 @@ use crate::poll::{Channel, Token, retry};
 use crate::session::{Key, Refusal, Session, Turn};
 
 /// The largest piece of a file in one frame: large enough to be fast, small enough for a ping to get between.
-pub(super) const PIECE: u32 = 256 * 1024;
+const PIECE: u32 = 256 * 1024;
+
+/// The records of a file, in either direction: as large as the peer takes, and no larger than a piece.
+pub(super) fn record_limit(offered: RecordLimit) -> RecordLimit {
+    RecordLimit::new(PIECE).unwrap_or(offered).min(offered)
+}
 
 /// A read under way.
 pub(super) struct Read {
@@ -41,7 +46,7 @@ impl Read {
     ) -> Result<Self, FileError> {
         let file = io.handles.file("read", io.owner(key), range.handle)?;
         let flow = bulk.map(|(offer, limit)| {
-            let limit = RecordLimit::new(PIECE).unwrap_or(limit).min(limit);
+            let limit = record_limit(limit);
             io.send_small(
                 key,
                 &BulkAccepted {

@@ -8,7 +8,7 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::io::Errno;
 
 use super::handles::OpenFile;
-use super::read::PIECE;
+use super::read::record_limit;
 use super::{FileError, respond};
 use crate::backlog::Backlog;
 use crate::io::Io;
@@ -54,7 +54,7 @@ impl Write {
         // A pipe or a device takes its time: what it has not taken is held here.
         let window = if file.seekable { WINDOW } else { SLOW_WINDOW };
         let flow = bulk.map(|(offer, limit)| {
-            let limit = RecordLimit::new(PIECE).unwrap_or(limit).min(limit);
+            let limit = record_limit(limit);
             io.send_small(
                 key,
                 &BulkAccepted {
