@@ -76,14 +76,14 @@ impl Write for Count {
 }
 
 /// Bytes that `value` takes on the wire.
-pub(crate) fn encoded_len<'b, T: Wire<'b>>(value: &T) -> Result<usize, EncodeError> {
+pub fn encoded_len<'b, T: Wire<'b>>(value: &T) -> Result<usize, EncodeError> {
     let mut encoder = Encoder::new(Count::default());
     value.encode(&mut encoder)?;
     Ok(encoder.into_writer().0)
 }
 
 /// Reads exactly one value from `bytes`.
-pub(crate) fn decode_all<'b, T: Wire<'b>>(bytes: &'b [u8]) -> Result<T, DecodeError> {
+pub fn decode_all<'b, T: Wire<'b>>(bytes: &'b [u8]) -> Result<T, DecodeError> {
     let mut d = Decoder::new(bytes);
     let value = T::decode(&mut d)?;
     match bytes.len() - d.position() {
@@ -99,7 +99,7 @@ impl From<minicbor::decode::Error> for DecodeError {
 }
 
 /// The type of the next value, tags before it passed over.
-pub(crate) fn peek(d: &mut Decoder<'_>) -> Result<Type, DecodeError> {
+pub fn peek(d: &mut Decoder<'_>) -> Result<Type, DecodeError> {
     for _ in 0..=MAX_TAGS {
         match d.datatype()? {
             Type::Tag => drop(d.tag()?),
@@ -110,7 +110,7 @@ pub(crate) fn peek(d: &mut Decoder<'_>) -> Result<Type, DecodeError> {
 }
 
 /// Takes the next value if it is `null` (or `undefined`).
-pub(crate) fn take_null(d: &mut Decoder<'_>) -> Result<bool, DecodeError> {
+pub fn take_null(d: &mut Decoder<'_>) -> Result<bool, DecodeError> {
     match peek(d)? {
         Type::Null => d.null()?,
         Type::Undefined => d.undefined()?,
@@ -122,7 +122,7 @@ pub(crate) fn take_null(d: &mut Decoder<'_>) -> Result<bool, DecodeError> {
 /// Calls `each` for every key of the next map, which has to consume the value behind it.
 ///
 /// A key that is not text cannot be one of ours; it is passed over with its value.
-pub(crate) fn map<'b>(
+pub fn map<'b>(
     d: &mut Decoder<'b>,
     mut each: impl FnMut(&str, &mut Decoder<'b>) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
@@ -141,7 +141,7 @@ pub(crate) fn map<'b>(
 }
 
 /// Calls `each` for every element of the next array.
-pub(crate) fn array<'b>(
+pub fn array<'b>(
     d: &mut Decoder<'b>,
     mut each: impl FnMut(&mut Decoder<'b>) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
@@ -170,7 +170,7 @@ fn next(d: &mut Decoder<'_>, remaining: &mut Option<u64>) -> Result<bool, Decode
 }
 
 /// Reads text, borrowed where it stands in one piece.
-pub(crate) fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>, DecodeError> {
+pub fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>, DecodeError> {
     if peek(d)? != Type::StringIndef {
         return Ok(Cow::Borrowed(d.str()?));
     }
@@ -182,7 +182,7 @@ pub(crate) fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>, DecodeError>
 }
 
 /// Reads bytes, borrowed where they stand in one piece.
-pub(crate) fn bytes<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, [u8]>, DecodeError> {
+pub fn bytes<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, [u8]>, DecodeError> {
     match peek(d)? {
         Type::BytesIndef => {
             let mut whole = Vec::new();
@@ -205,7 +205,7 @@ pub(crate) fn bytes<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, [u8]>, DecodeErro
 }
 
 /// Passes over the next value, however it nests, within [`MAX_DEPTH`].
-pub(crate) fn skip(d: &mut Decoder<'_>) -> Result<(), DecodeError> {
+pub fn skip(d: &mut Decoder<'_>) -> Result<(), DecodeError> {
     skip_within(d, MAX_DEPTH)
 }
 

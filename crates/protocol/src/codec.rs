@@ -6,7 +6,7 @@ use minicbor::Encoder;
 use minicbor::encode::Write;
 
 use crate::bulk::{BulkHeader, RECORD_HEADER_SIZE};
-use crate::cbor::{Count, EncodeError as CborError, encoded_len};
+use crate::cbor::{Count, EncodeError as CborError, Wire, encoded_len};
 use crate::frame::{BodyTooLarge, Flags, Header, PREFIX_SIZE};
 use crate::generation::Generation;
 use crate::message::{MessageType, Payload};
@@ -37,14 +37,26 @@ pub fn encode<'b, P: Payload<'b>>(
     id: u32,
     payload: &P,
 ) -> Result<(), EncodeError> {
+    encode_named(out, generation.get(), id, P::TYPE.flags(), P::TYPE.as_str(), payload)
+}
+
+/// Appends a whole frame with a message of a protocol of its own, which has its own names and versions.
+pub fn encode_named<'b, P: Wire<'b>>(
+    out: &mut Vec<u8>,
+    version: u8,
+    id: u32,
+    flags: Flags,
+    name: &str,
+    payload: &P,
+) -> Result<(), EncodeError> {
     let payload_len = encoded_len(payload)?;
-    let body_len = counted(|e| envelope_head(e, generation, P::TYPE, payload_len))? + payload_len;
-    let header = Header { body_len, id, flags: P::TYPE.flags() }.to_bytes()?;
+    let body_len = counted(|e| head(e, version, name, payload_len))? + payload_len;
+    let header = Header { body_len, id, flags }.to_bytes()?;
 
     out.reserve(PREFIX_SIZE + body_len);
     out.extend_from_slice(&header);
     let mut e = Encoder::new(&mut *out);
-    envelope_head(&mut e, generation, P::TYPE, payload_len)?;
+    head(&mut e, version, name, payload_len)?;
     payload.encode(&mut e)?;
     Ok(())
 }
@@ -73,7 +85,16 @@ fn envelope_head<W: Write<Error = Infallible>>(
     message_type: MessageType,
     payload_len: usize,
 ) -> Result<(), CborError> {
-    e.map(3)?.str("v")?.u8(generation.get())?.str("t")?.str(message_type.as_str())?.str("p")?;
+    head(e, generation.get(), message_type.as_str(), payload_len)
+}
+
+fn head<W: Write<Error = Infallible>>(
+    e: &mut Encoder<W>,
+    version: u8,
+    name: &str,
+    payload_len: usize,
+) -> Result<(), CborError> {
+    e.map(3)?.str("v")?.u8(version)?.str("t")?.str(name)?.str("p")?;
     e.bytes_len(payload_len as u64)?;
     Ok(())
 }

@@ -16,8 +16,12 @@ mod generation;
 mod ids;
 mod message;
 pub mod payload;
+pub mod relay_flow;
 pub mod schema;
 mod values;
+
+#[doc(hidden)]
+pub use minicbor;
 
 pub use self::cbor::DecodeError;
 pub use self::codec::EncodeError;

@@ -184,6 +184,8 @@ message_types! {
     CarrelFsCancel, "carrel.fs.cancel", 11, NONE;
     /// The outcome of an operation on a tree.
     CarrelFsDone, "carrel.fs.done", 11, TERMINAL;
+    /// How much may be sent for one client of a relay.
+    CarrelCredit, "carrel.credit", 11, NONE;
 }
 
 // === impl MessageType ===

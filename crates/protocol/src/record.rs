@@ -2,6 +2,7 @@
 
 /// A map with text keys. Each field says whether it is `required`, has a `default`, or is `omitted` without a value,
 /// and from which generation it exists.
+#[macro_export]
 macro_rules! record {
     ($(
         $(#[$meta:meta])*
@@ -16,14 +17,14 @@ macro_rules! record {
         }
 
         impl<'b> $crate::cbor::Wire<'b> for $name $(<$lifetime>)? {
-            fn encode<W: minicbor::encode::Write<Error = std::convert::Infallible>>(
+            fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
-                e: &mut minicbor::Encoder<W>,
+                e: &mut $crate::minicbor::Encoder<W>,
             ) -> Result<(), $crate::cbor::EncodeError> {
-                let present: &[bool] = &[$(record!(@present $mode &self.$field)),*];
+                let present: &[bool] = &[$($crate::record!(@present $mode &self.$field)),*];
                 e.map(present.iter().filter(|present| **present).count() as u64)?;
                 $(
-                    if record!(@present $mode &self.$field) {
+                    if $crate::record!(@present $mode &self.$field) {
                         e.str(stringify!($field))?;
                         $crate::cbor::Wire::encode(&self.$field, e)?;
                     }
@@ -31,7 +32,7 @@ macro_rules! record {
                 Ok(())
             }
 
-            fn decode(d: &mut minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
+            fn decode(d: &mut $crate::minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
                 $(let mut $field: Option<$type> = None;)*
                 $crate::cbor::map(d, |_key, d| {
                     $(
@@ -40,7 +41,7 @@ macro_rules! record {
                                 return Err($crate::cbor::DecodeError::Duplicate(stringify!($field)));
                             }
                             $field = Some(
-                                record!(@value $mode ($($default)?) d).map_err(|e| e.within(stringify!($field)))?
+                                $crate::record!(@value $mode ($($default)?) d).map_err(|e| e.within(stringify!($field)))?
                             );
                             return Ok(());
                         }
@@ -50,7 +51,7 @@ macro_rules! record {
                 Ok(Self {
                     $($field: match $field {
                         Some(value) => value,
-                        None => record!(@missing $mode $field ($($default)?)),
+                        None => $crate::record!(@missing $mode $field ($($default)?)),
                     },)*
                 })
             }
@@ -60,8 +61,8 @@ macro_rules! record {
                     $crate::schema::Field {
                         name: stringify!($field),
                         shape: <$type as $crate::cbor::Wire<'_>>::shape(),
-                        presence: record!(@presence $mode),
-                        since: $crate::Generation::new(record!(@since $($since)?)),
+                        presence: $crate::record!(@presence $mode),
+                        since: $crate::Generation::new($crate::record!(@since $($since)?)),
                     },
                 )*])
             }
@@ -74,7 +75,7 @@ macro_rules! record {
     (@value required () $d:ident) => { $crate::cbor::Wire::decode($d) };
     (@value $mode:ident ($($default:expr)?) $d:ident) => {
         match $crate::cbor::take_null($d) {
-            Ok(true) => Ok(record!(@default $($default)?)),
+            Ok(true) => Ok($crate::record!(@default $($default)?)),
             Ok(false) => $crate::cbor::Wire::decode($d),
             Err(error) => Err(error),
         }
@@ -83,7 +84,7 @@ macro_rules! record {
     (@missing required $field:ident ()) => {
         return Err($crate::cbor::DecodeError::Missing(stringify!($field)))
     };
-    (@missing $mode:ident $field:ident ($($default:expr)?)) => { record!(@default $($default)?) };
+    (@missing $mode:ident $field:ident ($($default:expr)?)) => { $crate::record!(@default $($default)?) };
 
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
@@ -97,6 +98,7 @@ macro_rules! record {
 }
 
 /// One of several texts. With `else`, a text that a newer peer invented is kept apart instead of refused.
+#[macro_export]
 macro_rules! text_enum {
     ($(#[$meta:meta])* pub enum $name:ident {
         $($(#[$variant_meta:meta])* $variant:ident = $text:literal $(since $since:literal)?,)*
@@ -119,15 +121,15 @@ macro_rules! text_enum {
         }
 
         impl<'b> $crate::cbor::Wire<'b> for $name {
-            fn encode<W: minicbor::encode::Write<Error = std::convert::Infallible>>(
+            fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
-                e: &mut minicbor::Encoder<W>,
+                e: &mut $crate::minicbor::Encoder<W>,
             ) -> Result<(), $crate::cbor::EncodeError> {
                 e.str(self.as_str())?;
                 Ok(())
             }
 
-            fn decode(d: &mut minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
+            fn decode(d: &mut $crate::minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
                 let text = $crate::cbor::text(d)?;
                 match &*text {
                     $($text => Ok(Self::$variant),)*
@@ -138,7 +140,7 @@ macro_rules! text_enum {
 
             fn shape() -> $crate::schema::Shape {
                 $crate::schema::Shape::Choice(vec![
-                    $(($text.to_owned(), $crate::Generation::new(record!(@since $($since)?))),)*
+                    $(($text.to_owned(), $crate::Generation::new($crate::record!(@since $($since)?))),)*
                 ])
             }
         }
@@ -172,15 +174,15 @@ macro_rules! number_enum {
         }
 
         impl<'b> $crate::cbor::Wire<'b> for $name {
-            fn encode<W: minicbor::encode::Write<Error = std::convert::Infallible>>(
+            fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
-                e: &mut minicbor::Encoder<W>,
+                e: &mut $crate::minicbor::Encoder<W>,
             ) -> Result<(), $crate::cbor::EncodeError> {
                 e.u8(self.number())?;
                 Ok(())
             }
 
-            fn decode(d: &mut minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
+            fn decode(d: &mut $crate::minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
                 let number = <u8 as $crate::cbor::Wire<'b>>::decode(d)?;
                 Self::from_number(number)
                     .ok_or_else(|| $crate::cbor::DecodeError::Unexpected(format!("unknown number {number}")))
@@ -196,6 +198,7 @@ macro_rules! number_enum {
 }
 
 /// A map with exactly one entry, whose key names the variant.
+#[macro_export]
 macro_rules! tagged {
     ($(#[$meta:meta])* pub enum $name:ident {
         $($(#[$variant_meta:meta])* $variant:ident($type:ty),)*
@@ -216,9 +219,9 @@ macro_rules! tagged {
         }
 
         impl<'b> $crate::cbor::Wire<'b> for $name {
-            fn encode<W: minicbor::encode::Write<Error = std::convert::Infallible>>(
+            fn encode<W: $crate::minicbor::encode::Write<Error = std::convert::Infallible>>(
                 &self,
-                e: &mut minicbor::Encoder<W>,
+                e: &mut $crate::minicbor::Encoder<W>,
             ) -> Result<(), $crate::cbor::EncodeError> {
                 e.map(1)?.str(self.tag())?;
                 match self {
@@ -226,7 +229,7 @@ macro_rules! tagged {
                 }
             }
 
-            fn decode(d: &mut minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
+            fn decode(d: &mut $crate::minicbor::Decoder<'b>) -> Result<Self, $crate::cbor::DecodeError> {
                 let mut found = None;
                 $crate::cbor::map(d, |key, d| {
                     let value = match key {
@@ -263,13 +266,13 @@ macro_rules! payloads {
 
 impl crate::cbor::DecodeError {
     /// The error of a text that is none of ours. Only its beginning is quoted: a peer may send four mebibytes of it.
-    pub(crate) fn unknown(what: &str, text: &str) -> Self {
+    pub fn unknown(what: &str, text: &str) -> Self {
         let beginning: String = text.chars().take(40).collect();
         Self::Unexpected(format!("unknown {what} {beginning:?}"))
     }
 
     /// The error, with the key below which it was found.
-    pub(crate) fn within(self, field: &'static str) -> Self {
+    pub fn within(self, field: &'static str) -> Self {
         match self {
             Self::Unexpected(what) => Self::Unexpected(format!("{field}: {what}")),
             other => other,

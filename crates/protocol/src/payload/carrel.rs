@@ -13,6 +13,18 @@ record! {
     pub struct CarrelHello {
         /// The highest generation it speaks.
         generation: u8 => required since 11,
+        /// Whether it speaks for many clients, each with ids of its own: then both sides keep `carrel.credit`.
+        relay: bool => omitted since 11,
+    }
+
+    /// How much may be sent to, or on behalf of, one client of a relay: from the host about the frames of the agent,
+    /// from the agent about those of the host.
+    #[derive(Copy)]
+    pub struct CarrelCredit {
+        /// The first id of the client.
+        id_start: u32 => required since 11,
+        /// Bytes of frames, counted from the first of this client.
+        limit: u64 => required since 11,
     }
 
     /// The agent agrees to speak the generations above the published ones.
@@ -175,5 +187,5 @@ text_enum! {
 }
 
 payloads! {
-    CarrelHello, CarrelWelcome, CarrelFsRequest, CarrelFsMatches, CarrelFsEvents, CarrelFsCancel, CarrelFsDone,
+    CarrelHello, CarrelWelcome, CarrelCredit, CarrelFsRequest, CarrelFsMatches, CarrelFsEvents, CarrelFsCancel, CarrelFsDone,
 }

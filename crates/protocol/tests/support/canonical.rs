@@ -26,5 +26,5 @@ canonical! {
     ExecRequest ExecStarted ExecStdin ExecStdinError ExecStdout ExecStderr ExecExited ExecFailed ExecResize ExecSignal
     ExecOutputAck ExecStdinAck FsRequest FsResponse FsData
     TcpConnect TcpConnected TcpData TcpEof TcpClose TcpClosed TcpFailed Bootstrap
-    CarrelHello CarrelWelcome CarrelFsRequest CarrelFsMatches CarrelFsEvents CarrelFsCancel CarrelFsDone
+    CarrelHello CarrelWelcome CarrelFsRequest CarrelFsMatches CarrelFsEvents CarrelFsCancel CarrelFsDone CarrelCredit
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use carrel_protocol::payload::*;
 
-use self::files::{bootstrap, file_operations, files, tcp, tree_operations, trees};
+use self::files::{bootstrap, file_operations, files, relay, tcp, tree_operations, trees};
 use crate::sample::{Sample, sample};
 
 #[path = "examples_files.rs"]
@@ -25,6 +25,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         bootstrap(),
         trees(),
         tree_operations(),
+        relay(),
     ]
     .into_iter()
     .flatten()

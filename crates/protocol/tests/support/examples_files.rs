@@ -192,13 +192,20 @@ pub(super) fn trees() -> Vec<Sample> {
         ..CarrelFsDone::default()
     };
     vec![
-        sample("the generation of a host", CarrelHello { generation: 11 }),
+        sample("the generation of a host", CarrelHello { generation: 11, relay: false }),
         sample("the generation agreed upon", CarrelWelcome { generation: 11 }),
         sample("an entry and a line", CarrelFsMatches { matches }),
         sample("one of each kind", CarrelFsEvents { events: kinds.map(event).to_vec() }),
         sample("nothing to say", CarrelFsCancel {}),
         sample("cut by a limit", CarrelFsDone { ok: true, count: 1000, truncated: true, ..CarrelFsDone::default() }),
         sample("failed on the way", failed),
+    ]
+}
+
+pub(super) fn relay() -> Vec<Sample> {
+    vec![
+        sample("a relay", CarrelHello { generation: 11, relay: true }),
+        sample("a client's share", CarrelCredit { id_start: 33_554_432, limit: 1 << 40 }),
     ]
 }
 
