@@ -137,7 +137,7 @@ fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
         peer.send(11, 4, &Ping {}).await;
         let pong = peer.next_of(4).await;
         assert_eq!(pong.envelope().generation, Generation::PUBLISHED, "a stamp alone proves nothing");
-        peer.send(11, 5, &CarrelHello { generation: 200 }).await;
+        peer.send(11, 5, &CarrelHello { generation: 200, relay: false }).await;
         let welcome: CarrelWelcome = peer.next_of(5).await.payload(|envelope| envelope.payload().unwrap());
         assert_eq!(welcome.generation, Generation::CURRENT.get());
         peer.send(11, 6, &Ping {}).await;
@@ -149,7 +149,7 @@ fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
 fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
     run(async {
         let (_guest, mut peer) = greeted().await;
-        peer.send(11, 5, &CarrelHello { generation: 11 }).await;
+        peer.send(11, 5, &CarrelHello { generation: 11, relay: true }).await;
         peer.next_of(5).await;
         let (one, two) = (Codec::Current.range(0).unwrap().start() + 9, Codec::Current.range(1).unwrap().start());
         peer.send(7, one, &carrel_tests::command("sleep", &["1000"])).await;

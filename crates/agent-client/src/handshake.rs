@@ -106,7 +106,7 @@ impl Agreement {
         let id = self.first_id;
         self.first_id += 1;
         let mut hello = Vec::new();
-        let encoded = encode(&mut hello, self.generation, id, &CarrelHello { generation: highest.get() });
+        let encoded = encode(&mut hello, self.generation, id, &CarrelHello { generation: highest.get(), relay: false });
         encoded.map_err(|error| ConnectError::NotReady(ProtocolViolation::unexpected("carrel.hello", error)))?;
         io.write_all(&hello).await.map_err(ConnectionLost::from)?;
         io.flush().await.map_err(ConnectionLost::from)?;

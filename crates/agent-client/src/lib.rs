@@ -45,7 +45,7 @@ pub use self::error::{ConnectError, ConnectionLost, Error, FileError, ProtocolVi
 pub use self::exec::{Exec, ExecEvent, ExecInput, Output};
 pub use self::files::{Directory, File, Files, ReadStream, WriteStream};
 pub use self::options::ConnectOptions;
-pub use self::path::{PathError, socket_path};
+pub use self::path::{PathError, sandbox_directory, socket_path};
 pub use self::raw::{RawFrame, RawStream};
 pub use self::tcp::{TcpReader, TcpStream, TcpWriter};
 pub use self::tree::{Tree, TreeStream};

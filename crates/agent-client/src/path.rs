@@ -25,6 +25,16 @@ pub enum PathError {
     },
 }
 
+/// The directory of the sandbox `name` below `home`, whose `agent.sock` is the one that is served today.
+pub fn sandbox_directory(home: &Path, name: &str) -> Result<PathBuf, PathError> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(PathError::BadName(name.len()));
+    }
+    let directory = home.join("run/sandboxes").join(hashed(name, 12));
+    check(&directory.join("agent.sock"))?;
+    Ok(directory)
+}
+
 /// The socket of the sandbox `name` below `home`: where it is today or, if only an older runtime's is there, that one.
 pub fn socket_path(home: &Path, name: &str) -> Result<PathBuf, PathError> {
     if name.is_empty() || name.len() > MAX_NAME {

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use carrel_protocol::payload::{CarrelReady, Ready};
-use carrel_protocol::{Generation, IdRange};
+use carrel_protocol::payload::{CarrelCredit, CarrelReady, Ready};
+use carrel_protocol::{Codec, Generation, IdRange};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -232,6 +232,7 @@ impl Agent {
             let numbers: Vec<_> = self.io.connections.keys().copied().collect();
             numbers.into_iter().for_each(|number| self.pump(number));
             self.give_turns();
+            self.give_credit();
         }
         self.end_all();
         Ok(())
@@ -368,6 +369,9 @@ impl Agent {
             };
             inbox.advance(length);
             let key = Key { connection: number, id };
+            if let Some(shares) = self.io.shares_mut(key) {
+                shares.received(id, length as u64);
+            }
             if self.holds_too_much(key) {
                 self.hold_back(key);
             }
@@ -378,22 +382,40 @@ impl Agent {
         verdict
     }
 
-    /// Whether a session, or all of its connection together, hold more input than they may.
+    /// Whether a session, or all of its owner together, hold more input than they may.
     fn holds_too_much(&self, key: Key) -> bool {
         let backlog = self.sessions.get(&key).map_or(0, |session| session.backlog());
-        let all = || {
-            let of_connection = Key { id: 0, ..key }..=Key { id: u32::MAX, ..key };
-            self.sessions.range(of_connection).map(|(_, session)| session.backlog()).sum::<usize>()
-        };
+        let all = || self.of_owner(key).map(|session| session.backlog()).sum::<usize>();
         backlog > BACKLOG_LIMIT || (backlog > BACKLOG_LIMIT / 2 && all() > 4 * BACKLOG_LIMIT)
+    }
+
+    /// The sessions of the owner of an id.
+    fn of_owner(&self, key: Key) -> impl Iterator<Item = &dyn Session> {
+        let owner = self.io.owner(key);
+        let of_connection = Key { id: 0, ..key }..=Key { id: u32::MAX, ..key };
+        let owned = self.sessions.range(of_connection).filter(move |(other, _)| self.io.owner(**other) == owner);
+        owned.map(|(_, session)| &**session)
+    }
+
+    /// Tells the relay how much more of each client's input is taken. Input that its sender paces itself does not
+    /// count: a command that reads nothing must not keep its client from ending it.
+    fn give_credit(&mut self) {
+        let Some(mut shares) = self.io.shares.take() else { return };
+        let due = shares.due(|slot| {
+            let id = Codec::Current.range(slot).map_or(0, IdRange::start);
+            let unpaced = self.of_owner(Key { connection: CHANNEL, id }).filter(|session| !session.is_paced());
+            unpaced.map(|session| session.backlog() as u64).sum()
+        });
+        self.io.shares = Some(shares);
+        for (id_start, limit) in due {
+            self.io.send_small(Key { connection: CHANNEL, id: 0 }, &CarrelCredit { id_start, limit });
+        }
     }
 
     /// Makes the sender of too much input wait. Where one of our own hosts speaks for many clients, nobody may wait for
     /// one of them: it paces each by what is acknowledged, so whatever comes in excess is that session's own loss.
     fn hold_back(&mut self, key: Key) {
-        let shared = self.io.connections.get(&key.connection).is_some_and(|connection| {
-            connection.ids == IdRange::WHOLE && connection.generation > Generation::PUBLISHED
-        });
+        let shared = self.io.shares(key).is_some();
         match self.sessions.get_mut(&key) {
             Some(session) if shared => {
                 session.overflow(&mut self.io, key);
@@ -405,9 +427,7 @@ impl Agent {
 
     /// How many sessions the owner of an id has under way.
     pub(crate) fn under_way(&self, key: Key) -> usize {
-        let owner = self.io.owner(key);
-        let of_connection = Key { id: 0, ..key }..=Key { id: u32::MAX, ..key };
-        self.sessions.range(of_connection).filter(|(other, _)| self.io.owner(**other) == owner).count()
+        self.of_owner(key).count()
     }
 
     /// Adds a session.
@@ -484,6 +504,9 @@ impl Agent {
         }
         self.sessions.append(&mut behind);
         self.io.handles.withdraw(number, ids);
+        if let Some(shares) = self.io.shares_mut(key(ids.start())) {
+            shares.forget(ids.start());
+        }
         self.ended.retain(|key| key.connection != number || !ids.contains(key.id));
         self.parked.retain(|key| key.connection != number || !ids.contains(key.id));
         if self.stalled.get(&number).is_some_and(|key| ids.contains(key.id)) {

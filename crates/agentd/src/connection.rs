@@ -95,6 +95,11 @@ impl Chunk {
         }
     }
 
+    /// How many bytes go out.
+    pub(crate) fn len(&self) -> usize {
+        self.rest().len()
+    }
+
     fn rest(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }

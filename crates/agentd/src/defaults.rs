@@ -53,7 +53,8 @@ pub(crate) enum BootstrapError {
 
 impl Defaults {
     pub(crate) fn new(init: bool) -> Self {
-        let mut env: Vec<_> = std::env::vars_os().collect();
+        let given = std::env::vars_os().filter(|(key, _)| key != crate::protect::SCORE_VARIABLE);
+        let mut env: Vec<_> = given.collect();
         if !env.iter().any(|(key, _)| key == "PATH") {
             env.push(("PATH".into(), PATH.into()));
         }
@@ -126,6 +127,11 @@ impl Defaults {
             Some(user) => Accounts::read().resolve(user).map(|User { uid, gid, .. }| UserIds { uid, gid }),
             None => Ok(UserIds { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }),
         }
+    }
+
+    /// Whether a variable is set for every command.
+    pub(crate) fn has(&self, variable: &str) -> bool {
+        self.env.iter().any(|(key, _)| key == variable)
     }
 
     /// The environment of a command: the defaults, the home of its user, then its own; the last of a name wins.

@@ -6,8 +6,8 @@
 use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::exec_flow::MAX_CONTROL_FRAME;
 use carrel_protocol::payload::{
-    Bootstrap, CarrelHello, CarrelWelcome, ClientDisconnected, ClockSync, CoreErrorKind, InitResolved, Pong, Touched,
-    WorkloadDisposition, WorkloadFailure, WorkloadFreeze, WorkloadThaw,
+    Bootstrap, CarrelCredit, CarrelHello, CarrelWelcome, ClientDisconnected, ClockSync, CoreErrorKind, InitResolved,
+    Pong, Touched, WorkloadDisposition, WorkloadFailure, WorkloadFreeze, WorkloadThaw,
 };
 use carrel_protocol::{DecodeError, Envelope, Flags, Frame, Generation, IdRange, MessageType};
 
@@ -41,7 +41,7 @@ impl Agent {
         }
         let key = Key { connection: number, id: frame.id };
         if frame.flags.check().is_err() {
-            let peer = Envelope::generation_of_damaged(frame.body).unwrap_or(connection.peer);
+            let peer = Envelope::generation_of_damaged(frame.body).unwrap_or_else(|| self.io.peer(key));
             let message = format!("flags {:?} combine bits that exclude each other", frame.flags);
             self.io.refuse(key, peer, core_error(CoreErrorKind::InvalidFlags, message, None));
         } else if frame.flags.contains(Flags::BULK) && connection.generation >= Generation::BULK {
@@ -71,26 +71,25 @@ impl Agent {
         match outcome {
             Ok(()) => self.wake(key),
             Err(refusal) => {
-                let peer = self.io.connections.get(&key.connection).map_or(Generation::LEGACY, |c| c.peer);
+                let peer = self.io.peer(key);
                 self.io.refuse(key, peer, core_error(refusal.kind, refusal.message, None));
             }
         }
     }
 
     fn envelope(&mut self, key: Key, frame: Frame<'_>) {
-        let Some(connection) = self.io.connections.get_mut(&key.connection) else { return };
         let envelope = match Envelope::parse(frame.body) {
             Ok(envelope) => envelope,
             Err(error) => {
-                let peer = Envelope::generation_of_damaged(frame.body).unwrap_or(connection.peer);
+                let peer = Envelope::generation_of_damaged(frame.body).unwrap_or_else(|| self.io.peer(key));
                 let error = core_error(CoreErrorKind::MalformedMessage, error.to_string(), None);
                 return self.io.refuse(key, peer, error);
             }
         };
-        let (peer, spoken) = (envelope.generation, connection.generation);
-        connection.peer = peer;
+        let (peer, spoken) = (envelope.generation, self.io.generation(key));
+        self.io.set_peer(key, peer);
         // A hello is how a host of ours asks for more than was announced, so it comes before there is more.
-        let available = |known: MessageType| known.is_available_at(spoken) || self.is_hello(known);
+        let available = |known: MessageType| known.is_available_at(spoken) || self.is_hello(key, known);
         let refusal = match envelope.message_type().filter(|known| available(*known)) {
             None => Refusal::new(CoreErrorKind::UnsupportedMessageType, "this message type is not known here"),
             Some(known) if known.flags() != frame.flags.known() => {
@@ -136,6 +135,7 @@ impl Agent {
                 Ok(())
             }
             T::CarrelHello => self.hello(key, envelope.payload()?),
+            T::CarrelCredit => self.credit(key, envelope.payload()?),
             T::Bootstrap => self.bootstrap(key, envelope),
             T::ClientDisconnected => self.client_disconnected(key, envelope),
             T::ClockSync => self.clock_sync(key, envelope),
@@ -234,8 +234,10 @@ impl Agent {
         }
     }
 
-    fn is_hello(&self, message_type: MessageType) -> bool {
-        message_type == MessageType::CarrelHello && message_type.is_available_at(self.agree(Generation::CURRENT))
+    fn is_hello(&self, key: Key, message_type: MessageType) -> bool {
+        message_type == MessageType::CarrelHello
+            && message_type.is_available_at(self.agree(Generation::CURRENT))
+            && !self.io.is_clients(key)
     }
 
     /// A host of ours: from now on, both may say what strangers do not know.
@@ -250,7 +252,17 @@ impl Agent {
         if let Some(connection) = self.io.connections.get_mut(&key.connection) {
             connection.generation = agreed;
         }
+        if hello.relay && key.connection == CHANNEL {
+            self.io.shares.get_or_insert_default();
+        }
         self.io.send_small(key, &CarrelWelcome { generation: agreed.get() });
+        Ok(())
+    }
+
+    fn credit(&mut self, key: Key, credit: CarrelCredit) -> Result<(), Refusal> {
+        Self::on_channel(key)?;
+        let no_relay = || Refusal::session("the host has not said that it is a relay");
+        self.io.shares.as_mut().ok_or_else(no_relay)?.grant(credit.id_start, credit.limit);
         Ok(())
     }
 

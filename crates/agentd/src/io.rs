@@ -8,12 +8,14 @@ use carrel_protocol::payload::{CoreError, CoreErrorKind, ExecFailed, ExecFailure
 use carrel_protocol::{Codec, Generation, IdRange, MessageType, Payload};
 use rustix::io::Errno;
 
+use crate::agent::CHANNEL;
 use crate::connection::{Chunk, Connection};
 use crate::defaults::Defaults;
 use crate::exec::Leftovers;
 use crate::files::{Handles, Owner};
 use crate::poll::Poller;
 use crate::session::Key;
+use crate::shares::{self, Shares};
 
 /// What sessions share.
 pub(crate) struct Io {
@@ -28,6 +30,8 @@ pub(crate) struct Io {
     pub(crate) handles: Handles,
     /// Pipes that finished commands left to their background processes.
     pub(crate) leftovers: Leftovers,
+    /// The clients behind a relay, once the host has said that it is one.
+    pub(crate) shares: Option<Shares>,
     /// What holds for every command that says nothing else.
     pub(crate) defaults: Defaults,
     /// How much happened, for those who stop what is idle.
@@ -45,14 +49,21 @@ impl Io {
             processes: BTreeMap::new(),
             handles: Handles::default(),
             leftovers: Leftovers::default(),
+            shares: None,
             defaults,
             activity: 0,
         })
     }
 
-    /// The generation that is spoken on a connection.
+    /// The generation that is spoken with whoever an id belongs to: a relay's clients know only what is published.
     pub(crate) fn generation(&self, key: Key) -> Generation {
-        self.connections.get(&key.connection).map_or(Generation::LEGACY, |connection| connection.generation)
+        let spoken = self.connections.get(&key.connection).map_or(Generation::LEGACY, |c| c.generation);
+        if self.is_clients(key) { spoken.min(Generation::PUBLISHED) } else { spoken }
+    }
+
+    /// Whether an id belongs to a client behind a relay.
+    pub(crate) fn is_clients(&self, key: Key) -> bool {
+        self.shares(key).is_some() && shares::client_of(key.id).is_some()
     }
 
     /// The client that an id belongs to. The upper half of the last range is the host's own, not a client's.
@@ -65,14 +76,48 @@ impl Io {
     /// Whether data may be produced for a connection. For one that is gone there is room: its sessions are ending.
     pub(crate) fn has_room(&self, key: Key) -> bool {
         self.connections.get(&key.connection).is_none_or(Connection::has_room)
+            && self.shares(key).is_none_or(|shares| shares.may_send(key.id))
+    }
+
+    /// The clients behind a connection, if it is a relay's.
+    pub(crate) fn shares(&self, key: Key) -> Option<&Shares> {
+        self.shares.as_ref().filter(|_| key.connection == CHANNEL)
+    }
+
+    pub(crate) fn shares_mut(&mut self, key: Key) -> Option<&mut Shares> {
+        self.shares.as_mut().filter(|_| key.connection == CHANNEL)
+    }
+
+    /// The generation of the last message of whoever an id belongs to, for answers to what cannot be read.
+    pub(crate) fn peer(&self, key: Key) -> Generation {
+        let of_connection = || self.connections.get(&key.connection).map(|connection| connection.peer);
+        self.shares(key).map_or_else(of_connection, |shares| shares.peer(key.id)).unwrap_or(Generation::LEGACY)
+    }
+
+    pub(crate) fn set_peer(&mut self, key: Key, peer: Generation) {
+        if let Some(connection) = self.connections.get_mut(&key.connection) {
+            connection.peer = peer;
+        }
+        if let Some(shares) = self.shares_mut(key) {
+            shares.set_peer(key.id, peer);
+        }
+    }
+
+    fn push(&mut self, key: Key, chunk: Chunk) {
+        let length = chunk.len();
+        if let Some(connection) = self.connections.get_mut(&key.connection) {
+            connection.push(chunk);
+        }
+        if let Some(shares) = self.shares_mut(key) {
+            shares.sent(key.id, length as u64);
+        }
     }
 
     /// Sends a message. One that does not fit into a frame becomes an error its session can see.
     pub(crate) fn send<'b, P: Payload<'b>>(&mut self, key: Key, payload: &P) -> Result<(), TooLarge> {
-        let Some(connection) = self.connections.get_mut(&key.connection) else { return Ok(()) };
         let mut frame = Vec::new();
-        codec::encode(&mut frame, connection.generation, key.id, payload).map_err(|_| TooLarge)?;
-        connection.push(frame.into());
+        codec::encode(&mut frame, self.generation(key), key.id, payload).map_err(|_| TooLarge)?;
+        self.push(key, frame.into());
         Ok(())
     }
 
@@ -83,20 +128,18 @@ impl Io {
 
     /// Sends data that was read into a chunk.
     pub(crate) fn send_data(&mut self, key: Key, message_type: MessageType, mut chunk: Chunk) {
-        let Some(connection) = self.connections.get_mut(&key.connection) else { return };
         // Chunks are far smaller than a frame.
-        if let Ok(prefix) = Prefix::of_data(message_type, connection.generation, key.id, chunk.data().len()) {
+        if let Ok(prefix) = Prefix::of_data(message_type, self.generation(key), key.id, chunk.data().len()) {
             chunk.set_prefix(&prefix);
-            connection.push(chunk);
+            self.push(key, chunk);
         }
     }
 
     /// Sends a bulk record that was read into a chunk.
     pub(crate) fn send_record(&mut self, key: Key, header: carrel_protocol::bulk::BulkHeader, mut chunk: Chunk) {
-        let Some(connection) = self.connections.get_mut(&key.connection) else { return };
         if let Ok(prefix) = Prefix::of_record(header, key.id, chunk.data().len()) {
             chunk.set_prefix(&prefix);
-            connection.push(chunk);
+            self.push(key, chunk);
         }
     }
 

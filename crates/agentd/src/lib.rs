@@ -17,6 +17,7 @@ mod listen;
 mod poll;
 mod protect;
 mod session;
+mod shares;
 mod signals;
 mod small;
 mod sys;

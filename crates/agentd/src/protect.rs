@@ -9,10 +9,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
+use crate::sys;
+
 /// Where the channel is moved to: out of the way of the small numbers that programs expect and scan.
-const HIGH: i32 = 100;
+pub(crate) const HIGH: i32 = 100;
 /// The out-of-memory score of commands: the kernel ends them before the agent.
 const COMMAND_SCORE: &str = "500";
+/// Says that the file of the score is open; for the agent alone, not for its commands.
+pub(crate) const SCORE_VARIABLE: &str = "CARREL_OOM_SCORE_FD";
 
 thread_local! {
     static OWN_SCORE: OnceCell<Option<(File, String)>> = const { OnceCell::new() };
@@ -71,11 +75,15 @@ fn open_score() -> Option<(File, String)> {
     let path = "/proc/self/oom_score_adj";
     let own = std::fs::read_to_string(path).ok()?;
     let own_value: i32 = own.trim().parse().ok()?;
+    let file = given_score().or_else(|| File::options().write(true).open(path).ok())?;
     // Where everything is already the kernel's first choice, nothing can be put before the agent.
-    if own_value >= COMMAND_SCORE.parse().ok()? {
-        return None;
-    }
-    Some((File::options().write(true).open(path).ok()?, own))
+    (own_value < COMMAND_SCORE.parse().ok()?).then_some((file, own))
+}
+
+/// The file of our own score, open: what protects this process from others keeps it from opening that itself. Whoever
+/// made the sandbox leaves it behind the standard descriptors and says so.
+fn given_score() -> Option<File> {
+    (is_init() && std::env::var_os(SCORE_VARIABLE).is_some_and(|number| number == "3")).then(sys::take_third)?
 }
 
 // === impl OomScore ===

@@ -64,6 +64,11 @@ pub(crate) trait Session {
         0
     }
 
+    /// Whether its peer waits for what it sends to be taken, so that nobody else has to make it wait.
+    fn is_paced(&self) -> bool {
+        false
+    }
+
     /// Is told that it holds more input than it may, on a channel that cannot wait for it: the input is lost, and its
     /// sender learns so.
     fn overflow(&mut self, _io: &mut Io, _key: Key) {}

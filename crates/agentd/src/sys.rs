@@ -27,6 +27,17 @@ pub(crate) struct Arrived {
     pub(crate) code: i32,
 }
 
+/// A copy of the first descriptor behind the standard ones, if it is a file of the process file system.
+pub(crate) fn take_third() -> Option<std::fs::File> {
+    // SAFETY: only looked at during this call; if it is not open, the calls on it fail.
+    let third = unsafe { std::os::fd::BorrowedFd::borrow_raw(3) };
+    let kind = rustix::fs::fstatfs(third).ok()?;
+    if kind.f_type != rustix::fs::PROC_SUPER_MAGIC {
+        return None;
+    }
+    rustix::io::fcntl_dupfd_cloexec(third, crate::protect::HIGH).ok().map(Into::into)
+}
+
 /// Forks. The agent has one thread, so the child may go on as it likes.
 pub(crate) fn fork() -> Result<Fork, Errno> {
     // SAFETY: the process has a single thread, so no lock can be held by a thread that the child does not have.

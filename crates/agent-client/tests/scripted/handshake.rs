@@ -102,7 +102,7 @@ async fn a_welcome_below_the_offer_is_obeyed_and_other_frames_are_passed_over() 
     let mut peer = Peer { stream, generation: Generation::PUBLISHED };
     let agent = async {
         let (id, hello) = peer.expect::<CarrelHello>().await;
-        assert_eq!(hello, CarrelHello { generation: 11 });
+        assert_eq!(hello, CarrelHello { generation: 11, relay: false });
         peer.send(id + 1, &Pong {}).await;
         peer.send(id, &CarrelWelcome { generation: 10 }).await;
     };

@@ -342,6 +342,10 @@ impl Session for Exec {
         self.backlog.len()
     }
 
+    fn is_paced(&self) -> bool {
+        self.flow.is_some()
+    }
+
     fn overflow(&mut self, io: &mut Io, key: Key) {
         self.stdin = None;
         self.backlog.clear();

@@ -151,7 +151,8 @@ impl Plan {
             return Err(SpawnError::new(Stage::Arguments, Errno::INVAL, "the command is empty"));
         }
         let user = Self::user(request, defaults)?;
-        let env = defaults.environment(&request.env, user.as_ref(), request.tty);
+        let account = user.clone().or_else(|| own_account(defaults));
+        let env = defaults.environment(&request.env, account.as_ref(), request.tty);
         let path = env.iter().find(|(key, _)| key == "PATH").map(|(_, path)| path.as_bytes().to_vec());
         let argv = std::iter::once(&request.cmd).chain(&request.args);
         let env = env.into_iter().map(|(key, value)| [key.into_vec(), value.into_vec()].join(&b'='));
@@ -175,6 +176,11 @@ impl Plan {
             message: error.to_string(),
         })
     }
+}
+
+/// The account of whoever runs as nobody else: the root of a sandbox has a home as well.
+fn own_account(defaults: &Defaults) -> Option<User> {
+    (defaults.init && !defaults.has("HOME")).then(|| Accounts::read().resolve("0").ok())?
 }
 
 fn text(bytes: &[u8], what: &str) -> Result<CString, SpawnError> {

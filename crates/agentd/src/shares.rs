@@ -1,0 +1,123 @@
+//! The clients behind a relay: what each may still be sent, and what each has sent that still waits.
+
+use std::collections::BTreeMap;
+
+use carrel_protocol::relay_flow::{INPUT_WINDOW, OUTPUT_WINDOW, Receiver, Sender};
+use carrel_protocol::{Codec, Generation};
+
+/// The clients behind a relay, by their slot. The host's own ids have no share: nobody is behind them.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(BTreeMap<u32, Share>);
+
+/// One client.
+#[derive(Debug)]
+struct Share {
+    output: Sender,
+    input: Receiver,
+    peer: Option<Generation>,
+}
+
+// === impl Shares ===
+
+impl Shares {
+    fn of(&mut self, id: u32) -> Option<&mut Share> {
+        let slot = client_of(id)?;
+        Some(self.0.entry(slot).or_insert_with(|| Share {
+            output: Sender::new(OUTPUT_WINDOW),
+            input: Receiver::new(INPUT_WINDOW),
+            peer: None,
+        }))
+    }
+
+    /// Whether data may be produced for the client of an id.
+    pub(crate) fn may_send(&self, id: u32) -> bool {
+        let share = client_of(id).and_then(|slot| self.0.get(&slot));
+        share.is_none_or(|share| share.output.may_send())
+    }
+
+    pub(crate) fn sent(&mut self, id: u32, bytes: u64) {
+        if let Some(share) = self.of(id) {
+            share.output.sent(bytes);
+        }
+    }
+
+    pub(crate) fn received(&mut self, id: u32, bytes: u64) {
+        if let Some(share) = self.of(id) {
+            share.input.received(bytes);
+        }
+    }
+
+    /// Takes what the relay grants to the client of an id.
+    pub(crate) fn grant(&mut self, id: u32, limit: u64) {
+        if let Some(share) = self.of(id) {
+            share.output.grant(limit);
+        }
+    }
+
+    /// What is to be granted to whom, given how much of each client's input still waits.
+    pub(crate) fn due(&mut self, held: impl Fn(u32) -> u64) -> Vec<(u32, u64)> {
+        let due = |(slot, share): (&u32, &mut Share)| {
+            let limit = share.input.is_due(INPUT_WINDOW).then(|| share.input.grant(held(*slot), INPUT_WINDOW));
+            Some((Codec::Current.range(*slot)?.start(), limit??))
+        };
+        self.0.iter_mut().filter_map(due).collect()
+    }
+
+    /// The generation of the last message of the client of an id.
+    pub(crate) fn peer(&self, id: u32) -> Option<Generation> {
+        self.0.get(&client_of(id)?)?.peer
+    }
+
+    pub(crate) fn set_peer(&mut self, id: u32, peer: Generation) {
+        if let Some(share) = self.of(id) {
+            share.peer = Some(peer);
+        }
+    }
+
+    /// The client of an id is gone; the next of its slot begins anew.
+    pub(crate) fn forget(&mut self, id: u32) {
+        if let Some(slot) = client_of(id) {
+            self.0.remove(&slot);
+        }
+    }
+}
+
+/// The slot of the client that an id belongs to, unless it is the host's own.
+pub(crate) fn client_of(id: u32) -> Option<u32> {
+    let slot = Codec::Current.owner_of(id);
+    (id != 0 && slot < Codec::Current.slots()).then_some(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_that_takes_nothing_holds_up_itself_alone() {
+        let mut shares = Shares::default();
+        let (slow, quick) = (1, Codec::Current.range(1).unwrap().start());
+        shares.sent(slow, OUTPUT_WINDOW);
+        shares.sent(quick, 1);
+        assert!(!shares.may_send(slow) && shares.may_send(quick) && shares.may_send(0));
+        shares.grant(slow, OUTPUT_WINDOW + 1);
+        assert!(shares.may_send(slow));
+    }
+
+    #[test]
+    fn input_that_waits_is_not_granted_again() {
+        let mut shares = Shares::default();
+        shares.received(1, INPUT_WINDOW);
+        assert_eq!(shares.due(|_| INPUT_WINDOW), []);
+        assert_eq!(shares.due(|_| 0), [(1, 2 * INPUT_WINDOW)]);
+        assert_eq!(shares.due(|_| 0), []);
+    }
+
+    #[test]
+    fn the_next_client_of_a_slot_begins_anew() {
+        let mut shares = Shares::default();
+        shares.sent(1, OUTPUT_WINDOW);
+        shares.set_peer(1, Generation::LEGACY);
+        shares.forget(2);
+        assert!(shares.may_send(1) && shares.peer(1).is_none());
+    }
+}
