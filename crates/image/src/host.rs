@@ -3,13 +3,15 @@
 //! `/usr` and the loader's paths are shown read-only; `/etc` has what programs need to resolve names and verify
 //! certificates; homes are empty. No account of the host is named.
 
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::{Directory, File, GuestPath, Link, RootFs, Tree};
 
 /// Beside `/usr`: links into it on most hosts, directories of their own on some.
 const LOADER_PATHS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"];
-/// Of `/etc`, as it is.
+/// Of `/etc`, as it is. Without the last `openssl req` refuses to work; nothing else was found to miss it.
 const ETC_FILES: [&str; 4] = ["localtime", "ld.so.cache", "nsswitch.conf", "ssl/openssl.cnf"];
 /// Of `/etc`, whole.
 const ETC_TREES: [&str; 4] = ["alternatives", "ssl/certs", "ca-certificates", "pki"];
@@ -32,8 +34,7 @@ pub(crate) fn root(host: &Path) -> RootFs {
     }
     let etc = host.join("etc");
     for name in ETC_FILES {
-        let content = std::fs::read(etc.join(name));
-        if let (Ok(content), Some(path)) = (content, guest(&format!("etc/{name}"))) {
+        if let (Some(content), Some(path)) = (public(&etc.join(name)), guest(&format!("etc/{name}"))) {
             root.files.push(File { path, content, mode: 0o644 });
         }
     }
@@ -61,36 +62,104 @@ pub(crate) fn root(host: &Path) -> RootFs {
     root
 }
 
+/// The content of a file that every user of the host may read; what is kept from them is kept from a sandbox too.
+fn public(path: &Path) -> Option<Vec<u8>> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let status = file.metadata().ok()?;
+    if !status.is_file() || status.mode() & 0o004 == 0 {
+        return None;
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
 fn guest(path: &str) -> Option<GuestPath> {
     GuestPath::new(path).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
-    #[test]
-    fn a_merged_host_is_one_tree_and_links_and_names_no_account() {
+    /// A host with more than a sandbox is to see.
+    fn host() -> tempfile::TempDir {
         let host = tempfile::tempdir().unwrap();
-        let make = |path: &str, content: &str| {
+        for (path, content) in [
+            ("usr/bin/true", ""),
+            ("usr/share/zoneinfo/Etc/UTC", "TZif"),
+            ("home/secret/file", ""),
+            ("etc/passwd", "secret:x:1234:1234::/home/secret:/bin/sh\n"),
+            ("etc/group", "secret:x:1234:\n"),
+            ("etc/hosts", "10.1.2.3 secret\n"),
+            ("etc/resolv.conf", "nameserver 10.1.2.3 # secret\n"),
+            ("etc/shadow", "root:secret"),
+            ("etc/nsswitch.conf", "hosts: files"),
+            ("etc/ld.so.cache", "cache"),
+            ("etc/ld.so.conf.d/secret.conf", ""),
+            ("etc/services", ""),
+            ("etc/ssl/certs/ca.pem", ""),
+            ("etc/ssl/private/secret.key", "secret"),
+            ("etc/ssl/openssl.cnf", "pin = secret"),
+            ("etc/alternatives/editor", ""),
+        ] {
             let path = host.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, content).unwrap();
-        };
-        make("usr/bin/true", "");
-        make("etc/passwd", "secret:x:1234:1234::/home/secret:/bin/sh\n");
-        make("etc/shadow", "root:hash");
-        make("etc/nsswitch.conf", "hosts: files");
-        make("etc/ssl/certs/ca.pem", "");
-        std::os::unix::fs::symlink("usr/bin", host.path().join("bin")).unwrap();
+        }
+        symlink(host.path().join("usr/share/zoneinfo/Etc/UTC"), host.path().join("etc/localtime")).unwrap();
+        let closed = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(host.path().join("etc/ssl/openssl.cnf"), closed).unwrap();
+        host
+    }
 
+    fn targets(root: &RootFs) -> Vec<&str> {
+        root.trees.iter().map(|tree| tree.target.as_path().to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_merged_host_is_one_tree_and_links() {
+        let host = host();
+        symlink("usr/bin", host.path().join("bin")).unwrap();
         let root = root(host.path());
-        let trees: Vec<_> = root.trees.iter().map(|tree| tree.target.as_path().to_str().unwrap()).collect();
-        assert_eq!(trees, ["usr", "etc/ssl/certs"]);
+        assert_eq!(targets(&root), ["usr", "etc/alternatives", "etc/ssl/certs"]);
         assert_eq!(root.links, [Link { path: guest("bin").unwrap(), target: "usr/bin".into() }]);
-        let everything = format!("{root:?}");
-        assert!(!everything.contains("secret") && !everything.contains("shadow"), "{everything}");
-        let passwd = root.files.iter().find(|file| file.path == guest("etc/passwd").unwrap()).unwrap();
-        assert!(String::from_utf8_lossy(&passwd.content).contains("agbox:x:1000"));
+    }
+
+    #[test]
+    fn an_older_host_has_trees_beside_usr() {
+        let host = host();
+        for name in ["bin", "lib", "lib64"] {
+            std::fs::create_dir(host.path().join(name)).unwrap();
+        }
+        let root = root(host.path());
+        assert_eq!(targets(&root), ["bin", "lib", "lib64", "usr", "etc/alternatives", "etc/ssl/certs"]);
+        assert_eq!(root.links, []);
+    }
+
+    #[test]
+    fn nothing_else_of_the_host_is_told() {
+        let host = host();
+        let root = root(host.path());
+        let files: Vec<_> = root.files.iter().map(|file| file.path.as_path().to_str().unwrap()).collect();
+        let expected = ["localtime", "ld.so.cache", "nsswitch.conf", "passwd", "group", "hosts", "resolv.conf"];
+        assert_eq!(files, expected.map(|name| format!("etc/{name}")));
+        let content = |name: &str| {
+            let file = root.files.iter().find(|file| file.path == guest(name).unwrap()).unwrap();
+            String::from_utf8(file.content.clone()).unwrap()
+        };
+        for file in &root.files {
+            assert!(!content(file.path.as_path().to_str().unwrap()).contains("secret"), "{file:?}");
+        }
+        // A link is not shown as one: what it points to may have another place inside.
+        assert_eq!(content("etc/localtime"), "TZif");
+        assert!(content("etc/passwd").contains("agbox:x:1000") && content("etc/resolv.conf").is_empty());
+
+        // What everybody may read is shown.
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(host.path().join("etc/ssl/openssl.cnf"), open).unwrap();
+        assert!(super::root(host.path()).files.iter().any(|file| file.path == guest("etc/ssl/openssl.cnf").unwrap()));
     }
 }

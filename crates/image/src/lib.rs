@@ -1,13 +1,20 @@
 //! From an image reference to a root file system.
 //!
-//! A reference is always given, never defaulted: `host`, or the path of a directory. What it yields is a description
-//! ([`RootFs`]); nothing is mounted or copied here.
+//! A reference is always given, never defaulted: `host`, or the path of a directory or of the tar of one. What it yields
+//! is a description ([`RootFs`]); nothing is mounted here. An archive is unpacked once, into a store ([`Images`]).
 
+pub mod archive;
+mod digest;
 mod host;
+mod images;
+mod index;
 mod reference;
+mod staging;
 
 use std::path::{Path, PathBuf};
 
+pub use self::digest::{BadDigest, Digest};
+pub use self::images::{Image, Images};
 pub use self::reference::{BadReference, ImageRef};
 
 /// A root file system, described.
@@ -77,35 +84,82 @@ pub struct BadGuestPath(pub PathBuf);
 /// An image that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// There is no such directory.
+    /// There is nothing at its path, or nothing that can be read.
     #[error("image {}: {source}", path.display())]
-    NoDirectory {
+    Missing {
         /// Its path.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
-    /// It is there, but is no directory.
-    #[error("image {} is not a directory", .0.display())]
-    NotADirectory(PathBuf),
+    /// What is there is neither a directory nor a file.
+    #[error("image {} is neither a directory nor the tar of one", .0.display())]
+    Neither(PathBuf),
+    /// It is a file, and there is no place to unpack it to.
+    #[error("image {} is a file, not a directory: an archive needs a store to be unpacked into", .0.display())]
+    NoStore(PathBuf),
+    /// It is a file, but is not unpacked.
+    #[error("image {}: {source}", path.display())]
+    Archive {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: archive::ArchiveError,
+    },
+    /// It is an archive of layers.
+    #[error("image {} holds layers, not a root file system\nhint: `docker export` writes a tar of one", .0.display())]
+    Layers(PathBuf),
+    /// It was written to while it was read.
+    #[error("image {} changed while it was unpacked: try again once it is complete", .0.display())]
+    Changed(PathBuf),
+    /// The store of images cannot be used.
+    #[error("the store of images, {}: {source}", path.display())]
+    Store {
+        /// Where it is.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What a path stands for.
+pub(crate) enum Found {
+    /// A directory, by its absolute path.
+    Directory(PathBuf),
+    /// A file.
+    File,
 }
 
 // === impl RootFs ===
 
 impl RootFs {
-    /// Finds what a reference stands for.
+    /// Finds what a reference stands for, without a store. An archive needs one: see [`Images::resolve`].
     pub fn resolve(reference: &ImageRef) -> Result<Self, ImageError> {
         match reference {
             ImageRef::Host => Ok(host::root(Path::new("/"))),
-            ImageRef::Directory(path) => {
-                let absolute = std::fs::canonicalize(path)
-                    .map_err(|source| ImageError::NoDirectory { path: path.clone(), source })?;
-                if !absolute.is_dir() {
-                    return Err(ImageError::NotADirectory(path.clone()));
-                }
-                Ok(Self { layers: vec![absolute], ..Self::default() })
-            }
+            ImageRef::Path(path) => match find(path)? {
+                Found::Directory(directory) => Ok(Self::layer(directory)),
+                Found::File => Err(ImageError::NoStore(path.clone())),
+            },
         }
+    }
+
+    /// One directory, and nothing else.
+    pub(crate) fn layer(directory: PathBuf) -> Self {
+        Self { layers: vec![directory], ..Self::default() }
+    }
+}
+
+/// Looks at what is at a path.
+pub(crate) fn find(path: &Path) -> Result<Found, ImageError> {
+    let missing = |source| ImageError::Missing { path: path.to_owned(), source };
+    let kind = std::fs::metadata(path).map_err(missing)?.file_type();
+    if kind.is_dir() {
+        std::fs::canonicalize(path).map(Found::Directory).map_err(missing)
+    } else if kind.is_file() {
+        Ok(Found::File)
+    } else {
+        Err(ImageError::Neither(path.to_owned()))
     }
 }
 
@@ -148,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_one_layer_and_nothing_else_is_an_image() {
+    fn a_directory_is_one_layer_and_a_file_needs_a_store() {
         let dir = tempfile::tempdir().unwrap();
-        let root = RootFs::resolve(&ImageRef::Directory(dir.path().to_owned())).unwrap();
+        let at = |name: &str| ImageRef::Path(dir.path().join(name));
+        let root = RootFs::resolve(&at("")).unwrap();
         assert_eq!(root.layers, [std::fs::canonicalize(dir.path()).unwrap()]);
-        let file = dir.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        assert!(matches!(RootFs::resolve(&ImageRef::Directory(file)), Err(ImageError::NotADirectory(_))));
-        let missing = ImageRef::Directory(dir.path().join("missing"));
-        assert!(matches!(RootFs::resolve(&missing), Err(ImageError::NoDirectory { .. })));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(matches!(RootFs::resolve(&at("file")), Err(ImageError::NoStore(_))));
+        assert!(matches!(RootFs::resolve(&at("missing")), Err(ImageError::Missing { .. })));
+        assert!(matches!(RootFs::resolve(&ImageRef::Path("/dev/null".into())), Err(ImageError::Neither(_))));
     }
 }
