@@ -39,6 +39,28 @@ fn a_sandbox_sees_its_own_cgroup_as_the_root_of_all() {
 }
 
 #[test]
+fn the_first_process_is_in_every_hierarchy_of_its_cgroup() {
+    run(async {
+        let groups = |sandbox: &Sandbox| {
+            let text = std::fs::read_to_string(format!("/proc/{}/cgroup", sandbox.init())).unwrap();
+            let ours = text.lines().filter(|line| line.contains(":/carrel/example-"));
+            ours.map(|line| line.split(':').nth(1).unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let limited = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20), ("CARREL_PIDS", 64)]).await;
+        let found = groups(&limited);
+        let name = |name: &str| name.to_owned();
+        assert!(
+            found.contains(&name("memory")) && found.contains(&name("pids")) && found.contains(&name("")),
+            "{found:?}"
+        );
+        // Where there is v2 alone, it is born there.
+        let unified = Sandbox::with("host", &[("CARREL_UNIFIED", 1)]).await;
+        assert_eq!(groups(&unified), [""]);
+        assert_eq!(groups(&Sandbox::start("host").await), [""; 0], "the control");
+    });
+}
+
+#[test]
 fn a_memory_bomb_takes_itself_and_not_the_agent() {
     run(async {
         let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;

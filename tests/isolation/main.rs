@@ -1,13 +1,19 @@
 //! Real sandboxes: what they are given, what they are kept from, and what is left of them.
 
 mod contents;
+mod descriptors;
 mod escapes;
+mod hardware;
+mod kept;
 mod limits;
+mod mounts;
+mod project;
+mod shed;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use carrel_agent_client::AgentClient;
+use carrel_agent_client::{AgentClient, ExecRequest};
 use carrel_tests::{Guest, agentd_path, install};
 use tempfile::TempDir;
 
@@ -15,8 +21,15 @@ use tempfile::TempDir;
 struct Sandbox {
     guest: Guest,
     client: AgentClient,
+    /// Gone after the launcher, which may be killed.
+    _group: Group,
     /// Holds the agent's program, owned by somebody whom no sandbox knows.
     _program: TempDir,
+}
+
+/// The control group that a launcher makes for its sandbox, if it has limits.
+struct Group {
+    name: String,
 }
 
 /// A program that was built beside the agent.
@@ -32,14 +45,20 @@ impl Sandbox {
     }
 
     async fn with(image: &str, limits: &[(&str, u64)]) -> Self {
+        Self::given(image, &limits.iter().map(|(name, limit)| (*name, limit.to_string())).collect::<Vec<_>>()).await
+    }
+
+    /// A sandbox whose launcher is told more by its environment.
+    async fn given(image: &str, env: &[(&str, String)]) -> Self {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let program = directory.path().join("carrel-agentd");
         install(&agentd_path(), &program, 0o711, 54_321);
         let mut launch = Command::new(example("launch"));
         launch.arg(image).arg(&program);
-        launch.envs(limits.iter().map(|(name, limit)| (name, limit.to_string())));
+        launch.envs(env.iter().map(|(name, value)| (name, value)));
         let (guest, channel) = Guest::start(launch);
-        Self { guest, client: Guest::connect(channel).await, _program: directory }
+        let group = Group { name: format!("example-{}", guest.pid()) };
+        Self { guest, client: Guest::connect(channel).await, _group: group, _program: directory }
     }
 
     async fn shell(&self, script: &str) -> String {
@@ -49,8 +68,26 @@ impl Sandbox {
         text
     }
 
+    /// The same as somebody else; what it said, whether it went well or not.
+    async fn shell_as(&self, user: &str, script: &str) -> String {
+        let request = ExecRequest { user: Some(user.into()), ..carrel_tests::shell(&format!("exec 2>&1; {script}")) };
+        String::from_utf8(self.client.run(request, "").await.unwrap().stdout).unwrap()
+    }
+
     fn init(&self) -> u32 {
         self.guest.init()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap() {
+            let path = hierarchy.unwrap().path().join("carrel").join(&self.name);
+            // The last of those who were in it may still be ending.
+            while path.exists() && std::fs::remove_dir(&path).is_err() {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

@@ -1,14 +1,22 @@
 //! Makes one sandbox and waits for its end: `launch IMAGE PROGRAM [ARGUMENT…]`, with the program's channel as standard
-//! input. `CARREL_MEMORY`, `CARREL_PIDS` and `CARREL_DISK` are its limits.
+//! input. The environment says the rest:
+//!
+//! - `CARREL_MEMORY`, `CARREL_PIDS`, `CARREL_DISK`: its limits;
+//! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there;
+//! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces;
+//! - `CARREL_PROJECT`: its project, `SOURCE:TARGET:USER`;
+//! - `CARREL_CHANGES`: a socket to which a handle of what it writes over its project is sent;
+//! - `CARREL_UNIFIED`: it has a control group, in v2 alone and without limits;
+//! - `CARREL_UNSCORED`: its first program is not given its out-of-memory score.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use carrel_image::RootFs;
+use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
-use carrel_sandbox::{IdRange, Spec, launch, leave_host_mounts};
+use carrel_sandbox::{Access, Container, Disk, IdRange, KeptDisk, Mount, Project, Spec, launch, leave_host_mounts};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -31,19 +39,24 @@ fn run() -> Result<ExitCode, Failure> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let spec = Spec {
         root: RootFs::resolve(&image.parse()?)?,
-        mounts: Vec::new(),
-        disk: number("CARREL_DISK")?.unwrap_or(256 * 1024 * 1024),
+        mounts: text("CARREL_MOUNTS").split_whitespace().map(mount).collect::<Result<_, _>>()?,
+        project: project(&text("CARREL_PROJECT"))?,
+        disk: disk()?,
         hostname: "carrel".to_owned(),
         ids: IdRange::allocate(Path::new("/run/carrel/ids"))?,
         program: std::fs::File::open(&program)?.into(),
         args: args.collect::<Result<_, _>>()?,
         env: vec![CString::new("PATH=/usr/local/bin:/usr/bin:/bin")?],
         channel,
+        oom_score: std::env::var_os("CARREL_UNSCORED").is_none(),
     };
-    let limits = limits()?;
-    let cgroup = limits.map(|limits| create(&limits)).transpose()?;
+    let cgroup = match limits()? {
+        None if std::env::var_os("CARREL_UNIFIED").is_none() => None,
+        limits => Some(create(&limits.unwrap_or_default())?),
+    };
     // The channel is the sandbox's alone: when its host lets go of the other end, it ends.
     let container = launch(spec, cgroup.as_ref())?;
+    show_changes(&container)?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     rustix::stdio::dup2_stdout(std::fs::File::open("/dev/null")?)?;
     let status = container.wait()?;
@@ -54,9 +67,61 @@ fn run() -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::try_from(status.exit_status().unwrap_or(128)).unwrap_or(125)))
 }
 
+fn disk() -> Result<Disk, Failure> {
+    let bytes = number("CARREL_DISK")?.unwrap_or(256 * 1024 * 1024);
+    Ok(match std::env::var_os("CARREL_KEPT") {
+        None => Disk::Memory { bytes },
+        Some(directory) if Path::new(&directory).exists() => Disk::Kept(KeptDisk::open(Path::new(&directory))?),
+        Some(directory) => Disk::Kept(KeptDisk::create(Path::new(&directory), bytes)?),
+    })
+}
+
+fn mount(text: &str) -> Result<Mount, Failure> {
+    let [source, target, user, access] = parts(text)?;
+    let user = user.parse()?;
+    let access = if access == "rw" { Access::Writable { user } } else { Access::ReadOnly { user } };
+    Ok(Mount { source: source.into(), target: GuestPath::new(target)?, access })
+}
+
+fn project(text: &str) -> Result<Option<Project>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let [source, target, user] = parts(text)?;
+    Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user: user.parse()? }))
+}
+
+fn parts<const N: usize>(text: &str) -> Result<[&str; N], Failure> {
+    let parts: Vec<&str> = text.split(':').collect();
+    parts.try_into().map_err(|_| format!("{text}: not {N} parts").into())
+}
+
+/// Sends the handle to whoever listens.
+fn show_changes(container: &Container) -> Result<(), Failure> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    let (Some(socket), Some(changes)) = (std::env::var_os("CARREL_CHANGES"), container.changes()) else {
+        return Ok(());
+    };
+    let socket = std::os::unix::net::UnixStream::connect(socket)?;
+    let handles = [std::os::fd::AsFd::as_fd(changes)];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&handles));
+    rustix::net::sendmsg(socket, &[std::io::IoSlice::new(b"x")], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
 fn create(limits: &Limits) -> Result<Cgroup, Failure> {
     let name = format!("example-{}", std::process::id());
-    Ok(Cgroup::create(&Host::detect()?, &name, limits, Policy::Refuse)?)
+    let host = match std::env::var_os("CARREL_UNIFIED") {
+        None => Host::detect()?,
+        Some(_) => {
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+            let v2: Vec<&str> = mounts.lines().filter(|line| line.contains(" - cgroup2 ")).collect();
+            Host::describe(&v2.join("\n"), "")
+        }
+    };
+    Ok(Cgroup::create(&host, &name, limits, Policy::Refuse)?)
 }
 
 fn limits() -> Result<Option<Limits>, Failure> {
@@ -66,6 +131,10 @@ fn limits() -> Result<Option<Limits>, Failure> {
     }
     let pids = pids.map(u32::try_from).transpose()?;
     Ok(Some(Limits::new(memory, pids, None)?))
+}
+
+fn text(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
 }
 
 fn number(name: &str) -> Result<Option<u64>, Failure> {

@@ -5,15 +5,26 @@
 //! in the host's mount namespace, and every operation on what an image holds is relative to a directory handle.
 
 pub mod cgroup;
+mod container;
+mod disk;
+mod handle;
 mod ids;
 mod inside;
 mod launch;
+mod mount;
+mod owner;
 pub mod seccomp;
+mod shed;
 mod spec;
 mod stage;
 mod sys;
+mod tree;
 
+pub use self::container::Container;
+pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark};
+pub use self::handle::handle;
 pub use self::ids::{IdRange, IdsError};
-pub use self::launch::{Container, LaunchError, launch, leave_host_mounts};
-pub use self::spec::{Mount, Spec};
+pub use self::launch::{LaunchError, launch, leave_host_mounts};
+pub use self::shed::{Shed, ShedError, shed};
+pub use self::spec::{Access, Disk, Mount, Project, Spec};
 pub use self::stage::{Stage, StageError};

@@ -1,4 +1,5 @@
-//! The system calls that whatever runs in a sandbox may make: an allow-list, for pid 1 and all its children.
+//! The system calls that whatever runs in a sandbox may make: an allow-list, for pid 1 and all its children. And a far
+//! shorter one, for a supervisor that has only to look after its sandbox.
 //!
 //! A few answers besides "yes", and each is the one that programs know what to do with:
 //!
@@ -12,9 +13,11 @@
 
 mod calls;
 mod checks;
+mod list;
 mod program;
 #[cfg(test)]
 mod snapshot;
+mod supervisor;
 #[cfg(test)]
 mod tests;
 
@@ -104,13 +107,18 @@ struct Test {
 impl Filter {
     /// The filter for the architecture that this program was built for.
     pub fn native() -> Result<Self, SeccompError> {
-        let native = Architecture::native().ok_or(SeccompError::Architecture(std::env::consts::ARCH))?;
-        Self::for_architecture(native)
+        Self::for_architecture(native()?)
     }
 
     /// The filter for an architecture.
     pub fn for_architecture(architecture: Architecture) -> Result<Self, SeccompError> {
-        program::assemble(architecture).map(Self)
+        program::assemble(&calls::SANDBOX, architecture).map(Self)
+    }
+
+    /// The filter for a supervisor that looks after its sandbox and does nothing else: no program, no process, no
+    /// socket of its own making, no mount. What is not in its list fails with `EPERM`.
+    pub fn supervisor() -> Result<Self, SeccompError> {
+        program::assemble(&supervisor::SUPERVISOR, native()?).map(Self)
     }
 
     /// Installs the filter for this thread and all that it starts from now on; there is no way back.
@@ -157,6 +165,10 @@ impl Action {
             Self::NoProtocol => fails_with(Errno::PROTONOSUPPORT),
         }
     }
+}
+
+fn native() -> Result<Architecture, SeccompError> {
+    Architecture::native().ok_or(SeccompError::Architecture(std::env::consts::ARCH))
 }
 
 fn fails_with(errno: Errno) -> u32 {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use carrel_image::{GuestPath, RootFs};
 
+use crate::disk::KeptDisk;
 use crate::ids::IdRange;
 
 /// What a sandbox is made of.
@@ -15,8 +16,10 @@ pub struct Spec {
     pub root: RootFs,
     /// Trees of the host that the operator gives it, besides.
     pub mounts: Vec<Mount>,
-    /// How much it may write to its root; `/dev/shm` has as much again.
-    pub disk: u64,
+    /// A directory of the host that it works on without changing it.
+    pub project: Option<Project>,
+    /// What it writes to.
+    pub disk: Disk,
     /// Its name for itself.
     pub hostname: String,
     /// The host's ids behind its own.
@@ -29,13 +32,73 @@ pub struct Spec {
     pub env: Vec<CString>,
     /// What that program has as standard input and output.
     pub channel: OwnedFd,
+    /// Whether that program is given its own out-of-memory score: open for writing as descriptor 3, which the variable
+    /// `CARREL_OOM_SCORE_FD` names. A program that the kernel protects from its sandbox cannot open it by itself.
+    pub oom_score: bool,
 }
 
-/// A tree of the host that the operator gives to a sandbox, to be read and not written.
+/// A tree of the host that the operator gives to a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Where it is on the host.
     pub source: PathBuf,
     /// Where it is inside.
     pub target: GuestPath,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+/// What a sandbox may do with a tree of the host, and who inside stands for the owner of its source. Whatever in the
+/// tree belongs to anybody else belongs to nobody inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read. Where its file system cannot show other ids (a network's, often), it is shown as it is: then what is
+    /// not for everybody cannot be read.
+    ReadOnly {
+        /// The user inside who reads as the owner does; so does root.
+        user: u32,
+    },
+    /// It is read and written, and what is written belongs to the owner. Where its file system cannot show other ids,
+    /// it is refused. The owner is trusted with what the sandbox does: a program with raised privileges that it
+    /// leaves there has, outside, those of the owner.
+    Writable {
+        /// The user inside who writes as the owner does. Nobody else, not even root, makes files there.
+        user: u32,
+    },
+}
+
+/// A directory of the host that a sandbox works on: what it writes there goes to its own disk, and the host's copy
+/// stays as it is. What is mounted below it on the host is not part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project {
+    /// Where it is on the host.
+    pub source: PathBuf,
+    /// Where it is inside.
+    pub target: GuestPath,
+    /// The user inside who stands for the owner of the source.
+    pub user: u32,
+}
+
+/// What a sandbox writes to: its root and its project together.
+#[derive(Debug)]
+pub enum Disk {
+    /// Memory, gone with the last who holds it. Over layers or a project, before Linux 6.6, memory cannot keep the
+    /// marks of an overlay: there a directory that lies below cannot be deleted.
+    Memory {
+        /// How much; `/dev/shm` has as much again.
+        bytes: u64,
+    },
+    /// A disk that stays, for a sandbox that comes back.
+    Kept(KeptDisk),
+}
+
+// === impl Access ===
+
+impl Access {
+    /// Who inside stands for the owner.
+    pub fn user(self) -> u32 {
+        match self {
+            Self::ReadOnly { user } | Self::Writable { user } => user,
+        }
+    }
 }

@@ -26,6 +26,8 @@ macro_rules! stages {
 stages! {
     /// The parent said nothing, or too much.
     Start = "wait for the go-ahead",
+    /// Joining its cgroup.
+    Join = "join the cgroup",
     /// A view of cgroups that begins at its own.
     Cgroups = "cut the cgroups off",
     /// Becoming the root of the user namespace.
@@ -44,12 +46,16 @@ stages! {
     Link = "make a link",
     /// A tree of the host.
     Tree = "show a tree of the host",
+    /// The project.
+    Project = "mount the project",
     /// The devices.
     Devices = "set up /dev",
     /// The process file system.
     Proc = "mount /proc",
     /// What of it is hidden.
     Mask = "mask parts of /proc",
+    /// What is shown of the hardware.
+    Hardware = "set up /sys",
     /// Making the new root the only one.
     Pivot = "enter the new root",
     /// The host name.

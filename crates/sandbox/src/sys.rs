@@ -32,6 +32,9 @@ pub(crate) fn unshare_cgroups() -> Result<(), Errno> {
     }
 }
 
+/// The namespace of user ids alone.
+pub(crate) const USERS: u64 = libc::CLONE_NEWUSER as u64;
+
 /// Every namespace of a sandbox but that of cgroups, which is made when its cgroup is joined.
 pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
@@ -40,17 +43,27 @@ pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWNET) as u64;
 
-/// Read-only, without raised privileges and without devices.
-pub(crate) const SHOWN: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+/// To be born in a cgroup; wider than the type that `libc` gives it.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Clones this process into new namespaces. The caller has one thread.
-pub(crate) fn clone_into_namespaces() -> Result<Cloned, Errno> {
+/// Without raised privileges and without devices.
+pub(crate) const GIVEN: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+/// The same, read-only.
+pub(crate) const SHOWN: u64 = libc::MOUNT_ATTR_RDONLY | GIVEN;
+
+/// Clones this process into new namespaces, if there are flags for any, and into a v2 cgroup, if one is given. The
+/// caller has one thread.
+pub(crate) fn clone(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all zero is a valid value of this plain structure.
     let mut args = unsafe { std::mem::zeroed::<libc::clone_args>() };
-    args.flags = NAMESPACES | libc::CLONE_PIDFD as u64;
+    args.flags = namespaces | libc::CLONE_PIDFD as u64;
     args.pidfd = &raw mut pidfd as u64;
     args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= INTO_CGROUP;
+        args.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    }
     // SAFETY: without CLONE_VM this is a fork: the child has its own copy of everything, and the process has a single
     // thread, so no lock can be held by a thread that the child does not have. `pidfd` outlives the call.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
@@ -66,6 +79,20 @@ pub(crate) fn clone_into_namespaces() -> Result<Cloned, Errno> {
 
 /// Sets attributes of a mount and all mounts below it; with a user namespace, shows its files through that one's ids.
 pub(crate) fn set_mount(mount: BorrowedFd<'_>, attributes: u64, ids: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    set_mounts(mount, attributes, ids, libc::AT_RECURSIVE)
+}
+
+/// Sets attributes of a mount and of none below it.
+pub(crate) fn set_mount_alone(mount: BorrowedFd<'_>, attributes: u64) -> Result<(), Errno> {
+    set_mounts(mount, attributes, None, 0)
+}
+
+fn set_mounts(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    ids: Option<BorrowedFd<'_>>,
+    flags: libc::c_int,
+) -> Result<(), Errno> {
     let idmap = ids.map_or(0, |_| libc::MOUNT_ATTR_IDMAP);
     let attr = libc::mount_attr {
         attr_set: attributes | idmap,
@@ -73,7 +100,6 @@ pub(crate) fn set_mount(mount: BorrowedFd<'_>, attributes: u64, ids: Option<Borr
         propagation: libc::MS_PRIVATE,
         userns_fd: ids.map_or(0, |ids| u64::try_from(ids.as_raw_fd()).unwrap_or(0)),
     };
-    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
     // SAFETY: the path is a terminated string and `attr` is a plain structure of the size that is given; both outlive
     // the call.
     let outcome = unsafe {
@@ -81,7 +107,7 @@ pub(crate) fn set_mount(mount: BorrowedFd<'_>, attributes: u64, ids: Option<Borr
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            flags,
+            flags | libc::AT_EMPTY_PATH,
             &raw const attr,
             size_of::<libc::mount_attr>(),
         )
@@ -120,6 +146,16 @@ pub(crate) fn close_on_exec_above_standard() {
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
+/// Gives a descriptor a number, at which it survives the next program. Whatever had the number must be needed no more.
+pub(crate) fn place(descriptor: BorrowedFd<'_>, number: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: what is closed by this, if anything, belongs to a process that is about to execute another program, and
+    // the caller says that it uses it no more.
+    match unsafe { libc::dup2(descriptor.as_raw_fd(), number) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
 /// Brings the loopback interface up.
 pub(crate) fn raise_loopback() -> Result<(), Errno> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
@@ -146,6 +182,157 @@ pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno>
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel copies `length` instructions from a live slice and writes nothing.
     match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// How much a project uses, and how much it may, in bytes.
+pub(crate) struct Usage {
+    pub(crate) limit: u64,
+    pub(crate) used: u64,
+}
+
+/// Whether the file system of a descriptor refuses what exceeds the quota of a project, and does not merely count.
+pub(crate) fn enforces_project_quota(on: BorrowedFd<'_>) -> bool {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut state = unsafe { std::mem::zeroed::<QuotaState>() };
+    // SAFETY: the kernel writes one structure of the kind that the command is for.
+    let asked = unsafe { quota_call(on, QUOTA_STATE, 0, (&raw mut state).cast()) };
+    asked.is_ok() && state.flags & PROJECTS_ENFORCED != 0
+}
+
+/// Limits a project to so many bytes and files; 0 is no limit.
+pub(crate) fn set_project_quota(on: BorrowedFd<'_>, project: u32, bytes: u64, files: u64) -> Result<(), Errno> {
+    let blocks = bytes.div_ceil(1024);
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut quota = unsafe { std::mem::zeroed::<libc::dqblk>() };
+    (quota.dqb_bhardlimit, quota.dqb_bsoftlimit) = (blocks, blocks);
+    (quota.dqb_ihardlimit, quota.dqb_isoftlimit) = (files, files);
+    quota.dqb_valid = libc::QIF_LIMITS;
+    // SAFETY: the kernel reads one structure of the kind that the command is for.
+    unsafe { quota_call(on, libc::Q_SETQUOTA, project, (&raw mut quota).cast()) }
+}
+
+/// What a project uses.
+pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<Usage, Errno> {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut quota = unsafe { std::mem::zeroed::<libc::dqblk>() };
+    // SAFETY: the kernel writes one structure of the kind that the command is for.
+    unsafe { quota_call(on, libc::Q_GETQUOTA, project, (&raw mut quota).cast()) }?;
+    Ok(Usage { limit: quota.dqb_bhardlimit, used: quota.dqb_curspace })
+}
+
+/// Makes a directory, and all that will ever be made in it, part of a project.
+pub(crate) fn set_project(directory: BorrowedFd<'_>, project: u32) -> Result<(), Errno> {
+    let mut attributes = file_attributes(directory)?;
+    attributes.project = project;
+    attributes.flags |= PROJECT_INHERITED;
+    // SAFETY: the kernel reads one structure of the kind that the request is for.
+    match unsafe { libc::ioctl(directory.as_raw_fd(), SET_ATTRIBUTES, &raw const attributes) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// The project that a directory is part of.
+pub(crate) fn project(directory: BorrowedFd<'_>) -> Result<u32, Errno> {
+    file_attributes(directory).map(|attributes| attributes.project)
+}
+
+fn file_attributes(file: BorrowedFd<'_>) -> Result<FileAttributes, Errno> {
+    let mut attributes = FileAttributes::default();
+    // SAFETY: the kernel writes one structure of the kind that the request is for.
+    match unsafe { libc::ioctl(file.as_raw_fd(), GET_ATTRIBUTES, &raw mut attributes) } {
+        0 => Ok(attributes),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Asks or tells about a quota.
+///
+/// # Safety
+///
+/// `data` points to a structure of the kind that the command is for.
+unsafe fn quota_call(
+    on: BorrowedFd<'_>,
+    command: libc::c_int,
+    project: u32,
+    data: *mut libc::c_void,
+) -> Result<(), Errno> {
+    /// The kind of quota that is for projects.
+    const PROJECTS: libc::c_int = 2;
+    let command = command << 8 | PROJECTS;
+    // SAFETY: what the caller promises.
+    match unsafe { libc::syscall(libc::SYS_quotactl_fd, on.as_raw_fd(), command, project, data) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// `Q_XGETQSTAT`: what of quotas is switched on.
+const QUOTA_STATE: libc::c_int = 0x5805;
+/// In the answer: limits of projects are enforced.
+const PROJECTS_ENFORCED: u16 = 1 << 5;
+/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`.
+const GET_ATTRIBUTES: libc::Ioctl = 0x801c_581f;
+const SET_ATTRIBUTES: libc::Ioctl = 0x401c_5820;
+/// What is made in a directory belongs to its project.
+const PROJECT_INHERITED: u32 = 0x200;
+
+/// `struct fs_quota_stat`, of which we read the beginning.
+#[repr(C)]
+struct QuotaState {
+    version: i8,
+    flags: u16,
+    rest: [u64; 12],
+}
+
+/// `struct fsxattr`.
+#[derive(Default)]
+#[repr(C)]
+struct FileAttributes {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    copy_extent_size: u32,
+    padding: [u8; 8],
+}
+
+/// `LOOP_CTL_GET_FREE` and `LOOP_CONFIGURE`.
+const LOOP_GET_FREE: libc::Ioctl = 0x4c82;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+/// `LO_FLAGS_AUTOCLEAR`.
+const CLEARED_WITH_LAST_USER: u32 = 4;
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    file: u32,
+    block_size: u32,
+    places: [u64; 5],
+    numbers: [u32; 3],
+    flags: u32,
+    names: [u8; 160],
+    rest: [u64; 10],
+}
+
+/// The number of a loop device that is free, made if there was none.
+pub(crate) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
+    // SAFETY: the request takes and writes nothing.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE) };
+    u32::try_from(number).map_err(|_| last_errno())
+}
+
+/// Puts a file on a loop device, which is cleared when its last user ends.
+pub(crate) fn configure_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut config = unsafe { std::mem::zeroed::<LoopConfig>() };
+    config.file = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    config.flags = CLEARED_WITH_LAST_USER;
+    // SAFETY: the kernel reads one structure of the kind that the request is for.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } {
         0 => Ok(()),
         _ => Err(last_errno()),
     }

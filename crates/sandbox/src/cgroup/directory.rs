@@ -38,6 +38,13 @@ impl Directory {
         Ok(Self { fd, path: self.join(name) })
     }
 
+    /// The same, as a tree of its own: `..` leads from it, and from all that is opened by it, no further than to
+    /// itself.
+    pub(super) fn open_child_cut_off(&self, name: &str) -> Result<Self, Errno> {
+        let fd = crate::handle::cut_off(&self.fd, name)?;
+        Ok(Self { fd, path: self.join(name) })
+    }
+
     pub(super) fn make_child(&self, name: &str) -> Result<(), Errno> {
         rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755))?;
         #[cfg(test)]

@@ -16,6 +16,8 @@ use super::{Cgroup, Part};
 const V2_FREEZE: &str = "cgroup.freeze";
 /// The file of the state on v1, with its values.
 const V1_STATE: &str = "freezer.state";
+/// The file that takes a single thread on v1.
+const V1_THREADS: &str = "tasks";
 /// How long one round of ending processes on v1 takes at most.
 const ROUND: Duration = Duration::from_millis(200);
 
@@ -41,6 +43,17 @@ impl Cgroup {
             opened.map_err(|errno| CgroupError::Open { path: part.directory.join(PROCS), errno })
         };
         self.parts.iter().map(open).collect()
+    }
+
+    /// The files by which a process of one thread that writes `0` to them moves itself, one for each hierarchy that
+    /// it cannot be born in. A thread that moves itself and no other is the one move that the kernel makes without
+    /// waiting.
+    pub(crate) fn entrances(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let open = |part: &Part| {
+            let opened = part.directory.open_file(V1_THREADS, OFlags::WRONLY);
+            opened.map_err(|errno| CgroupError::Open { path: part.directory.join(V1_THREADS), errno })
+        };
+        self.parts.iter().filter(|part| !part.unified).map(open).collect()
     }
 
     /// The group's v2 directory, for `clone3` with `CLONE_INTO_CGROUP`; `is_unified` tells whether that is all of it.

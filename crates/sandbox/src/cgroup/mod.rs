@@ -194,8 +194,9 @@ impl Part {
     }
 }
 
-/// The parent of all groups in a hierarchy, made if it is not there, with the controllers handed down to it and by it.
-/// No process ever joins it: a v2 group that hands controllers down must have none.
+/// The parent of all groups in a hierarchy, held so that nothing above it can be reached by it, made if it is not
+/// there, with the controllers handed down to it and by it. No process ever joins it: a v2 group that hands
+/// controllers down must have none.
 fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<Directory, CgroupError> {
     let top = top(hierarchy)?;
     if hierarchy.unified {
@@ -205,7 +206,7 @@ fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<Directory
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(CgroupError::Make { path: top.join(PARENT), errno }),
     }
-    let parent = top.open_child(PARENT).map_err(|errno| CgroupError::Open { path: top.join(PARENT), errno })?;
+    let parent = top.open_child_cut_off(PARENT).map_err(|errno| CgroupError::Open { path: top.join(PARENT), errno })?;
     if hierarchy.unified {
         hand_down(&parent, controllers)?;
     }
@@ -214,7 +215,7 @@ fn parent(hierarchy: &Hierarchy, controllers: &[Controller]) -> Result<Directory
 
 fn existing_parent(hierarchy: &Hierarchy) -> Result<Option<Directory>, CgroupError> {
     let top = top(hierarchy)?;
-    match top.open_child(PARENT) {
+    match top.open_child_cut_off(PARENT) {
         Ok(parent) => Ok(Some(parent)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(CgroupError::Open { path: top.join(PARENT), errno }),

@@ -107,16 +107,24 @@ impl Deadline {
     /// Waits until the processes that a group now lists have ended; false when the time has passed.
     pub(super) fn until_ended(&self, directory: &Directory) -> Result<bool, CgroupError> {
         let failed = |errno| CgroupError::Wait { file: directory.join(PROCS), errno };
+        let mut turn = *self;
         loop {
             let pids = processes(directory)?;
             if pids.is_empty() {
                 return Ok(true);
             }
             let some = pids.get(..BATCH).unwrap_or(&pids);
-            for (_, pidfd) in held(directory, some)? {
-                if !self.poll(&pidfd, PollFlags::IN).map_err(failed)? {
-                    return Ok(false);
+            match held(directory, some) {
+                Ok(held) => {
+                    for (_, pidfd) in held {
+                        if !self.poll(&pidfd, PollFlags::IN).map_err(failed)? {
+                            return Ok(false);
+                        }
+                    }
                 }
+                // A supervisor that has shed can hold no process: it has to ask again.
+                Err(CgroupError::Wait { errno: Errno::PERM, .. }) => turn.pause(),
+                Err(error) => return Err(error),
             }
             if self.passed() {
                 return Ok(false);

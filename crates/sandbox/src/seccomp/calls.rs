@@ -1,74 +1,12 @@
-//! Every system call we know, its number on each architecture, and what becomes of it.
+//! Every system call we know, its number on each architecture, and what becomes of it in a sandbox.
 
 use super::checks::{CLONE, IOCTL, PERSONALITY, SOCKET, SOCKETPAIR, UNSHARE};
-use super::{Action, Architecture, Rule};
-
-/// Calls that share a fate.
-pub(super) struct Group {
-    pub(super) rule: Rule,
-    /// In a word: what they are for, or what would be at risk.
-    #[cfg_attr(not(test), allow(dead_code))]
-    pub(super) why: &'static str,
-    pub(super) calls: &'static [Call],
-}
-
-/// One call, with its number where it has one.
-pub(super) struct Call {
-    #[cfg_attr(not(test), allow(dead_code))]
-    pub(super) name: &'static str,
-    x86_64: Option<u16>,
-    aarch64: Option<u16>,
-}
-
-// === impl Call ===
-
-impl Call {
-    pub(super) fn number(&self, architecture: Architecture) -> Option<u16> {
-        match architecture {
-            Architecture::X86_64 => self.x86_64,
-            Architecture::Aarch64 => self.aarch64,
-        }
-    }
-}
-
-/// `verdict "why" [CHECK] { name number-on-x86_64 number-on-aarch64, … }`, with `-` where an architecture lacks the call.
-macro_rules! groups {
-    ($($verdict:ident $why:literal $($check:ident)? { $($name:ident $x86_64:tt $aarch64:tt),* $(,)? })*) => {
-        pub(super) const GROUPS: &[Group] = &[$(Group {
-            rule: rule!($verdict $($check)?),
-            why: $why,
-            calls: &[$(
-                Call { name: stringify!($name), x86_64: number!($x86_64), aarch64: number!($aarch64) },
-            )*],
-        },)*];
-    };
-}
-
-macro_rules! rule {
-    (allow) => {
-        Rule::Always(Action::Allow)
-    };
-    (refuse) => {
-        Rule::Always(Action::Refuse)
-    };
-    (absent) => {
-        Rule::Always(Action::Absent)
-    };
-    (check $check:ident) => {
-        Rule::Check(&$check)
-    };
-}
-
-macro_rules! number {
-    (-) => {
-        None
-    };
-    ($number:literal) => {
-        Some($number)
-    };
-}
+use super::list::{Call, Group, List, action, groups, number, rule};
+use super::{Action, Rule};
 
 groups! {
+    /// Every system call we know, for whatever runs in a sandbox.
+    SANDBOX: otherwise absent;
     allow "descriptors" {
         read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, preadv 295 69,
         pwritev 296 70, preadv2 327 286, pwritev2 328 287, lseek 8 62, close 3 57, close_range 436 436,

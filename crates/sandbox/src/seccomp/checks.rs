@@ -32,6 +32,15 @@ const ICMPV6: u32 = 58;
 /// console's output, `TIOCSETD` has the kernel load a driver.
 const TERMINAL_REQUESTS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
 
+/// `PROT_EXEC`.
+const EXECUTABLE: u32 = 0x4;
+/// `F_DUPFD` to `F_SETLKW`, the locks of open files, `F_DUPFD_CLOEXEC`, and the size of a pipe.
+const DESCRIPTOR_COMMANDS: &[u32] = &[0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032];
+/// `FIONREAD`, `FIONBIO`, `FIONCLEX`, `FIOCLEX`.
+const DESCRIPTOR_REQUESTS: &[u32] = &[0x541b, 0x5421, 0x5450, 0x5451];
+/// `PR_SET_NAME`, `PR_GET_NAME`, and `PR_SET_VMA`, by which the allocator names its memory.
+const NAMING: &[u32] = &[15, 16, 0x5356_4d41];
+
 /// No namespaces inside a sandbox: with its own user namespace comes every capability over the kernel's rarest code.
 pub(super) const CLONE: Check = Check {
     clauses: &[Clause { tests: &[bits("flags", 0, NAMESPACES, &[0])], action: Action::Allow }],
@@ -86,6 +95,32 @@ pub(super) const IOCTL: Check = Check {
     clauses: &[Clause { tests: &[is("request", 1, TERMINAL_REQUESTS)], action: Action::Refuse }],
     otherwise: Action::Allow,
 };
+
+/// A supervisor has all its code: no memory becomes executable any more.
+pub(super) const MEMORY: Check = Check {
+    clauses: &[Clause { tests: &[bits("protection", 2, EXECUTABLE, &[0])], action: Action::Allow }],
+    otherwise: Action::Refuse,
+};
+
+/// What has to do with a descriptor, and not with who is sent signals because of it: `F_SETOWN` is another `kill`.
+pub(super) const FCNTL: Check = Check {
+    clauses: &[Clause { tests: &[is("command", 1, DESCRIPTOR_COMMANDS)], action: Action::Allow }],
+    otherwise: Action::Refuse,
+};
+
+pub(super) const REQUESTS: Check = Check {
+    clauses: &[Clause { tests: &[is("request", 1, DESCRIPTOR_REQUESTS)], action: Action::Allow }],
+    otherwise: Action::Refuse,
+};
+
+pub(super) const PRCTL: Check = Check {
+    clauses: &[Clause { tests: &[is("option", 0, NAMING)], action: Action::Allow }],
+    otherwise: Action::Refuse,
+};
+
+/// Its own limits, not those of another process.
+pub(super) const OWN_LIMITS: Check =
+    Check { clauses: &[Clause { tests: &[is("pid", 0, &[0])], action: Action::Allow }], otherwise: Action::Refuse };
 
 const fn is(name: &'static str, argument: u32, values: &'static [u32]) -> Test {
     bits(name, argument, u32::MAX, values)

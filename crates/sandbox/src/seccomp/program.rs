@@ -4,7 +4,7 @@
 //! not know to be always allowed, and once for every number there is when it learns that: at each installation. A tree
 //! takes a dozen steps instead of hundreds.
 
-use super::calls::GROUPS;
+use super::list::List;
 use super::{Action, Architecture, Check, Rule, SeccompError};
 
 // Instructions: loads of a word of the call's description, and what is done with it.
@@ -31,9 +31,9 @@ struct Backwards(Vec<libc::sock_filter>);
 #[derive(Clone, Copy)]
 struct Place(usize);
 
-pub(super) fn assemble(architecture: Architecture) -> Result<Vec<libc::sock_filter>, SeccompError> {
+pub(super) fn assemble(list: &List, architecture: Architecture) -> Result<Vec<libc::sock_filter>, SeccompError> {
     let mut code = Backwards(Vec::with_capacity(512));
-    let tree = tree(&mut code, &ranges(architecture))?;
+    let tree = tree(&mut code, &ranges(list, architecture), list.otherwise)?;
     code.fall_into(tree)?;
     let numbers = code.push(LOAD, NUMBER);
     let foreign = code.push(RETURN, Action::Kill.value());
@@ -45,9 +45,9 @@ pub(super) fn assemble(architecture: Architecture) -> Result<Vec<libc::sock_filt
 
 /// The rules by number: each holds from its own to the next one's; the last for all that we do not know. (On x86-64
 /// that includes the x32 entry, which sets a high bit of the number.)
-pub(super) fn ranges(architecture: Architecture) -> Vec<(u32, Rule)> {
-    let mut rules = [Rule::Always(Action::Absent); 512];
-    for group in GROUPS {
+pub(super) fn ranges(list: &List, architecture: Architecture) -> Vec<(u32, Rule)> {
+    let mut rules = [Rule::Always(list.otherwise); 512];
+    for group in list.groups {
         for call in group.calls {
             if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
                 *slot = group.rule;
@@ -63,16 +63,16 @@ pub(super) fn ranges(architecture: Architecture) -> Vec<(u32, Rule)> {
     ranges
 }
 
-fn tree(code: &mut Backwards, ranges: &[(u32, Rule)]) -> Result<Place, SeccompError> {
+fn tree(code: &mut Backwards, ranges: &[(u32, Rule)], otherwise: Action) -> Result<Place, SeccompError> {
     match ranges {
-        [] => Ok(code.end(Action::Absent)),
+        [] => Ok(code.end(otherwise)),
         [(_, Rule::Always(action))] => Ok(code.end(*action)),
         [(_, Rule::Check(check))] => arguments(code, check),
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
             let first = high.first().map_or(u32::MAX, |(first, _)| *first);
-            let high = tree(code, high)?;
-            let low = tree(code, low)?;
+            let high = tree(code, high, otherwise)?;
+            let low = tree(code, low, otherwise)?;
             code.branch(IF_AT_LEAST, first, high, low)
         }
     }

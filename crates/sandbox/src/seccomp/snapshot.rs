@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::calls::GROUPS;
+use super::list::List;
 use super::{Action, Architecture, Check, Rule};
 
-/// The whole filter of an architecture.
-pub(super) fn render(architecture: Architecture) -> String {
+/// The whole list for an architecture.
+pub(super) fn render(list: &List, architecture: Architecture) -> String {
     let mut lines = Vec::new();
-    for group in GROUPS {
+    for group in list.groups {
         for call in group.calls {
             if let Some(number) = call.number(architecture) {
                 lines.push((number, format!("{number:>3} {:<24} {}", call.name, rule(&group.rule, group.why))));
@@ -20,7 +20,7 @@ pub(super) fn render(architecture: Architecture) -> String {
     for (_, line) in lines {
         writeln!(text, "{line}").unwrap();
     }
-    writeln!(text, "any other number             {}", action(Action::Absent)).unwrap();
+    writeln!(text, "any other number             {}", action(list.otherwise)).unwrap();
     writeln!(text, "any other architecture       {}", action(Action::Kill)).unwrap();
     text
 }

@@ -3,10 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::calls::GROUPS;
-use super::{Action, Architecture, Check, Filter, Rule, snapshot};
+use super::calls::SANDBOX;
+use super::list::{Call, List};
+use super::supervisor::SUPERVISOR;
+use super::{Action, Architecture, Check, Filter, Rule, program, snapshot};
 
 const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
+const LISTS: [(&str, List); 2] = [("seccomp", SANDBOX), ("seccomp-supervisor", SUPERVISOR)];
+
+fn filter(list: &List, architecture: Architecture) -> Filter {
+    Filter(program::assemble(list, architecture).unwrap())
+}
+
+fn calls(list: &List) -> impl Iterator<Item = &'static Call> {
+    list.groups.iter().flat_map(|group| group.calls)
+}
+
+/// Every list on every architecture.
+fn each() -> impl Iterator<Item = (&'static str, List, Architecture)> {
+    LISTS.into_iter().flat_map(|(name, list)| BOTH.map(|architecture| (name, list, architecture)))
+}
 
 /// What the kernel would do with a call, by the instructions that we use and no others.
 fn verdict(filter: &Filter, token: u32, number: u32, arguments: [u64; 6]) -> (u32, usize) {
@@ -80,25 +96,26 @@ fn samples(check: &Check) -> Vec<[u64; 6]> {
 
 #[test]
 fn the_program_does_what_the_list_says_for_every_number() {
-    for architecture in BOTH {
-        let filter = Filter::for_architecture(architecture).unwrap();
-        let rules: BTreeMap<u32, Rule> = GROUPS
+    for (name, list, architecture) in each() {
+        let filter = filter(&list, architecture);
+        let rules: BTreeMap<u32, Rule> = list
+            .groups
             .iter()
             .flat_map(|group| group.calls.iter().map(move |call| (call.number(architecture), group.rule)))
             .filter_map(|(number, rule)| Some((u32::from(number?), rule)))
             .collect();
         for number in (0..2048).chain([999, 0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x4000_0027, u32::MAX]) {
-            match rules.get(&number).copied().unwrap_or(Rule::Always(Action::Absent)) {
+            match rules.get(&number).copied().unwrap_or(Rule::Always(list.otherwise)) {
                 Rule::Always(action) => {
                     let (value, steps) = verdict(&filter, architecture.token(), number, [u64::MAX; 6]);
-                    assert_eq!(value, action.value(), "{architecture:?} {number}");
-                    assert!(steps <= 16, "{architecture:?} {number}: {steps} steps");
+                    assert_eq!(value, action.value(), "{name} {architecture:?} {number}");
+                    assert!(steps <= 16, "{name} {architecture:?} {number}: {steps} steps");
                 }
                 Rule::Check(check) => {
                     for arguments in samples(check) {
                         let (value, steps) = verdict(&filter, architecture.token(), number, arguments);
-                        assert_eq!(value, expected(check, arguments).value(), "{number} {arguments:x?}");
-                        assert!(steps <= 48, "{architecture:?} {number}: {steps} steps");
+                        assert_eq!(value, expected(check, arguments).value(), "{name} {number} {arguments:x?}");
+                        assert!(steps <= 48, "{name} {architecture:?} {number}: {steps} steps");
                     }
                 }
             }
@@ -109,12 +126,13 @@ fn the_program_does_what_the_list_says_for_every_number() {
 #[test]
 fn any_other_architecture_is_killed() {
     let foreign = [0x4000_0003, 0x4000_0028, 0, u32::MAX];
-    for architecture in BOTH {
-        let filter = Filter::for_architecture(architecture).unwrap();
+    for (name, list, architecture) in each() {
+        let filter = filter(&list, architecture);
         let others = BOTH.into_iter().filter(|other| *other != architecture).map(Architecture::token);
         for token in others.chain(foreign) {
             for number in 0..512 {
-                assert_eq!(verdict(&filter, token, number, [0; 6]).0, Action::Kill.value(), "{token:#x} {number}");
+                let (value, _) = verdict(&filter, token, number, [0; 6]);
+                assert_eq!(value, Action::Kill.value(), "{name} {token:#x} {number}");
             }
         }
     }
@@ -122,16 +140,71 @@ fn any_other_architecture_is_killed() {
 
 #[test]
 fn a_call_is_listed_once() {
-    for architecture in BOTH {
+    for (list, contents, architecture) in each() {
         let mut numbers = BTreeMap::new();
-        for call in GROUPS.iter().flat_map(|group| group.calls) {
+        for call in calls(&contents) {
             let Some(number) = call.number(architecture) else { continue };
             assert!(number < 512, "{} has no place in the table that the program is made from", call.name);
-            assert_eq!(numbers.insert(number, call.name), None, "{architecture:?} {number} {}", call.name);
+            assert_eq!(numbers.insert(number, call.name), None, "{list} {architecture:?} {number} {}", call.name);
         }
+        let names: BTreeSet<_> = calls(&contents).map(|call| call.name).collect();
+        assert_eq!(names.len(), calls(&contents).count(), "{list}");
     }
-    let names: Vec<_> = GROUPS.iter().flat_map(|group| group.calls).map(|call| call.name).collect();
-    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+}
+
+#[test]
+fn a_supervisor_makes_calls_that_we_know() {
+    for call in calls(&SUPERVISOR) {
+        let known = calls(&SANDBOX).find(|known| known.name == call.name).unwrap();
+        assert_eq!((call.x86_64, call.aarch64), (known.x86_64, known.aarch64), "{}", call.name);
+    }
+}
+
+#[test]
+fn a_supervisor_starts_and_changes_nothing() {
+    let never = [
+        "execve",
+        "execveat",
+        "fork",
+        "vfork",
+        "clone",
+        "clone3",
+        "ptrace",
+        "kill",
+        "tkill",
+        "tgkill",
+        "rt_sigqueueinfo",
+        "rt_tgsigqueueinfo",
+        "pidfd_open",
+        "pidfd_getfd",
+        "process_vm_writev",
+        "socket",
+        "socketpair",
+        "connect",
+        "bind",
+        "mount",
+        "umount2",
+        "open_tree",
+        "move_mount",
+        "fsopen",
+        "pivot_root",
+        "chroot",
+        "setns",
+        "unshare",
+        "setuid",
+        "setresuid",
+        "capset",
+        "bpf",
+        "seccomp",
+        "io_uring_setup",
+        "open_by_handle_at",
+        "init_module",
+        "keyctl",
+    ];
+    for name in never {
+        assert!(calls(&SANDBOX).any(|call| call.name == name), "{name} is no call that we know");
+        assert!(calls(&SUPERVISOR).all(|call| call.name != name), "{name}");
+    }
 }
 
 /// A sample of each hundred, from another list than ours.
@@ -161,25 +234,25 @@ fn the_numbers_are_those_of_the_system() {
         ("mount_setattr", libc::SYS_mount_setattr),
     ];
     for (name, number) in known {
-        let call = GROUPS.iter().flat_map(|group| group.calls).find(|call| call.name == name).unwrap();
+        let call = calls(&SANDBOX).find(|call| call.name == name).unwrap();
         assert_eq!(call.number(native).map(i64::from), Some(number), "{name}");
     }
 }
 
 #[test]
 fn the_program_is_small() {
-    for architecture in BOTH {
-        let filter = Filter::for_architecture(architecture).unwrap();
-        assert!(filter.0.len() < 256, "{architecture:?}: {} instructions", filter.0.len());
+    for (name, list, architecture) in each() {
+        let filter = filter(&list, architecture);
+        assert!(filter.0.len() < 256, "{name} {architecture:?}: {} instructions", filter.0.len());
     }
 }
 
 #[test]
 fn the_list_is_the_reviewed_one() {
-    for architecture in BOTH {
+    for (list, contents, architecture) in each() {
         let name = format!("{architecture:?}").to_lowercase();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schema/seccomp-{name}.txt"));
-        let rendered = snapshot::render(architecture);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schema/{list}-{name}.txt"));
+        let rendered = snapshot::render(&contents, architecture);
         if std::env::var_os("UPDATE_SECCOMP_SNAPSHOT").is_some() {
             std::fs::write(&path, &rendered).unwrap();
         }

@@ -1,0 +1,109 @@
+//! What a sandbox writes to, made outside: memory, or a disk that stays.
+//!
+//! Either has the same directories, which nobody inside can name: the root itself for an image without layers, or
+//! what is written over layers; what is written over the project; and places for what lies below.
+
+mod image;
+mod kept;
+mod quota;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+pub use self::kept::{DiskError, DiskKind, KeptDisk, Watermark};
+use crate::ids::IdRange;
+use crate::mount;
+use crate::spec::Disk;
+use crate::tree::Below;
+
+/// The root of an image without layers; over layers, where the two become one.
+pub(crate) const ROOT: &str = "root";
+/// What is written over the layers of the image.
+pub(crate) const UPPER: &str = "upper";
+/// Where the kernel prepares that.
+pub(crate) const WORK: &str = "work";
+/// What is written over the project.
+pub(crate) const PROJECT: &str = "project";
+/// Where the kernel prepares that.
+pub(crate) const PROJECT_WORK: &str = "project-work";
+/// Where the project is put, to lie below.
+pub(crate) const PROJECT_LOWER: &str = "project-lower";
+/// There once everything that an image brings has been put in.
+pub(crate) const FILLED: &str = "filled";
+/// How much shared memory a sandbox on a disk that stays has: the most that its limit of memory lets it use.
+const SHARED_MEMORY: u64 = 256 << 20;
+
+/// A disk with its directories in place.
+pub(crate) struct Prepared {
+    /// Attached nowhere yet.
+    pub(crate) mount: OwnedFd,
+    /// What the project's upper layer is, open: it outlives the sandbox.
+    pub(crate) changes: Option<OwnedFd>,
+    /// Whether nothing has been put in yet.
+    pub(crate) fresh: bool,
+    /// Whether what it holds is stored with the ids of the sandbox, and has to be shown with the host's.
+    pub(crate) mapped: bool,
+    /// How much shared memory goes with it.
+    pub(crate) shared_memory: u64,
+}
+
+/// Where a layer of the image is put, to lie below.
+pub(crate) fn lower(number: usize) -> String {
+    format!("lower{number}")
+}
+
+/// Makes the disk ready for so many layers, and for a project above what lies below it.
+pub(crate) fn prepare(
+    disk: &Disk,
+    ids: &IdRange,
+    layers: usize,
+    project: Option<(&Below, u32)>,
+) -> Result<Prepared, Errno> {
+    // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
+    let (mount, first, mapped, shared_memory) = match disk {
+        Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
+        Disk::Kept(kept) => (kept.mount().try_clone().map_err(|_| Errno::MFILE)?, 0, true, SHARED_MEMORY),
+    };
+    let make = |name: &str, owner: u32, mode: u32| make(&mount, name, first + owner, mode);
+    if layers == 0 {
+        make(ROOT, 0, 0o755)?;
+    } else {
+        for number in 0..layers {
+            make(&lower(number), 0, 0o755)?;
+        }
+        for name in [UPPER, WORK, ROOT] {
+            make(name, 0, 0o755)?;
+        }
+    }
+    let mut changes = None;
+    if let Some((below, user)) = project {
+        make(PROJECT_LOWER, 0, 0o755)?;
+        make(PROJECT_WORK, 0, 0o755)?;
+        make(PROJECT, user, below.mode)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        changes = Some(rustix::fs::openat(&mount, PROJECT, flags, Mode::empty())?);
+    }
+    let filled = rustix::fs::accessat(&mount, FILLED, rustix::fs::Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW);
+    let fresh = !mapped || filled.is_err();
+    Ok(Prepared { mount, changes, fresh, mapped, shared_memory })
+}
+
+/// A directory of the disk, with its owner and mode; one that is there stays as it is.
+fn make(disk: impl AsFd, name: &str, owner: u32, mode: u32) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(&disk, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return Ok(()),
+        Err(errno) => return Err(errno),
+    }
+    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    rustix::fs::chownat(&disk, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::chmodat(&disk, name, Mode::from_raw_mode(mode), AtFlags::empty())
+}
+
+fn memory(bytes: u64, owner: u32) -> Result<OwnedFd, Errno> {
+    let owner = owner.to_string();
+    let options = [("size", bytes.to_string()), ("mode", "755".into()), ("uid", owner.clone()), ("gid", owner)];
+    mount::new("tmpfs", &options.each_ref().map(|(key, value)| (*key, value.as_str())), mount::nodev())
+}

@@ -1,0 +1,201 @@
+//! Disks that stay: a directory of the host, limited in size by a quota or by being a file system of its own.
+//!
+//! What is on one is stored with the ids of the sandbox, and shown with those that it has this time. Its directory is
+//! for the host's root only: a program with raised privileges that a sandbox leaves there can be started by nobody
+//! else.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{image, quota};
+
+/// The file system of its own.
+const IMAGE: &str = "disk.img";
+/// The directory with a quota.
+const FILES: &str = "files";
+
+/// A disk that stays. It is in use for as long as it is held, and by one.
+///
+/// Whoever held it before and was killed may have processes that are still ending. For an image [`open`](Self::open)
+/// waits for them; where there is a quota, the caller makes sure that the sandbox is gone.
+#[derive(Debug)]
+pub struct KeptDisk {
+    kind: DiskKind,
+    /// The directory on the host, locked.
+    directory: OwnedFd,
+    /// What is on it, attached nowhere.
+    mount: OwnedFd,
+}
+
+/// How the size of a disk is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskKind {
+    /// By a project quota of the host's file system.
+    Quota,
+    /// By a file system of its own in a sparse file, on a loop device that goes with its last user.
+    Image,
+}
+
+/// How much of the host's own disk has to stay free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermark {
+    /// In bytes.
+    pub free_bytes: u64,
+}
+
+/// Why there is no disk.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The directory cannot be used.
+    #[error("the disk {}: {source}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// There is something in the directory already.
+    #[error("{} is a disk already", .0.display())]
+    Exists(PathBuf),
+    /// There is no disk in the directory.
+    #[error("{} is not a disk", .0.display())]
+    Absent(PathBuf),
+    /// Somebody has it.
+    #[error("the disk {} is in use", .0.display())]
+    InUse(PathBuf),
+    /// The program that makes file systems is missing.
+    #[error("mkfs.ext4 is missing: install e2fsprogs, or switch on project quotas where disks are kept")]
+    NoMkfs,
+    /// The program that makes file systems failed.
+    #[error("mkfs.ext4: {0}")]
+    Mkfs(String),
+    /// This host has no loop devices.
+    #[error("no loop device ({0}): load the module loop, or switch on project quotas where disks are kept")]
+    NoLoop(std::io::Error),
+    /// A step failed.
+    #[error("{0}: {1}")]
+    System(&'static str, std::io::Error),
+}
+
+// === impl KeptDisk ===
+
+impl KeptDisk {
+    /// Makes a disk of some size in a directory of the host, which is made if it is not there.
+    pub fn create(directory: &Path, bytes: u64) -> Result<Self, DiskError> {
+        let made = std::fs::DirBuilder::new().recursive(true).create(directory);
+        made.and_then(|()| std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)))
+            .map_err(|source| DiskError::Directory { path: directory.to_owned(), source })?;
+        let locked = lock(directory)?;
+        if kind(&locked).is_some() {
+            return Err(DiskError::Exists(directory.to_owned()));
+        }
+        let made = if quota::enforced(&locked) {
+            quota::create(&locked, FILES, bytes)
+        } else {
+            image::create(&directory.join(IMAGE), bytes)
+        };
+        made.and_then(|()| Self::attach(directory, locked)).inspect_err(|_| {
+            // What was made only half is no disk.
+            let _gone = empty(directory);
+        })
+    }
+
+    /// Opens a disk that was made before.
+    pub fn open(directory: &Path) -> Result<Self, DiskError> {
+        let locked = lock(directory)?;
+        Self::attach(directory, locked)
+    }
+
+    /// Removes a disk that nobody uses, with all that is on it.
+    pub fn remove(directory: &Path) -> Result<(), DiskError> {
+        let locked = lock(directory)?;
+        if kind(&locked) == Some(DiskKind::Quota) {
+            quota::lift(&locked, FILES).map_err(system("lift the quota"))?;
+        }
+        let failed = |source| DiskError::Directory { path: directory.to_owned(), source };
+        empty(directory).and_then(|()| std::fs::remove_dir(directory)).map_err(failed)
+    }
+
+    fn attach(path: &Path, directory: OwnedFd) -> Result<Self, DiskError> {
+        let kind = kind(&directory).ok_or_else(|| DiskError::Absent(path.to_owned()))?;
+        let mount = match kind {
+            DiskKind::Quota => quota::mount(&path.join(FILES)).map_err(system("show the files"))?,
+            DiskKind::Image => image::mount(&path.join(IMAGE))?,
+        };
+        Ok(Self { kind, directory, mount })
+    }
+
+    /// How its size is held.
+    pub fn kind(&self) -> DiskKind {
+        self.kind
+    }
+
+    /// What is on it, attached nowhere.
+    pub(super) fn mount(&self) -> &OwnedFd {
+        &self.mount
+    }
+
+    /// How many bytes the host's own disk has left, for those who are not root.
+    pub fn host_free(&self) -> std::io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.directory)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+// === impl Watermark ===
+
+impl Watermark {
+    /// Whether less is free than has to be.
+    pub fn is_reached(self, free_bytes: u64) -> bool {
+        free_bytes < self.free_bytes
+    }
+}
+
+/// Opens a directory and takes it for oneself, until the descriptor is closed. It cannot be left by `..`.
+fn lock(path: &Path) -> Result<OwnedFd, DiskError> {
+    let failed = |source| DiskError::Directory { path: path.to_owned(), source };
+    let directory = crate::handle::handle(path).map_err(failed)?;
+    match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(directory),
+        Err(Errno::WOULDBLOCK) => Err(DiskError::InUse(path.to_owned())),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+fn kind(directory: &OwnedFd) -> Option<DiskKind> {
+    let there = |name: &str| rustix::fs::openat(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok();
+    if there(IMAGE) {
+        Some(DiskKind::Image)
+    } else if there(FILES) {
+        Some(DiskKind::Quota)
+    } else {
+        None
+    }
+}
+
+fn empty(directory: &Path) -> std::io::Result<()> {
+    let gone = |outcome: std::io::Result<()>| match outcome {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    };
+    gone(std::fs::remove_file(directory.join(IMAGE)))?;
+    gone(std::fs::remove_dir_all(directory.join(FILES)))
+}
+
+pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> DiskError {
+    move |errno| DiskError::System(what, errno.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watermark_is_reached_when_less_is_free() {
+        let mark = Watermark { free_bytes: 10 };
+        assert!(mark.is_reached(9) && !mark.is_reached(10) && !mark.is_reached(11));
+    }
+}

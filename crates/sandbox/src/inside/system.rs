@@ -1,0 +1,125 @@
+//! What the kernel shows of itself: devices, processes and hardware.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+
+use super::Plan;
+use super::place::{directory, file, open_path};
+use crate::mount::{self, attach, attach_at, copy, nodev};
+use crate::stage::{Stage, StageError};
+use crate::sys;
+
+/// Hidden files of `/proc`: they tell of the host, or speak to its kernel.
+const MASKED_FILES: [&str; 6] = ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats"];
+/// Hidden directories of `/proc`.
+const MASKED_DIRECTORIES: [&str; 2] = ["acpi", "scsi"];
+/// Parts of `/proc` that can only be read.
+const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+
+/// Parts of `/sys` that are shown, to be read: what programs ask for to divide their work and memory, and the
+/// interfaces of this sandbox.
+const SHOWN: [&str; 6] = [
+    "class/net",
+    "devices/system/cpu",
+    "devices/system/node",
+    "devices/virtual/net",
+    "kernel/mm/hugepages",
+    "kernel/mm/transparent_hugepage",
+];
+
+/// A `/dev` of its own, with six devices and terminals.
+pub(super) fn devices(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
+    let at = StageError::at(Stage::Devices);
+    let nosuid = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let dev = mount::new("tmpfs", &[("size", "65536"), ("mode", "755")], nosuid).map_err(&at)?;
+    attach_at(&dev, &directory(root, "dev".as_ref(), 0o755)?).map_err(&at)?;
+    for (name, device) in &plan.devices {
+        attach_at(device, &file(&dev, name.as_ref(), &[], 0o666)?).map_err(&at)?;
+    }
+    let terminals = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+    let pts = mount::new("devpts", &terminals, nosuid).map_err(&at)?;
+    attach_at(&pts, &directory(&dev, "pts".as_ref(), 0o755)?).map_err(&at)?;
+    let shm =
+        mount::new("tmpfs", &[("size", &plan.disk.shared_memory.to_string()), ("mode", "1777")], nosuid | nodev())
+            .map_err(&at)?;
+    attach_at(&shm, &directory(&dev, "shm".as_ref(), 0o1777)?).map_err(&at)?;
+    for (name, target) in [
+        ("ptmx", "pts/ptmx"),
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        rustix::fs::symlinkat(target, &dev, name).map_err(&at)?;
+    }
+    Ok(())
+}
+
+/// A `/proc` of its own, without what tells of the host.
+pub(super) fn proc(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
+    let at = StageError::at;
+    let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let proc = mount::new("proc", &[], flags).map_err(at(Stage::Proc))?;
+    attach_at(&proc, &directory(root, "proc".as_ref(), 0o555)?).map_err(at(Stage::Proc))?;
+    let mask = StageError::at(Stage::Mask);
+    let null = plan.devices.iter().find(|(name, _)| *name == "null").map(|(_, null)| null);
+    for name in MASKED_FILES {
+        match (open_path(&proc, name), null) {
+            (Ok(place), Some(null)) => attach_at(&copy(null).map_err(&mask)?, &place).map_err(&mask)?,
+            (Err(Errno::NOENT), _) => {}
+            (Err(errno), _) => return Err(mask(errno)),
+            (Ok(_), None) => return Err(mask(Errno::NODEV)),
+        }
+    }
+    for name in MASKED_DIRECTORIES {
+        match open_path(&proc, name) {
+            Ok(place) => {
+                attach_at(&mount::empty().map_err(&mask)?, &place).map_err(&mask)?;
+            }
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(mask(errno)),
+        }
+    }
+    for name in READ_ONLY {
+        match open_path(&proc, name) {
+            Ok(place) => {
+                let shown = copy(&place).map_err(&mask)?;
+                sys::set_mount(shown.as_fd(), sys::SHOWN | libc::MOUNT_ATTR_NOEXEC, None).map_err(&mask)?;
+                attach_at(&shown, &place).map_err(&mask)?;
+            }
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(mask(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// A `/sys` with little in it: what is not named is not there. Where the kernel refuses, because this process does
+/// not see all of the host's, there is nothing in it.
+pub(super) fn hardware(root: &OwnedFd) -> Result<(), StageError> {
+    let at = StageError::at(Stage::Hardware);
+    let place = directory(root, "sys".as_ref(), 0o555)?;
+    let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let read_only = flags | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let Ok(whole) = mount::new("sysfs", &[], read_only) else {
+        return attach_at(&mount::empty().map_err(&at)?, &place).map_err(&at);
+    };
+    // What is attached nowhere cannot be copied by most kernels. This place goes with the old root.
+    attach(&whole, CWD, "/sys").map_err(&at)?;
+    let shown = mount::new("tmpfs", &[("size", "65536"), ("mode", "555")], flags).map_err(&at)?;
+    attach_at(&shown, &place).map_err(&at)?;
+    for name in SHOWN {
+        match open_path(&whole, name) {
+            Ok(part) => {
+                let part = copy(&part).map_err(&at)?;
+                attach_at(&part, &directory(&shown, name.as_ref(), 0o555)?).map_err(&at)?;
+            }
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(at(errno)),
+        }
+    }
+    sys::set_mount_alone(shown.as_fd(), sys::SHOWN | libc::MOUNT_ATTR_NOEXEC).map_err(&at)
+}

@@ -1,0 +1,93 @@
+//! Namespaces that map one id: by them somebody inside stands for the owner of a tree outside, and nobody for anyone
+//! else.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
+
+use crate::sys::{self, Cloned};
+
+/// The namespaces made so far, one for each owner and user.
+pub(crate) struct Owners {
+    /// The host's id behind the sandbox's 0.
+    base: u32,
+    known: Vec<(Mapping, OwnedFd)>,
+}
+
+/// Who outside is whom inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Mapping {
+    uid: u32,
+    gid: u32,
+    user: u32,
+}
+
+/// A process that holds a namespace until its end is asked for.
+struct Holder {
+    pid: Pid,
+    process: OwnedFd,
+    /// It ends when this is closed, or when we end.
+    end: Option<OwnedFd>,
+}
+
+// === impl Owners ===
+
+impl Owners {
+    pub(crate) fn new(base: u32) -> Self {
+        Self { base, known: Vec::new() }
+    }
+
+    /// The namespace by which a user inside stands for the owner of a file.
+    pub(crate) fn namespace(&mut self, file: &Stat, user: u32) -> Result<BorrowedFd<'_>, Errno> {
+        let mapping = Mapping { uid: file.st_uid, gid: file.st_gid, user };
+        let index = match self.known.iter().position(|(known, _)| *known == mapping) {
+            Some(index) => index,
+            None => {
+                let made = self.make(mapping)?;
+                self.known.push((mapping, made));
+                self.known.len() - 1
+            }
+        };
+        self.known.get(index).map(|(_, namespace)| namespace.as_fd()).ok_or(Errno::INVAL)
+    }
+
+    fn make(&self, mapping: Mapping) -> Result<OwnedFd, Errno> {
+        let to = self.base.checked_add(mapping.user).ok_or(Errno::OVERFLOW)?;
+        let holder = Holder::start()?;
+        let pid = holder.pid.as_raw_nonzero();
+        for (file, from) in [("uid_map", mapping.uid), ("gid_map", mapping.gid)] {
+            let map = format!("{from} {to} 1\n");
+            std::fs::write(format!("/proc/{pid}/{file}"), map)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        }
+        rustix::fs::openat(CWD, format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    }
+}
+
+// === impl Holder ===
+
+impl Holder {
+    fn start() -> Result<Self, Errno> {
+        let (wait, end) = pipe_with(PipeFlags::CLOEXEC)?;
+        match sys::clone(sys::USERS, None)? {
+            Cloned::Parent(pid, process) => Ok(Self { pid, process, end: Some(end) }),
+            Cloned::Child => {
+                drop(end);
+                let _ended = rustix::io::retry_on_intr(|| rustix::io::read(&wait, &mut [0; 1]));
+                sys::exit_now(0)
+            }
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let _buried = rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED)
+        });
+    }
+}

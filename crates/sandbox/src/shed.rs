@@ -1,0 +1,93 @@
+//! What a supervisor gives up once its sandbox runs: whoever takes it over from then on, by what a sandbox sends it,
+//! has taken nothing.
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::DumpableBehavior;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::launch::has_left_host_mounts;
+use crate::mount;
+use crate::seccomp::{Filter, SeccompError};
+use crate::sys;
+
+/// Where the empty root is attached for a moment. Any directory that every host has.
+const ASSEMBLY: &str = "/tmp";
+
+/// What a supervisor keeps. Everything else it gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// Whether it may still signal processes of other users: what it takes to end its sandbox.
+    pub kill: bool,
+}
+
+/// A step that failed. Those before it stay done: end the process.
+#[derive(Debug, thiserror::Error)]
+pub enum ShedError {
+    /// The process sees the host's mounts, which would go with its root.
+    #[error("the host's mounts were not left before")]
+    HostMounts,
+    /// A call failed.
+    #[error("{0}: {1}")]
+    System(&'static str, std::io::Error),
+    /// The system-call filter could not be built or installed.
+    #[error(transparent)]
+    Filter(#[from] SeccompError),
+}
+
+/// Gives up what a supervisor does not need, for good.
+///
+/// Its root becomes an empty directory that stays empty; files that are open stay open, and handles (see
+/// [`handle`](crate::handle())) lead to what is beneath them and no further. Its capabilities go, it is opaque to
+/// others and can gain nothing by executing a program, and its system calls are those of [`Filter::supervisor`].
+///
+/// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
+pub fn shed(kept: Shed) -> Result<(), ShedError> {
+    if !has_left_host_mounts() {
+        return Err(ShedError::HostMounts);
+    }
+    let filter = Filter::supervisor()?;
+    enter_nothing().map_err(failed("enter an empty root"))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("become opaque"))?;
+    rustix::thread::set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
+    drop_capabilities(if kept.kill { CapabilitySet::KILL } else { CapabilitySet::empty() })
+        .map_err(failed("give up capabilities"))?;
+    Ok(filter.install()?)
+}
+
+fn enter_nothing() -> Result<(), Errno> {
+    let nothing = mount::empty()?;
+    mount::attach(&nothing, rustix::fs::CWD, ASSEMBLY)?;
+    rustix::process::fchdir(&nothing)?;
+    sys::pivot_to_working_directory()?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")
+}
+
+fn drop_capabilities(kept: CapabilitySet) -> Result<(), Errno> {
+    rustix::thread::clear_ambient_capability_set()?;
+    for capability in CapabilitySet::all().iter() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // Not known to this kernel.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets)
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> ShedError {
+    move |errno| ShedError::System(what, errno.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_root_of_the_host_away() {
+        assert!(matches!(shed(Shed { kill: true }), Err(ShedError::HostMounts)));
+        assert!(std::path::Path::new("/proc/self").exists());
+    }
+}

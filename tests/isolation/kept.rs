@@ -1,0 +1,176 @@
+//! Disks that stay: what is on them, how much fits, and what is left when their user is killed.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use carrel_tests::{Guest, run};
+
+use crate::{Sandbox, busybox_image};
+
+const MEBIBYTE: u64 = 1 << 20;
+
+fn kept(directory: &Path, bytes: u64) -> [(&'static str, String); 2] {
+    [("CARREL_KEPT", directory.display().to_string()), ("CARREL_DISK", bytes.to_string())]
+}
+
+/// The loop devices whose file is below a directory.
+fn loops(directory: &Path) -> Vec<PathBuf> {
+    let devices = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
+    let on = |device: &PathBuf| {
+        std::fs::read_to_string(device.join("loop/backing_file"))
+            .is_ok_and(|file| Path::new(file.trim()).starts_with(directory))
+    };
+    devices.filter(on).collect()
+}
+
+async fn until_free(directory: &Path) {
+    while !loops(directory).is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Writes in one sandbox, and looks in a second.
+async fn comes_back(image: &str, directory: &Path, bytes: u64) {
+    let first = Sandbox::given(image, &kept(directory, bytes)).await;
+    first
+        .shell("echo mine > /etc/passwd; mkdir -p /data; echo data > /data/file; chmod 700 /data; rm -rf /workspace")
+        .await;
+    drop(first);
+    let second = Sandbox::given(image, &kept(directory, bytes)).await;
+    assert_eq!(
+        second.shell("cat /etc/passwd /data/file; stat -c '%u %a' /data /data/file").await,
+        "mine\ndata\n0 700\n0 644\n"
+    );
+    assert_eq!(second.shell("ls -A /workspace").await, "");
+    drop(second);
+}
+
+/// Fills a disk, and sees the end of it.
+async fn is_full(directory: &Path, said: &str) {
+    let sandbox = Sandbox::given("host", &kept(directory, 32 * MEBIBYTE)).await;
+    assert_eq!(sandbox.shell("head -c 8m /dev/zero > /tmp/small && echo fits").await, "fits\n", "the control");
+    let refused = sandbox.shell_as("root", "head -c 64m /dev/zero > /tmp/large").await;
+    assert!(refused.contains(said), "{refused}");
+    let size: u64 = sandbox.shell("stat -c %s /tmp/large").await.trim().parse().unwrap();
+    assert!(size <= 24 * MEBIBYTE, "{size}");
+}
+
+#[test]
+fn what_a_sandbox_writes_is_there_for_the_next() {
+    run(async {
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        comes_back("host", &home.path().join("host"), 64 * MEBIBYTE).await;
+        let image = busybox_image();
+        std::fs::create_dir(image.path().join("etc")).unwrap();
+        for name in ["mkdir", "chmod", "rm"] {
+            std::os::unix::fs::symlink("busybox", image.path().join("bin").join(name)).unwrap();
+        }
+        comes_back(image.path().to_str().unwrap(), &home.path().join("layers"), 64 * MEBIBYTE).await;
+        assert!(!image.path().join("data").exists());
+        until_free(home.path()).await;
+    });
+}
+
+#[test]
+fn what_was_done_to_a_project_is_there_for_the_next_and_not_on_the_host() {
+    run(async {
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        let project = home.path().join("project");
+        std::fs::create_dir(&project).unwrap();
+        std::os::unix::fs::chown(&project, Some(4242), Some(4242)).unwrap();
+        crate::mounts::put(&project.join("file"), "before\n", 4242, 0o644);
+        let mut env = kept(&home.path().join("disk"), 64 * MEBIBYTE).to_vec();
+        env.push(("CARREL_PROJECT", format!("{}:/workspace:1000", project.display())));
+        let first = Sandbox::given("host", &env).await;
+        assert_eq!(
+            first
+                .shell_as("agbox", "cd /workspace; echo after > file; mkdir d; echo new > d/new; rm -r d; mkdir d")
+                .await,
+            ""
+        );
+        drop(first);
+        let second = Sandbox::given("host", &env).await;
+        assert_eq!(
+            second.shell_as("agbox", "cd /workspace; cat file; ls d; stat -c %u . file d").await,
+            "after\n1000\n1000\n1000\n"
+        );
+        assert_eq!(std::fs::read_to_string(project.join("file")).unwrap(), "before\n");
+        assert!(!project.join("d").exists());
+        drop(second);
+        until_free(home.path()).await;
+    });
+}
+
+#[test]
+fn an_image_ends_where_its_size_does() {
+    run(async {
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        is_full(&home.path().join("disk"), "No space").await;
+        until_free(home.path()).await;
+    });
+}
+
+#[test]
+fn no_loop_device_outlives_its_user() {
+    run(async {
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        let sandbox = Sandbox::given("host", &kept(&home.path().join("disk"), 64 * MEBIBYTE)).await;
+        assert_eq!(loops(home.path()).len(), 1);
+        // Ends its launcher by a signal that it cannot answer.
+        drop(sandbox);
+        until_free(home.path()).await;
+    });
+}
+
+#[test]
+fn a_disk_is_used_by_one() {
+    run(async {
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = home.path().join("disk");
+        let sandbox = Sandbox::given("host", &kept(&disk, 64 * MEBIBYTE)).await;
+        let mut second = Command::new(crate::example("launch"));
+        second.args(["host", "/bin/true"]).envs(kept(&disk, 64 * MEBIBYTE)).stdin(std::process::Stdio::null());
+        let refused = second.output().unwrap();
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("in use"), "{refused:?}");
+        assert_eq!(sandbox.shell("echo still > /root/x; cat /root/x").await, "still\n");
+        drop(sandbox);
+        until_free(home.path()).await;
+        assert!(second.status().unwrap().success(), "the control");
+        until_free(home.path()).await;
+    });
+}
+
+/// Needs a kernel that knows the quotas of ext4 (`CONFIG_QFMT_V2`), which is not every kernel.
+#[test]
+#[ignore = "needs a kernel with CONFIG_QFMT_V2"]
+fn a_quota_is_kept_by_the_file_system_of_the_host() {
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = home.path().join("quotas.img");
+    std::fs::File::create(&image).unwrap().set_len(256 * MEBIBYTE).unwrap();
+    let mut mkfs = Command::new("/usr/sbin/mkfs.ext4");
+    mkfs.args(["-q", "-O", "quota,project", "-E", "quotatype=prjquota"]).arg(&image);
+    assert!(mkfs.status().unwrap().success());
+    std::fs::create_dir(home.path().join("mnt")).unwrap();
+    // In mounts of its own, which go with it.
+    let script = "set -e; mount -o loop,prjquota quotas.img mnt; cd mnt; mkdir free
+        run() { CARREL_KEPT=$PWD/disk CARREL_DISK=33554432 \"$0\" host /bin/sh -c \"$1\"; }
+        run 'echo x > /root/kept; head -c 8m /dev/zero > /tmp/small && echo fits; head -c 64m /dev/zero > /tmp/large
+            stat -c %s /tmp/large'
+        run 'cat /root/kept; ls /tmp'
+        head -c 100m /dev/zero > free/control && echo control
+        stat -c '%u:%g %a' disk disk/files disk/files/root/root/kept; ls disk";
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(crate::example("launch"));
+    shell.current_dir(home.path());
+    let (mut guest, mut channel) = Guest::start(shell);
+    let mut text = String::new();
+    channel.read_to_string(&mut text).unwrap();
+    assert_eq!(guest.wait(), Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.first(), Some(&"fits"), "{text}");
+    let size: u64 = lines[1].parse().unwrap();
+    assert!(size > 0 && size <= 24 * MEBIBYTE, "{size}");
+    assert_eq!(lines[2..], ["x", "large", "small", "control", "0:0 700", "0:0 755", "0:0 644", "files"], "{text}");
+    run(until_free(home.path()));
+}

@@ -1,0 +1,228 @@
+//! A project: written to inside, untouched outside, and what was changed can be had afterwards.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use carrel_tests::run;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use tempfile::TempDir;
+
+use crate::Sandbox;
+use crate::mounts::put;
+
+/// Somebody on the host.
+const OWNER: u32 = 4242;
+
+/// A sandbox with a project, and the handle of what it writes there.
+struct Working {
+    sandbox: Sandbox,
+    changes: OwnedFd,
+}
+
+/// What is in a directory: for each path its kind, mode and content.
+type Listing = BTreeMap<PathBuf, (char, u32, String)>;
+
+fn project() -> TempDir {
+    let project = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = |name: &str| project.path().join(name);
+    for name in ["kept", "renamed", "emptied"] {
+        fs::create_dir(path(name)).unwrap();
+        put(&path(name).join("file"), &format!("{name}\n"), OWNER, 0o644);
+        chown(path(name), Some(OWNER), Some(OWNER)).unwrap();
+    }
+    for name in ["changed", "deleted", "moved", "mode", "linked", "same"] {
+        put(&path(name), &format!("{name}\n"), OWNER, 0o644);
+    }
+    put(&path("private"), "private\n", OWNER, 0o600);
+    chown(project.path(), Some(OWNER), Some(OWNER)).unwrap();
+    fs::set_permissions(project.path(), Permissions::from_mode(0o750)).unwrap();
+    project
+}
+
+fn listing(root: &Path) -> Listing {
+    let mut found = Listing::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            let stat = fs::symlink_metadata(&path).unwrap();
+            let (kind, content) = match stat.file_type() {
+                kind if kind.is_dir() => ('d', String::new()),
+                kind if kind.is_char_device() => ('c', format!("{}", stat.rdev())),
+                _ => ('f', fs::read_to_string(&path).unwrap()),
+            };
+            if kind == 'd' {
+                left.push(path.clone());
+            }
+            found.insert(path.strip_prefix(root).unwrap().to_owned(), (kind, stat.mode() & 0o7777, content));
+        }
+    }
+    found
+}
+
+impl Working {
+    async fn start(project: &Path, env: &[(&str, String)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("changes.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut env = env.to_vec();
+        env.push(("CARREL_PROJECT", format!("{}:/workspace/project:1000", project.display())));
+        env.push(("CARREL_CHANGES", socket.display().to_string()));
+        let sandbox = Sandbox::given("host", &env).await;
+        let (stream, _) = listener.accept().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        rustix::net::recvmsg(&stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags).unwrap();
+        let changes = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut handles) => handles.next(),
+            _ => None,
+        });
+        Self { sandbox, changes: changes.unwrap() }
+    }
+
+    async fn user(&self, script: &str) -> String {
+        self.sandbox.shell_as("agbox", &format!("cd /workspace/project && {script}")).await
+    }
+
+    /// Ends the sandbox and its launcher, and returns the handle and where it leads.
+    async fn end(self) -> (OwnedFd, PathBuf) {
+        let init = self.sandbox.init();
+        drop(self.sandbox);
+        while Path::new(&format!("/proc/{init}")).exists() {
+            tokio::task::yield_now().await;
+        }
+        let path = format!("/proc/self/fd/{}", self.changes.as_raw_fd()).into();
+        (self.changes, path)
+    }
+}
+
+#[test]
+fn what_is_done_to_a_project_is_found_in_its_changes_and_not_on_the_host() {
+    run(async {
+        let project = project();
+        let before = listing(project.path());
+        let working = Working::start(project.path(), &[]).await;
+        assert_eq!(
+            working.user("stat -c '%u:%g %a' . private && cat private").await,
+            "1000:1000 750\n1000:1000 600\nprivate\n"
+        );
+        let script =
+            "set -e; echo new > new; echo more >> changed; rm deleted; mv moved here; chmod 755 mode; ln linked link;
+             mv renamed again; rm -r emptied; mkdir emptied; echo fresh > emptied/fresh; ls | tr '\\n' ' '";
+        assert_eq!(working.user(script).await, "again changed emptied here kept link linked mode new private same ");
+        assert_eq!(working.user("cat again/file emptied/*").await, "renamed\nfresh\n");
+        let (handle, changes) = working.end().await;
+
+        assert_eq!(listing(project.path()), before);
+        let file = |mode, content: &str| ('f', mode, content.to_owned());
+        let gone = || ('c', 0, "0".to_owned());
+        let directory = || ('d', 0o755, String::new());
+        let expected: Listing = [
+            ("new", file(0o644, "new\n")),
+            ("changed", file(0o644, "changed\nmore\n")),
+            ("deleted", gone()),
+            ("moved", gone()),
+            ("here", file(0o644, "moved\n")),
+            ("mode", file(0o755, "mode\n")),
+            ("linked", file(0o644, "linked\n")),
+            ("link", file(0o644, "linked\n")),
+            ("renamed", gone()),
+            ("again", directory()),
+            ("again/file", file(0o644, "renamed\n")),
+            ("emptied", directory()),
+            ("emptied/fresh", file(0o644, "fresh\n")),
+        ]
+        .map(|(path, what)| (path.into(), what))
+        .into();
+        let mut found = listing(&changes);
+        for (kind, mode, _) in found.values_mut() {
+            // What stands for a deleted name has no mode that means anything.
+            *mode = if *kind == 'c' { 0 } else { *mode };
+        }
+        assert_eq!(found, expected);
+        let inode = |name: &str| fs::metadata(changes.join(name)).unwrap().ino();
+        assert_eq!(inode("linked"), inode("link"), "one file by two names");
+        let mut value = [0; 8];
+        let opaque = rustix::fs::getxattr(changes.join("emptied"), "user.overlay.opaque", &mut value).unwrap();
+        assert_eq!(&value[..opaque], b"y");
+        for name in ["again", "."] {
+            assert!(rustix::fs::getxattr(changes.join(name), "user.overlay.redirect", &mut value).is_err(), "{name}");
+        }
+        let top = fs::metadata(&changes).unwrap();
+        assert_eq!(top.mode() & 0o7777, 0o750);
+        assert_eq!(top.uid() % 65536, 1000);
+        assert!(top.uid() >= 0x4000_0000, "{}", top.uid());
+        drop(handle);
+    });
+}
+
+#[test]
+fn a_directory_cannot_be_renamed_by_pointing_to_it() {
+    run(async {
+        let project = project();
+        let working = Working::start(project.path(), &[]).await;
+        let rename = "perl -e 'rename(\"kept\", \"other\") ? print \"renamed\" : print $!+0'";
+        assert_eq!(working.user(rename).await, libc::EXDEV.to_string());
+        assert_eq!(
+            working.user(&format!("mkdir made && {}", rename.replace("kept", "made"))).await,
+            "renamed",
+            "the control"
+        );
+    });
+}
+
+#[test]
+fn nobody_inside_fakes_a_mark_of_the_kernels() {
+    run(async {
+        let project = project();
+        let working = Working::start(project.path(), &[]).await;
+        let attributes = "python3 -c '
+import os
+for name in [\"user.plain\", \"user.overlay.opaque\", \"user.overlay.redirect\"]:
+    try: os.setxattr(\"kept\", name, b\"y\")
+    except OSError: pass
+'";
+        assert_eq!(working.user(attributes).await, "");
+        // The control: elsewhere such a device can be made.
+        let devices = "mknod /tmp/true c 0 0 && echo made; mknod /workspace/project/false c 0 0";
+        let said = working.sandbox.shell_as("root", devices).await;
+        assert!(said.contains("made") && said.contains("not permitted"), "{said}");
+        let (_handle, changes) = working.end().await;
+        let mut value = [0; 8];
+        assert!(rustix::fs::getxattr(changes.join("kept"), "user.plain", &mut value).is_ok());
+        for name in ["user.overlay.opaque", "user.overlay.redirect"] {
+            assert!(rustix::fs::getxattr(changes.join("kept"), name, &mut value).is_err(), "{name}");
+        }
+        assert!(!changes.join("false").exists());
+    });
+}
+
+#[test]
+fn the_root_and_the_project_share_one_disk_that_nobody_inside_can_name() {
+    run(async {
+        let project = project();
+        let working = Working::start(project.path(), &[("CARREL_DISK", (8 << 20).to_string())]).await;
+        assert_eq!(working.user("head -c 5m /dev/zero > /tmp/fill && echo fits").await, "fits\n");
+        assert!(working.user("head -c 5m /dev/zero > fill").await.contains("No space"));
+        assert_eq!(
+            working.user("rm /tmp/fill; head -c 5m /dev/zero > fill && echo fits").await,
+            "fits\n",
+            "the control"
+        );
+        let top = working.sandbox.shell("ls -A / | tr '\\n' ' '").await;
+        for name in ["root", "upper", "work", "project", "lower"] {
+            let listed = top.split(' ').any(|found| found.starts_with(name) && !["root", "workspace"].contains(&found));
+            assert!(!listed, "{name} in {top}");
+        }
+        // The directory of that name is the home of root, and empty.
+        assert_eq!(working.sandbox.shell("ls -A /root").await, "");
+    });
+}
