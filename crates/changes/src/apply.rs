@@ -1,0 +1,98 @@
+//! Kept changes are brought into the project: everything is checked first, and then all of it is done, or nothing.
+
+mod act;
+mod check;
+mod problem;
+
+use std::fmt;
+use std::path::Path;
+
+pub use self::problem::{Problem, Reason};
+
+use crate::change::{Change, Summary};
+use crate::failure::Failure;
+use crate::kept::{KeepError, Kept};
+use crate::project::Project;
+use crate::words::Counted;
+
+/// How changes are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Nothing is written: what would be done is said.
+    pub dry_run: bool,
+    /// What the host changed in the meantime is overwritten. What would leave the project stays refused, and files that
+    /// the sandbox never saw are not deleted.
+    pub force: bool,
+    /// What is refused is left out, and the rest is applied. Conflicts are not refused: they end it all the same.
+    pub skip_refused: bool,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// What was changed, or would be.
+    pub done: Summary,
+    /// How many changes were there already.
+    pub already: u64,
+    /// What was left out.
+    pub left_out: Vec<Problem>,
+    /// Nothing was written.
+    pub dry_run: bool,
+}
+
+/// Changes that were not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The project does not take them. It is as it was.
+    #[error("{}", problem::told(.0))]
+    Refused(Vec<Problem>),
+    /// The changes cannot be read.
+    #[error(transparent)]
+    Kept(#[from] KeepError),
+    /// The system did not let us.
+    #[error(transparent)]
+    System(#[from] Failure),
+}
+
+// === impl Kept ===
+
+impl Kept {
+    /// Applies the changes to the project: where it was, unless a path is given. If anything stands against it, all of it
+    /// is said and nothing is done. To apply twice is to apply once.
+    pub fn apply(&self, project: Option<&Path>, options: ApplyOptions) -> Result<Applied, ApplyError> {
+        let project = Project::open(project.unwrap_or(self.project()))?;
+        let plan = check::check(self, &project, options)?;
+        let changes: Vec<Change> = plan.steps.iter().map(|step| step.entry.change()).collect();
+        if !options.dry_run {
+            act::act(self, &project, &plan.steps)?;
+        }
+        Ok(Applied {
+            done: Summary::of(&changes),
+            already: plan.already,
+            left_out: plan.left_out,
+            dry_run: options.dry_run,
+        })
+    }
+}
+
+// === impl Applied ===
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nothing = self.done.files() == 0 && self.done.directories == 0;
+        match (nothing, self.already) {
+            (true, 0) => f.write_str("nothing to do")?,
+            (true, _) => f.write_str("nothing to do: everything is there already")?,
+            (false, already) => {
+                write!(f, "{}{}", if self.dry_run { "would be applied: " } else { "applied: " }, self.done)?;
+                if already > 0 {
+                    write!(f, "; {} there already", Counted(already, "was", "were"))?;
+                }
+            }
+        }
+        for problem in &self.left_out {
+            write!(f, "\n  left out: {problem}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! What was planned is done: each file is written beside its place and renamed into it.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::ApplyError;
+use super::check::Step;
+use crate::content::{self, Digest};
+use crate::failure::Failure;
+use crate::kept::Kept;
+use crate::path::RelativePath;
+use crate::project::Project;
+use crate::state::{Content, State};
+use crate::tree::{Kind, Meta};
+
+/// A name beside a place, for what is not complete yet.
+struct Beside<'a> {
+    directory: &'a OwnedFd,
+    name: String,
+    flags: AtFlags,
+}
+
+/// A place in the project: an open directory and a name in it.
+struct Place<'a> {
+    project: &'a Project,
+    path: &'a RelativePath,
+    directory: OwnedFd,
+}
+
+/// Does everything: first what is put in place, parents before what is in them; then what goes, the deepest first; and last
+/// what takes the place of a directory.
+pub(super) fn act(kept: &Kept, project: &Project, steps: &[Step<'_>]) -> Result<(), ApplyError> {
+    let goes = |step: &&Step<'_>| step.entry.after == State::Absent;
+    let after_directory = |step: &&Step<'_>| step.there == Some(Kind::Directory) && !step.entry.after.is_directory();
+    for step in steps.iter().filter(|step| !goes(step) && !after_directory(step)) {
+        put(kept, project, step)?;
+    }
+    for step in steps.iter().rev().filter(goes) {
+        Place::open(project, &step.entry.path)?.clear(step.there)?;
+    }
+    for step in steps.iter().filter(|step| !goes(step) && after_directory(step)) {
+        put(kept, project, step)?;
+    }
+    Ok(rustix::fs::syncfs(project.tree().root()).map_err(Failure::at("write", b""))?)
+}
+
+fn put(kept: &Kept, project: &Project, step: &Step<'_>) -> Result<(), ApplyError> {
+    let place = Place::open(project, &step.entry.path)?;
+    match &step.entry.after {
+        State::File { mode, .. } | State::Directory { mode } if step.mode_only => place.set_mode(*mode)?,
+        State::Directory { mode } => {
+            place.clear(step.there)?;
+            place.make_directory(*mode)?;
+        }
+        after => {
+            if step.there == Some(Kind::Directory) {
+                place.clear(step.there)?;
+            }
+            match after {
+                State::File { mode, size, content: Content::Sha256(digest) } => {
+                    place.write(kept, *mode, *size, digest)?;
+                }
+                State::Symlink { target } => place.link(target)?,
+                // The others are not kept.
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+// === impl Place ===
+
+impl<'a> Place<'a> {
+    fn open(project: &'a Project, path: &'a RelativePath) -> Result<Self, Failure> {
+        let directory = project.tree().directory(path.directory());
+        Ok(Self { project, path, directory: directory.map_err(Failure::at("open", path.directory()))? })
+    }
+
+    fn name(&self) -> &OsStr {
+        OsStr::from_bytes(self.path.name())
+    }
+
+    fn failed(&self, action: &'static str) -> impl FnOnce(Errno) -> Failure {
+        Failure::at(action, self.path.as_bytes())
+    }
+
+    /// Takes away what is there.
+    fn clear(&self, there: Option<Kind>) -> Result<(), Failure> {
+        let flags = match there {
+            None => return Ok(()),
+            Some(Kind::Directory) => AtFlags::REMOVEDIR,
+            Some(_) => AtFlags::empty(),
+        };
+        rustix::fs::unlinkat(&self.directory, self.name(), flags).map_err(self.failed("delete"))
+    }
+
+    /// Gives other permissions to what is there. Bits that raise privileges go, but a directory keeps those that it has.
+    fn set_mode(&self, mode: u32) -> Result<(), Failure> {
+        let file: OwnedFd = match self.project.tree().directory(self.path.as_bytes()) {
+            Err(Errno::NOTDIR) => self.project.tree().file(self.path).map_err(self.failed("open"))?.into(),
+            directory => directory.map_err(self.failed("open"))?,
+        };
+        let now = Meta::of(&rustix::fs::fstat(&file).map_err(self.failed("look at"))?);
+        let kept = if now.kind == Kind::Directory { now.mode & 0o7000 } else { 0 };
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode | kept)).map_err(self.failed("change"))
+    }
+
+    fn make_directory(&self, mode: u32) -> Result<(), Failure> {
+        let beside = self.beside(AtFlags::REMOVEDIR, |name| rustix::fs::mkdirat(&self.directory, name, Mode::RWXU))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&self.directory, &beside.name, flags, Mode::empty());
+        self.hand_over(&made.map_err(self.failed("make"))?, mode)?;
+        beside.rename(self.name()).map_err(self.failed("make"))
+    }
+
+    fn link(&self, target: &[u8]) -> Result<(), Failure> {
+        let beside = self
+            .beside(AtFlags::empty(), |name| rustix::fs::symlinkat(OsStr::from_bytes(target), &self.directory, name))?;
+        let (uid, gid) = self.owner();
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::chownat(&self.directory, &beside.name, uid, gid, flags).map_err(self.failed("make"))?;
+        beside.rename(self.name()).map_err(self.failed("make"))
+    }
+
+    fn write(&self, kept: &Kept, mode: u32, size: u64, digest: &Digest) -> Result<(), ApplyError> {
+        let from = kept.content(digest, size)?;
+        let mut file = None;
+        let beside = self.beside(AtFlags::empty(), |name| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            file = Some(rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+            Ok(())
+        })?;
+        let file: std::fs::File = file.ok_or_else(|| self.failed("write")(Errno::BADF))?.into();
+        if content::copy(&from, &file, size).map_err(self.failed("write"))? != Some(*digest) {
+            return Err(kept.damaged(format!("the content {digest} is another")).into());
+        }
+        let file = OwnedFd::from(file);
+        self.hand_over(&file, mode)?;
+        rustix::fs::fsync(&file).map_err(self.failed("write"))?;
+        Ok(beside.rename(self.name()).map_err(self.failed("write"))?)
+    }
+
+    /// Makes something beside the place, under a name that nothing has.
+    fn beside(&self, flags: AtFlags, mut make: impl FnMut(&str) -> Result<(), Errno>) -> Result<Beside<'_>, Failure> {
+        let mut number = 0;
+        loop {
+            let name = format!(".carrel-{}-{number}", std::process::id());
+            match make(&name) {
+                Ok(()) => return Ok(Beside { directory: &self.directory, name, flags }),
+                Err(Errno::EXIST) => number += 1,
+                Err(errno) => return Err(self.failed("write")(errno)),
+            }
+        }
+    }
+
+    /// Gives what was made to the owner of the project. The permissions come last: a change of owner may take some away.
+    fn hand_over(&self, made: &OwnedFd, mode: u32) -> Result<(), Failure> {
+        let (uid, gid) = self.owner();
+        rustix::fs::fchown(made, uid, gid).map_err(self.failed("give away"))?;
+        rustix::fs::fchmod(made, Mode::from_raw_mode(mode)).map_err(self.failed("change"))
+    }
+
+    fn owner(&self) -> (Option<Uid>, Option<Gid>) {
+        let (uid, gid) = self.project.owner();
+        (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+    }
+}
+
+// === impl Beside ===
+
+impl Beside<'_> {
+    /// Puts it in its place.
+    fn rename(mut self, name: &OsStr) -> Result<(), Errno> {
+        rustix::fs::renameat(self.directory, &self.name, self.directory, name)?;
+        self.name.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            // What failed before is what is told.
+            let _ = rustix::fs::unlinkat(self.directory, &self.name, self.flags);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Whether a project takes changes, and what is to be done for each.
+
+use std::collections::{HashMap, HashSet};
+
+use rustix::io::Errno;
+
+use super::problem::{Problem, Reason};
+use super::{ApplyError, ApplyOptions};
+use crate::change::ChangeKind;
+use crate::failure::Failure;
+use crate::kept::{Entry, Kept};
+use crate::path::{RelativePath, join};
+use crate::project::Project;
+use crate::state::{Content, Found, State};
+use crate::tree::{Kind, meta_in, names_in};
+
+/// What is to be done, by path.
+pub(super) struct Plan<'a> {
+    pub(super) steps: Vec<Step<'a>>,
+    pub(super) already: u64,
+    pub(super) left_out: Vec<Problem>,
+}
+
+/// One change that is to be made.
+pub(super) struct Step<'a> {
+    pub(super) entry: &'a Entry,
+    /// What the project has there now.
+    pub(super) there: Option<Kind>,
+    /// Only the permissions differ.
+    pub(super) mode_only: bool,
+}
+
+struct Checker<'a> {
+    project: &'a Project,
+    planned: HashMap<&'a [u8], &'a Entry>,
+    force: bool,
+}
+
+/// What is to be done about an entry.
+enum Verdict<'a> {
+    Step(Step<'a>),
+    Already,
+    Problem(Reason),
+}
+
+/// Checks everything. With anything that stands against it there is no plan.
+pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOptions) -> Result<Plan<'a>, ApplyError> {
+    let entries = &kept.record().entries;
+    let planned = entries.iter().map(|entry| (entry.path.as_bytes(), entry)).collect();
+    let checker = Checker { project, planned, force: options.force };
+    let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
+    let mut problems = Vec::new();
+    let mut without: HashSet<&[u8]> = HashSet::new();
+    for entry in entries {
+        // What belongs to something that is left out is left out with it.
+        if without.contains(entry.path.directory()) {
+            without.insert(entry.path.as_bytes());
+            continue;
+        }
+        match checker.entry(entry)? {
+            Verdict::Step(step) => plan.steps.push(step),
+            Verdict::Already => plan.already += 1,
+            Verdict::Problem(reason) => {
+                let problem = Problem { path: entry.path.clone(), reason };
+                if options.skip_refused && problem.reason.is_refusal() {
+                    without.insert(entry.path.as_bytes());
+                    plan.left_out.push(problem);
+                } else {
+                    problems.push(problem);
+                }
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(ApplyError::Refused(problems));
+    }
+    for step in plan.steps.iter().filter(|step| !step.mode_only) {
+        if let State::File { size, content: Content::Sha256(digest), .. } = &step.entry.after {
+            kept.content(digest, *size)?;
+        }
+    }
+    let skipped = kept.record().skipped.iter();
+    plan.left_out.extend(skipped.map(|(path, why)| Problem { path: path.clone(), reason: Reason::Skipped(*why) }));
+    Ok(plan)
+}
+
+// === impl Checker ===
+
+impl<'a> Checker<'a> {
+    fn entry(&self, entry: &'a Entry) -> Result<Verdict<'a>, Failure> {
+        let meta = match self.project.tree().directory(entry.path.directory()) {
+            Ok(directory) => match meta_in(&directory, entry.path.name()) {
+                Ok(meta) => Some(meta),
+                Err(Errno::NOENT) => None,
+                Err(errno) => return Err(Failure::at("look at", entry.path.as_bytes())(errno)),
+            },
+            // A directory that is to become one, or to go, is judged by itself; nothing is in it.
+            Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) if self.planned.contains_key(entry.path.directory()) => {
+                None
+            }
+            Err(Errno::NOENT) if entry.after == State::Absent => None,
+            Err(Errno::NOENT) => return Ok(Verdict::Problem(Reason::NoDirectory)),
+            Err(Errno::NOTDIR) => return Ok(Verdict::Problem(Reason::NotADirectory)),
+            Err(Errno::LOOP) => return Ok(Verdict::Problem(Reason::BehindLink)),
+            Err(Errno::XDEV) => return Ok(Verdict::Problem(Reason::OtherFileSystem)),
+            Err(errno) => return Err(Failure::at("open", entry.path.directory())(errno)),
+        };
+        let mut found = Found::new(self.project, &entry.path, meta);
+        if found.is(&entry.after)? {
+            return Ok(Verdict::Already);
+        }
+        if let State::Symlink { target } = &entry.after {
+            if leaves(&entry.path, target) {
+                return Ok(Verdict::Problem(Reason::LinkLeaves(target.clone())));
+            }
+        }
+        if let Some(reason) = self.conflict(entry, &mut found)? {
+            return Ok(Verdict::Problem(reason));
+        }
+        let there = found.kind();
+        let mode_only = match &entry.after {
+            State::Directory { .. } => there == Some(Kind::Directory),
+            // Under its other names a file is to stay as it is: then it is written anew.
+            State::File { .. } => {
+                !found.meta().is_some_and(|meta| meta.shared) && found.has_content_of(&entry.after)?
+            }
+            _ => false,
+        };
+        Ok(Verdict::Step(Step { entry, there, mode_only }))
+    }
+
+    /// Why the project does not take an entry.
+    fn conflict(&self, entry: &Entry, found: &mut Found<'_>) -> Result<Option<Reason>, Failure> {
+        match found.kind() {
+            // What the sandbox never saw is deleted by no means.
+            Some(Kind::Directory) if !entry.after.is_directory() => {
+                if !entry.before.is_directory() {
+                    return Ok(Some(Reason::Changed));
+                }
+                if let Some(name) = self.unknown_in(&entry.path)? {
+                    return Ok(Some(Reason::Occupied(name)));
+                }
+            }
+            Some(Kind::Fifo | Kind::Socket | Kind::Device) if entry.before != State::Special => {
+                return Ok(Some(Reason::Changed));
+            }
+            _ => {}
+        }
+        if self.force {
+            return Ok(None);
+        }
+        if entry.disturbed {
+            return Ok(Some(Reason::Disturbed));
+        }
+        // A directory that takes the place of something else, or the other way round, cannot do so in one step: what was
+        // interrupted in between is gone on with.
+        let halfway = found.kind().is_none()
+            && entry.kind() == ChangeKind::TypeChanged
+            && entry.before.is_directory() != entry.after.is_directory();
+        Ok((!halfway && !found.is(&entry.before)?).then_some(Reason::Changed))
+    }
+
+    /// A name in a directory that is to go which nobody said is to go.
+    fn unknown_in(&self, path: &RelativePath) -> Result<Option<Vec<u8>>, Failure> {
+        let directory = self.project.tree().directory(path.as_bytes()).map_err(Failure::at("open", path.as_bytes()))?;
+        let names = names_in(&directory, u64::MAX).map_err(Failure::at("list", path.as_bytes()))?;
+        let known = |name: &Vec<u8>| {
+            self.planned.get(join(path.as_bytes(), name).as_slice()).is_some_and(|entry| entry.after == State::Absent)
+        };
+        Ok(names.into_iter().find(|name| !known(name)))
+    }
+}
+
+/// Whether a link would lead out of the project. After a name no `..` is taken: the name may be a link itself, and then
+/// nobody knows where that leads.
+fn leaves(path: &RelativePath, target: &[u8]) -> bool {
+    if target.starts_with(b"/") {
+        return true;
+    }
+    let mut above = path.names().count() - 1;
+    let mut named = false;
+    for part in target.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if named || above == 0 => return true,
+            b".." => above -= 1,
+            _ => named = true,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_stays_inside_or_is_refused() {
+        let leaves = |path: &str, target: &str| leaves(&RelativePath::new(path).unwrap(), target.as_bytes());
+        for (path, target) in [("a", "b"), ("a", "."), ("a/b", "../c"), ("a/b/c", "../../d/./e"), ("a", "...")] {
+            assert!(!leaves(path, target), "{path} -> {target}");
+        }
+        for (path, target) in
+            [("a", "/b"), ("a", ".."), ("a", "../b"), ("a/b", "../../c"), ("a/b", "c/../d"), ("a", "./../b")]
+        {
+            assert!(leaves(path, target), "{path} -> {target}");
+        }
+    }
+}

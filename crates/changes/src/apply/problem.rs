@@ -1,0 +1,97 @@
+//! What stands against changes, in words.
+
+use std::fmt::{self, Write as _};
+
+use crate::change::Skipped;
+use crate::path::RelativePath;
+use crate::words::{Counted, Shown};
+
+/// Something that stands against a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub path: RelativePath,
+    /// What.
+    pub reason: Reason,
+}
+
+/// What stands against a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The project is not what it was when the changes were made.
+    Changed,
+    /// The host changed it while the sandbox ran.
+    Disturbed,
+    /// A directory is to go, and the project has something in it that the sandbox never saw.
+    Occupied(Vec<u8>),
+    /// The directory that it belongs in is gone.
+    NoDirectory,
+    /// Something else has taken the place of the directory that it belongs in.
+    NotADirectory,
+    /// A part of its path is a symbolic link of the project: it would leave the directory.
+    BehindLink,
+    /// A part of its path is on another file system: it would leave the directory.
+    OtherFileSystem,
+    /// It is a symbolic link that would leave the directory.
+    LinkLeaves(Vec<u8>),
+    /// It is nothing that is taken over.
+    Skipped(Skipped),
+}
+
+// === impl Problem ===
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.reason)
+    }
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// Whether it is refused whatever the project looks like, in contrast to a conflict with what the host did.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::BehindLink | Self::OtherFileSystem | Self::LinkLeaves(_) | Self::Skipped(_))
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed => f.write_str("the project has changed here since"),
+            Self::Disturbed => f.write_str("the project changed here while the sandbox ran"),
+            Self::Occupied(name) => {
+                write!(f, "is to be deleted, and the project has something new in it: {}", Shown(name))
+            }
+            Self::NoDirectory => f.write_str("its directory is gone from the project"),
+            Self::NotADirectory => f.write_str("its directory is no directory any more"),
+            Self::BehindLink => f.write_str("would leave the directory: a part of its path is a symbolic link"),
+            Self::OtherFileSystem => {
+                f.write_str("would leave the directory: a part of its path is on another file system")
+            }
+            Self::LinkLeaves(target) => {
+                write!(f, "would leave the directory: it is a symbolic link to {}", Shown(target))
+            }
+            Self::Skipped(why) => write!(f, "is not taken over ({why})"),
+        }
+    }
+}
+
+/// All that stands against changes, a line each.
+pub(super) fn told(problems: &[Problem]) -> String {
+    let refused = problems.iter().filter(|problem| problem.reason.is_refusal()).count();
+    let counted = |count: usize, one, many| Counted(u64::try_from(count).unwrap_or(u64::MAX), one, many).to_string();
+    let mut parts = Vec::new();
+    if problems.len() > refused {
+        parts.push(counted(problems.len() - refused, "conflict", "conflicts"));
+    }
+    if refused > 0 {
+        parts.push(counted(refused, "refusal", "refusals"));
+    }
+    let mut text = format!("nothing was applied: {}", parts.join(", "));
+    for problem in problems {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n  {problem}");
+    }
+    text
+}

@@ -1,0 +1,198 @@
+//! The directory of all kept changes: each is there in whole or not at all, and what a killed process left is swept.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, flock};
+use rustix::io::Errno;
+
+use super::record::BadRecord;
+use super::{FILES, KeepError, Kept, RECORD, Record};
+use crate::failure::Failure;
+use crate::name::ChangeName;
+use crate::tree::{Tree, names_in};
+
+/// Directories that are being written or removed. No name of changes begins with a dot.
+const UNFINISHED: &str = ".unfinished-";
+
+/// The directory of all kept changes.
+pub(super) struct Store {
+    directory: OwnedFd,
+}
+
+/// Changes that are being written. Unless they are finished, they go.
+pub(super) struct Unfinished<'a> {
+    store: &'a Store,
+    name: String,
+    directory: OwnedFd,
+    pub(super) files: Tree,
+}
+
+pub(super) fn open(directory: &Path, name: &ChangeName) -> Result<Kept, KeepError> {
+    let store = Store::open(directory)?.ok_or_else(|| KeepError::Unknown(name.clone()))?;
+    let place = match open_directory(&store.directory, name.as_str()) {
+        Ok(place) => place,
+        Err(Errno::NOENT) => return Err(KeepError::Unknown(name.clone())),
+        Err(errno) => return Err(failed("open", name.as_str())(errno).into()),
+    };
+    let damaged = |what: String| KeepError::Damaged { name: name.clone(), what };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file: std::fs::File = rustix::fs::openat(&place, RECORD, flags, Mode::empty())
+        .map_err(|errno| damaged(format!("its record: {errno}")))?
+        .into();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(Failure::at("read", RECORD.as_bytes()))?;
+    let record = Record::from_json(&bytes).map_err(|bad| match bad {
+        BadRecord::Version(version) => KeepError::Version { name: name.clone(), version },
+        BadRecord::Damaged(what) => damaged(what),
+    })?;
+    let files = open_directory(&place, FILES).map_err(|errno| damaged(format!("its contents: {errno}")))?;
+    Ok(Kept { name: name.clone(), files: Tree::new(files), record })
+}
+
+pub(super) fn list(directory: &Path) -> Result<Vec<ChangeName>, KeepError> {
+    let Some(store) = Store::open(directory)? else { return Ok(Vec::new()) };
+    let names = store.names().map_err(Failure::at("list", directory.as_os_str().as_bytes()))?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+pub(super) fn remove(directory: &Path, name: &ChangeName) -> Result<(), KeepError> {
+    let store = Store::open(directory)?.ok_or_else(|| KeepError::Unknown(name.clone()))?;
+    let gone = format!("{UNFINISHED}{name}-{}", std::process::id());
+    match rustix::fs::renameat(&store.directory, name.as_str(), &store.directory, &gone) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Err(KeepError::Unknown(name.clone())),
+        Err(errno) => return Err(failed("remove", name.as_str())(errno).into()),
+    }
+    Ok(store.delete(&gone).map_err(failed("remove", name.as_str()))?)
+}
+
+// === impl Store ===
+
+impl Store {
+    fn open(path: &Path) -> Result<Option<Self>, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(directory) => Ok(Some(Self { directory })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Failure::at("open", path.as_os_str().as_bytes())(errno)),
+        }
+    }
+
+    /// Opens the directory, and makes it first if it is not there.
+    pub(super) fn make(path: &Path) -> Result<Self, Failure> {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(Failure::at("make", path.as_os_str().as_bytes()))?;
+        let missing = || Failure::at("open", path.as_os_str().as_bytes())(Errno::NOENT);
+        Self::open(path)?.ok_or_else(missing)
+    }
+
+    pub(super) fn has(&self, name: &ChangeName) -> bool {
+        rustix::fs::statat(&self.directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Begins to write. Who began earlier and was killed is swept away here.
+    pub(super) fn begin(&self) -> Result<Unfinished<'_>, Failure> {
+        let name = format!("{UNFINISHED}{}", std::process::id());
+        let at = |errno| failed("make", &name)(errno);
+        // While this lock is held nobody takes a directory that has no lock yet for one that was left.
+        flock(&self.directory, FlockOperation::LockExclusive).map_err(at)?;
+        self.sweep().map_err(at)?;
+        let mut number = 0;
+        let name = loop {
+            let name = format!("{UNFINISHED}{}-{number}", std::process::id());
+            match rustix::fs::mkdirat(&self.directory, &name, Mode::RWXU) {
+                Ok(()) => break name,
+                Err(Errno::EXIST) => number += 1,
+                Err(errno) => return Err(at(errno)),
+            }
+        };
+        let directory = open_directory(&self.directory, &name).map_err(at)?;
+        flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(at)?;
+        flock(&self.directory, FlockOperation::Unlock).map_err(at)?;
+        rustix::fs::mkdirat(&directory, FILES, Mode::RWXU).map_err(at)?;
+        let files = Tree::new(open_directory(&directory, FILES).map_err(at)?);
+        Ok(Unfinished { store: self, name, directory, files })
+    }
+
+    fn sweep(&self) -> Result<(), Errno> {
+        for name in self.names()?.iter().filter(|name| name.starts_with(UNFINISHED)) {
+            let left = open_directory(&self.directory, name)
+                .and_then(|directory| flock(&directory, FlockOperation::NonBlockingLockExclusive));
+            if left.is_ok() {
+                self.delete(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Result<Vec<String>, Errno> {
+        // A description of its own, so that it is read from its beginning.
+        let directory = open_directory(&self.directory, ".")?;
+        let names = names_in(&directory, u64::MAX)?;
+        Ok(names.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
+    }
+
+    /// Deletes a directory of ours: two levels, and nothing else.
+    fn delete(&self, name: &str) -> Result<(), Errno> {
+        let directory = open_directory(&self.directory, name)?;
+        if let Ok(files) = open_directory(&directory, FILES) {
+            for file in names_in(&files, u64::MAX)? {
+                rustix::fs::unlinkat(&files, std::ffi::OsStr::from_bytes(&file), AtFlags::empty())?;
+            }
+            rustix::fs::unlinkat(&directory, FILES, AtFlags::REMOVEDIR)?;
+        }
+        match rustix::fs::unlinkat(&directory, RECORD, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR)
+    }
+}
+
+// === impl Unfinished ===
+
+impl Unfinished<'_> {
+    /// Writes the record and gives everything its name.
+    pub(super) fn finish(mut self, name: &ChangeName, record: Record) -> Result<Kept, KeepError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.directory, RECORD, flags, Mode::RUSR | Mode::WUSR);
+        let mut file: std::fs::File = file.map_err(failed("write", RECORD))?.into();
+        let mut text = record.to_json().to_string();
+        text.push('\n');
+        file.write_all(text.as_bytes()).map_err(failed("write", RECORD))?;
+        // One call for all the files.
+        rustix::fs::syncfs(&self.directory).map_err(failed("write", &self.name))?;
+        let store = &self.store.directory;
+        match rustix::fs::renameat_with(store, &self.name, store, name.as_str(), RenameFlags::NOREPLACE) {
+            Ok(()) => self.name.clear(),
+            Err(Errno::EXIST) => return Err(KeepError::Exists(name.clone())),
+            Err(errno) => return Err(failed("write", name.as_str())(errno).into()),
+        }
+        rustix::fs::fsync(store).map_err(failed("write", name.as_str()))?;
+        let files = open_directory(self.files.root(), ".").map_err(failed("open", FILES))?;
+        Ok(Kept { name: name.clone(), files: Tree::new(files), record })
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            // What stays is swept later.
+            let _ = self.store.delete(&self.name);
+        }
+    }
+}
+
+fn failed<E: Into<std::io::Error>>(action: &'static str, name: &str) -> impl FnOnce(E) -> Failure {
+    Failure::at(action, name.as_bytes())
+}
+
+fn open_directory(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
+}

@@ -1,0 +1,125 @@
+//! How names that a sandbox chose are shown: no byte of them can steer a terminal.
+
+use std::fmt::{self, Write as _};
+
+/// Bytes for a person: what is no plain character becomes an escape.
+pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+
+/// A number with its noun.
+pub(crate) struct Counted(pub(crate) u64, pub(crate) &'static str, pub(crate) &'static str);
+
+// === impl Shown ===
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '\\' => f.write_str("\\\\")?,
+                    other => plain_or_escaped(f, other)?,
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Counted ===
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.0, if self.0 == 1 { self.1 } else { self.2 })
+    }
+}
+
+/// A line of a file for a terminal: tabs stay, and what could steer it becomes an escape.
+pub(crate) fn line_for_terminal(line: &[u8]) -> String {
+    let mut text = String::with_capacity(line.len());
+    for chunk in line.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\t' => text.push('\t'),
+                // Writing to a string does not fail.
+                other => drop(plain_or_escaped(&mut text, other)),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+fn plain_or_escaped(f: &mut impl fmt::Write, character: char) -> fmt::Result {
+    match character {
+        steering if steering.is_ascii_control() => write!(f, "\\x{:02x}", u32::from(steering)),
+        steering if steering.is_control() || reorders(steering) => write!(f, "\\u{{{:x}}}", u32::from(steering)),
+        plain => f.write_char(plain),
+    }
+}
+
+/// Characters that are not seen but change the order in which others are.
+fn reorders(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name in a patch, quoted as git quotes it where it has to be.
+pub(crate) fn quoted(prefix: &str, path: &[u8]) -> String {
+    let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    let mut text = String::from(prefix);
+    if path.iter().all(plain) {
+        text.extend(path.iter().map(|byte| char::from(*byte)));
+        return text;
+    }
+    text.insert(0, '"');
+    for byte in path {
+        match byte {
+            b'\x07' => text.push_str("\\a"),
+            b'\x08' => text.push_str("\\b"),
+            b'\t' => text.push_str("\\t"),
+            b'\n' => text.push_str("\\n"),
+            b'\x0b' => text.push_str("\\v"),
+            b'\x0c' => text.push_str("\\f"),
+            b'\r' => text.push_str("\\r"),
+            b'"' | b'\\' => text.extend(['\\', char::from(*byte)]),
+            other if plain(other) => text.push(char::from(*other)),
+            // Writing to a string does not fail.
+            other => drop(write!(text, "\\{other:03o}")),
+        }
+    }
+    text.push('"');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_steer_a_terminal_is_shown_as_an_escape() {
+        let shown = |bytes: &[u8]| Shown(bytes).to_string();
+        assert_eq!(shown("a b/ä.txt".as_bytes()), "a b/ä.txt");
+        assert_eq!(shown(b"\x1b[2Jx\n\t\x7f"), "\\x1b[2Jx\\x0a\\x09\\x7f");
+        assert_eq!(shown("\u{9b}31m\u{202e}txt.exe".as_bytes()), "\\u{9b}31m\\u{202e}txt.exe");
+        assert_eq!(shown(b"\xff\xc3a\\x1b"), "\\xff\\xc3a\\\\x1b");
+        assert_eq!(line_for_terminal(b"\ta\\n \x1b[0m\xff"), "\ta\\n \\x1b[0m\\xff");
+    }
+
+    #[test]
+    fn whatever_is_shown_is_free_of_control_characters() {
+        bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+            assert!(!Shown(bytes).to_string().contains(char::is_control));
+            assert!(!line_for_terminal(bytes).contains(|c: char| c.is_control() && c != '\t'));
+            assert!(quoted("a/", bytes).bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+        });
+    }
+
+    #[test]
+    fn names_are_quoted_as_git_quotes_them() {
+        assert_eq!(quoted("a/", b"plain name.c"), "a/plain name.c");
+        assert_eq!(quoted("a/", "ä\"\\\n\x1b".as_bytes()), r#""a/\303\244\"\\\n\033""#);
+    }
+}

@@ -1,0 +1,244 @@
+//! What a project takes, what it does not, and in which words.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+
+use carrel_changes::{Applied, ApplyError, ApplyOptions, Kept, Limits, Problem, Reason, Snapshot};
+
+use crate::support::{Item, Trees};
+
+/// One file of each kind of change.
+fn sample() -> Trees {
+    Trees::new()
+        .project("old.txt", "old\n")
+        .project("src/a.txt", "1\n")
+        .upper("src/a.txt", "2\n")
+        .upper("new/b.txt", "3\n")
+        .whiteout("old.txt")
+}
+
+fn apply(kept: &Kept) -> Result<Applied, ApplyError> {
+    kept.apply(None, ApplyOptions::default())
+}
+
+fn problems(result: Result<Applied, ApplyError>) -> Vec<(String, Reason)> {
+    match result {
+        Err(ApplyError::Refused(problems)) => {
+            problems.into_iter().map(|Problem { path, reason }| (path.to_string(), reason)).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn applying_says_what_was_done_and_twice_is_once() {
+    let trees = sample();
+    let kept = trees.keep();
+    let dry = kept.apply(None, ApplyOptions { dry_run: true, ..ApplyOptions::default() }).unwrap();
+    assert_eq!(dry.to_string(), "would be applied: 3 files changed: 1 added, 1 modified, 1 deleted");
+    assert_eq!(apply(&kept).unwrap().to_string(), "applied: 3 files changed: 1 added, 1 modified, 1 deleted");
+    assert_eq!(fs::read_to_string(trees.path("project/src/a.txt")).unwrap(), "2\n");
+    assert_eq!(apply(&kept).unwrap().to_string(), "nothing to do: everything is there already");
+    fs::write(trees.path("project/old.txt"), "old\n").unwrap();
+    let rest = apply(&kept).unwrap();
+    assert_eq!(rest.to_string(), "applied: 1 file changed: 1 deleted; 3 were there already");
+}
+
+#[test]
+fn a_conflict_is_shown_with_all_others_and_nothing_is_applied() {
+    let trees = sample();
+    let kept = trees.keep();
+    fs::write(trees.path("project/src/a.txt"), "the host's\n").unwrap();
+    fs::write(trees.path("project/old.txt"), "changed\n").unwrap();
+    let before = trees.items();
+    let error = apply(&kept).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "nothing was applied: 2 conflicts\n  \
+         old.txt: the project has changed here since\n  \
+         src/a.txt: the project has changed here since"
+    );
+    assert_eq!(trees.items(), before);
+    let forced = kept.apply(None, ApplyOptions { force: true, ..ApplyOptions::default() }).unwrap();
+    assert_eq!(forced.to_string(), "applied: 3 files changed: 1 added, 1 modified, 1 deleted");
+    assert_eq!(fs::read_to_string(trees.path("project/src/a.txt")).unwrap(), "2\n");
+}
+
+#[test]
+fn what_the_host_did_by_itself_is_no_conflict() {
+    let trees = sample();
+    let kept = trees.keep();
+    fs::write(trees.path("project/src/a.txt"), "2\n").unwrap();
+    fs::remove_file(trees.path("project/old.txt")).unwrap();
+    assert_eq!(apply(&kept).unwrap().to_string(), "applied: 1 file changed: 1 added; 2 were there already");
+}
+
+#[test]
+fn what_the_host_changed_while_the_sandbox_ran_is_a_conflict() {
+    let trees = sample();
+    let snapshot = Snapshot::take(&trees.open().1).unwrap();
+    fs::write(trees.path("project/src/a.txt"), "1.5\n").unwrap();
+    fs::write(trees.path("project/elsewhere"), "x").unwrap();
+    // The control: without the snapshot nobody knows.
+    let unaware = trees.try_keep("unaware", None, Limits::default()).unwrap();
+    let copy = trees.copy("copy");
+    assert!(unaware.apply(Some(&copy), ApplyOptions::default()).is_ok());
+    let kept = trees.try_keep("aware", Some(&snapshot), Limits::default()).unwrap();
+    assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), Reason::Disturbed)]);
+    let found = Kept::open(&trees.path("changes"), &"aware".parse().unwrap()).unwrap();
+    assert_eq!(
+        apply(&found).unwrap_err().to_string(),
+        "nothing was applied: 1 conflict\n  src/a.txt: the project changed here while the sandbox ran"
+    );
+}
+
+#[test]
+fn files_that_the_sandbox_never_saw_are_not_deleted() {
+    let trees = Trees::new().project("d/a", "1").project("e/a", "2").whiteout("d").upper("e", "now a file");
+    let kept = trees.keep();
+    for new in ["project/d/new", "project/e/new\x1b"] {
+        fs::write(trees.path(new), "x").unwrap();
+    }
+    let before = trees.items();
+    let expected =
+        [("d".to_owned(), Reason::Occupied(b"new".into())), ("e".to_owned(), Reason::Occupied(b"new\x1b".into()))];
+    assert_eq!(problems(apply(&kept)), expected);
+    let force = ApplyOptions { force: true, skip_refused: true, ..ApplyOptions::default() };
+    let error = kept.apply(None, force).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "nothing was applied: 2 conflicts\n  \
+         d: is to be deleted, and the project has something new in it: new\n  \
+         e: is to be deleted, and the project has something new in it: new\\x1b"
+    );
+    assert_eq!(trees.items(), before);
+}
+
+#[test]
+fn what_is_written_belongs_to_the_owner_of_the_project_and_raises_no_privileges() {
+    let trees = Trees::new()
+        .upper("d/f", "x")
+        .mode("upper/d/f", 0o6755)
+        .directory("upper/sticky", 0o3777)
+        .link("upper/l", "d/f")
+        .directory("project", 0o755);
+    chown(trees.path("project"), Some(4242), Some(4343)).unwrap();
+    apply(&trees.keep()).unwrap();
+    for name in ["d", "d/f", "sticky", "l"] {
+        let meta = fs::symlink_metadata(trees.path("project").join(name)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (4242, 4343), "{name}");
+    }
+    assert_eq!(trees.items()[&b"d/f"[..]], Item::File(0o755, b"x".into()));
+    assert_eq!(trees.items()[&b"sticky"[..]], Item::Directory(0o777));
+}
+
+#[test]
+fn a_directory_of_the_project_keeps_its_own_bits() {
+    let trees = Trees::new().directory("project/d", 0o2755).directory("upper/d", 0o775);
+    apply(&trees.keep()).unwrap();
+    assert_eq!(trees.items()[&b"d"[..]], Item::Directory(0o2775));
+}
+
+#[test]
+fn other_names_of_a_file_stay_as_they_are() {
+    let trees = Trees::new().project("one", "x").upper("one", "x").mode("upper/one", 0o755);
+    fs::hard_link(trees.path("project/one"), trees.path("project/other")).unwrap();
+    apply(&trees.keep()).unwrap();
+    assert_eq!(trees.items()[&b"one"[..]], Item::File(0o755, b"x".into()));
+    assert_eq!(trees.items()[&b"other"[..]], Item::File(0o644, b"x".into()));
+}
+
+#[test]
+fn a_directory_that_is_gone_is_a_conflict_of_what_belongs_in_it() {
+    let trees = Trees::new().project("d/a", "1").project("d/b", "2").upper("d/new", "3").whiteout("d/a");
+    let kept = trees.keep();
+    fs::remove_dir_all(trees.path("project/d")).unwrap();
+    assert_eq!(problems(apply(&kept)), [("d/new".into(), Reason::NoDirectory)]);
+    fs::write(trees.path("project/d"), "a file").unwrap();
+    let both = [("d/a".into(), Reason::NotADirectory), ("d/new".into(), Reason::NotADirectory)];
+    assert_eq!(problems(apply(&kept)), both);
+}
+
+#[test]
+fn nothing_is_written_through_a_link_of_the_project() {
+    let trees = Trees::new().project("d/keep", "1").upper("d/new", "2").directory("outside", 0o755);
+    let kept = trees.keep();
+    // The control: with its directory in place it is applied.
+    let copy = trees.copy("copy");
+    kept.apply(Some(&copy), ApplyOptions::default()).unwrap();
+    assert_eq!(fs::read(copy.join("d/new")).unwrap(), b"2");
+    fs::rename(trees.path("project/d"), trees.path("project/moved")).unwrap();
+    for target in ["../outside", "moved"] {
+        symlink(target, trees.path("project/d")).unwrap();
+        for force in [false, true] {
+            let options = ApplyOptions { force, ..ApplyOptions::default() };
+            assert_eq!(problems(kept.apply(None, options)), [("d/new".into(), Reason::BehindLink)]);
+        }
+        fs::remove_file(trees.path("project/d")).unwrap();
+    }
+    assert_eq!(fs::read_dir(trees.path("outside")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_link_that_leaves_is_refused_and_the_rest_can_be_applied_without_it() {
+    let trees = Trees::new()
+        .project("d/inside", "1")
+        .link("upper/absolute", "/etc/passwd")
+        .link("upper/deep/up", "../../x")
+        .link("upper/deep/fine", "../d/inside")
+        .link("upper/d", "/tmp")
+        .upper("plain", "2");
+    let kept = trees.keep();
+    assert_eq!(
+        apply(&kept).unwrap_err().to_string(),
+        "nothing was applied: 3 refusals\n  \
+         absolute: would leave the directory: it is a symbolic link to /etc/passwd\n  \
+         d: would leave the directory: it is a symbolic link to /tmp\n  \
+         deep/up: would leave the directory: it is a symbolic link to ../../x"
+    );
+    let options = ApplyOptions { skip_refused: true, ..ApplyOptions::default() };
+    let applied = kept.apply(None, options).unwrap();
+    assert_eq!(
+        applied.to_string(),
+        "applied: 2 files changed: 2 added\n  \
+         left out: absolute: would leave the directory: it is a symbolic link to /etc/passwd\n  \
+         left out: d: would leave the directory: it is a symbolic link to /tmp\n  \
+         left out: deep/up: would leave the directory: it is a symbolic link to ../../x"
+    );
+    // What the link would have replaced stays, with all that is in it.
+    assert_eq!(fs::read(trees.path("project/d/inside")).unwrap(), b"1");
+    assert_eq!(fs::read(trees.path("project/deep/fine")).unwrap(), b"1");
+}
+
+#[test]
+fn a_content_that_is_not_what_was_kept_is_not_applied() {
+    let trees = Trees::new().upper("a", "good");
+    let kept = trees.keep();
+    let files: Vec<_> =
+        fs::read_dir(trees.path("changes/kept/files")).unwrap().map(|file| file.unwrap().path()).collect();
+    fs::write(&files[0], "evil").unwrap();
+    let error = apply(&kept).unwrap_err().to_string();
+    assert!(error.starts_with("the changes named kept are damaged: the content "), "{error}");
+    fs::remove_file(&files[0]).unwrap();
+    assert!(apply(&kept).unwrap_err().to_string().ends_with("is missing"));
+    assert!(trees.items().is_empty(), "nothing is left beside its place");
+}
+
+#[test]
+fn what_was_interrupted_between_two_steps_is_gone_on_with() {
+    let trees = Trees::new().project("d/a", "1").project("f", "2").upper("d", "now a file").upper("f/a", "3");
+    let kept = trees.keep();
+    fs::remove_dir_all(trees.path("project/d")).unwrap();
+    fs::remove_file(trees.path("project/f")).unwrap();
+    apply(&kept).unwrap();
+    assert_eq!(fs::read(trees.path("project/d")).unwrap(), b"now a file");
+    assert_eq!(fs::read(trees.path("project/f/a")).unwrap(), b"3");
+}
+
+#[test]
+fn permissions_of_the_host_are_part_of_what_was() {
+    let trees = sample();
+    let kept = trees.keep();
+    fs::set_permissions(trees.path("project/src/a.txt"), PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), Reason::Changed)]);
+}

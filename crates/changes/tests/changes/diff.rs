@@ -1,0 +1,184 @@
+//! What a difference looks like, to the letter.
+
+use std::fs;
+
+use carrel_changes::DiffStyle;
+
+use crate::support::{Trees, write};
+
+fn diff(trees: &Trees, style: DiffStyle) -> String {
+    let mut out = Vec::new();
+    trees.keep().diff(None, &mut out, style).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// Lines with numbers.
+fn lines(count: u32, special: &[(u32, &str)]) -> String {
+    let line =
+        |number| special.iter().find(|(at, _)| *at == number).map_or(format!("{number}\n"), |(_, text)| (*text).into());
+    (1..=count).map(line).collect()
+}
+
+/// A tree with a change of every kind that git knows.
+fn sample() -> Trees {
+    let trees = Trees::new()
+        .project("binary", "\0old")
+        .project("gone", "one\ntwo")
+        .project("mode", "x\n")
+        .project("private", "x\n")
+        .project("text", &lines(20, &[]))
+        .project("was a file", "x\n")
+        .link("project/link", "old")
+        .upper("binary", "\0newer")
+        .upper("empty", "")
+        .upper("mode", "x\n")
+        .mode("upper/mode", 0o755)
+        .upper("new", "hello\n")
+        .upper("private", "x\n")
+        .mode("upper/private", 0o600)
+        .upper("text", &lines(20, &[(2, ""), (18, "eighteen\n"), (20, "20")]))
+        .link("upper/was a file", "target")
+        .link("upper/link", "new")
+        .directory("upper/directory", 0o755)
+        .whiteout("gone");
+    write(&trees.path("upper/\u{e4}\"b"), b"q\n", 0o755);
+    trees
+}
+
+const PATCH: &str = r#"diff --git a/binary b/binary
+Binary files a/binary and b/binary differ
+diff --git a/empty b/empty
+new file mode 100644
+diff --git a/gone b/gone
+deleted file mode 100644
+--- a/gone
++++ /dev/null
+@@ -1,2 +0,0 @@
+-one
+-two
+\ No newline at end of file
+diff --git a/link b/link
+--- a/link
++++ b/link
+@@ -1 +1 @@
+-old
+\ No newline at end of file
++new
+\ No newline at end of file
+diff --git a/mode b/mode
+old mode 100644
+new mode 100755
+diff --git a/new b/new
+new file mode 100644
+--- /dev/null
++++ b/new
+@@ -0,0 +1 @@
++hello
+diff --git a/private b/private
+old mode 100644
+new mode 100600
+diff --git a/text b/text
+--- a/text
++++ b/text
+@@ -1,5 +1,4 @@
+ 1
+-2
+ 3
+ 4
+ 5
+@@ -15,6 +14,6 @@
+ 15
+ 16
+ 17
+-18
++eighteen
+ 19
+-20
++20
+\ No newline at end of file
+diff --git a/was a file b/was a file
+deleted file mode 100644
+--- a/was a file	
++++ /dev/null
+@@ -1 +0,0 @@
+-x
+diff --git a/was a file b/was a file
+new file mode 120000
+--- /dev/null
++++ b/was a file	
+@@ -0,0 +1 @@
++target
+\ No newline at end of file
+diff --git "a/\303\244\"b" "b/\303\244\"b"
+new file mode 100755
+--- /dev/null
++++ "b/\303\244\"b"
+@@ -0,0 +1 @@
++q
+"#;
+
+#[test]
+fn a_patch_is_written_as_git_writes_it() {
+    assert_eq!(diff(&sample(), DiffStyle::Patch), PATCH);
+}
+
+#[test]
+fn numbers_are_given_as_git_gives_them() {
+    let expected = " binary     | Bin 4 -> 6 bytes
+ empty      | 0
+ gone       | 2 --
+ link       | 2 +-
+ mode       | 0
+ new        | 1 +
+ private    | 0
+ text       | 5 ++---
+ was a file | 2 +-
+ \u{e4}\"b        | 1 +
+ 10 files changed, 6 insertions(+), 7 deletions(-)
+";
+    assert_eq!(diff(&sample(), DiffStyle::Stat), expected);
+    let trees = Trees::new().project("few", "x\n").upper("few", "").upper("many", &lines(400, &[]));
+    let bar = "+".repeat(40);
+    let expected = format!(" few  |   1 -\n many | 400 {bar}\n 2 files changed, 400 insertions(+), 1 deletion(-)\n");
+    assert_eq!(diff(&trees, DiffStyle::Stat), expected);
+}
+
+#[test]
+fn what_the_project_has_already_is_no_difference() {
+    let trees = Trees::new().project("a", "1\n").upper("a", "2\n").upper("b", "3\n");
+    let kept = trees.keep();
+    let show = |style| {
+        let mut out = Vec::new();
+        kept.diff(None, &mut out, style).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    // It is compared with what the project has now.
+    fs::write(trees.path("project/a"), "1.5\n").unwrap();
+    assert!(show(DiffStyle::Patch).contains("-1.5\n+2\n"));
+    fs::write(trees.path("project/a"), "2\n").unwrap();
+    assert_eq!(show(DiffStyle::Stat), " b | 1 +\n 1 file changed, 1 insertion(+)\n");
+    fs::write(trees.path("project/b"), "3\n").unwrap();
+    assert_eq!(show(DiffStyle::Patch), "");
+    assert_eq!(show(DiffStyle::Stat), " 0 files changed\n");
+}
+
+#[test]
+fn a_project_that_is_gone_is_told() {
+    let trees = Trees::new().upper("a", "1\n");
+    let kept = trees.keep();
+    let moved = trees.path("moved");
+    fs::rename(trees.path("project"), &moved).unwrap();
+    let error = kept.diff(None, &mut Vec::new(), DiffStyle::Patch).unwrap_err().to_string();
+    assert!(error.starts_with("cannot find ") && error.contains("No such file"), "{error}");
+    kept.diff(Some(&moved), &mut Vec::new(), DiffStyle::Patch).unwrap();
+}
+
+#[test]
+fn a_file_that_is_too_long_for_lines_is_not_compared_by_them() {
+    let long = "line\n".repeat((8 << 20) / 5 + 1);
+    let trees =
+        Trees::new().upper("long", &long).upper("many", &"\n".repeat(500_001)).upper("most", &"\n".repeat(500_000));
+    let stat = diff(&trees, DiffStyle::Stat);
+    assert!(stat.contains(" long | Bin 0 -> ") && stat.contains(" many | Bin 0 -> 500001 bytes\n"), "{stat}");
+    assert!(stat.contains(" most | 500000 +"), "{stat}");
+}

@@ -1,0 +1,12 @@
+//! Changes of real trees: found, shown, kept, applied and exported.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
+mod apply;
+mod collect;
+mod diff;
+mod export;
+mod hostile;
+mod kept;
+mod overlay;
+mod support;
