@@ -3,10 +3,12 @@
 mod agentd;
 mod cgroup;
 mod raw;
+mod sandbox;
 
 pub use self::agentd::{Agentd, Guest, agentd_path, children_of, install};
 pub use self::cgroup::MemoryCgroup;
 pub use self::raw::{Peer, body};
+pub use self::sandbox::{Sandbox, create, home, programs, traces};
 
 use std::future::Future;
 use std::time::Duration;

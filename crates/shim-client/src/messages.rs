@@ -1,0 +1,232 @@
+//! What an owner and a supervisor say to each other.
+
+use carrel_protocol::{Flags, record, text_enum};
+
+use crate::root::{HostPath, Root};
+use crate::wire::Message;
+
+/// The version of these messages.
+pub const VERSION: u8 = 1;
+
+record! {
+    /// Make a sandbox. The first thing that an owner says, once.
+    pub struct Create {
+        /// Its name, for people and for the directory of its socket.
+        name: String => required,
+        /// The incarnation: what everything of it on this host is named by.
+        incarnation: String => required,
+        /// Where its socket is served.
+        directory: HostPath => required,
+        /// Where the programs that enter sandboxes are kept, out of reach of what runs in them.
+        programs: HostPath => required,
+        /// Where ranges of ids are locked.
+        ids: HostPath => required,
+        /// Its first program.
+        agentd: HostPath => required,
+        /// What it sees as its root.
+        root: Root => required,
+        /// Trees of the host, besides.
+        mounts: Vec<Mount> => default,
+        /// A directory of the host that it works on a copy of.
+        project: Option<Project> => omitted,
+        /// How much it may write, in bytes.
+        disk: u64 => required,
+        /// Where what it writes is kept. Without a place it is in memory, and gone with the sandbox.
+        kept_disk: Option<KeptDisk> => omitted,
+        /// Its name for itself.
+        hostname: String => required,
+        /// Its limits.
+        limits: Limits => required,
+        /// Whether limits that this host cannot enforce are left out instead of refused.
+        allow_unenforced: bool => default,
+    }
+
+    /// A disk that stays when the sandbox is gone: made if it is not there.
+    pub struct KeptDisk {
+        /// A directory of the host.
+        directory: HostPath => required,
+        /// How many bytes of the host's own disk have to stay free: below that the sandbox is paused.
+        host_free: u64 => default,
+    }
+
+    /// A tree of the host, shown inside.
+    pub struct Mount {
+        /// Where it is on the host.
+        source: HostPath => required,
+        /// Where it is inside.
+        target: HostPath => required,
+        /// Whether it can be written.
+        writable: bool => default,
+        /// The id inside that stands for the owner of the source.
+        user: u32 => default,
+    }
+
+    /// A directory of the host that the sandbox works on a copy of.
+    pub struct Project {
+        /// Where it is on the host.
+        source: HostPath => required,
+        /// Where it is inside.
+        target: HostPath => required,
+        /// The id inside that stands for its owner.
+        user: u32 => default,
+    }
+
+    /// The limits of a sandbox.
+    #[derive(Default)]
+    pub struct Limits {
+        /// Memory, in bytes.
+        memory: Option<u64> => omitted,
+        /// Processes and threads.
+        pids: Option<u32> => omitted,
+        /// Processor time, in thousandths of one processor.
+        cpu_millis: Option<u32> => omitted,
+    }
+
+    /// The sandbox runs, and its socket is served. With a project, a handle of what was changed travels along.
+    pub struct Ready {
+        /// Its socket.
+        agent_socket: HostPath => required,
+        /// Its first process, as the host numbers it.
+        pid: u32 => required,
+        /// The host's id behind its id 0.
+        id_base: u32 => required,
+        /// Whether a handle of the project's changes travels along.
+        changes: bool => default,
+    }
+
+    /// The sandbox could not be made; nothing of it is left.
+    pub struct Failed {
+        /// What kind of failure.
+        code: FailureCode => required,
+        /// What happened.
+        message: String => required,
+        /// What to do about it.
+        hint: Option<String> => omitted,
+    }
+
+    /// The sandbox is gone, and everything of it.
+    pub struct Ended {
+        /// Why.
+        reason: EndReason => required,
+        /// What there is to say about it.
+        message: String => default,
+        /// The exit code of its first process.
+        code: Option<i32> => omitted,
+        /// The signal that ended its first process.
+        signal: Option<i32> => omitted,
+        /// How many of its processes the kernel ended for want of memory.
+        out_of_memory_kills: u64 => default,
+        /// Frames from the sandbox that belonged to nobody.
+        stray_frames: u64 => default,
+    }
+
+    /// End the sandbox: ask, wait, then insist.
+    #[derive(Copy)]
+    pub struct Stop {
+        /// How long to wait, in milliseconds.
+        grace_ms: u64 => required,
+    }
+
+    /// Stop all its processes where they are.
+    #[derive(Copy, Default)]
+    pub struct Pause {}
+
+    /// Let them continue.
+    #[derive(Copy, Default)]
+    pub struct Resume {}
+
+    /// Tell what it uses.
+    #[derive(Copy, Default)]
+    pub struct GetStatistics {}
+
+    /// It is done.
+    #[derive(Copy, Default)]
+    pub struct Done {}
+
+    /// What a sandbox uses; what this host does not count is absent.
+    #[derive(Default)]
+    pub struct Statistics {
+        /// Bytes of memory in use.
+        memory_bytes: Option<u64> => omitted,
+        /// The most bytes that were ever in use at one time.
+        memory_peak: Option<u64> => omitted,
+        /// Processes that the kernel ended for want of memory.
+        out_of_memory_kills: Option<u64> => omitted,
+        /// Processes and threads.
+        pids: Option<u64> => omitted,
+        /// Processor time used, in nanoseconds.
+        cpu_nanos: Option<u64> => omitted,
+        /// Clients of its socket.
+        clients: u64 => required,
+        /// Bytes that went to its clients.
+        bytes_out: u64 => required,
+        /// Bytes that came from them.
+        bytes_in: u64 => required,
+        /// Frames from the sandbox that belonged to nobody.
+        stray_frames: u64 => required,
+        /// Whether it is paused.
+        paused: bool => required,
+    }
+}
+
+text_enum! {
+    /// What kind of failure.
+    pub enum FailureCode {
+        /// The request itself is wrong.
+        InvalidRequest = "invalid_request",
+        /// A sandbox of that name is there.
+        NameTaken = "name_taken",
+        /// This host cannot do it.
+        HostUnfit = "host_unfit",
+        /// A limit cannot be enforced here.
+        LimitUnenforceable = "limit_unenforceable",
+        /// The sandbox could not be put together.
+        LaunchFailed = "launch_failed",
+        /// Its first program did not begin as it should.
+        AgentFailed = "agent_failed",
+        /// It is not in a state to do that.
+        WrongState = "wrong_state",
+    } else
+        /// A kind that a newer supervisor invented.
+        Unknown = "unknown"
+}
+
+text_enum! {
+    /// Why a sandbox ended.
+    pub enum EndReason {
+        /// Its owner said so, or left.
+        Stopped = "stopped",
+        /// A client asked it to shut down.
+        Shutdown = "shutdown",
+        /// Its first process ended by itself.
+        GuestExit = "guest_exit",
+        /// The kernel ended its first process for want of memory.
+        OutOfMemory = "out_of_memory",
+        /// What it said to its host could not be borne.
+        Misbehaved = "misbehaved",
+    } else
+        /// A reason that a newer supervisor invented.
+        Unknown = "unknown"
+}
+
+macro_rules! messages {
+    ($($name:ident, $wire:literal, $flags:ident;)*) => {$(
+        impl Message for $name {
+            const NAME: &'static str = $wire;
+            const FLAGS: Flags = Flags::$flags;
+        }
+    )*};
+}
+
+messages! {
+    Create, "shim.create", NONE;
+    Ready, "shim.ready", NONE;
+    Failed, "shim.failed", TERMINAL;
+    Ended, "shim.ended", TERMINAL;
+    Stop, "shim.stop", NONE;
+    Pause, "shim.pause", NONE;
+    Resume, "shim.resume", NONE;
+    GetStatistics, "shim.statistics.get", NONE;
+    Statistics, "shim.statistics", TERMINAL;
+    Done, "shim.done", TERMINAL;
+}

@@ -1,0 +1,174 @@
+//! A root file system and paths of the host, as they travel.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use carrel_image::{Directory, File, GuestPath, Link, RootFs, Tree};
+use carrel_protocol::cbor::{self, EncodeError, Wire};
+use carrel_protocol::minicbor::encode::Write;
+use carrel_protocol::minicbor::{Decoder, Encoder};
+use carrel_protocol::schema::Shape;
+use carrel_protocol::{DecodeError, record};
+
+/// A path: bytes, not necessarily text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPath(pub PathBuf);
+
+/// A root file system with a path in it that could leave it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct BadRoot(#[from] carrel_image::BadGuestPath);
+
+record! {
+    /// A root file system, described.
+    pub struct Root {
+        /// Directories that lie over one another, the uppermost first.
+        layers: Vec<HostPath> => default,
+        /// Trees of the host.
+        trees: Vec<Shown> => default,
+        /// Symbolic links.
+        links: Vec<Pointer> => default,
+        /// Files.
+        files: Vec<Content> => default,
+        /// Directories.
+        directories: Vec<Folder> => default,
+    }
+
+    /// A tree of the host.
+    pub struct Shown {
+        /// Where it is on the host.
+        source: HostPath => required,
+        /// Where it is shown.
+        target: HostPath => required,
+    }
+
+    /// A symbolic link.
+    pub struct Pointer {
+        /// Where it is.
+        path: HostPath => required,
+        /// What it points to.
+        target: HostPath => required,
+    }
+
+    /// A file with a content of its own.
+    pub struct Content {
+        /// Where it is.
+        path: HostPath => required,
+        /// What is in it.
+        content: Blob => required,
+        /// Its permissions.
+        mode: u32 => required,
+    }
+
+    /// A directory.
+    pub struct Folder {
+        /// Where it is.
+        path: HostPath => required,
+        /// Its permissions.
+        mode: u32 => required,
+        /// Its owner inside.
+        owner: u32 => required,
+    }
+}
+
+/// Bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blob(pub Vec<u8>);
+
+// === impl Blob ===
+
+impl<'b> Wire<'b> for Blob {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+        e.bytes(&self.0)?;
+        Ok(())
+    }
+
+    fn decode(d: &mut Decoder<'b>) -> Result<Self, DecodeError> {
+        Ok(Self(cbor::bytes(d)?.into_owned()))
+    }
+
+    fn shape() -> Shape {
+        Shape::Scalar("bytes")
+    }
+}
+
+// === impl HostPath ===
+
+impl<'b> Wire<'b> for HostPath {
+    fn encode<W: Write<Error = Infallible>>(&self, e: &mut Encoder<W>) -> Result<(), EncodeError> {
+        e.bytes(self.0.as_os_str().as_bytes())?;
+        Ok(())
+    }
+
+    fn decode(d: &mut Decoder<'b>) -> Result<Self, DecodeError> {
+        Ok(Self(OsString::from_vec(cbor::bytes(d)?.into_owned()).into()))
+    }
+
+    fn shape() -> Shape {
+        Shape::Scalar("bytes")
+    }
+}
+
+impl<P: AsRef<Path>> From<P> for HostPath {
+    fn from(path: P) -> Self {
+        Self(path.as_ref().to_owned())
+    }
+}
+
+// === impl Root ===
+
+impl From<&RootFs> for Root {
+    fn from(root: &RootFs) -> Self {
+        let path = |path: &GuestPath| HostPath::from(path.as_path());
+        Self {
+            layers: root.layers.iter().map(HostPath::from).collect(),
+            trees: root
+                .trees
+                .iter()
+                .map(|tree| Shown { source: (&tree.source).into(), target: path(&tree.target) })
+                .collect(),
+            links: root
+                .links
+                .iter()
+                .map(|link| Pointer { path: path(&link.path), target: (&link.target).into() })
+                .collect(),
+            files: root
+                .files
+                .iter()
+                .map(|file| Content { path: path(&file.path), content: Blob(file.content.clone()), mode: file.mode })
+                .collect(),
+            directories: root
+                .directories
+                .iter()
+                .map(|made| Folder { path: path(&made.path), mode: made.mode, owner: made.owner })
+                .collect(),
+        }
+    }
+}
+
+impl TryFrom<Root> for RootFs {
+    type Error = BadRoot;
+
+    fn try_from(root: Root) -> Result<Self, BadRoot> {
+        let mut described = Self { layers: root.layers.into_iter().map(|layer| layer.0).collect(), ..Self::default() };
+        for tree in root.trees {
+            described.trees.push(Tree { source: tree.source.0, target: GuestPath::new(tree.target.0)? });
+        }
+        for link in root.links {
+            described.links.push(Link { path: GuestPath::new(link.path.0)?, target: link.target.0 });
+        }
+        for file in root.files {
+            described.files.push(File { path: GuestPath::new(file.path.0)?, content: file.content.0, mode: file.mode });
+        }
+        for made in root.directories {
+            described.directories.push(Directory {
+                path: GuestPath::new(made.path.0)?,
+                mode: made.mode,
+                owner: made.owner,
+            });
+        }
+        Ok(described)
+    }
+}

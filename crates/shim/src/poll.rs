@@ -1,0 +1,121 @@
+//! Readiness: one epoll instance, with what each descriptor is watched for kept beside it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::relay::Slot;
+
+/// What a descriptor belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    Guest,
+    Listener,
+    Owner,
+    Process,
+    Client(Slot),
+}
+
+/// What a descriptor is watched for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interest {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+/// What became ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readiness {
+    pub(crate) token: Token,
+    pub(crate) readable: bool,
+    /// The peer is gone, whether it is read or not.
+    pub(crate) gone: bool,
+}
+
+/// The epoll instance.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+// === impl Poller ===
+
+impl Poller {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
+    }
+
+    pub(crate) fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, token.data(), interest.flags())
+    }
+
+    pub(crate) fn change(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Errno> {
+        epoll::modify(&self.epoll, fd, token.data(), interest.flags())
+    }
+
+    /// Waits until something is ready or the time has come.
+    pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
+        let timeout = until.map(|instant| {
+            // Rounded up to a millisecond, so that a timer is due when the wait for it ends.
+            let left = instant.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
+        });
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        let ready = |event: &epoll::Event| {
+            let flags = event.flags;
+            Some(Readiness {
+                token: Token::from_data(event.data.u64())?,
+                readable: flags.contains(epoll::EventFlags::IN),
+                gone: flags.intersects(gone),
+            })
+        };
+        Ok(self.events.iter().filter_map(ready).collect())
+    }
+}
+
+// === impl Interest ===
+
+impl Interest {
+    pub(crate) const READ: Self = Self { read: true, write: false };
+
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, self.read);
+        flags.set(epoll::EventFlags::OUT, self.write);
+        flags
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    const CLIENTS: u64 = 16;
+
+    fn data(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Self::Guest => 0,
+            Self::Listener => 1,
+            Self::Owner => 2,
+            Self::Process => 3,
+            Self::Client(slot) => Self::CLIENTS + slot as u64,
+        })
+    }
+
+    fn from_data(data: u64) -> Option<Self> {
+        Some(match data {
+            0 => Self::Guest,
+            1 => Self::Listener,
+            2 => Self::Owner,
+            3 => Self::Process,
+            _ => Self::Client(usize::try_from(data.checked_sub(Self::CLIENTS)?).ok()?),
+        })
+    }
+}

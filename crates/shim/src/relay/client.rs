@@ -1,0 +1,168 @@
+//! One client: what came from it, what waits for it, and what it may send.
+
+use std::time::Instant;
+
+use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
+use carrel_protocol::relay_flow::{OUTPUT_WINDOW, Receiver, Sender};
+use carrel_protocol::{Flags, Frame, Header, IdRange};
+
+use super::inbox::{Ahead, Inbox};
+
+/// Sent bytes are cut off the front when there are that many of them.
+const COMPACT: usize = 64 * 1024;
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) ids: IdRange,
+    pub(crate) inbox: Inbox,
+    pub(crate) outbox: Outbox,
+    /// What it may send to the guest.
+    pub(crate) input: Sender,
+    /// What the guest may send to it.
+    pub(crate) output: Receiver,
+    /// It will send no more.
+    pub(crate) ended: bool,
+    /// When it last sent something.
+    pub(crate) moved: Instant,
+}
+
+/// Bytes that wait to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// What was found in a client's frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// It asks the sandbox to shut down.
+    pub(crate) shutdown: bool,
+    /// It has begun a frame that needs more room than it has.
+    pub(crate) room: bool,
+}
+
+/// Why a client has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error(transparent)]
+    BrokenLength(#[from] BrokenLength),
+    #[error("it used the id {0}, which is not its own")]
+    ForeignId(u32),
+    #[error("its flags {0:?} exclude each other")]
+    BadFlags(Flags),
+    #[error("it does not read what it asked for")]
+    TooSlow,
+    #[error("it stopped in the middle of a large frame")]
+    Unfinished,
+}
+
+// === impl Client ===
+
+impl Client {
+    pub(crate) fn new(ids: IdRange, input: Sender, now: Instant) -> Self {
+        let output = Receiver::new(OUTPUT_WINDOW);
+        Self { ids, inbox: Inbox::default(), outbox: Outbox::default(), input, output, ended: false, moved: now }
+    }
+
+    /// How much may be read from it. Whoever does not read its answers is not asked for more questions.
+    pub(crate) fn wanted(&self) -> usize {
+        let deaf = self.outbox.len() as u64 > super::OUTPUT_SHARE.1;
+        if self.ended || deaf { 0 } else { self.inbox.room_left() }
+    }
+
+    /// Looks at the frames that have arrived since the last look.
+    pub(crate) fn look(&mut self) -> Result<Asked, Fault> {
+        let mut asked = Asked::default();
+        loop {
+            match self.inbox.ahead()? {
+                Ahead::Frame(header) => {
+                    self.check(header)?;
+                    asked.shutdown |= header.id == 0;
+                    self.inbox.accept(header);
+                }
+                Ahead::Begun(header) => {
+                    if let Some(header) = header {
+                        self.check(header)?;
+                        asked.room = self.inbox.needs_loan(header);
+                    }
+                    return Ok(asked);
+                }
+            }
+        }
+    }
+
+    /// Only its own ids, and one flag at a time; the one word without an id is the wish to shut down.
+    fn check(&self, header: Header) -> Result<(), Fault> {
+        if header.flags.check().is_err() {
+            return Err(Fault::BadFlags(header.flags));
+        }
+        let shutdown = header.flags.known() == Flags::SHUTDOWN;
+        match (header.id, shutdown) {
+            (0, true) => Ok(()),
+            (id, false) if self.ids.contains(id) => Ok(()),
+            (id, _) => Err(Fault::ForeignId(id)),
+        }
+    }
+
+    /// Whether it has a whole frame and may send it.
+    pub(crate) fn may_send(&self) -> bool {
+        self.inbox.has_whole() && self.input.may_send()
+    }
+
+    /// Takes a turn: how many bytes of whole frames it sends now.
+    pub(crate) fn take_turn(&mut self, limit: usize) -> usize {
+        let whole = self.inbox.whole();
+        let mut taken = 0;
+        while taken < limit && self.input.may_send() {
+            let Ok(Some((frame, _))) = Frame::split(whole.get(taken..).unwrap_or_default()) else { break };
+            let length = PREFIX_SIZE + frame.body.len();
+            self.input.sent(length as u64);
+            taken += length;
+        }
+        taken
+    }
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn took(&mut self, bytes: usize) {
+        self.start = self.bytes.len().min(self.start + bytes);
+        if self.is_empty() {
+            self.bytes.clear();
+            self.start = 0;
+        } else if self.start > COMPACT && self.start > self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// Gives memory back that is not needed.
+    pub(crate) fn rest_idle(&mut self) {
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What the host itself says to the guest, and what it is told.
+
+use std::collections::VecDeque;
+
+use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping};
+use carrel_protocol::{Codec, Envelope, Flags, Frame, Generation, Header, IdRange, MessageType, codec};
+
+use super::client::Outbox;
+
+/// The first of the host's own ids: the upper half of the last slot.
+pub(crate) const FIRST: u32 = 127 * Codec::Current.step() + Codec::Current.step() / 2 + 1;
+/// The id of the host's first words. Even ones are the host's to open.
+pub(crate) const HELLO_ID: u32 = FIRST + FIRST % 2;
+/// The id behind the last of them.
+const END: u32 = 128 * Codec::Current.step();
+/// The largest body that the host listens to.
+const LARGEST: usize = 4096;
+
+/// What the host was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// How much may be sent for the client of an id.
+    Credit(u32, u64),
+    /// The answer to the question of an id.
+    Answer(u32),
+    /// Nothing that makes sense.
+    Nonsense,
+}
+
+/// The host's own part of the stream.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    outbox: Outbox,
+    question: u32,
+    partial: Vec<u8>,
+    heard: VecDeque<Heard>,
+}
+
+/// Whether the host listens to a frame.
+pub(crate) fn listens_to(header: Header) -> bool {
+    (header.id == 0 || (FIRST..END).contains(&header.id)) && header.body_len <= LARGEST
+}
+
+// === impl Own ===
+
+impl Own {
+    /// Whether everything that was said is sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    pub(crate) fn say(&mut self, frame: &[u8]) {
+        self.outbox.push(frame);
+    }
+
+    /// Puts the end of a frame that was begun before everything else.
+    pub(crate) fn finish(&mut self, rest: &[u8]) {
+        let queued = std::mem::take(&mut self.outbox);
+        self.outbox.push(rest);
+        self.outbox.push(queued.rest());
+    }
+
+    /// Says that a client is gone, and asks something behind it, so that the answer tells when the guest knows.
+    pub(crate) fn farewell(&mut self, ids: IdRange) -> u32 {
+        let first = HELLO_ID + 2;
+        self.question = if (first..END - 2).contains(&self.question) { self.question + 2 } else { first };
+        let gone = ClientDisconnected { id_start: ids.start(), id_end_exclusive: ids.end(), incarnation: None };
+        let mut frames = Vec::new();
+        // Both are small and always fit.
+        let _fits = codec::encode(&mut frames, Generation::PUBLISHED, 0, &gone);
+        let _fits = codec::encode(&mut frames, Generation::PUBLISHED, self.question, &Ping {});
+        self.say(&frames);
+        self.question
+    }
+
+    /// Grants more to the client with these ids.
+    pub(crate) fn credit(&mut self, ids: IdRange, limit: u64) {
+        let mut frame = Vec::new();
+        let credit = CarrelCredit { id_start: ids.start(), limit };
+        let _fits = codec::encode(&mut frame, Generation::CURRENT, 0, &credit);
+        self.say(&frame);
+    }
+
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.outbox.rest()
+    }
+
+    pub(crate) fn took(&mut self, bytes: usize) {
+        self.outbox.took(bytes);
+    }
+
+    /// Takes a part of a frame that [`listens_to`] let through.
+    pub(crate) fn hear<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
+        pieces.for_each(|piece| self.partial.extend_from_slice(piece));
+        while let Ok(Some((frame, rest))) = Frame::split(&self.partial) {
+            let (heard, taken) = (understand(frame), self.partial.len() - rest.len());
+            self.heard.push_back(heard);
+            self.partial.drain(..taken);
+        }
+    }
+
+    pub(crate) fn take_heard(&mut self) -> Option<Heard> {
+        self.heard.pop_front()
+    }
+}
+
+fn understand(frame: Frame<'_>) -> Heard {
+    if frame.id != 0 {
+        let last = frame.flags.known() == Flags::TERMINAL;
+        return if last { Heard::Answer(frame.id) } else { Heard::Nonsense };
+    }
+    let Ok(envelope) = Envelope::parse(frame.body) else { return Heard::Nonsense };
+    match (envelope.message_type(), envelope.payload::<CarrelCredit>()) {
+        (Some(MessageType::CarrelCredit), Ok(credit)) => Heard::Credit(credit.id_start, credit.limit),
+        _ => Heard::Nonsense,
+    }
+}

@@ -1,0 +1,176 @@
+//! The guest's stream, cut where its frames begin and end.
+
+use std::time::{Duration, Instant};
+
+use carrel_protocol::frame::{BrokenLength, PREFIX_SIZE};
+use carrel_protocol::{Flags, Header};
+
+use super::Slot;
+
+/// How many frames that belong to nobody are borne in a while.
+const STRAYS: u32 = 1000;
+/// That while.
+const WHILE: Duration = Duration::from_secs(1);
+
+/// Who a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Client(Slot),
+    /// The host itself.
+    Own,
+    /// A client that has left: it was under way.
+    Gone,
+    /// Nobody, and nobody was.
+    Stray,
+}
+
+/// What a guest does that cannot be borne.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misbehaviour {
+    #[error(transparent)]
+    BrokenLength(#[from] BrokenLength),
+    #[error("more than {STRAYS} frames a second belong to nobody")]
+    Strays,
+}
+
+/// Where in the stream we are.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// The beginning of a header, of which the rest has not arrived.
+    head: [u8; PREFIX_SIZE],
+    filled: usize,
+    /// Whose frame this is, and how much of it is still to come.
+    target: Target,
+    left: usize,
+    strays: u32,
+    since: Option<(Instant, u32)>,
+}
+
+/// Bytes for one target: a header that arrived in parts, and what follows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<'a> {
+    head: [u8; PREFIX_SIZE],
+    head_len: usize,
+    body: &'a [u8],
+}
+
+// === impl Route ===
+
+impl Default for Route {
+    fn default() -> Self {
+        Self { head: [0; PREFIX_SIZE], filled: 0, target: Target::Gone, left: 0, strays: 0, since: None }
+    }
+}
+
+impl Route {
+    /// Takes bytes off the front of `bytes` that are all for one target, whole frames and parts of them.
+    pub(crate) fn next<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        target: impl Fn(Header) -> Target,
+    ) -> Result<(Target, Run<'a>, &'a [u8]), BrokenLength> {
+        let mut run = Run { head: self.head, head_len: 0, body: &[] };
+        let mut rest = bytes;
+        if self.left == 0 && (self.filled > 0 || bytes.len() < PREFIX_SIZE) {
+            let missing = (PREFIX_SIZE - self.filled).min(bytes.len());
+            let (now, later) = bytes.split_at(missing);
+            for (slot, byte) in self.head.iter_mut().skip(self.filled).zip(now) {
+                *slot = *byte;
+            }
+            self.filled += missing;
+            rest = later;
+            if self.filled < PREFIX_SIZE {
+                self.refuse_early()?;
+                return Ok((Target::Gone, run, rest));
+            }
+            self.filled = 0;
+            self.begin(Header::parse(&self.head)?, &target);
+            (run.head, run.head_len) = (self.head, PREFIX_SIZE);
+        } else if self.left == 0 {
+            self.begin_in(rest, &target)?;
+        }
+        let mut taken = self.left.min(rest.len());
+        self.left -= taken;
+        // What follows for the same one goes along.
+        while self.left == 0 && self.target != Target::Own {
+            let before = (self.target, self.strays);
+            let Some(ahead) = rest.get(taken..).filter(|ahead| ahead.len() >= PREFIX_SIZE) else { break };
+            self.begin_in(ahead, &target)?;
+            if self.target != before.0 {
+                // The next call begins it again.
+                (self.target, self.strays, self.left) = (before.0, before.1, 0);
+                break;
+            }
+            let more = self.left.min(ahead.len());
+            taken += more;
+            self.left -= more;
+        }
+        let (body, rest) = rest.split_at(taken);
+        run.body = body;
+        Ok((self.target, run, rest))
+    }
+
+    /// Refuses a length from its four bytes, before the rest of the header has arrived.
+    fn refuse_early(&self) -> Result<(), BrokenLength> {
+        let mut header = self.head;
+        if self.filled >= 4 {
+            header.iter_mut().skip(self.filled).for_each(|byte| *byte = 0);
+            Header::parse(&header)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a frame whose header lies at the front of `bytes`.
+    fn begin_in(&mut self, bytes: &[u8], target: &impl Fn(Header) -> Target) -> Result<(), BrokenLength> {
+        if let Some(prefix) = bytes.first_chunk() {
+            self.begin(Header::parse(prefix)?, target);
+            // Here the header is a part of what is passed on.
+            self.left += PREFIX_SIZE;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, header: Header, target: &impl Fn(Header) -> Target) {
+        self.target = target(header);
+        self.left = header.body_len;
+        if self.target == Target::Stray {
+            self.strays += 1;
+        }
+    }
+
+    /// Notes something that the host itself was told, and that makes no sense.
+    pub(crate) fn stray(&mut self) {
+        self.strays += 1;
+    }
+
+    /// How many frames belonged to nobody since the last call; too many in too little time are not borne.
+    pub(crate) fn take_strays(&mut self, now: Instant) -> Result<u64, Misbehaviour> {
+        let strays = std::mem::take(&mut self.strays);
+        if strays > 0 {
+            let (since, count) = self.since.filter(|(since, _)| now < *since + WHILE).unwrap_or((now, 0));
+            self.since = Some((since, count.saturating_add(strays)));
+            if count.saturating_add(strays) > STRAYS {
+                return Err(Misbehaviour::Strays);
+            }
+        }
+        Ok(strays.into())
+    }
+}
+
+/// Whether a guest says something like this to a client: it continues something, ends it, or is data.
+pub(crate) fn is_sensible(flags: Flags) -> bool {
+    [Flags::NONE, Flags::TERMINAL, Flags::BULK].contains(&flags.known())
+}
+
+// === impl Run ===
+
+impl<'a> Run<'a> {
+    pub(crate) fn len(&self) -> usize {
+        self.head_len + self.body.len()
+    }
+
+    /// Its parts, none of them empty.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        [self.head.get(..self.head_len).unwrap_or_default(), self.body].into_iter().filter(|piece| !piece.is_empty())
+    }
+}

@@ -1,0 +1,476 @@
+//! The relay under every interleaving that chance finds, next to a world that only counts.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bolero::TypeGenerator;
+use carrel_protocol::payload::{CarrelCredit, ClientDisconnected, Ping, Pong};
+use carrel_protocol::relay_flow::{INPUT_WINDOW, Receiver};
+use carrel_protocol::{Envelope, Flags, Frame, Generation, MessageType, codec};
+
+use super::*;
+
+/// How many clients the world has at most; as many may be leaving.
+const MOST: usize = 32;
+
+/// The world around a relay: what each side sent and has to be given.
+struct World {
+    relay: Relay,
+    now: Instant,
+    clients: BTreeMap<Slot, Outside>,
+    guest: Guest,
+    number: u32,
+}
+
+/// A client, from outside.
+#[derive(Default)]
+struct Outside {
+    ids: Option<IdRange>,
+    /// Bytes it wants to send and has not yet.
+    unsent: VecDeque<u8>,
+    /// Frames it has begun to send, in order.
+    sent: VecDeque<Vec<u8>>,
+    /// Bytes that came to it.
+    got: Vec<u8>,
+    /// Frames that the guest sent to it, in order.
+    expected: VecDeque<Vec<u8>>,
+}
+
+/// The guest, from outside.
+#[derive(Default)]
+struct Guest {
+    got: Vec<u8>,
+    /// What it wants to send and has not yet.
+    unsent: VecDeque<u8>,
+    input: BTreeMap<Slot, Receiver>,
+    left: Vec<IdRange>,
+}
+
+#[derive(Clone, Debug, TypeGenerator)]
+enum Step {
+    Connect,
+    Leave(u8),
+    ClientBegins(u8, u16, bool),
+    ClientSends(u8, u16),
+    ClientTakes(u8, u16),
+    GuestBegins(u8, u16, bool),
+    GuestStrays(u32),
+    GuestSends(u16),
+    GuestTakes(u16),
+}
+
+fn ready() -> Vec<u8> {
+    let mut frame = Vec::new();
+    codec::encode(&mut frame, Generation::PUBLISHED, 0, &carrel_protocol::payload::Ready::default()).unwrap();
+    frame
+}
+
+impl World {
+    fn new() -> Self {
+        let relay = Relay::new(ready(), true, Instant::now());
+        Self { relay, now: Instant::now(), clients: BTreeMap::new(), guest: Guest::default(), number: 0 }
+    }
+
+    /// A body that tells whose it is and which.
+    fn body(&mut self, length: u16, large: bool) -> Vec<u8> {
+        self.number += 1;
+        let length = if large { usize::from(length) * 64 } else { usize::from(length) % 512 };
+        self.number.to_be_bytes().into_iter().cycle().take(length + 4).collect()
+    }
+
+    fn nth(&self, number: u8) -> Option<Slot> {
+        let count = self.clients.len().max(1);
+        self.clients.keys().nth(usize::from(number) % count).copied()
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Connect if self.clients.len() == MOST => {}
+            Step::Connect => {
+                if let Some(slot) = self.relay.connect(self.now) {
+                    assert!(self.clients.insert(slot, Outside::default()).is_none(), "slot {slot} is given twice");
+                }
+            }
+            Step::Leave(number) => {
+                let Some(slot) = self.nth(number) else { return };
+                self.clients.remove(&slot);
+                self.relay.disconnect(slot);
+            }
+            Step::ClientBegins(number, length, large) => {
+                let body = self.body(length, large);
+                let Some((slot, client)) = self.nth(number).and_then(|slot| Some((slot, self.clients.get_mut(&slot)?)))
+                else {
+                    return;
+                };
+                let Some(ids) = ids_of(slot) else { return };
+                let mut frame = Vec::new();
+                codec::encode_raw(&mut frame, ids.start() + self.number % 3, Flags::NONE, &body).unwrap();
+                client.unsent.extend(&frame);
+                client.sent.push_back(frame);
+            }
+            Step::ClientSends(number, length) => {
+                if let Some(slot) = self.nth(number) {
+                    self.client_sends(slot, usize::from(length) * 16 + 1);
+                }
+            }
+            Step::ClientTakes(number, length) => {
+                if let Some(slot) = self.nth(number) {
+                    self.client_takes(slot, usize::from(length) * 16 + 1);
+                }
+            }
+            Step::GuestBegins(number, length, large) => {
+                let body = self.body(length, large);
+                let Some((slot, client)) = self.nth(number).and_then(|slot| Some((slot, self.clients.get_mut(&slot)?)))
+                else {
+                    return;
+                };
+                let Some(ids) = ids_of(slot) else { return };
+                let mut frame = Vec::new();
+                codec::encode_raw(&mut frame, ids.end() - 1, Flags::TERMINAL, &body).unwrap();
+                self.guest.unsent.extend(&frame);
+                client.expected.push_back(frame);
+            }
+            Step::GuestStrays(id) => {
+                // Of slots that nobody ever has, and of none.
+                let slot = Codec::Current.slot_of(id) as usize;
+                if slot >= 2 * MOST || id % Codec::Current.step() == 0 {
+                    let mut frame = Vec::new();
+                    codec::encode_raw(&mut frame, id, Flags::NONE, b"stray").unwrap();
+                    self.guest.unsent.extend(&frame);
+                }
+            }
+            Step::GuestSends(length) => self.guest_sends(usize::from(length) * 16 + 1),
+            Step::GuestTakes(length) => self.guest_takes(usize::from(length) * 16 + 1),
+        }
+        assert_eq!(self.relay.take_events(), [], "nobody has done anything wrong");
+        let held: usize = self
+            .relay
+            .places
+            .iter()
+            .map(|place| match place {
+                Place::Taken(client) => client.outbox.len(),
+                _ => 0,
+            })
+            .sum();
+        assert!(held <= WAITING_FOR_ALL && self.relay.large <= LARGE_POOL);
+    }
+
+    fn client_sends(&mut self, slot: Slot, most: usize) {
+        let wanted = self.relay.wanted_from(slot).min(most);
+        let Some(client) = self.clients.get_mut(&slot) else { return };
+        let count = wanted.min(client.unsent.len());
+        let bytes: Vec<u8> = client.unsent.drain(..count).collect();
+        if let Some(inbox) = self.relay.inbox(slot).filter(|_| count > 0) {
+            inbox.extend_from_slice(&bytes);
+            self.relay.arrived_from(slot, count, self.now);
+        }
+    }
+
+    fn client_takes(&mut self, slot: Slot, most: usize) {
+        let bytes = self.relay.for_client(slot);
+        let count = bytes.len().min(most);
+        let Some(client) = self.clients.get_mut(&slot) else { return };
+        client.got.extend_from_slice(&bytes[..count]);
+        self.relay.client_took(slot, count);
+        client.check(slot);
+    }
+
+    fn guest_sends(&mut self, most: usize) {
+        let count = self.guest.unsent.len().min(most);
+        let bytes: Vec<u8> = self.guest.unsent.drain(..count).collect();
+        let clients = &mut self.clients;
+        // Time passes, so that strays are few in any second.
+        self.now += Duration::from_millis(10);
+        let outcome = self.relay.hear_guest(&bytes, self.now, |slot, piece| {
+            let gone = piece.len() / 2;
+            let client = clients.get_mut(&slot).expect("only those who are there are offered anything");
+            client.got.extend_from_slice(&piece[..gone]);
+            gone
+        });
+        outcome.unwrap();
+    }
+
+    fn guest_takes(&mut self, most: usize) {
+        let bytes = self.relay.for_guest();
+        let count = bytes.len().min(most);
+        self.guest.got.extend_from_slice(&bytes[..count]);
+        self.relay.guest_took(count);
+        self.guest_reads();
+    }
+
+    /// The guest takes whole frames: they are a client's, in its order, or the host's.
+    fn guest_reads(&mut self) {
+        let got = std::mem::take(&mut self.guest.got);
+        let mut bytes = got.as_slice();
+        while let Some((frame, rest)) = Frame::split(bytes).expect("the guest is sent whole frames only") {
+            let wire = &bytes[..bytes.len() - rest.len()];
+            let slot = Codec::Current.owner_of(frame.id) as usize;
+            if frame.id == 0 || slot == SLOTS {
+                self.guest_is_told(frame);
+            } else if let Some(client) = self.clients.get_mut(&slot) {
+                // Of a client that has left, and whose slot is taken again, nothing comes.
+                assert_eq!(client.sent.pop_front().as_deref(), Some(wire), "slot {slot}");
+                let input = self.guest.input.entry(slot).or_insert(Receiver::new(INPUT_WINDOW));
+                input.received(wire.len() as u64);
+                if let (Some(limit), Some(ids)) = (input.grant(0, INPUT_WINDOW), ids_of(slot)) {
+                    let mut credit = Vec::new();
+                    let grant = CarrelCredit { id_start: ids.start(), limit };
+                    codec::encode(&mut credit, Generation::CURRENT, 0, &grant).unwrap();
+                    self.guest.unsent.extend(&credit);
+                }
+            }
+            bytes = rest;
+        }
+        self.guest.got = bytes.to_vec();
+    }
+
+    fn guest_is_told(&mut self, frame: Frame<'_>) {
+        let envelope = Envelope::parse(frame.body).unwrap();
+        match envelope.message_type().unwrap() {
+            MessageType::Ping => {
+                let Ping {} = envelope.payload().unwrap();
+                let mut pong = Vec::new();
+                codec::encode(&mut pong, Generation::PUBLISHED, frame.id, &Pong {}).unwrap();
+                self.guest.unsent.extend(&pong);
+            }
+            MessageType::ClientDisconnected => {
+                let gone: ClientDisconnected = envelope.payload().unwrap();
+                self.guest.left.push(IdRange::new(gone.id_start, gone.id_end_exclusive).unwrap());
+                self.guest.input.remove(&(Codec::Current.slot_of(gone.id_start) as usize));
+            }
+            MessageType::CarrelCredit => {}
+            other => panic!("the guest is told {other}"),
+        }
+    }
+
+    /// Lets everything arrive that is under way.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let slots: Vec<_> = self.clients.keys().copied().collect();
+            for slot in &slots {
+                self.client_sends(*slot, usize::MAX);
+                self.client_takes(*slot, usize::MAX);
+            }
+            self.guest_takes(usize::MAX);
+            self.guest_sends(usize::MAX);
+            let idle = slots
+                .iter()
+                .all(|slot| self.clients[slot].unsent.is_empty() && self.relay.for_client(*slot).is_empty());
+            if idle && self.guest.unsent.is_empty() && self.relay.for_guest().is_empty() {
+                return;
+            }
+        }
+        panic!("it never settles");
+    }
+}
+
+impl Outside {
+    /// What came to a client is what it was greeted with, and then what the guest sent to it, in order.
+    fn check(&mut self, slot: Slot) {
+        if self.ids.is_none() && self.got.len() >= 8 {
+            let greeting: Vec<u8> = self.got.drain(..8).collect();
+            let ids = ids_of(slot).unwrap();
+            assert_eq!(greeting, Codec::Current.prologue(ids));
+            self.ids = Some(ids);
+            self.expected.push_front(ready());
+        }
+        while self.ids.is_some() {
+            let Some((_, rest)) = Frame::split(&self.got).expect("a client is sent whole frames only") else { return };
+            let wire: Vec<u8> = self.got.drain(..self.got.len() - rest.len()).collect();
+            assert_eq!(self.expected.pop_front(), Some(wire), "slot {slot}");
+        }
+    }
+}
+
+#[test]
+fn everybody_gets_what_is_theirs_whole_and_in_order_and_nothing_else() {
+    bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
+        let mut world = World::new();
+        steps.iter().for_each(|step| world.step(step));
+        world.settle();
+        for (slot, client) in &mut world.clients {
+            client.check(*slot);
+            assert!(client.sent.is_empty(), "slot {slot} sent something that never arrived");
+            assert!(client.expected.is_empty() && client.got.is_empty(), "slot {slot} misses something");
+        }
+    });
+}
+
+#[test]
+fn fuzz_what_a_guest_sends_is_routed_or_refused() {
+    bolero::check!().with_type::<(Vec<u8>, u8)>().for_each(|(bytes, cut)| {
+        let mut relay = Relay::new(ready(), true, Instant::now());
+        let (first, second) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
+        let (head, tail) = bytes.split_at(usize::from(*cut).min(bytes.len()));
+        for part in [head, tail] {
+            let outcome = relay.hear_guest(part, Instant::now(), |slot, piece| {
+                assert!(slot == first || slot == second);
+                piece.len()
+            });
+            if outcome.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_what_a_client_sends_is_passed_on_or_its_end() {
+    bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
+        let mut relay = Relay::new(ready(), false, Instant::now());
+        let slot = relay.connect(Instant::now()).unwrap();
+        let bytes = &bytes[..bytes.len().min(relay.wanted_from(slot))];
+        relay.inbox(slot).unwrap().extend_from_slice(bytes);
+        relay.arrived_from(slot, bytes.len(), Instant::now());
+        let ids = ids_of(slot).unwrap();
+        let mut sent = relay.for_guest();
+        while let Some((frame, rest)) = Frame::split(sent).unwrap() {
+            assert!(ids.contains(frame.id) || (frame.id == 0 && frame.flags.known() == Flags::SHUTDOWN));
+            sent = rest;
+        }
+    });
+}
+
+fn frame(id: u32, flags: Flags, length: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    codec::encode_raw(&mut frame, id, flags, &vec![7; length]).unwrap();
+    frame
+}
+
+fn send(relay: &mut Relay, slot: Slot, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let count = relay.wanted_from(slot).min(bytes.len());
+        if count == 0 {
+            return;
+        }
+        relay.inbox(slot).unwrap().extend_from_slice(&bytes[..count]);
+        relay.arrived_from(slot, count, Instant::now());
+        bytes = &bytes[count..];
+    }
+}
+
+#[test]
+fn a_client_that_uses_what_is_not_its_own_has_to_go() {
+    let foreign = ids_of(1).unwrap().start();
+    for (bytes, fault) in [
+        (frame(foreign, Flags::NONE, 3), Fault::ForeignId(foreign)),
+        (frame(0, Flags::NONE, 3), Fault::ForeignId(0)),
+        (frame(own::FIRST, Flags::NONE, 3), Fault::ForeignId(own::FIRST)),
+        (frame(1, Flags::from_bits(3), 3), Fault::BadFlags(Flags::from_bits(3))),
+        (frame(1, Flags::SHUTDOWN, 3), Fault::ForeignId(1)),
+        (vec![0xff; 4], Fault::BrokenLength(carrel_protocol::frame::BrokenLength(u32::MAX))),
+    ] {
+        let mut relay = Relay::new(ready(), false, Instant::now());
+        let slot = relay.connect(Instant::now()).unwrap();
+        send(&mut relay, slot, &bytes);
+        assert_eq!(relay.take_events(), [Event::Drop(slot, fault)]);
+        assert_eq!(relay.for_guest(), b"", "the guest hears nothing of it");
+    }
+}
+
+#[test]
+fn the_wish_to_shut_down_is_everybodys() {
+    let mut relay = Relay::new(ready(), true, Instant::now());
+    let slot = relay.connect(Instant::now()).unwrap();
+    send(&mut relay, slot, &frame(0, Flags::SHUTDOWN, 3));
+    assert_eq!(relay.take_events(), [Event::Shutdown]);
+}
+
+#[test]
+fn a_slot_is_free_again_only_behind_the_answer() {
+    let mut relay = Relay::new(ready(), false, Instant::now());
+    let slots: Vec<_> = std::iter::from_fn(|| relay.connect(Instant::now())).collect();
+    assert_eq!(slots.len(), SLOTS);
+    relay.disconnect(5);
+    assert_eq!(relay.connect(Instant::now()), None, "what the guest sends may still be for the one who left");
+    let said = relay.for_guest().to_vec();
+    let (gone, rest) = Frame::split(&said).unwrap().unwrap();
+    assert_eq!(Envelope::parse(gone.body).unwrap().message_type(), Some(MessageType::ClientDisconnected));
+    let (ping, _) = Frame::split(rest).unwrap().unwrap();
+    let mut pong = Vec::new();
+    codec::encode(&mut pong, Generation::PUBLISHED, ping.id, &Pong {}).unwrap();
+    relay.hear_guest(&pong, Instant::now(), |_, _| 0).unwrap();
+    assert_eq!(relay.connect(Instant::now()), Some(5));
+}
+
+#[test]
+fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
+    let mut relay = Relay::new(ready(), true, Instant::now());
+    let now = Instant::now();
+    for number in 1..=1000 {
+        relay.hear_guest(&frame(number, Flags::NONE, 1), now, |_, _| 0).unwrap();
+    }
+    assert_eq!(relay.totals().stray_frames, 1000);
+    let one_more = frame(1, Flags::NONE, 1);
+    assert_eq!(relay.hear_guest(&one_more, now, |_, _| 0), Err(Misbehaviour::Strays));
+    let mut patient = Relay::new(ready(), true, Instant::now());
+    for second in 0..2000 {
+        patient.hear_guest(&one_more, now + Duration::from_secs(second), |_, _| 0).unwrap();
+    }
+}
+
+#[test]
+fn turns_are_taken_one_after_the_other() {
+    let mut relay = Relay::new(ready(), false, Instant::now());
+    let slots: Vec<_> = (0..3).map(|_| relay.connect(Instant::now()).unwrap()).collect();
+    for slot in &slots {
+        send(&mut relay, *slot, &frame(ids_of(*slot).unwrap().start(), Flags::NONE, 3 << 20));
+    }
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        let (sent, _) = Frame::split(relay.for_guest()).unwrap().unwrap();
+        order.push(Codec::Current.slot_of(sent.id) as usize);
+        let length = relay.for_guest().len();
+        relay.guest_took(length);
+    }
+    assert_eq!(order, slots);
+}
+
+#[test]
+fn whoever_stops_in_the_middle_of_a_large_frame_holds_up_the_others_for_a_while_only() {
+    let mut relay = Relay::new(ready(), false, Instant::now());
+    let start = Instant::now();
+    let slots: Vec<_> = (0..7).map(|_| relay.connect(start).unwrap()).collect();
+    for slot in &slots {
+        let whole = frame(ids_of(*slot).unwrap().start(), Flags::NONE, 4 << 20 >> 1);
+        relay.inbox(*slot).unwrap().extend_from_slice(&whole[..100]);
+        relay.arrived_from(*slot, 100, start);
+    }
+    // Four have the room; three wait for it.
+    assert_eq!(relay.queue.len(), 3);
+    assert_eq!(relay.tick(start), Some(start + PATIENCE));
+    assert_eq!(relay.take_events(), []);
+    relay.tick(start + PATIENCE);
+    let dropped: Vec<_> = relay.take_events();
+    assert_eq!(dropped, slots[..4].iter().map(|slot| Event::Drop(*slot, Fault::Unfinished)).collect::<Vec<_>>());
+    for slot in &slots[..4] {
+        relay.disconnect(*slot);
+    }
+    assert!(relay.queue.is_empty());
+    assert_eq!(relay.tick(start + PATIENCE), None);
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_itself_alone() {
+    let mut relay = Relay::new(ready(), true, Instant::now());
+    let (deaf, other) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
+    let answer = frame(1, Flags::TERMINAL, 1 << 20);
+    for _ in 0..40 {
+        relay.hear_guest(&answer, Instant::now(), |_, _| 0).unwrap();
+        for event in relay.take_events() {
+            assert_eq!(event, Event::Drop(deaf, Fault::TooSlow));
+            relay.disconnect(deaf);
+        }
+    }
+    assert_eq!(relay.clients(), 1);
+    let theirs = frame(ids_of(other).unwrap().start(), Flags::TERMINAL, 3);
+    let mut got = 0;
+    relay.client_took(other, relay.for_client(other).len());
+    relay
+        .hear_guest(&theirs, Instant::now(), |slot, piece| {
+            assert_eq!(slot, other);
+            got += piece.len();
+            piece.len()
+        })
+        .unwrap();
+    assert_eq!(got, theirs.len());
+}

@@ -1,0 +1,464 @@
+//! The loop: moves bytes between the guest and its clients, listens to the owner, and sees to the end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use carrel_protocol::payload::Shutdown;
+use carrel_protocol::{Envelope, Generation, codec};
+use carrel_shim_client::messages::{
+    Done, EndReason, Ended, Failed, FailureCode, GetStatistics, Pause, Resume, Statistics, Stop,
+};
+use carrel_shim_client::{Message, decode};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+use rustix::process::{Signal, WaitIdStatus};
+
+use crate::owner::{Owner, Said};
+use crate::poll::{Interest, Poller, Readiness, Token};
+use crate::relay::{Event, Misbehaviour, Relay, SLOTS, Slot};
+use crate::start::Running;
+
+/// How much is read at once.
+const READ: usize = 256 * 1024;
+/// How often one descriptor is read before the others have their turn.
+const READS_AT_A_TURN: usize = 4;
+/// How long a sandbox has when a client asks it to shut down.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// How often the host's own disk is looked at, where the sandbox writes to it.
+const DISK: Duration = Duration::from_secs(1);
+/// How long nothing has to happen before memory is given back.
+const REST: Duration = Duration::from_secs(1);
+
+/// The loop and all it holds.
+pub(crate) struct Server {
+    running: Running,
+    owner: Owner,
+    poller: Poller,
+    relay: Relay,
+    clients: Vec<Option<Connection>>,
+    buffer: Vec<u8>,
+    guest: Interest,
+    paused: bool,
+    /// It was paused because the host's own disk is full, and not by its owner.
+    disk_full: bool,
+    /// When to look at that disk again.
+    disk: Option<Instant>,
+    /// Why the sandbox is coming to an end, and when it has to.
+    ending: Option<(EndReason, String, Instant)>,
+    rest: Option<Instant>,
+}
+
+/// A client's socket, and what it is watched for.
+struct Connection {
+    socket: OwnedFd,
+    interest: Interest,
+}
+
+// === impl Server ===
+
+impl Server {
+    pub(crate) fn new(mut running: Running, owner: Owner) -> Result<Self, Errno> {
+        let ready = std::mem::take(&mut running.greeted.ready);
+        let relay = Relay::new(ready, running.greeted.credit, Instant::now());
+        let poller = Poller::new()?;
+        let disk = (running.watermark.free_bytes > 0).then(Instant::now);
+        poller.add(&running.channel, Token::Guest, Interest::READ)?;
+        poller.add(&running.listener, Token::Listener, Interest::READ)?;
+        poller.add(&owner, Token::Owner, Interest::READ)?;
+        poller.add(running.container.process(), Token::Process, Interest::READ)?;
+        Ok(Self {
+            running,
+            owner,
+            poller,
+            relay,
+            clients: (0..SLOTS).map(|_| None).collect(),
+            buffer: Vec::new(),
+            guest: Interest::READ,
+            paused: false,
+            disk_full: false,
+            disk,
+            ending: None,
+            rest: Some(Instant::now() + REST),
+        })
+    }
+
+    /// Serves until the guest has ended, and removes everything of it.
+    pub(crate) fn run(mut self) -> ExitCode {
+        let early = std::mem::take(&mut self.running.greeted.rest);
+        if let Err(misbehaviour) = self.take_from_guest(&early) {
+            self.end(EndReason::Misbehaved, misbehaviour.to_string(), Duration::ZERO);
+        }
+        while !self.turn().unwrap_or_else(|errno| {
+            self.end(EndReason::Unknown, format!("the supervisor cannot go on: {errno}"), Duration::ZERO);
+            true
+        }) {}
+        self.bury()
+    }
+
+    /// Waits once and does what there is to do. Whether the guest has ended.
+    fn turn(&mut self) -> Result<bool, Errno> {
+        self.flush();
+        let now = Instant::now();
+        let ticks = self.relay.tick(now);
+        self.obey();
+        self.watch()?;
+        self.watch_disk(now);
+        let deadlines = [ticks, self.rest, self.disk, self.ending.as_ref().map(|(_, _, due)| *due)];
+        let ready = self.poller.wait(deadlines.into_iter().flatten().min())?;
+        self.note_rest(ready.is_empty());
+        let mut ended = false;
+        for readiness in ready {
+            match readiness.token {
+                Token::Process => ended = true,
+                Token::Guest if readiness.readable || readiness.gone => self.read_guest(),
+                Token::Guest => {}
+                Token::Listener => self.accept(),
+                Token::Owner => self.hear_owner(),
+                Token::Client(slot) => self.serve_client(slot, readiness),
+            }
+        }
+        if ended {
+            // Its last words are still under way.
+            self.read_guest();
+            self.flush();
+        } else if self.ending.as_ref().is_some_and(|(_, _, due)| *due <= Instant::now()) {
+            self.kill();
+        }
+        Ok(ended)
+    }
+
+    fn note_rest(&mut self, nothing: bool) {
+        if !nothing {
+            self.rest = Some(Instant::now() + REST);
+        } else if self.rest.is_some_and(|rest| rest <= Instant::now()) {
+            self.rest = None;
+            self.buffer = Vec::new();
+            self.relay.rest();
+        }
+    }
+
+    // --- bytes
+
+    fn read_guest(&mut self) {
+        for _ in 0..READS_AT_A_TURN {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.clear();
+            buffer.reserve_exact(READ);
+            let outcome = rustix::io::read(&self.running.channel, spare_capacity(&mut buffer));
+            let taken = match outcome {
+                Ok(0) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+                Ok(_) => self.take_from_guest(&buffer),
+                // Its end is told by its process.
+                Err(_) => Ok(()),
+            };
+            let full = buffer.len() == READ;
+            self.buffer = buffer;
+            match (taken, outcome) {
+                (Err(misbehaviour), _) => {
+                    self.end(EndReason::Misbehaved, misbehaviour.to_string(), Duration::ZERO);
+                    return;
+                }
+                (Ok(()), Ok(0)) => return self.guest_hung_up(),
+                (Ok(()), _) if !full => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn take_from_guest(&mut self, bytes: &[u8]) -> Result<(), Misbehaviour> {
+        let clients = &self.clients;
+        self.relay.hear_guest(bytes, Instant::now(), |slot, piece| {
+            let socket = clients.get(slot).and_then(Option::as_ref).map(|client| &client.socket);
+            // Whether it is gone is found out when it is written to again.
+            socket.and_then(|socket| send(socket, piece).ok()).unwrap_or(0)
+        })
+    }
+
+    /// The guest closed its channel: without it nobody can be served.
+    fn guest_hung_up(&mut self) {
+        self.guest = Interest::default();
+        let _watched = self.poller.change(&self.running.channel, Token::Guest, self.guest);
+        self.end(EndReason::GuestExit, "the agent closed its channel".to_owned(), Duration::from_secs(1));
+    }
+
+    /// Sends what waits, as far as there is room.
+    fn flush(&mut self) {
+        for slot in 0..SLOTS {
+            while let Some(client) = self.clients.get(slot).and_then(Option::as_ref) {
+                let bytes = self.relay.for_client(slot);
+                if bytes.is_empty() {
+                    break;
+                }
+                match send(&client.socket, bytes) {
+                    Ok(0) => break,
+                    Ok(sent) => self.relay.client_took(slot, sent),
+                    Err(_) => self.disconnect(slot),
+                }
+            }
+            if self.clients.get(slot).is_some_and(Option::is_some) && self.relay.is_over(slot) {
+                self.disconnect(slot);
+            }
+        }
+        loop {
+            let bytes = self.relay.for_guest();
+            if bytes.is_empty() {
+                break;
+            }
+            match send(&self.running.channel, bytes) {
+                Ok(0) | Err(_) => break,
+                Ok(sent) => self.relay.guest_took(sent),
+            }
+        }
+    }
+
+    /// Watches each descriptor for what it is needed for now.
+    fn watch(&mut self) -> Result<(), Errno> {
+        let guest = Interest { read: self.guest.read, write: self.guest.read && !self.relay.for_guest().is_empty() };
+        if guest != self.guest {
+            self.poller.change(&self.running.channel, Token::Guest, guest)?;
+            self.guest = guest;
+        }
+        for (slot, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
+            let interest =
+                Interest { read: self.relay.wanted_from(slot) > 0, write: !self.relay.for_client(slot).is_empty() };
+            if interest != client.interest {
+                self.poller.change(&client.socket, Token::Client(slot), interest)?;
+                client.interest = interest;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.running.listener, flags) {
+                Ok(socket) => {
+                    // One client too many is closed without a word, as every published relay does.
+                    let Some(slot) = self.relay.connect(Instant::now()) else { continue };
+                    let interest = Interest::READ;
+                    match (self.poller.add(&socket, Token::Client(slot), interest), self.clients.get_mut(slot)) {
+                        (Ok(()), Some(place)) => *place = Some(Connection { socket, interest }),
+                        _ => self.relay.disconnect(slot),
+                    }
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // Without descriptors nobody else comes in until one is free.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn serve_client(&mut self, slot: Slot, readiness: Readiness) {
+        if readiness.readable {
+            for _ in 0..READS_AT_A_TURN {
+                let Some(client) = self.clients.get(slot).and_then(Option::as_ref) else { return };
+                if self.relay.wanted_from(slot) == 0 {
+                    break;
+                }
+                let Some(inbox) = self.relay.inbox(slot) else { return };
+                match rustix::io::read(&client.socket, spare_capacity(inbox)) {
+                    Ok(0) => {
+                        self.relay.ended(slot);
+                        break;
+                    }
+                    Ok(count) => self.relay.arrived_from(slot, count, Instant::now()),
+                    Err(Errno::AGAIN | Errno::INTR) => break,
+                    Err(_) => return self.disconnect(slot),
+                }
+            }
+        } else if readiness.gone {
+            self.disconnect(slot);
+        }
+    }
+
+    fn disconnect(&mut self, slot: Slot) {
+        if let Some(place) = self.clients.get_mut(slot) {
+            *place = None;
+        }
+        self.relay.disconnect(slot);
+    }
+
+    /// Does what the relay says.
+    fn obey(&mut self) {
+        for event in self.relay.take_events() {
+            match event {
+                Event::Drop(slot, _fault) => self.disconnect(slot),
+                Event::Shutdown => self.end(EndReason::Shutdown, "a client asked for it".to_owned(), SHUTDOWN_GRACE),
+            }
+        }
+    }
+
+    // --- the owner
+
+    fn hear_owner(&mut self) {
+        let mut there = self.owner.read().unwrap_or(false);
+        while there {
+            match self.owner.next() {
+                Ok(Some(said)) => self.answer(&said),
+                Ok(None) => return,
+                Err(_) => there = false,
+            }
+        }
+        // A sandbox goes when its owner goes.
+        self.end(EndReason::Stopped, "its owner left".to_owned(), Duration::ZERO);
+        self.kill();
+    }
+
+    fn answer(&mut self, said: &Said) {
+        let outcome = match Envelope::parse(&said.body) {
+            Ok(envelope) if envelope.type_name == Stop::NAME => decode::<Stop>(&envelope)
+                .and_then(Result::ok)
+                .map(|stop| self.stop(Duration::from_millis(stop.grace_ms)))
+                .ok_or_else(|| "how long to wait is not said".to_owned()),
+            Ok(envelope) if envelope.type_name == Pause::NAME => self.pause(),
+            Ok(envelope) if envelope.type_name == Resume::NAME => self.resume(),
+            Ok(envelope) if envelope.type_name == GetStatistics::NAME => match self.statistics() {
+                Ok(statistics) => return self.owner.tell(said.id, &statistics),
+                Err(message) => Err(message),
+            },
+            Ok(_) => Err("the supervisor does not know this request".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        match outcome {
+            Ok(()) => self.owner.tell(said.id, &Done {}),
+            Err(message) => {
+                self.owner.tell(said.id, &Failed { code: FailureCode::WrongState, message, hint: None });
+            }
+        }
+    }
+
+    fn pause(&mut self) -> Result<(), String> {
+        let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup cannot be paused")?;
+        cgroup.freeze().map_err(|error| error.to_string())?;
+        self.paused = true;
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Result<(), String> {
+        let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup is never paused")?;
+        cgroup.thaw().map_err(|error| error.to_string())?;
+        (self.paused, self.disk_full) = (false, false);
+        Ok(())
+    }
+
+    /// Pauses the sandbox before the host's own disk is full, and lets it continue when there is room again.
+    fn watch_disk(&mut self, now: Instant) {
+        if self.disk.is_none_or(|due| now < due) || self.ending.is_some() {
+            return;
+        }
+        self.disk = Some(now + DISK);
+        let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
+        let full = free.is_some_and(|free| self.running.watermark.is_reached(free));
+        if full && !self.paused {
+            self.disk_full = self.pause().is_ok();
+        } else if !full && std::mem::take(&mut self.disk_full) {
+            let _continued = self.resume();
+        }
+    }
+
+    fn statistics(&self) -> Result<Statistics, String> {
+        let used = match &self.running.cgroup {
+            Some(cgroup) => cgroup.statistics().map_err(|error| error.to_string())?,
+            None => carrel_sandbox::cgroup::Statistics::default(),
+        };
+        let totals = self.relay.totals();
+        Ok(Statistics {
+            memory_bytes: used.memory_bytes,
+            memory_peak: used.memory_peak,
+            out_of_memory_kills: used.out_of_memory_kills,
+            pids: used.pids,
+            cpu_nanos: used.cpu_nanos,
+            clients: self.relay.clients() as u64,
+            bytes_out: totals.to_clients,
+            bytes_in: totals.from_clients,
+            stray_frames: totals.stray_frames,
+            paused: self.paused,
+        })
+    }
+
+    // --- the end
+
+    fn stop(&mut self, grace: Duration) {
+        self.end(EndReason::Stopped, "its owner stopped it".to_owned(), grace);
+    }
+
+    /// Begins the end: asks, and remembers when to insist. The first reason counts, the earliest end too.
+    fn end(&mut self, reason: EndReason, message: String, grace: Duration) {
+        let due = Instant::now() + grace;
+        match &mut self.ending {
+            Some((_, _, earlier)) => *earlier = due.min(*earlier),
+            None => {
+                self.ending = Some((reason, message, due));
+                self.ask_to_end();
+            }
+        }
+    }
+
+    fn ask_to_end(&mut self) {
+        if self.paused {
+            // Whoever is frozen cannot end. Killed it will be, if this fails.
+            let _thawed = self.resume();
+        }
+        let mut frame = Vec::new();
+        // It is small and always fits.
+        let _fits = codec::encode(&mut frame, Generation::PUBLISHED, 0, &Shutdown);
+        self.relay.say(&frame);
+        let _asked = self.running.container.signal(Signal::TERM);
+    }
+
+    fn kill(&mut self) {
+        if self.paused {
+            let _thawed = self.resume();
+        }
+        let _killed = self.running.container.signal(Signal::KILL);
+    }
+
+    /// Removes everything of the sandbox, and tells the owner how it ended.
+    fn bury(self) -> ExitCode {
+        let Self { running, owner, relay, clients, ending, .. } = self;
+        // Its first process may have gone on after all: it does not outlive its supervision.
+        let _killed = running.container.signal(Signal::KILL);
+        let status = running.container.wait();
+        drop(clients);
+        let kills = running.cgroup.as_ref().and_then(|cgroup| cgroup.out_of_memory_kills().ok()).unwrap_or(0);
+        let removed = running.cgroup.map_or(Ok(()), carrel_sandbox::cgroup::Cgroup::remove);
+        drop(running.container);
+        let swept = running.directory.remove();
+        let mut ended = epitaph(status.ok(), kills, ending);
+        ended.stray_frames = relay.totals().stray_frames;
+        let problems = [removed.err().map(|error| error.to_string()), swept.err().map(|errno| errno.to_string())];
+        let mut left = problems.into_iter().flatten().peekable();
+        let outcome = if left.peek().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        for problem in left {
+            ended.message = format!("{}; something of it is left: {problem}", ended.message);
+        }
+        owner.tell(0, &ended);
+        outcome
+    }
+}
+
+/// How a sandbox ended, and why.
+fn epitaph(status: Option<WaitIdStatus>, kills: u64, ending: Option<(EndReason, String, Instant)>) -> Ended {
+    let code = status.as_ref().and_then(WaitIdStatus::exit_status);
+    let signal = status.as_ref().and_then(WaitIdStatus::terminating_signal);
+    let by_kernel = signal == Some(Signal::KILL.as_raw()) && kills > 0;
+    let (reason, message) = match ending {
+        Some((reason, message, _)) => (reason, message),
+        None if by_kernel => (EndReason::OutOfMemory, "the sandbox ran out of memory".to_owned()),
+        None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),
+    };
+    Ended { reason, message, code, signal, out_of_memory_kills: kills, stray_frames: 0 }
+}
+
+/// Sends as much as there is room for; nothing if there is none.
+fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(sent) => Ok(sent),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(0),
+        Err(errno) => Err(errno),
+    }
+}

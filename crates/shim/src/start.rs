@@ -1,0 +1,268 @@
+//! From what the owner wants to a sandbox that is ready, and a supervisor that has given up the rest of its rights.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use carrel_image::{BadGuestPath, GuestPath, RootFs};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, LimitError, Limits, Policy};
+use carrel_sandbox::{
+    Access, Container, Disk, DiskError, IdRange, IdsError, KeptDisk, LaunchError, Mount, Project, Shed, ShedError,
+    Spec, Watermark, launch, leave_host_mounts, shed,
+};
+use carrel_shim_client::BadRoot;
+use carrel_shim_client::messages::{self, Create, Failed, FailureCode, Ready};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::directory::{DirectoryError, RunDirectory};
+use crate::greeting::{BadGreeting, Greeted, Greeting, hello};
+use crate::owner::Owner;
+use crate::program;
+
+/// How long a guest may take until it is ready.
+const READY: Duration = Duration::from_secs(30);
+/// What the first program sees of an environment.
+const ENVIRONMENT: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How much may wait in the kernel on its way to the guest: enough that neither side waits for the other.
+const SEND_BUFFER: usize = 1024 * 1024;
+
+/// A sandbox that runs, with what its supervisor needs of it.
+pub(crate) struct Running {
+    pub(crate) container: Container,
+    pub(crate) cgroup: Option<Cgroup>,
+    pub(crate) directory: RunDirectory,
+    pub(crate) channel: OwnedFd,
+    pub(crate) listener: UnixListener,
+    pub(crate) greeted: Greeted,
+    /// How much of the host's own disk has to stay free.
+    pub(crate) watermark: Watermark,
+}
+
+/// Why there is no sandbox; nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Path(#[from] BadGuestPath),
+    #[error(transparent)]
+    Root(#[from] BadRoot),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Ids(#[from] IdsError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("{0}: {1}")]
+    Program(String, std::io::Error),
+    #[error("{0}: {1}")]
+    System(&'static str, std::io::Error),
+    #[error("the agent in the sandbox did not begin as it should: {0}")]
+    Greeting(#[from] BadGreeting),
+    #[error("the agent in the sandbox ended before it was ready")]
+    Ended,
+    #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
+    Late,
+    #[error("give up rights: {0}")]
+    Shed(#[from] ShedError),
+}
+
+/// Makes the sandbox.
+pub(crate) fn start(create: &Create, owner: &Owner) -> Result<Running, StartError> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    // What cannot be is refused before anything is made.
+    let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
+    let limits = limits(&create.limits)?;
+    leave_host_mounts()?;
+    let program = program::open(&create.agentd.0, &create.programs.0)
+        .map_err(|error| StartError::Program(create.agentd.0.display().to_string(), error))?;
+    let directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
+    let made = Made { create, root, mounts, project, program };
+    match make(made, &limits, owner, &directory) {
+        Ok((container, cgroup, channel, listener, greeted)) => {
+            let watermark = Watermark { free_bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free) };
+            Ok(Running { container, cgroup, directory, channel, listener, greeted, watermark })
+        }
+        Err(error) => {
+            // The container and its group are gone with what held them.
+            let _removed = directory.remove();
+            Err(error)
+        }
+    }
+}
+
+/// What was checked.
+struct Made<'a> {
+    create: &'a Create,
+    root: RootFs,
+    mounts: Vec<Mount>,
+    project: Option<Project>,
+    program: OwnedFd,
+}
+
+type Parts = (Container, Option<Cgroup>, OwnedFd, UnixListener, Greeted);
+
+fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &RunDirectory) -> Result<Parts, StartError> {
+    let system = |what| move |errno: Errno| StartError::System(what, errno.into());
+    let create = made.create;
+    let ids = IdRange::allocate(&create.ids.0)?;
+    let id_base = ids.base();
+    let cgroup = group(create, limits)?;
+    let (ours, theirs) = channel().map_err(system("socketpair"))?;
+    // There before the guest begins, so that it costs no round trip.
+    rustix::io::write(&ours, &hello()).map_err(system("write"))?;
+    let container = launch(
+        Spec {
+            root: made.root,
+            mounts: made.mounts,
+            project: made.project,
+            disk: disk(create)?,
+            hostname: create.hostname.clone(),
+            ids,
+            program: made.program,
+            args: vec![CString::from(c"carrel-agentd")],
+            env: vec![CString::new(ENVIRONMENT).unwrap_or_default()],
+            channel: theirs,
+            oom_score: true,
+        },
+        cgroup.as_ref(),
+    )?;
+    let listener = directory.listen()?;
+    let greeted = greet(&ours, &container)?;
+    rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(system("fcntl"))?;
+    let changes = container.changes().map(AsFd::as_fd);
+    let ready = Ready {
+        agent_socket: directory.socket().into(),
+        pid: container.pid().as_raw_nonzero().get().unsigned_abs(),
+        id_base,
+        changes: changes.is_some(),
+    };
+    shed(Shed { kill: true })?;
+    owner.tell_with(0, &ready, changes);
+    Ok((container, cgroup, ours, listener, greeted))
+}
+
+/// The group of the sandbox. It has one even without limits: that is how it is paused and counted.
+fn group(create: &Create, limits: &Limits) -> Result<Option<Cgroup>, StartError> {
+    let policy = if create.allow_unenforced { Policy::AllowUnenforced } else { Policy::Refuse };
+    match Host::detect().and_then(|host| Cgroup::create(&host, &create.incarnation, limits, policy)) {
+        Ok(group) => Ok(Some(group)),
+        Err(_) if create.allow_unenforced => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn disk(create: &Create) -> Result<Disk, StartError> {
+    let Some(kept) = &create.kept_disk else { return Ok(Disk::Memory { bytes: create.disk }) };
+    Ok(Disk::Kept(match KeptDisk::open(&kept.directory.0) {
+        Err(DiskError::Absent(_)) => KeptDisk::create(&kept.directory.0, create.disk)?,
+        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            KeptDisk::create(&kept.directory.0, create.disk)?
+        }
+        opened => opened?,
+    }))
+}
+
+fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, SEND_BUFFER).is_err() {
+        // Without the privilege it is what the system allows everyone.
+        let _most = rustix::net::sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER);
+    }
+    Ok((ours, theirs))
+}
+
+/// Waits until the guest is ready.
+fn greet(channel: &OwnedFd, container: &Container) -> Result<Greeted, StartError> {
+    let system = |what| move |errno: Errno| StartError::System(what, errno.into());
+    let (deadline, mut greeting) = (Instant::now() + READY, Greeting::default());
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(0), tv_nsec: left.subsec_nanos().into() };
+        let process = container.process();
+        let mut watched = [PollFd::new(channel, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
+        match rustix::event::poll(&mut watched, Some(&timeout)) {
+            Ok(0) => return Err(StartError::Late),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(system("poll")(errno)),
+        }
+        let mut bytes = [0; 4096];
+        match rustix::net::recv(channel, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(StartError::Ended),
+            Ok((count, _)) => {
+                if let Some(greeted) = greeting.hear(bytes.get(..count).unwrap_or_default())? {
+                    return Ok(greeted);
+                }
+            }
+            Err(Errno::AGAIN) if watched.get(1).is_some_and(|process| !process.revents().is_empty()) => {
+                return Err(StartError::Ended);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Err(StartError::Ended),
+            Err(errno) => return Err(system("recv")(errno)),
+        }
+    }
+}
+
+fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
+    let mount = |mount: &messages::Mount| {
+        let user = mount.user;
+        let access = if mount.writable { Access::Writable { user } } else { Access::ReadOnly { user } };
+        Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access })
+    };
+    create.mounts.iter().map(mount).collect()
+}
+
+fn project(create: &Create) -> Result<Option<Project>, StartError> {
+    let Some(project) = &create.project else { return Ok(None) };
+    let target = GuestPath::new(&project.target.0)?;
+    Ok(Some(Project { source: project.source.0.clone(), target, user: project.user }))
+}
+
+fn limits(limits: &messages::Limits) -> Result<Limits, StartError> {
+    let cpus = limits.cpu_millis.map(CpuShare::from_thousandths).transpose()?;
+    Ok(Limits::new(limits.memory, limits.pids, cpus)?)
+}
+
+// === impl StartError ===
+
+impl StartError {
+    pub(crate) fn to_message(&self) -> Failed {
+        Failed { code: self.code(), message: self.to_string(), hint: self.hint().map(str::to_owned) }
+    }
+
+    fn code(&self) -> FailureCode {
+        match self {
+            Self::Path(_) | Self::Root(_) | Self::Limit(_) | Self::Program(..) => FailureCode::InvalidRequest,
+            Self::Directory(DirectoryError::Taken) => FailureCode::NameTaken,
+            Self::Cgroup(CgroupError::Unenforceable(_)) => FailureCode::LimitUnenforceable,
+            Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
+                FailureCode::HostUnfit
+            }
+            Self::Launch(_) => FailureCode::LaunchFailed,
+            Self::Greeting(_) | Self::Ended | Self::Late => FailureCode::AgentFailed,
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
+            // A tree that cannot be shown is the caller's to change, not the host's.
+            Self::Launch(LaunchError::Tree { .. }) => None,
+            Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
+                Some("`carrel doctor` says what this host lacks")
+            }
+            _ => None,
+        }
+    }
+}

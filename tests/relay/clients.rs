@@ -1,0 +1,163 @@
+//! Clients beside each other.
+
+use carrel_agent_client::{AgentClient, ExecEvent, Generation};
+use carrel_protocol::payload::{CoreError, CoreErrorKind, Ping, Shutdown};
+use carrel_protocol::{Codec, Flags, MessageType};
+use carrel_shim_client::messages::EndReason;
+use carrel_tests::{Peer, Sandbox, command, run, shell};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+
+#[test]
+fn a_sandbox_is_found_by_its_name_and_runs_commands() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let client = AgentClient::connect_sandbox(sandbox.home.path(), "test", Default::default()).await.unwrap();
+        assert_eq!(client.generation(), Generation::PUBLISHED, "what is only ours is not announced");
+        let output = client.run(shell("cat; echo problem >&2; exit 42"), "from the host").await.unwrap();
+        assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"from the host"[..], &b"problem\n"[..]));
+        assert_eq!(output.code, 42);
+        assert_eq!(sandbox.shell("cat /proc/1/comm").await, "carrel-agentd\n");
+    });
+}
+
+#[test]
+fn clients_of_every_generation_work_beside_each_other() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let mut running = Vec::new();
+        for generation in 1..=10 {
+            let client = sandbox.client_of(Generation::new(generation)).await;
+            running.push(tokio::spawn(async move {
+                let input = vec![generation; 300_000];
+                let output = client.run(command("cat", &[]), input.clone()).await.unwrap();
+                assert!(output.stdout == input, "generation {generation}");
+                output.code
+            }));
+        }
+        for one in running {
+            assert_eq!(one.await.unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn every_slot_has_ids_of_its_own_and_the_last_only_the_lower_half() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let mut peers = Vec::new();
+        for slot in 0..128 {
+            let mut stream = UnixStream::connect(sandbox.socket()).await.unwrap();
+            let mut prologue = [0; 8];
+            stream.read_exact(&mut prologue).await.unwrap();
+            let ids = Codec::Current.range(slot).unwrap();
+            let end = if slot < 127 { ids.end() } else { ids.start() + Codec::Current.step() / 2 };
+            assert_eq!(prologue[..4], ids.start().to_be_bytes());
+            assert_eq!(prologue[4..], end.to_be_bytes());
+            peers.push(stream);
+        }
+        let mut late = UnixStream::connect(sandbox.socket()).await.unwrap();
+        assert_eq!(late.read(&mut [0; 1]).await.unwrap(), 0, "one too many is closed without a word");
+        // A place that is given up is free again, once the guest knows.
+        drop(peers.swap_remove(5));
+        let next = loop {
+            let mut next = UnixStream::connect(sandbox.socket()).await.unwrap();
+            let mut prologue = [0; 8];
+            if next.read_exact(&mut prologue).await.is_ok() {
+                break prologue;
+            }
+        };
+        assert_eq!(next[..4], Codec::Current.range(5).unwrap().start().to_be_bytes());
+    });
+}
+
+#[test]
+fn whoever_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let victim = sandbox.client().await;
+        let mut exec = victim.exec(shell("echo there; exec sleep 1000")).await.unwrap();
+        assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Stdout(data)) if &data[..] == b"there\n"));
+        for (flags, id) in [(Flags::NONE, 1), (Flags::NONE, 0), (Flags::from_bits(3), u32::MAX), (Flags::SHUTDOWN, 1)] {
+            let mut attacker = Peer::connect(&sandbox.socket()).await;
+            let id = if id == u32::MAX { attacker.first_id } else { id };
+            let signal = carrel_tests::body(10, &carrel_protocol::payload::ExecSignal { signal: 9 });
+            attacker.send_body(id, flags, &signal).await;
+            assert!(attacker.next().await.is_none(), "flags {flags:?}, id {id}");
+        }
+        exec.signal(libc::SIGTERM).unwrap();
+        assert_eq!(exec.collect().await.unwrap().signal, Some(libc::SIGTERM));
+    });
+}
+
+#[test]
+fn a_client_that_leaves_has_its_commands_ended_and_nobody_elses() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let (leaves, stays) = (sandbox.client().await, sandbox.client().await);
+        let start = |client: AgentClient| async move {
+            let mut exec = client.exec(shell("echo $$; exec sleep 1000")).await.unwrap();
+            let Some(ExecEvent::Stdout(pid)) = exec.next().await.unwrap() else { panic!("no pid") };
+            (client, exec, String::from_utf8(pid.to_vec()).unwrap().trim().to_owned())
+        };
+        let (leaves, gone, first) = start(leaves).await;
+        let (stays, mut exec, second) = start(stays).await;
+        drop((gone, leaves));
+        // The guest answers this behind the news that the other left.
+        let alive = |pid: &str| shell(&format!("test -e /proc/{pid}"));
+        while stays.run(alive(&first), "").await.unwrap().code == 0 {}
+        assert_eq!(stays.run(alive(&second), "").await.unwrap().code, 0);
+        exec.signal(libc::SIGTERM).unwrap();
+        assert_eq!(exec.collect().await.unwrap().signal, Some(libc::SIGTERM));
+    });
+}
+
+#[test]
+fn bodies_that_nobody_can_read_are_routed_and_answered() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let (mut noisy, quiet) = (Peer::connect(&sandbox.socket()).await, sandbox.client().await);
+        let first = noisy.first_id;
+        noisy.send(10, first, &Ping {}).await;
+        assert_eq!(noisy.next_of(first).await.message_type(), MessageType::Pong);
+        for number in 1..500 {
+            noisy.send_body(first + number, Flags::NONE, &[0xff; 100]).await;
+            let answer = noisy.next_of(first + number).await;
+            let error: CoreError = answer.payload(|envelope| envelope.payload().unwrap());
+            assert_eq!(error.kind, CoreErrorKind::MalformedMessage);
+            if number % 100 == 0 {
+                quiet.ping().await.unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_only_between_our_own_programs_is_not_for_clients() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let mut peer = Peer::connect(&sandbox.socket()).await;
+        let id = peer.first_id;
+        let hello = carrel_protocol::payload::CarrelHello { generation: 11, relay: true };
+        peer.send(11, id, &hello).await;
+        let error: CoreError = peer.next_of(id).await.payload(|envelope| envelope.payload().unwrap());
+        assert_eq!(error.kind, CoreErrorKind::UnsupportedMessageType);
+        let credit = carrel_protocol::payload::CarrelCredit { id_start: 1, limit: u64::MAX };
+        peer.send(11, id + 1, &credit).await;
+        let error: CoreError = peer.next_of(id + 1).await.payload(|envelope| envelope.payload().unwrap());
+        assert_eq!(error.kind, CoreErrorKind::UnsupportedMessageType);
+    });
+}
+
+#[test]
+fn a_client_may_shut_the_sandbox_down() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        let mut peer = Peer::connect(&sandbox.socket()).await;
+        peer.send(10, 0, &Shutdown).await;
+        drop(peer);
+        let ended = sandbox.owned.ended().await.unwrap();
+        assert_eq!((ended.reason, ended.code), (EndReason::Shutdown, Some(0)), "{ended:?}");
+        assert_eq!(sandbox.traces(), Vec::<String>::new());
+    });
+}

@@ -1,0 +1,119 @@
+//! A guest whose agent was replaced by a liar: the host is unharmed, and other sandboxes answer.
+
+use carrel_shim_client::OwnerError;
+use carrel_shim_client::messages::{EndReason, FailureCode};
+use carrel_tests::{Peer, Sandbox, agentd_path, run};
+
+/// A sandbox whose first program is a liar with the given part.
+async fn liar(part: &str) -> Result<Sandbox, OwnerError> {
+    let program = agentd_path().parent().unwrap().join("carrel-liar");
+    Sandbox::try_with(|create| {
+        create.agentd = program.into();
+        create.hostname = part.to_owned();
+    })
+    .await
+}
+
+#[test]
+fn a_guest_that_does_not_begin_as_it_should_is_no_sandbox_and_leaves_nothing() {
+    run(async {
+        for part in ["dies", "noise", "chatter", "closes"] {
+            let error = liar(part).await.err().expect("a liar was believed");
+            let OwnerError::Failed(failed) = error else { panic!("{part}: {error}") };
+            assert_eq!(failed.code, FailureCode::AgentFailed, "{part}: {failed:?}");
+        }
+        // The same, honest.
+        let mut honest = liar("honest").await.unwrap();
+        let ended = honest.owned.stop(std::time::Duration::ZERO).await.unwrap();
+        assert_eq!(ended.reason, EndReason::Stopped);
+        assert_eq!(honest.traces(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_guest_that_speaks_for_nobody_without_end_or_breaks_the_stream_is_ended_with_a_reason() {
+    run(async {
+        let bystander = Sandbox::start().await;
+        for part in ["strays", "broken"] {
+            let mut sandbox = liar(part).await.unwrap();
+            let ended = sandbox.owned.ended().await.unwrap();
+            assert_eq!(ended.reason, EndReason::Misbehaved, "{part}: {ended:?}");
+            assert_eq!(sandbox.traces(), Vec::<String>::new());
+            assert_eq!(bystander.shell("echo well").await, "well\n");
+        }
+    });
+}
+
+#[test]
+fn a_few_frames_for_nobody_are_dropped_and_counted() {
+    run(async {
+        let mut sandbox = liar("few-strays").await.unwrap();
+        let mut peer = Peer::connect(&sandbox.socket()).await;
+        let id = peer.first_id;
+        peer.send(10, id, &carrel_protocol::payload::Ping {}).await;
+        let pong = peer.next().await.unwrap();
+        assert_eq!(pong.id, id, "nothing of it reached the client");
+        assert_eq!(sandbox.owned.statistics().await.unwrap().stray_frames, 20);
+    });
+}
+
+#[test]
+fn a_guest_that_floods_one_client_costs_that_client_alone() {
+    run(async {
+        let mut sandbox = liar("floods").await.unwrap();
+        let mut flooded = Peer::connect(&sandbox.socket()).await;
+        let other = Peer::connect(&sandbox.socket()).await;
+        let id = flooded.first_id;
+        flooded.send(10, id, &carrel_protocol::payload::Ping {}).await;
+        // It does not read; the relay lets go of it instead of holding everything.
+        let mut statistics = sandbox.owned.statistics().await.unwrap();
+        while statistics.clients == 2 {
+            statistics = sandbox.owned.statistics().await.unwrap();
+        }
+        assert_eq!(statistics.clients, 1);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.owned.shim_pid())).unwrap();
+        let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap().to_owned();
+        let peak: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(peak < 64 * 1024, "{peak} KiB");
+        drop(other);
+    });
+}
+
+#[test]
+fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
+    run(async {
+        let mut sandbox = liar("deaf").await.unwrap();
+        let mut peer = Peer::connect(&sandbox.socket()).await;
+        let (id, body) = (peer.first_id, vec![0xff; 1 << 20]);
+        let sending = async {
+            loop {
+                peer.send_body(id, carrel_protocol::Flags::NONE, &body).await;
+            }
+        };
+        let asking = async {
+            for _ in 0..1000 {
+                sandbox.owned.statistics().await.unwrap();
+            }
+        };
+        tokio::select! { () = sending => {}, () = asking => {} }
+        let ended = sandbox.owned.stop(std::time::Duration::from_millis(50)).await.unwrap();
+        assert_eq!(ended.signal, Some(libc::SIGKILL));
+        assert_eq!(sandbox.traces(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_guest_that_grants_without_measure_gains_nothing() {
+    run(async {
+        let sandbox = liar("credit").await.unwrap();
+        let mut peer = Peer::connect(&sandbox.socket()).await;
+        let id = peer.first_id;
+        // The answer of an honest agent would come now; this one grants instead.
+        peer.send(10, id, &carrel_protocol::payload::Ping {}).await;
+        for number in 0..100 {
+            peer.send_body(id, carrel_protocol::Flags::NONE, &vec![0; 1 << 20]).await;
+            peer.send(10, id + 1 + number, &carrel_protocol::payload::Ping {}).await;
+            peer.next_of(id + 1 + number).await;
+        }
+    });
+}

@@ -1,0 +1,221 @@
+//! The life of a sandbox: stopped, paused, counted, killed; and nothing left of it.
+
+use std::time::Duration;
+
+use carrel_agent_client::ExecEvent;
+use carrel_shim_client::messages::{EndReason, FailureCode, KeptDisk};
+use carrel_shim_client::{OwnedSandbox, OwnerError};
+use carrel_tests::{Sandbox, create, full, home, programs, run, run_within, shell, traces};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+const NOTHING: Vec<String> = Vec::new();
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// Waits until a process that is not ours has ended.
+async fn gone(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
+    tokio::task::spawn_blocking(move || {
+        let mut watched = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut watched, None).unwrap();
+    })
+    .await
+    .unwrap();
+}
+
+#[test]
+fn a_stop_asks_waits_and_insists() {
+    run(async {
+        let mut polite = Sandbox::start().await;
+        let client = polite.client().await;
+        let mut exec =
+            client.exec(shell("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done")).await.unwrap();
+        assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Stdout(_))));
+        let ended = polite.owned.stop(Duration::from_secs(30)).await.unwrap();
+        assert_eq!((ended.reason, ended.code, ended.signal), (EndReason::Stopped, Some(0), None));
+        let output = exec.collect().await.unwrap();
+        assert_eq!((output.code, output.stdout.as_slice()), (7, &b"bye\n"[..]), "its last words arrive");
+        assert_eq!(polite.traces(), NOTHING);
+
+        let mut stubborn = Sandbox::start().await;
+        let client = stubborn.client().await;
+        let mut exec = client.exec(shell("trap '' TERM; echo up; while :; do sleep 0.01; done")).await.unwrap();
+        assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Stdout(_))));
+        let ended = stubborn.owned.stop(Duration::from_millis(100)).await.unwrap();
+        assert_eq!((ended.reason, ended.signal), (EndReason::Stopped, Some(libc::SIGKILL)));
+        assert_eq!(stubborn.traces(), NOTHING);
+    });
+}
+
+#[test]
+fn a_paused_sandbox_stands_still_goes_on_and_can_be_stopped() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        sandbox.shell("(while :; do echo x >>/tmp/ticks; sleep 0.005; done) >/dev/null 2>&1 &").await;
+        sandbox.owned.pause().await.unwrap();
+        assert!(sandbox.owned.statistics().await.unwrap().paused);
+        let client = sandbox.client().await;
+        let answer = client.ping();
+        tokio::pin!(answer);
+        assert!(futures_now(answer.as_mut()).await.is_none(), "nobody in there answers");
+        sandbox.owned.resume().await.unwrap();
+        answer.await.unwrap();
+        sandbox.owned.pause().await.unwrap();
+        let ended = sandbox.owned.stop(Duration::from_secs(20)).await.unwrap();
+        assert_eq!(ended.reason, EndReason::Stopped);
+        assert_eq!(sandbox.traces(), NOTHING);
+    });
+}
+
+/// The outcome of a future, if a round trip to somebody else is enough for it.
+async fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(Duration::from_millis(200), future).await.ok()
+}
+
+#[test]
+fn what_it_uses_is_counted() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        let client = sandbox.client().await;
+        client
+            .run(shell("head -c 1000000 /dev/zero; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"), "")
+            .await
+            .unwrap();
+        let statistics = sandbox.owned.statistics().await.unwrap();
+        assert_eq!((statistics.clients, statistics.paused, statistics.stray_frames), (1, false, 0));
+        assert!(statistics.bytes_out > 1_000_000 && statistics.bytes_in > 0, "{statistics:?}");
+        assert!(statistics.memory_bytes > Some(0) && statistics.pids >= Some(1) && statistics.cpu_nanos > Some(0));
+        assert_eq!(statistics.out_of_memory_kills, Some(0));
+    });
+}
+
+#[test]
+fn want_of_memory_is_told_from_an_exit() {
+    run(async {
+        let mut sandbox = Sandbox::with(|create| create.limits.memory = Some(64 << 20)).await;
+        let client = sandbox.client().await;
+        let output = client.run(shell("head -c 500m /dev/zero | tail -c 400m | wc -c; exit 3"), "").await.unwrap();
+        assert!(output.code != 0 || output.stdout != b"419430400\n", "the limit holds");
+        assert!(sandbox.owned.statistics().await.unwrap().out_of_memory_kills > Some(0));
+        assert_eq!(
+            client.run(shell("echo alive"), "").await.unwrap().stdout,
+            b"alive\n",
+            "the agent is the last to go"
+        );
+        // Its first process ends without having been asked: no want of memory is told of.
+        let mut other = Sandbox::start().await;
+        kill(other.owned.pid());
+        let ended = other.owned.ended().await.unwrap();
+        assert_eq!((ended.reason, ended.signal), (EndReason::GuestExit, Some(libc::SIGKILL)));
+        assert_eq!(other.traces(), NOTHING);
+    });
+}
+
+#[test]
+fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() {
+    run(async {
+        let disks = home();
+        let kept = |host_free| Some(KeptDisk { directory: disks.path().join("one").into(), host_free });
+        let first = Sandbox::with(|create| create.kept_disk = kept(1)).await;
+        first.shell("echo kept >/root/note; sync").await;
+        drop(first);
+        let second = Sandbox::with(|create| create.kept_disk = kept(1)).await;
+        assert_eq!(second.shell("cat /root/note").await, "kept\n");
+        drop(second);
+        // No host has that much room.
+        let mut starved = Sandbox::with(|create| create.kept_disk = kept(u64::MAX)).await;
+        while !starved.owned.statistics().await.unwrap().paused {}
+        let ended = starved.owned.stop(Duration::from_secs(10)).await.unwrap();
+        assert_eq!(ended.reason, EndReason::Stopped);
+        assert_eq!(starved.traces(), NOTHING);
+    });
+}
+
+#[test]
+fn a_name_is_taken_once_and_free_again_afterwards() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let again = create(sandbox.home.path(), "test");
+        let refused = OwnedSandbox::start(&programs(), &again).await.err().unwrap();
+        assert!(matches!(refused, OwnerError::Failed(failed) if failed.code == FailureCode::NameTaken));
+        let other = OwnedSandbox::start(&programs(), &create(sandbox.home.path(), "other")).await.unwrap();
+        let Sandbox { owned, home, .. } = sandbox;
+        drop(owned);
+        let next = OwnedSandbox::start(&programs(), &again).await.unwrap();
+        drop((next, other, home));
+    });
+}
+
+#[test]
+fn a_sandbox_goes_with_its_owner() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let (guest, create) = (sandbox.owned.pid(), sandbox.create.clone());
+        // Returns when the supervisor has ended.
+        drop(sandbox.owned);
+        assert_eq!(traces(&create), NOTHING);
+        gone(guest).await;
+    });
+}
+
+#[test]
+fn a_supervisor_that_is_killed_takes_the_guest_along_and_the_rest_is_swept() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        let guest = sandbox.owned.pid();
+        kill(sandbox.owned.shim_pid());
+        gone(guest).await;
+        assert!(matches!(sandbox.owned.ended().await, Err(OwnerError::Gone(_))));
+        assert_ne!(sandbox.traces(), NOTHING, "nobody was there to remove anything");
+        let swept = carrel_shim::sweep(&sandbox.home.path().join("run/sandboxes")).unwrap();
+        assert_eq!((swept, sandbox.traces()), (1, NOTHING));
+    });
+}
+
+#[test]
+fn what_a_dead_supervisor_left_does_not_keep_the_name() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        kill(sandbox.owned.shim_pid());
+        assert!(sandbox.owned.ended().await.is_err());
+        let again = create(sandbox.home.path(), "test");
+        let mut next = OwnedSandbox::start(&programs(), &again).await.unwrap();
+        next.stop(Duration::ZERO).await.unwrap();
+        assert_eq!((sandbox.traces(), traces(&again)), (NOTHING, NOTHING));
+    });
+}
+
+#[test]
+fn nothing_is_left_after_many_cycles_some_of_them_cut_short() {
+    let cycles = if full() { 500 } else { 50 };
+    run_within(Duration::from_secs(600), async move {
+        let home = home();
+        let ids_before = std::fs::read_dir("/run/carrel/ids").map(Iterator::count).unwrap_or(0);
+        for number in 0..cycles {
+            let create = create(home.path(), &format!("cycle-{}", number % 3));
+            let mut owned = OwnedSandbox::start(&programs(), &create).await.unwrap();
+            match number % 5 {
+                0 => kill(owned.shim_pid()),
+                1 => drop(owned.stop(Duration::ZERO).await.unwrap()),
+                2 => kill(owned.pid()),
+                3 => {
+                    let client = carrel_agent_client::AgentClient::connect(owned.agent_socket()).await.unwrap();
+                    assert_eq!(client.run(shell("exit 5"), "").await.unwrap().code, 5);
+                }
+                _ => {}
+            }
+            drop(owned);
+            carrel_shim::sweep(&home.path().join("run/sandboxes")).unwrap();
+            assert_eq!(traces(&create), NOTHING, "cycle {number}");
+        }
+        let left: Vec<_> = std::fs::read_dir(home.path().join("run/sandboxes")).unwrap().collect();
+        assert!(left.is_empty());
+        // A range is a lock: every one can be had again. Files of ranges are kept, no more than were ever in use at once.
+        let ids_after = std::fs::read_dir("/run/carrel/ids").map(Iterator::count).unwrap_or(0);
+        assert!(ids_after <= ids_before + 16, "{ids_before} to {ids_after}");
+    });
+}
