@@ -32,9 +32,16 @@ for name in http_proxy https_proxy no_proxy; do
   [[ -z "${!name:-}" ]] || proxies+=("$name=${!name}")
 done
 say "running in it: $*"
+# Its root becomes the root of the mount namespace: in a mere `chroot` the kernel lets nobody make a user namespace.
 unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
   bare="$1"; shift
+  mount --bind "$bare" "$bare"
   mount -t proc proc "$bare/proc"
   mount --rbind /dev "$bare/dev"
-  exec chroot "$bare" env --chdir=/carrel "$@"
+  mount --rbind /sys "$bare/sys"
+  mkdir -p "$bare/mnt/old"
+  cd "$bare"
+  pivot_root . mnt/old
+  # What is bare has nothing to unmount the old root with; nothing in it is on any search path.
+  exec chroot . env --chdir=/carrel "$@"
 ' fresh "$bare" -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "${proxies[@]}" "$@" </dev/null

@@ -135,9 +135,10 @@ def documentation_tests(ledger: Ledger, watchdog: Watchdog, root: Path, limit: f
     print(f"  {len(suite.outcomes):5} tests  {done.seconds:7.1f} s  documentation", flush=True)
 
 
-def test_environment(agentd: Path, guest: Path, full: bool) -> None:
-    """Exports what every test may rely on."""
+def test_environment(agentd: Path, guest: Path, carrel: Path, full: bool) -> None:
+    """Exports what every test may rely on. The supervisor and the examples lie beside the agent."""
     os.environ["CARREL_AGENTD"] = str(agentd)
+    os.environ["CARREL_BIN"] = str(carrel)
     os.environ["CARREL_AGENTD_GUEST"] = str(guest)
     os.environ["INSTA_UPDATE"] = "no"
     if full:

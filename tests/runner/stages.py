@@ -88,11 +88,12 @@ class Run:
         self.built = self._build("build::workspace", ["--workspace", "--lib", "--bins", "--tests", "--examples"])
         # The agent once more, as it is shipped: its size and what it costs when idle are promises too.
         guest = self._build("build::guest", ["--profile", "guest", "-p", "carrel-agentd"])
-        agents = [[made.executable for made in build if self._is_agentd(made)] for build in (self.built, guest)]
-        if not all(agents):
-            self.ledger.add(Outcome("build::agentd", Status.FAILED, None, "the build made no carrel-agentd"))
+        agents = [self._program(build, "carrel-agentd") for build in (self.built, guest)]
+        carrel = self._program(self.built, "carrel")
+        if not all(agents) or not carrel:
+            self.ledger.add(Outcome("build::programs", Status.FAILED, None, "the build made not all of the programs"))
             return
-        rust.test_environment(agents[0][0], agents[1][0], self.full)
+        rust.test_environment(agents[0], agents[1], carrel, self.full)
 
     def _build(self, name: str, arguments: list[str]) -> list[artefacts.Artefact]:
         metadata = subprocess.run(
@@ -105,8 +106,8 @@ class Run:
         return artefacts.parse_messages(done.output.splitlines(), by_id)
 
     @staticmethod
-    def _is_agentd(made: artefacts.Artefact) -> bool:
-        return made.name == "carrel-agentd" and not made.is_test
+    def _program(built: list[artefacts.Artefact], name: str) -> Path | None:
+        return next((made.executable for made in built if made.name == name and not made.is_test), None)
 
     def unit(self) -> None:
         self._rust(lambda made: not self._is_real(made), 10 * MINUTE, 60 * MINUTE)

@@ -1,0 +1,193 @@
+//! What a person types.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use carrel_changes::ChangeName;
+use carrel_image::ImageRef;
+use carrel_sandbox::cgroup::CpuShare;
+use clap::{Args, Parser, Subcommand};
+
+use crate::environment::Variable;
+use crate::mount::MountPair;
+use crate::size::{Size, Time};
+
+/// Sandboxes in milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true)]
+pub(crate) struct Carrel {
+    /// Errors and results as JSON, one object on a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in a sandbox that is gone when the command ends
+    Run(Box<RunArguments>),
+    /// Show what a sandbox changed in a project
+    Diff(DiffArguments),
+    /// Make kept changes in the project itself
+    Apply(ApplyArguments),
+    /// Write kept changes as a tar archive
+    Export(ExportArguments),
+    /// List the changes that are kept
+    Changes,
+    /// Forget kept changes
+    Rm(RemoveArguments),
+    /// Check whether this host can run sandboxes, and say what to do where it cannot
+    Doctor,
+    /// Print a script that completes commands for a shell
+    Completions(CompletionsArguments),
+    /// Print the version
+    Version,
+}
+
+/// `carrel run`.
+#[derive(Args, Debug)]
+#[command(override_usage = "carrel run [OPTIONS] <IMAGE> -- <CMD>...", after_help = RUN_HELP)]
+pub(crate) struct RunArguments {
+    /// Show a directory or file of the host inside; read-only unless it ends in `:rw`
+    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw]")]
+    pub(crate) mounts: Vec<MountPair>,
+    /// Set a variable, or pass one on from this environment
+    #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
+    pub(crate) env: Vec<Variable>,
+    /// Where the command starts [default: /workspace with --project, else /]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Who it runs as inside: a name or a number, with or without a group [default: root of the sandbox]
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub(crate) user: Option<String>,
+    /// How much memory it may use, such as 512M or 2G [default: half of the host's]
+    #[arg(short, long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+    /// How many processors it may use, such as 1.5 [default: all]
+    #[arg(long, value_name = "CORES")]
+    pub(crate) cpus: Option<CpuShare>,
+    /// How many processes and threads it may have
+    #[arg(long, value_name = "COUNT", default_value_t = 4096)]
+    pub(crate) pids: u32,
+    /// How much it may write to its own files; kept in memory, and counted there
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub(crate) disk: Size,
+    /// End it after a time, such as 30s or 5m, with exit code 124
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Time>,
+    /// A name for the sandbox, by which clients find its socket
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The sandbox's name for itself
+    #[arg(long, value_name = "NAME", default_value = "carrel")]
+    pub(crate) hostname: String,
+    /// Work on a copy of this directory, at /workspace; the directory itself stays as it is
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+    /// Keep what was changed in the project under this name, for `carrel diff` and `carrel apply`
+    #[arg(long, value_name = "NAME", requires = "project")]
+    pub(crate) keep_changes: Option<ChangeName>,
+    /// Pass standard input on, which is the default
+    #[arg(short, long, conflicts_with = "no_stdin")]
+    pub(crate) interactive: bool,
+    /// Give the command an empty standard input, and leave ours alone
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Give it a terminal [default: if standard input and output are one]
+    #[arg(short, long, conflicts_with = "no_tty")]
+    pub(crate) tty: bool,
+    /// Give it no terminal
+    #[arg(long)]
+    pub(crate) no_tty: bool,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Run even where this host cannot enforce a limit
+    #[arg(long)]
+    pub(crate) allow_unenforced_limits: bool,
+    /// `host` for the programs of this host, or a path: a directory that is a root file system, or the tar of one
+    pub(crate) image: ImageRef,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+const RUN_HELP: &str = "\
+Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if the sandbox failed;
+126 if the command cannot be executed; 127 if there is no such command.
+
+Examples:
+  carrel run host -- uname -a
+  carrel run --project . --keep-changes try1 host -- make
+  carrel run --memory 512M --timeout 30s host -- python3 -c 'print(6 * 7)'";
+
+/// `carrel diff`.
+#[derive(Args, Debug)]
+pub(crate) struct DiffArguments {
+    /// The name that was given with --keep-changes
+    pub(crate) name: ChangeName,
+    /// Only which files, and how many lines of them
+    #[arg(long)]
+    pub(crate) stat: bool,
+    /// Where the project is now [default: where it was]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+}
+
+/// `carrel apply`.
+#[derive(Args, Debug)]
+pub(crate) struct ApplyArguments {
+    /// The name that was given with --keep-changes
+    pub(crate) name: ChangeName,
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Overwrite what was changed in the project since; what would leave it stays refused
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Leave out what is refused, and apply the rest
+    #[arg(long)]
+    pub(crate) skip_refused: bool,
+    /// Where the project is now [default: where it was]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+}
+
+/// `carrel export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArguments {
+    /// The name that was given with --keep-changes
+    pub(crate) name: ChangeName,
+    /// Where to write the archive [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `carrel rm`.
+#[derive(Args, Debug)]
+pub(crate) struct RemoveArguments {
+    /// The names that were given with --keep-changes
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<ChangeName>,
+}
+
+/// `carrel completions`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArguments {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: CompletedShell,
+}
+
+/// A shell that can complete.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum CompletedShell {
+    /// Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// Fish
+    Fish,
+}

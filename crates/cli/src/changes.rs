@@ -1,0 +1,153 @@
+//! Kept changes: shown, applied, exported, listed, forgotten.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use carrel_changes::{
+    ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept,
+};
+use serde_json::json;
+
+use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments, RemoveArguments};
+use crate::failure::Failure;
+use crate::home::Home;
+use crate::run::project;
+
+/// What these commands exit with when they fail: they run nothing whose code could be meant.
+const FAILED: u8 = 1;
+
+/// `carrel diff`.
+pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure> {
+    let kept = open(&arguments.name)?;
+    if json {
+        let changes = kept.changes();
+        let list: Vec<String> = changes.list().to_string().lines().map(str::to_owned).collect();
+        let object = json!({
+            "name": arguments.name.as_str(),
+            "project": kept.project().to_string_lossy(),
+            "changes": list,
+            "summary": project::summary(&changes.summary()),
+        });
+        return crate::say(format!("{object}\n").as_bytes());
+    }
+    let style = match (arguments.stat, io::stdout().is_terminal()) {
+        (true, _) => DiffStyle::Stat,
+        (false, true) => DiffStyle::Terminal,
+        (false, false) => DiffStyle::Patch,
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = kept.diff(arguments.project.as_deref(), &mut out, style);
+    match written.and_then(|()| out.flush().map_err(DiffError::Write)) {
+        // Whoever looked has seen enough.
+        Err(DiffError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        Err(error) => Err(Failure::new("diff_failed", error).exit(FAILED)),
+        Ok(()) => Ok(0),
+    }
+}
+
+/// `carrel apply`.
+pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failure> {
+    let kept = open(&arguments.name)?;
+    let ApplyArguments { name, dry_run, force, skip_refused, project } = arguments;
+    let options = ApplyOptions { dry_run: *dry_run, force: *force, skip_refused: *skip_refused };
+    match kept.apply(project.as_deref(), options) {
+        Ok(applied) if json => {
+            let left_out: Vec<String> = applied.left_out.iter().map(ToString::to_string).collect();
+            let object = json!({
+                "applied": project::summary(&applied.done),
+                "already": applied.already,
+                "left_out": left_out,
+                "dry_run": applied.dry_run,
+            });
+            crate::say(format!("{object}\n").as_bytes())
+        }
+        Ok(applied) => crate::say(format!("{applied}\n").as_bytes()),
+        Err(error @ ApplyError::Refused(_)) => {
+            let refused = matches!(&error, ApplyError::Refused(all) if all.iter().all(|one| one.reason.is_refusal()));
+            let hint = if refused {
+                format!("`carrel apply --skip-refused {name}` leaves these out and applies the rest")
+            } else {
+                format!("`carrel diff {name}` shows the difference; `carrel apply --force {name}` overwrites it")
+            };
+            Err(Failure::new("apply_refused", error).hint(hint).exit(FAILED))
+        }
+        Err(error) => Err(Failure::new("apply_failed", error).exit(FAILED)),
+    }
+}
+
+/// `carrel export`.
+pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
+    let kept = open(&arguments.name)?;
+    let failed = |error: ExportError| Failure::new("export_failed", error).exit(FAILED);
+    match &arguments.output {
+        Some(path) => {
+            let file = File::create(path)
+                .map_err(|error| Failure::new("export_failed", format!("{}: {error}", path.display())).exit(FAILED))?;
+            kept.export(&mut BufWriter::new(file)).map_err(failed)?;
+        }
+        None if io::stdout().is_terminal() => {
+            return Err(Failure::new("export_failed", "an archive is nothing for a terminal")
+                .hint(format!("carrel export {} -o FILE", arguments.name))
+                .exit(FAILED));
+        }
+        None => kept.export(&mut BufWriter::new(io::stdout().lock())).map_err(failed)?,
+    }
+    Ok(0)
+}
+
+/// `carrel changes`.
+pub(crate) fn list(json: bool) -> Result<u8, Failure> {
+    let directory = Home::find()?.changes();
+    let mut text = String::new();
+    for name in Kept::list(&directory).map_err(|error| Failure::from(error).exit(FAILED))? {
+        // Writing to a string cannot fail.
+        let _ = match (Kept::open(&directory, &name), json) {
+            (Ok(kept), false) => {
+                writeln!(text, "{name:<24} {}  ({})", kept.changes().summary(), kept.project().display())
+            }
+            (Ok(kept), true) => {
+                let summary = project::summary(&kept.changes().summary());
+                let project = kept.project().to_string_lossy();
+                writeln!(text, "{}", json!({"name": name.as_str(), "project": project, "summary": summary}))
+            }
+            // One that cannot be read is still there to be removed.
+            (Err(error), false) => writeln!(text, "{name:<24} {error}"),
+            (Err(error), true) => writeln!(text, "{}", json!({"name": name.as_str(), "error": error.to_string()})),
+        };
+    }
+    crate::say(text.as_bytes())
+}
+
+/// `carrel rm`.
+pub(crate) fn remove(arguments: &RemoveArguments) -> Result<u8, Failure> {
+    let directory = Home::find()?.changes();
+    for name in &arguments.names {
+        Kept::remove(&directory, name).map_err(|error| Failure::from(error).exit(FAILED))?;
+    }
+    Ok(0)
+}
+
+fn open(name: &ChangeName) -> Result<Kept, Failure> {
+    Kept::open(&Home::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
+}
+
+// === impl Failure ===
+
+impl From<KeepError> for Failure {
+    fn from(error: KeepError) -> Self {
+        match &error {
+            KeepError::Unknown(_) => Self::new("changes_unknown", error).hint("`carrel changes` lists what is kept"),
+            KeepError::Exists(_) => Self::new("changes_exist", error),
+            KeepError::Damaged { .. } | KeepError::Version { .. } => Self::new("changes_unreadable", error),
+            KeepError::TooLarge { .. } | KeepError::TooMany(_) => Self::new("changes_too_large", error),
+            KeepError::System(_) => Self::new("changes_unavailable", error),
+        }
+    }
+}
+
+impl From<ChangesError> for Failure {
+    fn from(error: ChangesError) -> Self {
+        Self::new("changes_unavailable", error)
+    }
+}

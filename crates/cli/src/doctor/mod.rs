@@ -1,0 +1,143 @@
+//! `carrel doctor`: whether this host can run sandboxes, and what to do where it cannot.
+
+mod host;
+mod limits;
+mod ours;
+mod probe;
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// What one look at the host found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    name: &'static str,
+    status: Status,
+    found: String,
+    /// A command, or what else has to be done.
+    remedy: Option<String>,
+}
+
+/// How well it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Status {
+    /// As it should be.
+    Ok,
+    /// Sandboxes run, but not as they should.
+    Warn,
+    /// Sandboxes do not run.
+    Fail,
+}
+
+/// Looks at the host; returns 0 if it can run sandboxes and 1 if not.
+pub(crate) fn doctor(json: bool) -> Result<u8, Failure> {
+    let mut checks = Vec::new();
+    checks.extend(host::checks());
+    checks.extend(limits::checks());
+    checks.extend(ours::checks());
+    // What is known to fail need not be tried, and would only say the same in other words.
+    if worst(&checks) < Status::Fail {
+        checks.extend(probe::checks());
+    }
+    crate::say(if json { objects(&checks) } else { lines(&checks) }.as_bytes())?;
+    Ok(u8::from(worst(&checks) == Status::Fail))
+}
+
+fn worst(checks: &[Check]) -> Status {
+    checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok)
+}
+
+fn lines(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:<5} {:<16} {}", check.status.word(), check.name, check.found);
+        if let Some(remedy) = &check.remedy {
+            let _ = writeln!(text, "{:<5} {:<16} hint: {remedy}", "", "");
+        }
+    }
+    text.push_str(match worst(checks) {
+        Status::Ok => "\nThis host can run sandboxes.\n",
+        Status::Warn => "\nThis host can run sandboxes; see the warnings.\n",
+        Status::Fail => {
+            "\nThis host cannot run sandboxes yet: do what the hints say, then run `carrel doctor` again.\n"
+        }
+    });
+    text
+}
+
+fn objects(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let object = json!({
+            "check": check.name,
+            "status": check.status.word(),
+            "found": check.found,
+            "remedy": check.remedy,
+        });
+        let _ = writeln!(text, "{object}");
+    }
+    let _ = writeln!(text, "{}", json!({"ok": worst(checks) < Status::Fail}));
+    text
+}
+
+// === impl Check ===
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, status: Status::Ok, found: found.into(), remedy: None }
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, status: Status::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, status: Status::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn failed(name: &'static str, failure: Failure) -> Self {
+        Self { name, status: Status::Fail, found: failure.message, remedy: failure.hint }
+    }
+}
+
+// === impl Status ===
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_person_reads_has_a_hint_below_what_is_wrong() {
+        let checks =
+            [Check::ok("root", "yes"), Check::fail("seccomp", "no", "run a kernel with CONFIG_SECCOMP_FILTER")];
+        assert_eq!(
+            lines(&checks),
+            "ok    root             yes\n\
+             fail  seccomp          no\n                       hint: run a kernel with CONFIG_SECCOMP_FILTER\n\n\
+             This host cannot run sandboxes yet: do what the hints say, then run `carrel doctor` again.\n"
+        );
+    }
+
+    #[test]
+    fn for_programs_every_check_is_an_object_and_the_last_one_is_the_verdict() {
+        let checks = [Check::warn("files", "few", "ulimit -n 4096")];
+        assert_eq!(
+            objects(&checks),
+            "{\"check\":\"files\",\"status\":\"warn\",\"found\":\"few\",\"remedy\":\"ulimit -n 4096\"}\n{\"ok\":true}\n"
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Where Carrel keeps what it keeps.
+
+use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// Ranges of ids belong to the host, whatever home a sandbox has.
+pub(crate) const IDS: &str = "/run/carrel/ids";
+
+/// The home: `CARREL_HOME`, or a default that depends on who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Home(PathBuf);
+
+// === impl Home ===
+
+impl Home {
+    /// Finds it; it need not be there.
+    pub(crate) fn find() -> Result<Self, Failure> {
+        let found = Self::choose(|key| std::env::var_os(key), rustix::process::geteuid().is_root())?;
+        std::path::absolute(&found.0)
+            .map(Self)
+            .map_err(|error| Failure::new("home_unavailable", format!("{}: {error}", found.0.display())))
+    }
+
+    fn choose(own: impl Fn(&str) -> Option<OsString>, root: bool) -> Result<Self, Failure> {
+        let given = |key| own(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+        match (given("CARREL_HOME"), root, given("HOME")) {
+            (Some(home), _, _) => Ok(Self(home)),
+            (None, true, _) => Ok(Self("/var/lib/carrel".into())),
+            (None, false, Some(home)) => Ok(Self(home.join(".local/share/carrel"))),
+            (None, false, None) => {
+                Err(Failure::new("home_unavailable", "there is no home: neither CARREL_HOME nor HOME is set")
+                    .hint("set CARREL_HOME to a directory of your own"))
+            }
+        }
+    }
+
+    /// Makes it, for its owner alone, if it is not there.
+    pub(crate) fn prepare(&self) -> Result<(), Failure> {
+        if self.0.is_dir() {
+            return Ok(());
+        }
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(|error| {
+            Failure::new("home_unavailable", format!("cannot make {}: {error}", self.0.display()))
+                .hint("set CARREL_HOME to a directory that can be written")
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where the programs that enter sandboxes are kept.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.0.join("programs")
+    }
+
+    /// Where changes are kept.
+    pub(crate) fn changes(&self) -> PathBuf {
+        self.0.join("changes")
+    }
+
+    /// Where running sandboxes have their directories.
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.0.join("run/sandboxes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_home_is_the_given_one_or_depends_on_who_asks() {
+        let choose = |given: Option<&str>, root| {
+            let own = |key: &str| match key {
+                "CARREL_HOME" => given.map(OsString::from),
+                _ => Some("/home/ada".into()),
+            };
+            Home::choose(own, root).unwrap().0
+        };
+        assert_eq!(choose(Some("/c"), true), Path::new("/c"));
+        assert_eq!(choose(Some(""), true), Path::new("/var/lib/carrel"));
+        assert_eq!(choose(None, false), Path::new("/home/ada/.local/share/carrel"));
+        assert_eq!(Home::choose(|_| None, false).unwrap_err().code, "home_unavailable");
+    }
+}

@@ -1,0 +1,76 @@
+//! `carrel`: the command line.
+
+mod arguments;
+mod changes;
+mod doctor;
+mod environment;
+mod failure;
+mod home;
+mod mount;
+mod run;
+mod size;
+mod usage;
+mod user;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+
+use self::arguments::{Carrel, Command, CompletedShell};
+use self::failure::Failure;
+
+fn main() -> ExitCode {
+    // A mistake of ours is none of the command's codes either.
+    std::panic::catch_unwind(carrel).unwrap_or(ExitCode::from(failure::OURS))
+}
+
+fn carrel() -> ExitCode {
+    let arguments = match usage::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(stop) => return stop.finish(),
+    };
+    let json = arguments.json;
+    match dispatch(arguments) {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            failure.report(json);
+            failure.exit.into()
+        }
+    }
+}
+
+fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
+    match arguments.command {
+        Command::Run(run) => run::run(&run, arguments.json),
+        Command::Diff(diff) => changes::diff(&diff, arguments.json),
+        Command::Apply(apply) => changes::apply(&apply, arguments.json),
+        Command::Export(export) => changes::export(&export),
+        Command::Changes => changes::list(arguments.json),
+        Command::Rm(remove) => changes::remove(&remove),
+        Command::Doctor => doctor::doctor(arguments.json),
+        Command::Completions(completions) => {
+            let mut script = Vec::new();
+            let (mut command, shell) = (Carrel::command(), completions.shell);
+            let shell = match shell {
+                CompletedShell::Bash => clap_complete::Shell::Bash,
+                CompletedShell::Zsh => clap_complete::Shell::Zsh,
+                CompletedShell::Fish => clap_complete::Shell::Fish,
+            };
+            clap_complete::generate(shell, &mut command, "carrel", &mut script);
+            say(&script)
+        }
+        Command::Version => say(format!("carrel {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
+    }
+}
+
+/// Writes to standard output. That nobody reads it any more is no failure.
+fn say(text: &[u8]) -> Result<u8, Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new("output_failed", format!("write to standard output: {error}")).exit(1))
+        }
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,109 @@
+//! `--mount SRC:DST[:ro|rw]`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use carrel_image::GuestPath;
+
+/// A tree of the host, and where it is shown inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountPair {
+    pub(crate) source: PathBuf,
+    pub(crate) target: PathBuf,
+    pub(crate) writable: bool,
+}
+
+/// Text that is no mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BadMount {
+    /// It does not have two paths.
+    Shape,
+    /// The path inside does not start at the root.
+    Relative,
+    /// The path inside is the root, or has `.` or `..` in it.
+    Target,
+    /// The path inside is where every sandbox has something of its own.
+    Reserved,
+}
+
+/// What would be hidden there.
+const RESERVED: [&str; 3] = ["dev", "proc", "sys"];
+
+// === impl MountPair ===
+
+impl FromStr for MountPair {
+    type Err = BadMount;
+
+    fn from_str(text: &str) -> Result<Self, BadMount> {
+        let (paths, writable) = match text.rsplit_once(':') {
+            Some((paths, "rw")) => (paths, true),
+            Some((paths, "ro")) => (paths, false),
+            _ => (text, false),
+        };
+        // The last colon before a path from the root: the source may have colons of its own.
+        let Some(at) = paths.rfind(":/") else {
+            return Err(if paths.contains(':') { BadMount::Relative } else { BadMount::Shape });
+        };
+        let (source, target) = (paths.get(..at).unwrap_or_default(), paths.get(at + 1..).unwrap_or_default());
+        if source.is_empty() {
+            return Err(BadMount::Shape);
+        }
+        let inside = GuestPath::new(target).map_err(|_| BadMount::Target)?;
+        if RESERVED.iter().any(|name| inside.as_path().starts_with(name)) {
+            return Err(BadMount::Reserved);
+        }
+        Ok(Self { source: source.into(), target: target.into(), writable })
+    }
+}
+
+// === impl BadMount ===
+
+impl fmt::Display for BadMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shape => "a mount is SRC:DST, with :ro or :rw at its end if wanted",
+            Self::Relative => "the path inside starts with a slash",
+            Self::Reserved => "/dev, /proc and /sys are the sandbox's own",
+            Self::Target => "the path inside is neither / nor has `.` or `..` in it",
+        })
+    }
+}
+
+impl std::error::Error for BadMount {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_read_only_unless_it_says_otherwise() {
+        let pair =
+            |source: &str, target: &str, writable| MountPair { source: source.into(), target: target.into(), writable };
+        for (text, expected) in [
+            ("/data:/data", pair("/data", "/data", false)),
+            ("data:/data:ro", pair("data", "/data", false)),
+            ("./d:/data:rw", pair("./d", "/data", true)),
+            ("a:b:/data", pair("a:b", "/data", false)),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_mount_is_refused_with_its_reason() {
+        for (text, expected) in [
+            ("", BadMount::Shape),
+            ("/data", BadMount::Shape),
+            (":/data", BadMount::Shape),
+            ("/data:rw", BadMount::Shape),
+            ("/data:data", BadMount::Relative),
+            ("/data:/", BadMount::Target),
+            ("/data:/../etc", BadMount::Target),
+            ("/data:/proc", BadMount::Reserved),
+            ("/data:/dev/shm/x:rw", BadMount::Reserved),
+        ] {
+            assert_eq!(text.parse::<MountPair>(), Err(expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `carrel run`: a sandbox that is owned by one command, and gone with it.
+
+mod ending;
+mod input;
+mod output;
+mod plan;
+pub(crate) mod project;
+mod session;
+mod signals;
+mod terminal;
+
+use std::time::{Duration, Instant};
+
+use carrel_agent_client::{AgentClient, Error};
+use carrel_changes::Upper;
+use carrel_shim_client::messages::Ended;
+use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, Supervisor};
+
+use self::ending::{Ending, Report};
+use self::plan::Plan;
+use self::session::{SIGKILL, Session};
+use self::signals::Signals;
+use crate::arguments::RunArguments;
+use crate::failure::Failure;
+
+/// How long a sandbox may take to say why it ended.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long a command has to end by itself when a person at its terminal is gone.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A run that is over.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    ending: Ending,
+    ended: Option<Ended>,
+    /// What it wrote to its copy of the project.
+    upper: Option<Upper>,
+}
+
+/// Runs a command in a sandbox of its own; returns what to exit with.
+pub(crate) fn run(arguments: &RunArguments, json: bool) -> Result<u8, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("not_root", "only root can make a sandbox").hint("sudo carrel run …"));
+    }
+    execute(arguments, json, arguments.quiet).map(|(code, _)| code)
+}
+
+/// Runs a command and says nothing about it; returns how long that took.
+pub(crate) fn probe(arguments: &RunArguments) -> Result<Duration, Failure> {
+    match execute(arguments, false, true)? {
+        (0, took) => Ok(took),
+        (code, _) => Err(Failure::new("command_failed", format!("the command ended with exit code {code}"))),
+    }
+}
+
+fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Duration), Failure> {
+    let began = Instant::now();
+    let programs = Programs::find()?;
+    // It starts while we think; if nothing comes of it, it goes again.
+    let supervisor = Supervisor::spawn(&programs)?;
+    let plan = Plan::new(arguments, &programs)?;
+    sweep(&plan);
+    // One thread: there is one connection to serve, and every thread more would have to be started first.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ran =
+        runtime.map_err(|error| Failure::new("runtime_unavailable", error))?.block_on(drive(&plan, supervisor))?;
+    let took = began.elapsed();
+    let outcome = match (&plan.watched, &ran.upper) {
+        (Some(watched), Some(upper)) => Some(watched.finish(upper)?),
+        _ => None,
+    };
+    Report::new(&plan, &ran, outcome.as_ref(), took).say(json, quiet)?;
+    Ok((ran.ending.exit_code(), took))
+}
+
+/// Makes the sandbox, runs the command and ends the sandbox, whatever happens on the way.
+async fn drive(plan: &Plan, supervisor: Supervisor) -> Result<Ran, Failure> {
+    let mut signals = Signals::listen(plan.terminal.is_some())?;
+    let started = tokio::select! {
+        biased;
+        signal = signals.next() => {
+            return Ok(Ran { ending: Ending::Interrupted(signal), ended: None, upper: None });
+        }
+        started = supervisor.create(&plan.create) => started,
+    };
+    let mut sandbox = started.map_err(|error| gone(plan, error))?;
+    let user = plan.create.project.as_ref().map_or(0, |project| project.user);
+    let upper = sandbox.take_changes().map(|handle| Upper::new(handle, sandbox.id_base(), user));
+    let (ending, ended) = match serve(plan, &mut signals, &mut sandbox).await {
+        Ok(Ending::SandboxEnded) => {
+            let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
+            let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
+            (Ending::SandboxEnded, ended.map_err(|error| gone(plan, error))?)
+        }
+        // It is gone when this returns: nothing may be left behind, not even after a failure.
+        ending => {
+            let asked = matches!(ending, Ok(Ending::Interrupted(signal)) if signal != SIGKILL);
+            let stopped = sandbox.stop(if asked { GRACE } else { Duration::ZERO }).await;
+            (ending?, stopped.map_err(|error| gone(plan, error))?)
+        }
+    };
+    Ok(Ran { ending, ended: Some(ended), upper })
+}
+
+async fn serve(plan: &Plan, signals: &mut Signals, sandbox: &mut OwnedSandbox) -> Result<Ending, Failure> {
+    let client = match AgentClient::connect(sandbox.agent_socket()).await {
+        Ok(client) => client,
+        // If the sandbox ended, it says why; a socket that is gone does not.
+        Err(error) => match tokio::time::timeout(GRACE, sandbox.ended()).await {
+            Ok(_) => return Ok(Ending::SandboxEnded),
+            Err(_) => return Err(Failure::new("agent_unreachable", error)),
+        },
+    };
+    let exec = match client.exec(plan.request.clone()).await {
+        Ok(exec) => exec,
+        Err(Error::Lost(_)) => return Ok(Ending::SandboxEnded),
+        Err(error) => return Err(ending::never_ran(&plan.request.cmd, &error)),
+    };
+    let ending = Session::new(plan, exec).drive(signals, sandbox).await;
+    client.close();
+    ending
+}
+
+/// A supervisor that died without a word could not clean up.
+fn gone(plan: &Plan, error: OwnerError) -> Failure {
+    if matches!(error, OwnerError::Gone(_)) {
+        sweep(plan);
+    }
+    error.into()
+}
+
+/// Removes what dead supervisors left. What cannot be removed now is found by the next run.
+fn sweep(plan: &Plan) {
+    let _swept = carrel_shim::sweep(&plan.sandboxes);
+}

@@ -1,0 +1,184 @@
+//! What a command writes, on its way to our own streams.
+//!
+//! Each stream has a thread that writes, so that one that nobody reads holds up neither signals nor deadlines. While
+//! it writes, what arrives is put together: a slow terminal gets few large pieces.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// How much may wait for a stream; the command waits while it is more.
+const ROOM: usize = 256 * 1024;
+
+/// Our two streams; one, if both lead to the same place, so that what they get stays in order.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    out: Output,
+    err: Option<Output>,
+}
+
+/// One stream.
+#[derive(Debug)]
+struct Output {
+    shared: Arc<Shared>,
+    started: bool,
+    standard_error: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to write, or nothing will come.
+    filled: Condvar,
+    /// Something was written, or cannot be.
+    moved: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    writing: bool,
+    broken: bool,
+}
+
+// === impl Outputs ===
+
+impl Outputs {
+    pub(crate) fn new() -> Self {
+        let same = match (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr())) {
+            (Ok(out), Ok(err)) => (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino),
+            _ => false,
+        };
+        Self { out: Output::new(false), err: (!same).then(|| Output::new(true)) }
+    }
+
+    pub(crate) fn stdout(&mut self, data: &[u8]) {
+        self.out.push(data);
+    }
+
+    pub(crate) fn stderr(&mut self, data: &[u8]) {
+        self.err.as_mut().unwrap_or(&mut self.out).push(data);
+    }
+
+    /// Whether nobody reads standard output any more.
+    pub(crate) fn broken(&self) -> bool {
+        self.out.shared.lock().broken
+    }
+
+    /// Waits until more may be given.
+    pub(crate) async fn room(&self) {
+        self.until(|state| state.broken || state.waiting.len() < ROOM).await;
+    }
+
+    /// Waits until everything is written, or cannot be.
+    pub(crate) async fn flush(&self) {
+        self.until(|state| state.broken || (state.waiting.is_empty() && !state.writing)).await;
+    }
+
+    async fn until(&self, done: impl Fn(&State) -> bool) {
+        for output in std::iter::once(&self.out).chain(&self.err) {
+            loop {
+                let moved = output.shared.moved.notified();
+                if done(&output.shared.lock()) {
+                    break;
+                }
+                moved.await;
+            }
+        }
+    }
+
+    /// Waits until standard output has nobody who reads it.
+    pub(crate) async fn abandoned(&self) {
+        loop {
+            let moved = self.out.shared.moved.notified();
+            if self.broken() {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+// === impl Output ===
+
+impl Output {
+    fn new(standard_error: bool) -> Self {
+        Self { shared: Arc::default(), started: false, standard_error }
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        let mut state = self.shared.lock();
+        // What nobody reads is dropped.
+        if data.is_empty() || state.broken {
+            return;
+        }
+        state.waiting.extend_from_slice(data);
+        drop(state);
+        self.shared.filled.notify_one();
+        if !self.started {
+            self.started = true;
+            let (shared, standard_error) = (Arc::clone(&self.shared), self.standard_error);
+            let write = move || match standard_error {
+                true => shared.write_to(io::stderr().as_fd()),
+                false => shared.write_to(io::stdout().as_fd()),
+            };
+            if std::thread::Builder::new().name("output".to_owned()).spawn(write).is_err() {
+                self.shared.lock().broken = true;
+            }
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Writes what comes, until this program ends.
+    fn write_to(&self, stream: BorrowedFd<'_>) {
+        let mut piece = Vec::new();
+        loop {
+            let mut state = self.lock();
+            while state.waiting.is_empty() {
+                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::swap(&mut piece, &mut state.waiting);
+            state.writing = true;
+            drop(state);
+            let written = write_all(stream, &piece);
+            piece.clear();
+            let mut state = self.lock();
+            state.writing = false;
+            state.broken = written.is_err();
+            let broken = state.broken;
+            drop(state);
+            self.moved.notify_waiters();
+            if broken {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes all, past the buffers of the library, which would look for lines.
+fn write_all(stream: BorrowedFd<'_>, mut data: &[u8]) -> rustix::io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::write(stream, data) {
+            Ok(written) => data = data.get(written..).unwrap_or_default(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => wait_for_room(stream)?,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Whoever gave us a stream may have made it non-blocking.
+fn wait_for_room(stream: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    poll(&mut [PollFd::new(&stream, PollFlags::OUT)], None).map(drop)
+}

@@ -1,0 +1,128 @@
+//! A project that a sandbox works on a copy of: what it was, and what became of it.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use carrel_changes::{ChangeName, Changes, Keep, Kept, Limits, Project, Snapshot, Summary, Upper};
+use serde_json::json;
+
+use crate::arguments::RunArguments;
+use crate::failure::Failure;
+use crate::home::Home;
+
+/// How many changes are listed; `carrel diff --stat` has them all.
+const LISTED: usize = 20;
+
+/// A project, from before a run.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    project: Project,
+    keep: Option<KeepAs>,
+}
+
+/// Under which name changes are to be kept, and what they are compared to.
+#[derive(Debug)]
+struct KeepAs {
+    name: ChangeName,
+    directory: PathBuf,
+    snapshot: Snapshot,
+}
+
+/// What a run did to a project.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    changes: Changes,
+    kept: Option<ChangeName>,
+    project: PathBuf,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Looks at the project, if there is one. A name that is taken is refused before anything runs.
+    pub(crate) fn new(arguments: &RunArguments, home: &Home) -> Result<Option<Self>, Failure> {
+        let Some(path) = &arguments.project else { return Ok(None) };
+        let project = Project::open(path).map_err(|error| Failure::new("project_unavailable", error))?;
+        let keep = match &arguments.keep_changes {
+            Some(name) => {
+                let directory = home.changes();
+                if directory.join(name.as_str()).exists() {
+                    return Err(Failure::new("changes_exist", format!("changes named {name} are there already"))
+                        .hint(format!("take another name, or remove them with `carrel rm {name}`")));
+                }
+                let snapshot = Snapshot::take(&project)?;
+                Some(KeepAs { name: name.clone(), directory, snapshot })
+            }
+            None => None,
+        };
+        Ok(Some(Self { project, keep }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.project.path()
+    }
+
+    /// Finds what was changed, and keeps it if that was asked for.
+    pub(crate) fn finish(&self, upper: &Upper) -> Result<Outcome, Failure> {
+        let changes = Changes::collect(upper, &self.project)?;
+        if let Some(KeepAs { name, directory, snapshot }) = &self.keep {
+            let (project, snapshot, limits) = (&self.project, Some(snapshot), Limits::default());
+            Kept::save(directory, name, &Keep { changes: &changes, upper, project, snapshot, limits })?;
+        }
+        let kept = self.keep.as_ref().map(|keep| keep.name.clone());
+        Ok(Outcome { changes, kept, project: self.project.path().to_owned() })
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// For a person: everything on a terminal, elsewhere one line.
+    pub(crate) fn words(&self) -> String {
+        self.told(std::io::stderr().is_terminal())
+    }
+
+    fn told(&self, all: bool) -> String {
+        let mut text = String::new();
+        if all {
+            let list = self.changes.list().to_string();
+            for line in list.lines().take(LISTED) {
+                // Writing to a string cannot fail.
+                let _ = writeln!(text, "  {line}");
+            }
+            let more = list.lines().count().saturating_sub(LISTED);
+            if more > 0 {
+                let _ = writeln!(text, "  … and {more} more");
+            }
+        }
+        let _ = writeln!(text, "{} in the copy of {}", self.changes.summary(), self.project.display());
+        if let Some(name) = &self.kept {
+            let _ =
+                writeln!(text, "kept as {name}: `carrel diff {name}` shows it, `carrel apply {name}` takes it over");
+        }
+        text
+    }
+
+    /// For programs.
+    pub(crate) fn object(&self) -> serde_json::Value {
+        let mut object = summary(&self.changes.summary());
+        if let (Some(name), Some(object)) = (&self.kept, object.as_object_mut()) {
+            object.insert("kept".to_owned(), name.as_str().into());
+        }
+        object
+    }
+}
+
+/// A summary for programs.
+pub(crate) fn summary(summary: &Summary) -> serde_json::Value {
+    let Summary { added, modified, deleted, directories, skipped, bytes } = summary;
+    json!({
+        "added": added,
+        "modified": modified,
+        "deleted": deleted,
+        "directories": directories,
+        "skipped": skipped,
+        "bytes": bytes,
+    })
+}

@@ -1,0 +1,70 @@
+//! Signals that this program gets while a command runs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::Failure;
+
+/// What ends or interrupts a command, passed on to it.
+const PASSED_ON: [i32; 4] = [1, 2, 3, 15];
+/// Interrupted by a person.
+pub(crate) const INTERRUPT: i32 = 2;
+/// A change of the terminal's size.
+pub(crate) const RESIZED: i32 = 28;
+/// We were stopped, and go on.
+pub(crate) const CONTINUED: i32 = 18;
+
+/// The signals that are listened to.
+#[derive(Debug)]
+pub(crate) struct Signals(Vec<(i32, Signal)>);
+
+// === impl Signals ===
+
+impl Signals {
+    /// From now on these signals do not end this program.
+    pub(crate) fn listen(terminal: bool) -> Result<Self, Failure> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = ignored(&status);
+        // Whoever had us ignore one, as `nohup` does, meant the command too.
+        let wanted = PASSED_ON.into_iter().filter(|number| ignored & (1 << (number - 1)) == 0);
+        let of_terminal = [RESIZED, CONTINUED].into_iter().filter(|_| terminal);
+        let mut streams = Vec::with_capacity(6);
+        for number in wanted.chain(of_terminal) {
+            let stream = signal(SignalKind::from_raw(number));
+            streams.push((number, stream.map_err(|error| Failure::new("signals_unavailable", error))?));
+        }
+        Ok(Self(streams))
+    }
+
+    /// The next signal. Dropping the future loses none.
+    pub(crate) fn next(&mut self) -> impl Future<Output = i32> + '_ {
+        std::future::poll_fn(|cx| {
+            for (number, stream) in &mut self.0 {
+                if Pin::new(stream).poll_recv(cx).is_ready() {
+                    return Poll::Ready(*number);
+                }
+            }
+            Poll::Pending
+        })
+    }
+}
+
+/// The set of ignored signals, as the kernel writes it.
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_kernels_list() {
+        assert_eq!(ignored("SigBlk:\t0000000000000002\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"), 0x1001);
+        assert_eq!(ignored(""), 0);
+    }
+}

@@ -1,0 +1,160 @@
+//! From words to arguments, and what is said about words that make none.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::arguments::Carrel;
+use crate::failure::{Failure, OURS};
+
+/// Why there is nothing to do.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Help or the version was asked for.
+    Answered(String),
+    /// The words make no sense.
+    Wrong(Failure, bool),
+}
+
+/// Reads the arguments.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel, Stop> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    Carrel::try_parse_from(&words).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Answered(error.to_string()),
+        _ => {
+            let before_command = || words.iter().skip(1).take_while(|word| *word != "--");
+            let json = before_command().any(|word| word == "--json");
+            // A code that a command could have does not do for what never ran one.
+            let run = before_command().find(|word| *word != "--json").is_some_and(|word| word == "run");
+            Stop::Wrong(wrong(&error, run), json)
+        }
+    })
+}
+
+/// The first paragraph is what is wrong; a tip in what follows is a hint.
+fn wrong(error: &clap::Error, run: bool) -> Failure {
+    let text = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        "error: what is to be done?".to_owned()
+    } else {
+        error.to_string()
+    };
+    let mut paragraphs = text.split("\n\n");
+    let said: Vec<&str> = paragraphs.next().unwrap_or_default().lines().map(str::trim).collect();
+    let said = said.join(" ");
+    let tip = paragraphs.flat_map(str::lines).find_map(|line| line.trim().strip_prefix("tip: "));
+    let help = if run { "carrel run --help" } else { "carrel --help" };
+    let exit = if run { OURS } else { 2 };
+    let message = said.strip_prefix("error: ").unwrap_or(&said);
+    Failure::new("usage", message).hint(tip.unwrap_or(help)).exit(exit)
+}
+
+// === impl Stop ===
+
+impl Stop {
+    /// Says it, and returns what to exit with.
+    pub(crate) fn finish(self) -> ExitCode {
+        match self {
+            Self::Answered(text) => {
+                let _said = crate::say(text.as_bytes());
+                ExitCode::SUCCESS
+            }
+            Self::Wrong(failure, json) => {
+                failure.report(json);
+                failure.exit.into()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_image::ImageRef;
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::arguments::{Command, RunArguments};
+
+    fn parsed(words: &[&str]) -> Result<Carrel, Stop> {
+        parse(std::iter::once("carrel").chain(words.iter().copied()).map(OsString::from))
+    }
+
+    fn run(words: &[&str]) -> RunArguments {
+        match parsed(words).unwrap().command {
+            Command::Run(run) => *run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(words: &[&str]) -> (String, u8) {
+        match parsed(words).unwrap_err() {
+            Stop::Wrong(failure, _) => {
+                (format!("{} | {}", failure.message, failure.hint.unwrap_or_default()), failure.exit)
+            }
+            Stop::Answered(text) => panic!("{text}"),
+        }
+    }
+
+    fn help(command: Option<&str>) -> String {
+        let mut carrel = Carrel::command();
+        carrel.build();
+        match command.and_then(|command| carrel.find_subcommand_mut(command)) {
+            Some(command) => command.render_help().to_string(),
+            None => carrel.render_help().to_string(),
+        }
+    }
+
+    #[test]
+    fn a_command_is_what_follows_the_image() {
+        for words in [&["run", "host", "--", "ls", "-l", "--", "x"][..], &["run", "host", "ls", "-l", "--", "x"]] {
+            let run = run(words);
+            assert_eq!(run.image, ImageRef::Host);
+            assert_eq!(run.command, ["ls", "-l", "--", "x"], "{words:?}");
+        }
+        assert_eq!(run(&["run", "host", "--", "--json"]).command, ["--json"]);
+        assert_eq!(run(&["run", "./root", "env", "--memory", "x"]).command, ["env", "--memory", "x"]);
+    }
+
+    #[test]
+    fn the_defaults_are_safe() {
+        let run = run(&["run", "host", "true"]);
+        assert_eq!((run.pids, run.disk.0), (4096, 1 << 30));
+        assert!(!run.allow_unenforced_limits && run.mounts.is_empty() && run.env.is_empty());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_one_line_with_a_hint() {
+        assert_eq!(
+            refused(&["run", "--memory", "lots", "host", "true"]),
+            (
+                "invalid value 'lots' for '--memory <SIZE>': not a size such as 512M, 1.5G or 64KiB | \
+                 carrel run --help"
+                    .to_owned(),
+                125
+            )
+        );
+        assert_eq!(
+            refused(&["run", "host"]),
+            ("the following required arguments were not provided: <CMD>... | carrel run --help".to_owned(), 125)
+        );
+        assert_eq!(
+            refused(&["rum", "host"]),
+            ("unrecognized subcommand 'rum' | a similar subcommand exists: 'run'".to_owned(), 2)
+        );
+        assert_eq!(refused(&[]), ("what is to be done? | carrel --help".to_owned(), 2));
+        assert_eq!(refused(&["run", "--keep-changes", "x", "host", "true"]).1, 125);
+        assert!(refused(&["run", "debian", "true"]).0.contains("\"debian\" is not an image"));
+    }
+
+    #[test]
+    fn what_help_says_is_what_we_reviewed() {
+        for (command, file) in [(None, "carrel.txt"), (Some("run"), "run.txt")] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(file);
+            if std::env::var_os("UPDATE_HELP").is_some() {
+                std::fs::write(&path, help(command)).unwrap();
+            }
+            assert_eq!(help(command), std::fs::read_to_string(&path).unwrap(), "UPDATE_HELP=1 writes it anew");
+        }
+    }
+}

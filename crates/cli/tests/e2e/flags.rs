@@ -1,0 +1,99 @@
+//! What a command is given, and how much of it.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::support::World;
+
+fn stdout(world: &World, flags: &[&str], script: &str) -> String {
+    let outcome = world.shell(flags, script);
+    assert_eq!(outcome.code, Some(0), "{script}: {}", outcome.stderr);
+    String::from_utf8(outcome.stdout).unwrap()
+}
+
+#[test]
+fn the_environment_is_what_was_given_and_nothing_of_ours() {
+    let world = World::new();
+    let mut command = world.command(["run", "-e", "A=1", "-e", "OURS", "-e", "MISSING", "host", "--", "env"]);
+    let outcome = crate::support::finish(command.env("OURS", "passed").env("SECRET", "kept").spawn().unwrap());
+    let env = String::from_utf8(outcome.stdout).unwrap();
+    assert!(env.contains("A=1\n") && env.contains("OURS=passed\n"), "{env}");
+    assert!(env.contains("HOME=/root\n"), "{env}");
+    assert!(!env.contains("SECRET") && !env.contains("MISSING") && !env.contains("CARREL_HOME"), "{env}");
+}
+
+#[test]
+fn the_directory_the_user_and_the_host_name_are_those_asked_for() {
+    let world = World::new();
+    assert_eq!(stdout(&world, &["--workdir", "/usr"], "pwd"), "/usr\n");
+    assert_eq!(stdout(&world, &[], "id -u; id -g"), "0\n0\n");
+    assert_eq!(stdout(&world, &["--user", "agbox"], "id -u"), "1000\n");
+    assert_eq!(stdout(&world, &["--user", "12:34"], "id -u; id -g"), "12\n34\n");
+    assert_eq!(stdout(&world, &["--hostname", "workbench"], "uname -n"), "workbench\n");
+    assert_eq!(stdout(&world, &[], "uname -n"), "carrel\n");
+}
+
+#[test]
+fn a_mount_can_be_read_and_only_with_rw_be_written() {
+    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    std::fs::write(data.path().join("there"), "yes\n").unwrap();
+    let read_only = format!("{}:/data", data.path().display());
+    let outcome = world.shell(&["--mount", &read_only], "cat /data/there; echo no > /data/new");
+    assert_eq!(outcome.stdout, b"yes\n");
+    assert!(outcome.code != Some(0) && !data.path().join("new").exists(), "{}", outcome.stderr);
+    // The positive control: the same attempt where it is allowed. What is written belongs to the directory's owner.
+    std::os::unix::fs::chown(data.path(), Some(1234), Some(1234)).unwrap();
+    std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let writable = format!("{read_only}:rw");
+    assert_eq!(stdout(&world, &["--mount", &writable], "echo written > /data/new && cat /data/new"), "written\n");
+    assert_eq!(std::fs::read_to_string(data.path().join("new")).unwrap(), "written\n");
+    assert_eq!(std::fs::metadata(data.path().join("new")).unwrap().uid(), 1234);
+}
+
+#[test]
+fn a_directory_is_an_image() {
+    let (world, image) = (World::new(), tempfile::tempdir().unwrap());
+    std::fs::set_permissions(image.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(image.path().join("file"), "of the image\n").unwrap();
+    let path = format!("{}/", image.path().display());
+    let words = ["run", "--mount", "/usr:/usr", "--mount", "/lib:/lib", "--mount", "/lib64:/lib64"];
+    let outcome = world.carrel(words.iter().chain(&[path.as_str(), "--", "/usr/bin/cat", "/file"]));
+    assert_eq!(outcome.stdout, b"of the image\n", "{}", outcome.stderr);
+}
+
+#[test]
+fn a_command_that_wants_too_much_memory_is_told_so() {
+    let world = World::new();
+    let outcome = world.carrel(["run", "--memory", "64M", "host", "--", "tail", "/dev/zero"]);
+    assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("for want of memory (limit 64 MiB)\nhint: give it more with --memory\n"));
+    let shell = world.shell(&["--memory", "64M"], "tail /dev/zero; echo $?");
+    assert_eq!((shell.code, shell.stdout.as_slice()), (Some(0), &b"137\n"[..]), "{}", shell.stderr);
+    assert!(shell.stderr.contains("note: the kernel ended 1 process of the sandbox"), "{}", shell.stderr);
+    // With enough of it the same kind of command ends well.
+    assert_eq!(stdout(&world, &["--memory", "256M"], "head -c 1000000 /dev/zero | tail -c 2 | wc -c"), "2\n");
+}
+
+#[test]
+fn processes_and_disk_are_limited() {
+    let world = World::new();
+    let fork = "for i in $(seq 40); do sleep 5 & done; echo all";
+    let outcome = world.shell(&["--pids", "16"], fork);
+    assert!(outcome.code != Some(0) && outcome.stderr.to_lowercase().contains("fork"), "{outcome:?}");
+    assert_eq!(stdout(&world, &["--pids", "64"], fork), "all\n");
+    let fill = "head -c 20000000 /dev/zero > /var/tmp/fill && echo all";
+    assert_ne!(world.shell(&["--disk", "8M"], fill).code, Some(0));
+    assert_eq!(stdout(&world, &["--disk", "64M"], fill), "all\n");
+}
+
+#[test]
+fn a_name_belongs_to_one_sandbox_at_a_time() {
+    let world = World::new();
+    let mut running = world.started(&["--name", "web"], "echo ready; read line; echo bye");
+    let outcome = world.shell(&["--name", "web"], "true");
+    assert_eq!(outcome.code, Some(125));
+    assert!(outcome.stderr.contains("hint: choose another name"), "{}", outcome.stderr);
+    // Whoever was there first is not disturbed.
+    drop(running.child.stdin.take());
+    assert_eq!(running.finish().code, Some(0));
+    assert_eq!(stdout(&world, &["--name", "web"], "echo again"), "again\n");
+}

@@ -1,0 +1,96 @@
+//! What is left of a sandbox: nothing, however it ended.
+
+use rustix::process::Signal;
+
+use crate::support::{Running, World, children_of, finish, only_child, pid};
+
+#[test]
+fn after_a_run_nothing_is_left() {
+    let world = World::new();
+    let running = world.started(&[], "sleep 1000 & echo ready");
+    let traces = world.traces(&running);
+    assert_eq!(running.finish().code, Some(0));
+    traces.assert_gone();
+}
+
+#[test]
+fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
+    let world = World::new();
+    for script in ["echo ready; exec sleep 1000", "echo ready; yes"] {
+        let running = world.started(&[], script);
+        let traces = world.traces(&running);
+        running.signal(Signal::KILL);
+        assert_eq!(running.finish().code, None);
+        traces.assert_gone();
+    }
+}
+
+#[test]
+fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
+    let world = World::new();
+    for _ in 0..10 {
+        let child = world.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
+        let shim = only_child(child.id());
+        let handle = rustix::process::pidfd_open(pid(shim), rustix::process::PidfdFlags::empty()).unwrap();
+        rustix::process::kill_process(pid(child.id()), Signal::KILL).unwrap();
+        assert_eq!(finish(child).code, None);
+        let mut ended = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut ended, Some(&limit)).unwrap(), 1, "the supervisor is still there");
+    }
+}
+
+#[test]
+fn a_supervisor_that_is_killed_takes_the_sandbox_with_it_and_is_cleaned_up_after() {
+    let world = World::new();
+    let running = world.started(&[], "echo ready; exec sleep 1000");
+    let traces = world.traces(&running);
+    rustix::process::kill_process(pid(only_child(running.child.id())), Signal::KILL).unwrap();
+    let outcome = running.finish();
+    assert_eq!(outcome.code, Some(125));
+    assert!(outcome.stderr.starts_with("error: the supervisor of the sandbox ended without a word"), "{outcome:?}");
+    traces.assert_gone();
+}
+
+#[test]
+fn a_sandbox_whose_first_process_dies_is_told_of_and_leaves_nothing() {
+    let world = World::new();
+    let running = world.started(&[], "echo ready; exec sleep 1000");
+    let traces = world.traces(&running);
+    rustix::process::kill_process(pid(only_child(only_child(running.child.id()))), Signal::KILL).unwrap();
+    let outcome = running.finish();
+    assert_eq!(outcome.code, Some(125));
+    assert!(outcome.stderr.starts_with("error: the sandbox ended before the command did"), "{outcome:?}");
+    traces.assert_gone();
+}
+
+#[test]
+fn a_run_that_is_interrupted_as_it_starts_says_so_by_its_code_and_leaves_nothing() {
+    let world = World::new();
+    let child = world.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
+    let shim = only_child(child.id());
+    rustix::process::kill_process(pid(child.id()), Signal::TERM).unwrap();
+    let outcome = finish(child);
+    // Before the command runs or after it: either way it is the signal that ended it.
+    assert_eq!(outcome.code, Some(143), "{}", outcome.stderr);
+    assert!(children_of(shim).is_empty());
+}
+
+#[test]
+fn what_a_killed_supervisor_of_another_run_left_is_swept() {
+    let world = World::new();
+    let running = world.started(&[], "echo ready; exec sleep 1000");
+    let traces = world.traces(&running);
+    let shim = only_child(running.child.id());
+    // Nobody is left to clean up: the command line goes first, by a signal that it does not see.
+    running.signal(Signal::STOP);
+    rustix::process::kill_process(pid(shim), Signal::KILL).unwrap();
+    running.signal(Signal::KILL);
+    let Running { child, output } = running;
+    drop(output);
+    assert_eq!(finish(child).code, None);
+    traces.await_end();
+    assert!(world.sandboxes().read_dir().unwrap().next().is_some(), "there is nothing to sweep");
+    assert_eq!(world.shell(&[], "true").code, Some(0));
+    traces.assert_gone();
+}

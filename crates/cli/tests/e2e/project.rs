@@ -1,0 +1,134 @@
+//! A project, what a sandbox changed in it, and what becomes of that.
+
+use std::path::Path;
+
+use crate::support::{Outcome, World};
+
+const WORK: &str = "echo changed > old; echo new > added; rm gone; mkdir dir; echo deep > dir/deep";
+
+fn project() -> tempfile::TempDir {
+    let project = tempfile::tempdir().unwrap();
+    for (name, content) in [("old", "old\n"), ("gone", "gone\n"), ("same", "same\n")] {
+        std::fs::write(project.path().join(name), content).unwrap();
+    }
+    project
+}
+
+fn run(world: &World, project: &Path, flags: &[&str], script: &str) -> Outcome {
+    let project = project.to_str().unwrap();
+    world.shell(&[&["--project", project], flags].concat(), script)
+}
+
+fn text(world: &World, words: &[&str]) -> String {
+    let outcome = world.carrel(words);
+    assert_eq!(outcome.code, Some(0), "{words:?}: {}", outcome.stderr);
+    String::from_utf8(outcome.stdout).unwrap()
+}
+
+fn read(project: &Path, name: &str) -> Option<String> {
+    std::fs::read_to_string(project.join(name)).ok()
+}
+
+#[test]
+fn a_sandbox_works_on_a_copy_and_says_what_it_changed() {
+    let (world, project) = (World::new(), project());
+    let outcome = run(&world, project.path(), &[], &format!("pwd; cat same; {WORK}; ls"));
+    assert_eq!(outcome.stdout, b"/workspace\nsame\nadded\ndir\nold\nsame\n", "{}", outcome.stderr);
+    let path = std::fs::canonicalize(project.path()).unwrap();
+    assert_eq!(
+        outcome.stderr,
+        format!("4 files changed: 2 added, 1 modified, 1 deleted in the copy of {}\n", path.display())
+    );
+    assert_eq!((read(project.path(), "old").as_deref(), read(project.path(), "added")), (Some("old\n"), None));
+    assert!(project.path().join("gone").exists());
+    assert_eq!(run(&world, project.path(), &["--quiet"], WORK).stderr, "");
+    let outcome = run(&world, project.path(), &["--json"], WORK);
+    let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((&result["changes"]["added"], &result["changes"]["deleted"]), (&2.into(), &1.into()), "{result}");
+}
+
+#[test]
+fn kept_changes_are_shown_applied_and_forgotten() {
+    let (world, project) = (World::new(), project());
+    let outcome = run(&world, project.path(), &["--keep-changes", "try1"], WORK);
+    assert!(outcome.stderr.contains("`carrel diff try1` shows it, `carrel apply try1` takes it over"), "{outcome:?}");
+    assert!(text(&world, &["changes"]).starts_with("try1 "));
+    let diff = text(&world, &["diff", "try1"]);
+    assert!(diff.contains("-old\n+changed\n") && diff.contains("+++ b/dir/deep\n"), "{diff}");
+    assert!(text(&world, &["diff", "--stat", "try1"]).contains("added"));
+    assert!(text(&world, &["apply", "--dry-run", "try1"]).starts_with("would be applied: "));
+    assert_eq!(read(project.path(), "old").as_deref(), Some("old\n"));
+    assert!(text(&world, &["apply", "try1"]).starts_with("applied: "));
+    assert_eq!(read(project.path(), "old").as_deref(), Some("changed\n"));
+    assert_eq!(read(project.path(), "dir/deep").as_deref(), Some("deep\n"));
+    assert_eq!(read(project.path(), "gone"), None);
+    assert_eq!(text(&world, &["apply", "try1"]), "nothing to do: everything is there already\n");
+    text(&world, &["rm", "try1"]);
+    assert_eq!(text(&world, &["changes"]), "");
+    let outcome = world.carrel(["diff", "try1"]);
+    let said = "error: there are no changes named try1\nhint: `carrel changes` lists what is kept\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+}
+
+#[test]
+fn what_the_host_changed_meanwhile_is_a_conflict_and_nothing_is_applied() {
+    let (world, project) = (World::new(), project());
+    assert_eq!(run(&world, project.path(), &["--keep-changes", "c"], WORK).code, Some(0));
+    std::fs::write(project.path().join("old"), "of the host\n").unwrap();
+    let outcome = world.carrel(["apply", "c"]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("old: the project has changed here since"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("hint: `carrel diff c` shows the difference"), "{}", outcome.stderr);
+    assert_eq!((read(project.path(), "old").as_deref(), read(project.path(), "added")), (Some("of the host\n"), None));
+    text(&world, &["apply", "--force", "c"]);
+    assert_eq!(read(project.path(), "old").as_deref(), Some("changed\n"));
+}
+
+#[test]
+fn a_link_that_would_leave_the_project_is_refused() {
+    let (world, project) = (World::new(), project());
+    let script = "ln -s /etc/passwd leaves; echo fine > stays";
+    assert_eq!(run(&world, project.path(), &["--keep-changes", "l"], script).code, Some(0));
+    let outcome = world.carrel(["apply", "l"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("would leave the directory"), "{}", outcome.stderr);
+    assert!(!project.path().join("stays").exists());
+    // Without it the rest is applied.
+    text(&world, &["apply", "--skip-refused", "l"]);
+    assert!(project.path().join("stays").exists() && project.path().join("leaves").symlink_metadata().is_err());
+}
+
+#[test]
+fn kept_changes_are_exported_as_an_archive() {
+    let (world, project) = (World::new(), project());
+    assert_eq!(run(&world, project.path(), &["--keep-changes", "e"], WORK).code, Some(0));
+    let archive = world.carrel(["export", "e"]).stdout;
+    let file = world.home.path().join("out.tar");
+    text(&world, &["export", "e", "-o", file.to_str().unwrap()]);
+    assert_eq!(std::fs::read(&file).unwrap(), archive);
+    let listed = std::process::Command::new("tar").arg("-tf").arg(&file).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for name in ["added\n", "old\n", "dir/deep\n", ".wh.gone\n"] {
+        assert!(listed.contains(name), "{listed}");
+    }
+}
+
+#[test]
+fn a_name_that_is_taken_is_refused_before_anything_runs() {
+    let (world, project) = (World::new(), project());
+    assert_eq!(run(&world, project.path(), &["--keep-changes", "n"], "true").code, Some(0));
+    let outcome = run(&world, project.path(), &["--keep-changes", "n"], "echo ran");
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(125), &b""[..]));
+    let said = "error: changes named n are there already\nhint: take another name, or remove them with `carrel rm n`\n";
+    assert_eq!(outcome.stderr, said);
+    let outcome = world.carrel(["run", "--keep-changes", "../n", "--project", ".", "host", "true"]);
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("is no name for changes"), "{}", outcome.stderr);
+}
+
+#[test]
+fn files_of_a_project_belong_to_the_user_of_the_command() {
+    let (world, project) = (World::new(), project());
+    std::os::unix::fs::chown(project.path(), Some(1234), Some(1234)).unwrap();
+    std::os::unix::fs::chown(project.path().join("old"), Some(1234), Some(1234)).unwrap();
+    let outcome = run(&world, project.path(), &["--user", "agbox"], "stat -c %u old; echo x >> old && echo written");
+    assert_eq!(outcome.stdout, b"1000\nwritten\n", "{}", outcome.stderr);
+}

@@ -1,0 +1,100 @@
+//! Signals, and how a command's end is passed on.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::support::{Running, Watchdog, World, pid};
+
+#[test]
+fn a_command_that_a_signal_ended_has_128_and_its_number() {
+    let world = World::new();
+    for (signal, code) in [("KILL", 137), ("TERM", 143), ("USR1", 138)] {
+        assert_eq!(world.shell(&[], &format!("kill -{signal} $$")).code, Some(code), "{signal}");
+    }
+}
+
+#[test]
+fn signals_are_passed_on_to_the_command() {
+    let world = World::new();
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")] {
+        let script = format!("trap 'echo got; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let running = world.started(&[], &script);
+        running.signal(signal);
+        let outcome = running.finish();
+        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(7), &b"got\n"[..]), "{name}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_command_without_a_trap_ends_by_the_signal() {
+    let world = World::new();
+    let running = world.started(&[], "echo ready; exec sleep 1000");
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, Some(143));
+}
+
+#[test]
+fn a_second_interrupt_insists() {
+    let world = World::new();
+    let mut running = world.started(&[], "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done");
+    running.signal(Signal::INT);
+    running.until("no");
+    running.signal(Signal::INT);
+    assert_eq!(running.finish().code, Some(137));
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let world = World::new();
+    let words = ["run", "host", "--", "sh", "-c", "trap 'exit 7' HUP; echo ready; read line; exit 8"];
+    let command = world.command(words);
+    let mut nohup = std::process::Command::new("nohup");
+    nohup.arg(command.get_program()).args(command.get_args()).env("CARREL_HOME", world.home.path());
+    let piped = std::process::Stdio::piped;
+    let mut running = Running::new(nohup.stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap());
+    running.until("ready");
+    running.signal(Signal::HUP);
+    drop(running.child.stdin.take());
+    assert_eq!(running.finish().code, Some(8));
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_ended_with_124() {
+    let world = World::new();
+    let outcome = world.shell(&["--timeout", "200ms"], "echo begun; sleep 1000");
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(124), &b"begun\n"[..]));
+    assert_eq!(
+        outcome.stderr,
+        "error: the command took longer than it was given (200ms), and was ended\n\
+         hint: give it more time with --timeout\n"
+    );
+    // One that does not end when it is asked to is ended all the same.
+    let outcome = world.shell(&["--timeout", "200ms"], "trap '' TERM; while :; do sleep 0.05; done");
+    assert_eq!(outcome.code, Some(124));
+    assert_eq!(world.shell(&["--timeout", "60s"], "exit 3").code, Some(3));
+}
+
+#[test]
+fn output_that_nobody_reads_holds_up_neither_deadline_nor_interrupts() {
+    let world = World::new();
+    let child = world.command(["run", "--timeout", "200ms", "host", "--", "yes"]).spawn().unwrap();
+    assert_eq!(unread(child), Some(124));
+    let running = world.started(&[], "trap '' INT; echo ready; exec yes");
+    let Running { child, output } = running;
+    let ended = pidfd_open(pid(child.id()), PidfdFlags::empty()).unwrap();
+    // Two that come at once may be seen as one, so they are sent until the run has ended.
+    let soon = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    while poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon)).unwrap() == 0 {
+        let _sent = kill_process(pid(child.id()), Signal::INT);
+    }
+    assert_eq!(unread(child), Some(137));
+    drop(output);
+}
+
+/// Waits for the end of a run, and reads nothing of what it says.
+fn unread(mut child: std::process::Child) -> Option<i32> {
+    let watchdog = Watchdog::over(&child);
+    let code = child.wait().unwrap().code();
+    watchdog.dismiss();
+    code
+}

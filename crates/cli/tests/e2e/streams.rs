@@ -1,0 +1,111 @@
+//! What goes in and what comes out.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use crate::support::{Running, World, finish};
+
+/// More than every buffer on the way together.
+const LARGE: usize = 64 << 20;
+
+fn bytes(len: usize) -> Vec<u8> {
+    // A small generator: every byte value in every position of a word, and nothing that compresses to a pattern.
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    let words = (0..len / 8).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.collect()
+}
+
+#[test]
+fn the_streams_stay_apart_and_the_exit_code_is_passed_on() {
+    let outcome = World::new().shell(&[], "echo out; echo err >&2; exit 42");
+    assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(42), &b"out\n"[..], "err\n"));
+}
+
+#[test]
+fn a_command_that_succeeds_says_nothing_of_its_own() {
+    let outcome = World::new().carrel(["run", "host", "--", "true"]);
+    assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(0), &b""[..], ""));
+}
+
+#[test]
+fn bytes_go_through_both_ways_as_they_are() {
+    let world = World::new();
+    let mut child = world.command(["run", "host", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    let (sent, mut stdin) = (bytes(LARGE), child.stdin.take().unwrap());
+    let copy = sent.clone();
+    let feeding = std::thread::spawn(move || stdin.write_all(&copy).unwrap());
+    let outcome = finish(child);
+    feeding.join().unwrap();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stdout == sent, "other bytes came back");
+}
+
+#[test]
+fn as_much_goes_through_standard_error() {
+    let outcome = World::new().shell(&[], &format!("head -c {LARGE} /dev/zero >&2; echo done"));
+    assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.len()), (Some(0), &b"done\n"[..], LARGE));
+}
+
+#[test]
+fn the_end_of_input_is_passed_on_and_no_input_is_an_empty_one() {
+    let world = World::new();
+    assert_eq!(world.shell(&[], "wc -c").stdout, b"0\n");
+    let mut child = world.command(["run", "host", "--", "wc", "-c"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"12345").unwrap();
+    assert_eq!(finish(child).stdout, b"5\n");
+}
+
+#[test]
+fn without_input_ours_is_left_alone() {
+    let world = World::new();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"kept").unwrap();
+    drop(writer);
+    let words = ["run", "--no-stdin", "host", "--", "wc", "-c"];
+    let outcome = finish(world.command(words).stdin(reader.try_clone().unwrap()).spawn().unwrap());
+    assert_eq!(outcome.stdout, b"0\n");
+    let (mut rest, mut reader) = (String::new(), reader);
+    reader.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "kept");
+}
+
+#[test]
+fn a_command_that_does_not_read_its_input_ends_all_the_same() {
+    let world = World::new();
+    let mut child = world.command(["run", "host", "--", "true"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // Far more than is ever read ahead: whoever writes is told that nobody reads.
+    let feeding = std::thread::spawn(move || stdin.write_all(&vec![0; LARGE]));
+    assert_eq!(finish(child).code, Some(0));
+    assert!(feeding.join().unwrap().is_err());
+}
+
+#[test]
+fn when_nobody_reads_its_output_the_command_ends_without_a_word() {
+    let world = World::new();
+    let mut running = Running::new(world.command(["run", "host", "--", "yes"]).spawn().unwrap());
+    running.until("y");
+    let Running { child, output } = running;
+    drop(output);
+    let outcome = finish(child);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(141), ""));
+}
+
+#[test]
+fn what_goes_to_one_place_stays_in_order() {
+    let world = World::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let script = "for i in 1 2 3 4 5; do echo out; sleep 0.02; echo err >&2; sleep 0.02; done";
+    let mut command = world.command(["run", "host", "--", "sh", "-c", script]);
+    let child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    drop(command);
+    assert_eq!(finish(child).code, Some(0));
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "out\nerr\n".repeat(5));
+}

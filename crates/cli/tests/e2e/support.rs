@@ -1,0 +1,239 @@
+//! Runs of the real command, each with a home of its own, under a watchdog.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tempfile::TempDir;
+
+/// Nothing may hang: every run ends within this, or fails.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A home of its own.
+pub(crate) struct World {
+    pub(crate) home: TempDir,
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+/// A run under way.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) output: BufReader<ChildStdout>,
+}
+
+/// What there is of one sandbox on the host.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    processes: Vec<std::os::fd::OwnedFd>,
+    cgroups: Vec<PathBuf>,
+    sandboxes: PathBuf,
+}
+
+/// The command under test, with its helpers beside it.
+pub(crate) fn carrel() -> PathBuf {
+    let carrel = std::env::var_os("CARREL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_carrel").into(), PathBuf::from);
+    for helper in ["carrel-shim", "carrel-agentd"] {
+        assert!(carrel.with_file_name(helper).exists(), "build {helper} first, beside {}", carrel.display());
+    }
+    carrel
+}
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(carrel());
+        command.args(words).env("CARREL_HOME", self.home.path()).env_remove("CARREL_LIBEXEC");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs `carrel` with the given words.
+    pub(crate) fn carrel<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Outcome {
+        finish(self.command(words).spawn().unwrap())
+    }
+
+    /// Runs a script in a sandbox.
+    pub(crate) fn shell(&self, flags: &[&str], script: &str) -> Outcome {
+        self.carrel(["run"].iter().chain(flags).chain(&["host", "--", "sh", "-c", script]))
+    }
+
+    /// Starts a script in a sandbox, and returns once it says that it is ready.
+    pub(crate) fn started(&self, flags: &[&str], script: &str) -> Running {
+        let command = ["host", "--", "sh", "-c", script];
+        let words = ["run"].iter().chain(flags).chain(&command);
+        let mut running = Running::new(self.command(words).stdin(Stdio::piped()).spawn().unwrap());
+        running.until("ready");
+        running
+    }
+
+    /// What there is of the one sandbox that runs.
+    pub(crate) fn traces(&self, running: &Running) -> Traces {
+        let shim = only_child(running.child.id());
+        let guest = only_child(shim);
+        Traces { sandboxes: self.sandboxes(), ..Traces::of(&[shim, guest]) }
+    }
+
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.home.path().join("run/sandboxes")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(is_empty(&self.sandboxes()), "something is left in {}", self.sandboxes().display());
+        }
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    pub(crate) fn new(mut child: Child) -> Self {
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// Reads a line that has to be this one.
+    pub(crate) fn until(&mut self, expected: &str) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        if line.trim_end() != expected {
+            let mut stderr = String::new();
+            let _read = self.child.stderr.take().map(|mut stream| stream.read_to_string(&mut stderr));
+            panic!("{line:?} where {expected:?} was due; {stderr}");
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(pid(self.child.id()), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Outcome {
+        let mut stdout = Vec::new();
+        let mut stderr = self.child.stderr.take();
+        let watchdog = Watchdog::over(&self.child);
+        self.output.read_to_end(&mut stdout).unwrap();
+        let mut text = String::new();
+        if let Some(stderr) = &mut stderr {
+            stderr.read_to_string(&mut text).unwrap();
+        }
+        let code = self.child.wait().unwrap().code();
+        watchdog.dismiss();
+        Outcome { code, stdout, stderr: text }
+    }
+}
+
+/// Waits for the end of a run, and takes all that it says.
+pub(crate) fn finish(child: Child) -> Outcome {
+    let watchdog = Watchdog::over(&child);
+    let output = child.wait_with_output().unwrap();
+    watchdog.dismiss();
+    Outcome {
+        code: output.status.code(),
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Ends a run that hangs, by its handle, so that the test fails instead.
+pub(crate) struct Watchdog(std::sync::mpsc::Sender<()>);
+
+impl Watchdog {
+    pub(crate) fn over(child: &Child) -> Self {
+        let process = pidfd_open(pid(child.id()), PidfdFlags::empty()).unwrap();
+        let (sender, dismissed) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            if dismissed.recv_timeout(WATCHDOG) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ended = pidfd_send_signal(&process, Signal::KILL);
+            }
+        });
+        Self(sender)
+    }
+
+    pub(crate) fn dismiss(self) {
+        let _dismissed = self.0.send(());
+    }
+}
+
+// === impl Traces ===
+
+impl Traces {
+    fn of(processes: &[u32]) -> Self {
+        let handle = |process: &u32| pidfd_open(pid(*process), PidfdFlags::empty()).unwrap();
+        let cgroups = processes.last().map(|guest| cgroups_of(*guest)).unwrap_or_default();
+        assert!(!cgroups.is_empty(), "the sandbox has no control group");
+        Self { processes: processes.iter().map(handle).collect(), cgroups, sandboxes: PathBuf::new() }
+    }
+
+    /// Waits until its processes are gone.
+    pub(crate) fn await_end(&self) {
+        for process in &self.processes {
+            let mut ended = [PollFd::new(process, PollFlags::IN)];
+            let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(poll(&mut ended, Some(&limit)).unwrap(), 1, "a process is still there");
+        }
+    }
+
+    /// Waits until its processes are gone; then nothing else may be left.
+    pub(crate) fn assert_gone(&self) {
+        self.await_end();
+        for cgroup in &self.cgroups {
+            assert!(!cgroup.exists(), "{} is left", cgroup.display());
+        }
+        assert!(is_empty(&self.sandboxes), "something is left in {}", self.sandboxes.display());
+    }
+}
+
+/// The directories of a process's own control groups, below the one that all sandboxes have.
+fn cgroups_of(process: u32) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let groups = std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
+    let own = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| path.contains("/carrel/"));
+    let points = mounts.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| line.split(' ').nth(4));
+    let points: Vec<&str> = points.collect();
+    let candidates = own.flat_map(|path| points.iter().map(move |point| PathBuf::from(format!("{point}{path}"))));
+    candidates.filter(|path| path.is_dir()).collect()
+}
+
+pub(crate) fn children_of(process: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// The one process that a process started, once it has.
+pub(crate) fn only_child(process: u32) -> u32 {
+    let began = Instant::now();
+    loop {
+        if let [child] = children_of(process)[..] {
+            return child;
+        }
+        assert!(began.elapsed() < WATCHDOG, "{process} has no child");
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) fn pid(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).unwrap()).unwrap()
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
+}

@@ -1,0 +1,178 @@
+//! A command that has a terminal, driven through one.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, openpt};
+use rustix::termios::{LocalModes, Winsize};
+
+use crate::support::{Watchdog, World, pid};
+
+/// A person at a terminal.
+struct Person {
+    keyboard: File,
+    terminal: File,
+    child: Child,
+    seen: String,
+}
+
+impl Person {
+    fn run(world: &World, script: &str) -> Self {
+        Self::types_at_shell(world, &["run", "host", "--", "sh", "-c", script])
+    }
+
+    fn types_at_shell(world: &World, words: &[&str]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::grantpt(&ours).unwrap();
+        rustix::pty::unlockpt(&ours).unwrap();
+        let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
+        let terminal = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        resize(&ours, 40, 120);
+        let carrel = world.command(words);
+        // Its own session, with this terminal as the one that signals come from.
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(carrel.get_program()).args(carrel.get_args());
+        command.env("CARREL_HOME", world.home.path()).env("TERM", "xterm-test");
+        let stream = || OwnedFd::from(terminal.try_clone().unwrap());
+        let child = command.stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap();
+        Self { keyboard: ours.into(), terminal, child, seen: String::new() }
+    }
+
+    /// Reads the screen until it shows a text.
+    fn until(&mut self, text: &str) {
+        let watchdog = Watchdog::over(&self.child);
+        while !self.seen.contains(text) {
+            let mut bytes = [0; 4096];
+            let len = self.keyboard.read(&mut bytes).unwrap();
+            self.seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        }
+        watchdog.dismiss();
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn is_raw(&self) -> bool {
+        !rustix::termios::tcgetattr(&self.terminal).unwrap().local_modes.intersects(LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    fn finish(mut self) -> (Option<i32>, bool, String) {
+        let watchdog = Watchdog::over(&self.child);
+        let code = self.child.wait().unwrap().code();
+        watchdog.dismiss();
+        let restored = rustix::termios::tcgetattr(&self.terminal).unwrap().local_modes;
+        (code, restored.contains(LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON), self.seen)
+    }
+}
+
+fn resize(terminal: impl std::os::fd::AsFd, rows: u16, cols: u16) {
+    let size = Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(terminal, size).unwrap();
+}
+
+#[test]
+fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
+    let world = World::new();
+    let mut person =
+        Person::run(&world, "trap 'stty size' WINCH; tty; echo $TERM; stty size; while read x; do :; done");
+    person.until("40 120");
+    assert!(person.seen.contains("/dev/pts/") && person.seen.contains("xterm-test"), "{}", person.seen);
+    assert!(person.is_raw());
+    resize(&person.keyboard, 50, 132);
+    // The shell looks at its trap when it has read a line.
+    person.types("\r");
+    person.until("50 132");
+    person.types("\u{4}");
+    let (code, restored, _) = person.finish();
+    assert_eq!((code, restored), (Some(0), true));
+}
+
+#[test]
+fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
+    let world = World::new();
+    let mut person = Person::run(&world, "trap 'echo interrupted; exit 9' INT; echo go; while :; do sleep 0.05; done");
+    person.until("go");
+    assert!(person.is_raw());
+    person.types("\u{3}");
+    person.until("interrupted");
+    let (code, restored, _) = person.finish();
+    assert_eq!((code, restored), (Some(9), true));
+}
+
+#[test]
+fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
+    let world = World::new();
+    for (signal, expected) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
+        let mut person = Person::run(&world, "trap '' TERM HUP INT; echo go; while :; do sleep 0.05; done");
+        person.until("go");
+        assert!(person.is_raw());
+        rustix::process::kill_process(pid(person.child.id()), signal).unwrap();
+        let (code, restored, _) = person.finish();
+        assert_eq!((code, restored), (Some(expected), true), "{signal:?}");
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_takes_its_terminal_again() {
+    let world = World::new();
+    let mut person = Person::run(&world, "echo go; read line; echo \"<$line>\"");
+    person.until("go");
+    let shell_takes_over = rustix::termios::tcgetattr(&person.terminal).map(|mut modes| {
+        modes.local_modes |= LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON;
+        modes
+    });
+    rustix::process::kill_process(pid(person.child.id()), Signal::STOP).unwrap();
+    let now = rustix::termios::OptionalActions::Now;
+    rustix::termios::tcsetattr(&person.terminal, now, &shell_takes_over.unwrap()).unwrap();
+    resize(&person.keyboard, 30, 90);
+    rustix::process::kill_process(pid(person.child.id()), Signal::CONT).unwrap();
+    while !person.is_raw() {
+        std::thread::yield_now();
+    }
+    person.types("again\r");
+    person.until("<again>");
+    assert_eq!(person.finish().0, Some(0));
+}
+
+#[test]
+fn at_a_terminal_every_change_is_listed_up_to_a_number_and_archives_are_refused() {
+    let (world, project) = (World::new(), tempfile::tempdir().unwrap());
+    let project = project.path().to_str().unwrap();
+    let script = "for i in $(seq 10 40); do echo $i > file$i; done";
+    let words = ["run", "--project", project, "--keep-changes", "many", "host", "--", "sh", "-c", script];
+    let mut person = Person::types_at_shell(&world, &words);
+    person.until("takes it over");
+    assert!(person.seen.contains("  A file10\r\n") && person.seen.contains("  A file29\r\n  … and 11 more\r\n"));
+    assert!(person.seen.contains("31 files changed: 31 added in the copy of "), "{}", person.seen);
+    assert_eq!(person.finish().0, Some(0));
+    let mut person = Person::types_at_shell(&world, &["export", "many"]);
+    person.until("hint: carrel export many -o FILE");
+    assert_eq!(person.finish().0, Some(1));
+}
+
+#[test]
+fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
+    let world = World::new();
+    let outcome = world.shell(&[], "tty");
+    assert_eq!(outcome.stdout, b"not a tty\n");
+    let outcome = world.shell(&["--tty"], "tty; stty size");
+    let text = String::from_utf8(outcome.stdout).unwrap();
+    assert!(text.starts_with("/dev/pts/") && text.ends_with("24 80\r\n"), "{text}");
+    // Input that ends does so inside as well, in the middle of a line too.
+    for input in ["", "line\n", "part"] {
+        let mut command = world.command(["run", "--tty", "host", "--", "sh", "-c", "stty -echo; echo go; cat"]);
+        let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let mut running = crate::support::Running::new(child);
+        running.until("go");
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        let outcome = running.finish();
+        let stdout = String::from_utf8(outcome.stdout).unwrap();
+        assert_eq!((outcome.code, stdout.replace('\r', "").as_str()), (Some(0), input));
+    }
+}

@@ -1,0 +1,108 @@
+//! What is said when something is wrong, and what programs are told.
+
+use std::os::unix::process::CommandExt;
+
+use crate::support::{World, finish};
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
+    let world = World::new();
+    let outcome = world.carrel(["run", "host", "--", "no-such-command"]);
+    assert_eq!(outcome.code, Some(127), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr, "error: no-such-command: there is no such command in the sandbox\n");
+    let outcome = world.carrel(["run", "host", "--", "/etc/passwd"]);
+    assert_eq!(outcome.code, Some(126), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr, "error: /etc/passwd: it cannot be executed (EACCES)\n");
+    let outcome = world.carrel(["run", "--workdir", "/nowhere", "host", "--", "true"]);
+    assert_eq!(outcome.code, Some(125));
+    assert!(outcome.stderr.contains("hint: --workdir"), "{}", outcome.stderr);
+}
+
+#[test]
+fn our_own_failures_are_125_with_a_reason() {
+    let world = World::new();
+    for (words, said) in [
+        (&["run", "./nowhere/", "--", "true"][..], "error: image ./nowhere/: No such file or directory (os error 2)\n"),
+        (&["run", "--memory", "1M", "host", "--", "true"], "error: a memory limit of 1048576 bytes is not between"),
+        (&["run", "--mount", "/nowhere:/data", "host", "true"], "error: /nowhere: No such file or directory"),
+        (
+            &["run", "--user", "nosuch", "--mount", "/etc:/x", "host", "true"],
+            "error: the image knows no user \"nosuch\"",
+        ),
+        (&["run", "--user", "70000", "host", "true"], "error: no sandbox has a user 70000: the highest is 65535\n"),
+        (&["run", "--hostname", "a b", "host", "true"], "error: \"a b\" is no host name: give 1 to 64 letters"),
+        (&["run", "--disk", "1k", "host", "true"], "error: a disk of 1 KiB is too small: the least is 1 MiB\n"),
+        (&["run", "--nonsense"], "error: unexpected argument '--nonsense' found\n"),
+    ] {
+        let outcome = world.carrel(words);
+        assert_eq!(outcome.code, Some(125), "{words:?}");
+        assert!(outcome.stderr.starts_with(said), "{words:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn without_a_helper_nothing_runs_and_the_place_is_named() {
+    let (world, empty) = (World::new(), tempfile::tempdir().unwrap());
+    let mut command = world.command(["run", "host", "--", "true"]);
+    let outcome = finish(command.env("CARREL_LIBEXEC", empty.path()).spawn().unwrap());
+    let said = format!("error: carrel-shim is not in {}\nhint: keep it beside carrel", empty.path().display());
+    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&said), "{}", outcome.stderr);
+}
+
+#[test]
+fn somebody_else_than_root_is_sent_to_sudo() {
+    let world = World::new();
+    let carrel = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(carrel.path(), Some(65534), Some(65534)).unwrap();
+    // A copy: where it is built, others may have no way to it.
+    let copy = carrel.path().join("carrel");
+    std::fs::copy(crate::support::carrel(), &copy).unwrap();
+    let original = world.command(["run", "host", "--", "true"]);
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy).args(original.get_args());
+    let outcome = command.process_group(0).output().unwrap();
+    assert_eq!(outcome.status.code(), Some(125));
+    let stderr = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(stderr, "error: only root can make a sandbox\nhint: sudo carrel run …\n");
+}
+
+#[test]
+fn programs_are_told_in_json() {
+    let world = World::new();
+    let outcome = world.carrel(["--json", "run", "host", "--", "sh", "-c", "echo out; exit 3"]);
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(3), &b"out\n"[..]));
+    let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((result["exit_code"].as_u64(), result["signal"].is_null()), (Some(3), true));
+    assert!(result["duration_ms"].is_u64() && result["out_of_memory_kills"] == 0, "{result}");
+    let outcome = world.carrel(["run", "--json", "host", "--", "no-such-command"]);
+    let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, result["error"]["code"].as_str()), (Some(127), Some("command_not_found")));
+}
+
+#[test]
+fn the_doctor_finds_that_this_host_can_run_sandboxes_and_proves_it() {
+    let world = World::new();
+    let outcome = world.carrel(["doctor"]);
+    let said = String::from_utf8(outcome.stdout).unwrap();
+    assert_eq!(outcome.code, Some(0), "{said}{}", outcome.stderr);
+    assert!(said.contains("ok    sandbox") && said.contains("This host can run sandboxes"), "{said}");
+    let outcome = world.carrel(["--json", "doctor"]);
+    let last = String::from_utf8(outcome.stdout).unwrap().lines().last().unwrap().to_owned();
+    assert_eq!(last, "{\"ok\":true}");
+    // The same look without a helper fails.
+    let empty = tempfile::tempdir().unwrap();
+    let outcome = finish(world.command(["doctor"]).env("CARREL_LIBEXEC", empty.path()).spawn().unwrap());
+    assert_eq!(outcome.code, Some(1));
+}
+
+#[test]
+fn completions_and_the_version_are_printed() {
+    let world = World::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let outcome = world.carrel(["completions", shell]);
+        assert!(outcome.code == Some(0) && String::from_utf8(outcome.stdout).unwrap().contains("keep-changes"));
+    }
+    let version = format!("carrel {}\n", env!("CARGO_PKG_VERSION")).into_bytes();
+    assert_eq!(world.carrel(["version"]).stdout, version);
+    assert_eq!(world.carrel(["--version"]).stdout, version);
+}
