@@ -125,6 +125,12 @@ carrel_setup() {
   if [[ "$1" == test ]]; then
     has_python && python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     has busybox || missing+=(busybox-static)
+    [[ -x /usr/sbin/mkfs.ext4 ]] || missing+=(e2fsprogs)
+  fi
+  if [[ "$1" == bench ]]; then
+    has bwrap || missing+=(bubblewrap)
+    has runc || missing+=(runc)
+    has busybox || missing+=(busybox-static)
   fi
   install_missing "${missing[@]}"
 

@@ -18,6 +18,7 @@ fn a_sandbox_is_found_by_its_name_and_runs_commands() {
         assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"from the host"[..], &b"problem\n"[..]));
         assert_eq!(output.code, 42);
         assert_eq!(sandbox.shell("cat /proc/1/comm").await, "carrel-agentd\n");
+        assert_eq!(sandbox.shell("echo $HOME").await, "/root\n");
     });
 }
 

@@ -1,29 +1,48 @@
 //! The proof: sandboxes that really run.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::Check;
+use super::{Check, Status};
 use crate::arguments::Command;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::{run, usage};
 
+/// What is in a project that is probed with.
+const INSIDE: &str = "directory";
+
 pub(super) fn checks() -> Vec<Check> {
-    let plain = probe("sandbox", &[], "a command ran");
+    let plain = probe("sandbox", &[], &["true"], "a command ran");
     // The first start copies the agent, which the next ones need not do.
-    let plain = if plain.status == super::Status::Ok { probe("sandbox", &[], "a command ran") } else { plain };
+    let plain = if plain.status == Status::Ok { probe("sandbox", &[], &["true"], "a command ran") } else { plain };
     let project = match Home::find().and_then(|home| Directory::make(&home)) {
-        Ok(directory) => probe("project", &["--project".as_ref(), directory.0.as_os_str()], "on mapped layers"),
+        Ok(directory) => project(&["--project".as_ref(), directory.0.as_os_str()]),
         Err(failure) => Check::failed("project", failure),
     };
     vec![plain, project]
 }
 
-fn probe(name: &'static str, flags: &[&std::ffi::OsStr], what: &str) -> Check {
+/// A project on mapped layers, and what only some kernels let a sandbox do with it.
+fn project(flags: &[&OsStr]) -> Check {
+    let shown = probe("project", flags, &["test", "-d", INSIDE], "on mapped layers");
+    if shown.status != Status::Ok {
+        return shown;
+    }
+    match probe("project", flags, &["rmdir", INSIDE], "on mapped layers").status {
+        Status::Ok => shown,
+        _ => Check::warn(
+            "project",
+            "directories of a project cannot be removed in a sandbox: memory has no user attributes here",
+            "run Linux 6.6 or newer",
+        ),
+    }
+}
+
+fn probe(name: &'static str, flags: &[&OsStr], command: &[&str], what: &str) -> Check {
     let words = ["carrel", "run", "--quiet", "--no-tty", "--no-stdin"].into_iter().map(OsString::from);
     let words = words.chain(flags.iter().map(OsString::from));
-    let words = words.chain(["host", "--", "true"].map(OsString::from));
+    let words = words.chain(["host", "--"].map(OsString::from)).chain(command.iter().map(OsString::from));
     let Ok(arguments) = usage::parse(words) else {
         return Check::fail(name, "the arguments are not understood", "report this");
     };
@@ -36,7 +55,7 @@ fn probe(name: &'static str, flags: &[&std::ffi::OsStr], what: &str) -> Check {
     }
 }
 
-/// An empty directory below the home, gone when dropped.
+/// A directory below the home with one in it, gone when dropped.
 struct Directory(std::path::PathBuf);
 
 // === impl Directory ===
@@ -45,14 +64,14 @@ impl Directory {
     fn make(home: &Home) -> Result<Self, Failure> {
         let path = home.path().join(format!("doctor-{}", std::process::id()));
         let failed = |path: &Path, error| Failure::new("home_unavailable", format!("make {}: {error}", path.display()));
-        std::fs::create_dir(&path).map_err(|error| failed(&path, error))?;
+        std::fs::create_dir_all(path.join(INSIDE)).map_err(|error| failed(&path, error))?;
         Ok(Self(path))
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // It is empty: what a sandbox writes goes to its own layer.
-        let _removed = std::fs::remove_dir(&self.0);
+        // Nothing else is in it: what a sandbox writes goes to its own layer.
+        let _removed = std::fs::remove_dir(self.0.join(INSIDE)).and_then(|()| std::fs::remove_dir(&self.0));
     }
 }
