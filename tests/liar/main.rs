@@ -129,6 +129,13 @@ fn main() {
             liar.say(&grant(client(0), u64::MAX));
             liar.pong();
         }
+        // Takes all the memory there is, so that the kernel has nobody else to end.
+        "eats" => {
+            let mut eaten: Vec<Vec<u8>> = Vec::new();
+            loop {
+                eaten.push(vec![1; 1 << 20]);
+            }
+        }
         // Never reads, never speaks.
         "deaf" => {}
         _ => {}

@@ -80,6 +80,17 @@ fn a_guest_that_floods_one_client_costs_that_client_alone() {
 }
 
 #[test]
+fn a_guest_that_takes_all_its_memory_is_ended_by_the_kernel_and_that_is_told() {
+    run(async {
+        let mut sandbox = liar("eats").await.unwrap();
+        let ended = sandbox.owned.ended().await.unwrap();
+        assert_eq!((ended.reason, ended.signal), (EndReason::OutOfMemory, Some(libc::SIGKILL)), "{ended:?}");
+        assert!(ended.out_of_memory_kills > 0);
+        assert_eq!(sandbox.traces(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
     run(async {
         let mut sandbox = liar("deaf").await.unwrap();
