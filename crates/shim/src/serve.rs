@@ -47,6 +47,8 @@ pub(crate) struct Server {
     disk: Option<Instant>,
     /// Why the sandbox is coming to an end, and when it has to.
     ending: Option<(EndReason, String, Instant)>,
+    /// We have killed it.
+    killed: bool,
     rest: Option<Instant>,
 }
 
@@ -80,6 +82,7 @@ impl Server {
             disk_full: false,
             disk,
             ending: None,
+            killed: false,
             rest: Some(Instant::now() + REST),
         })
     }
@@ -414,12 +417,13 @@ impl Server {
         if self.paused {
             let _thawed = self.resume();
         }
+        self.killed = true;
         let _killed = self.running.container.signal(Signal::KILL);
     }
 
     /// Removes everything of the sandbox, and tells the owner how it ended.
     fn bury(self) -> ExitCode {
-        let Self { running, owner, relay, clients, ending, .. } = self;
+        let Self { running, owner, relay, clients, ending, killed, .. } = self;
         // Its first process may have gone on after all: it does not outlive its supervision.
         let _killed = running.container.signal(Signal::KILL);
         let status = running.container.wait();
@@ -428,7 +432,7 @@ impl Server {
         let removed = running.cgroup.map_or(Ok(()), carrel_sandbox::cgroup::Cgroup::remove);
         drop(running.container);
         let swept = running.directory.remove();
-        let mut ended = epitaph(status.ok(), kills, ending);
+        let mut ended = epitaph(status.ok(), killed, kills, ending);
         ended.stray_frames = relay.totals().stray_frames;
         let problems = [removed.err().map(|error| error.to_string()), swept.err().map(|errno| errno.to_string())];
         let mut left = problems.into_iter().flatten().peekable();
@@ -441,14 +445,22 @@ impl Server {
     }
 }
 
-/// How a sandbox ended, and why.
-fn epitaph(status: Option<WaitIdStatus>, kills: u64, ending: Option<(EndReason, String, Instant)>) -> Ended {
+/// How a sandbox ended, and why. Whether the kernel ended it for want of memory is told by its counter.
+fn epitaph(
+    status: Option<WaitIdStatus>,
+    killed: bool,
+    kills: u64,
+    ending: Option<(EndReason, String, Instant)>,
+) -> Ended {
     let code = status.as_ref().and_then(WaitIdStatus::exit_status);
     let signal = status.as_ref().and_then(WaitIdStatus::terminating_signal);
-    let by_kernel = signal == Some(Signal::KILL.as_raw()) && kills > 0;
+    let by_kernel = signal == Some(Signal::KILL.as_raw()) && !killed && kills > 0;
     let (reason, message) = match ending {
+        // It closed its channel because it was ended.
+        Some((EndReason::GuestExit, ..)) | None if by_kernel => {
+            (EndReason::OutOfMemory, "the sandbox ran out of memory".to_owned())
+        }
         Some((reason, message, _)) => (reason, message),
-        None if by_kernel => (EndReason::OutOfMemory, "the sandbox ran out of memory".to_owned()),
         None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),
     };
     Ended { reason, message, code, signal, out_of_memory_kills: kills, stray_frames: 0 }
