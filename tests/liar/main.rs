@@ -136,6 +136,8 @@ fn main() {
                 eaten.push(vec![1; 1 << 20]);
             }
         }
+        // Hangs up and lives on.
+        "hangs-up" => drop(liar.channel.shutdown(std::net::Shutdown::Both)),
         // Never reads, never speaks.
         "deaf" => {}
         _ => {}

@@ -91,6 +91,31 @@ fn a_guest_that_takes_all_its_memory_is_ended_by_the_kernel_and_that_is_told() {
 }
 
 #[test]
+fn a_guest_that_hangs_up_and_lives_on_is_ended_and_not_run_after() {
+    run(async {
+        let mut sandbox = liar("hangs-up").await.unwrap();
+        let shim = sandbox.owned.shim_pid();
+        let mut used = 0;
+        let ended = loop {
+            tokio::select! {
+                ended = sandbox.owned.ended() => break ended.unwrap(),
+                () = tokio::time::sleep(std::time::Duration::from_millis(20)) => used = processor_ticks(shim).unwrap_or(used),
+            }
+        };
+        assert_eq!((ended.reason, ended.signal), (EndReason::GuestExit, Some(libc::SIGKILL)), "{ended:?}");
+        assert!(used < 20, "the supervisor used {used} hundredths of a second to wait");
+    });
+}
+
+/// The processor time that a process has used, in hundredths of a second.
+fn processor_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let behind_name = stat.rsplit_once(')')?.1;
+    let mut fields = behind_name.split_whitespace().skip(11).map(|field| field.parse::<u64>().unwrap());
+    Some(fields.next()? + fields.next()?)
+}
+
+#[test]
 fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
     run(async {
         let mut sandbox = liar("deaf").await.unwrap();

@@ -59,6 +59,8 @@ record! {
         writable: bool => default,
         /// The id inside that stands for the owner of the source.
         user: u32 => default,
+        /// The id inside that stands for its group.
+        group: u32 => default,
     }
 
     /// A directory of the host that the sandbox works on a copy of.
@@ -69,6 +71,8 @@ record! {
         target: HostPath => required,
         /// The id inside that stands for its owner.
         user: u32 => default,
+        /// The id inside that stands for its group.
+        group: u32 => default,
     }
 
     /// The limits of a sandbox.

@@ -1,7 +1,7 @@
 //! The directory of a sandbox: found by its name, held by a lock, swept when its holder is dead.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
@@ -16,8 +16,12 @@ use rustix::io::Errno;
 const LOCK: &str = "lock";
 /// Which incarnation this is: the name of everything else of it on this host.
 const INCARNATION: &str = "incarnation";
+/// The same while it is being written.
+const UNFINISHED: &str = "incarnation.new";
 /// Where clients connect.
 const SOCKET: &str = "agent.sock";
+/// Everything in the directory, in the order in which it is removed.
+const FILES: [&str; 4] = [SOCKET, INCARNATION, UNFINISHED, LOCK];
 /// How often a directory is tried that somebody else may only be sweeping.
 const TRIES: usize = 16;
 /// How long is waited in between.
@@ -61,18 +65,20 @@ pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(failed(error)),
     };
-    let mut swept = 0;
+    let (mut swept, mut first) = (0, None);
     for entry in entries {
         let path = entry.map_err(failed)?.path();
         // One that is alive holds its lock; one that vanishes is being swept by another.
         if let Some(lock) = try_lock(&path, OFlags::empty()).ok().flatten() {
-            bury(&path)?;
-            remove(&path).map_err(|source| DirectoryError::Io { path, source })?;
+            // One that cannot be removed does not keep the others.
+            match bury(&path).and_then(|()| remove(&path).map_err(|source| DirectoryError::Io { path, source })) {
+                Ok(()) => swept += 1,
+                Err(error) => first = first.or(Some(error)),
+            }
             drop(lock);
-            swept += 1;
         }
     }
-    Ok(swept)
+    first.map_or(Ok(swept), Err)
 }
 
 /// Takes the lock of a directory, if nobody holds it and it is still there.
@@ -101,19 +107,26 @@ fn bury(path: &Path) -> Result<(), DirectoryError> {
         // It died before it had made anything.
         return Ok(());
     }
-    match Cgroup::adopt(&Host::detect()?, incarnation.trim()) {
+    match Cgroup::adopt(&Host::detect()?, &incarnation) {
         Ok(cgroup) => {
             cgroup.kill_all()?;
             Ok(cgroup.remove()?)
         }
-        Err(CgroupError::NotFound { .. }) => Ok(()),
+        // What is no name of a group was never the name of one.
+        Err(CgroupError::NotFound { .. } | CgroupError::Name(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
+/// Writes which incarnation this is, whole or not at all.
+fn record(path: &Path, incarnation: &str) -> io::Result<()> {
+    std::fs::write(path.join(UNFINISHED), incarnation)?;
+    std::fs::rename(path.join(UNFINISHED), path.join(INCARNATION))
+}
+
 /// Removes a directory whose lock is held: the lock goes last.
 fn remove(path: &Path) -> io::Result<()> {
-    for name in [SOCKET, INCARNATION, LOCK] {
+    for name in FILES {
         match std::fs::remove_file(path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -149,8 +162,7 @@ impl RunDirectory {
             };
             bury(path)?;
             let _stale = std::fs::remove_file(path.join(SOCKET));
-            let mut record = File::create(path.join(INCARNATION)).map_err(failed)?;
-            record.write_all(incarnation.as_bytes()).map_err(failed)?;
+            record(path, incarnation).map_err(failed)?;
             return Ok(Self {
                 path: path.to_owned(),
                 name: name.to_owned(),
@@ -177,7 +189,7 @@ impl RunDirectory {
 
     /// Removes it, by handles alone.
     pub(crate) fn remove(self) -> Result<(), Errno> {
-        for name in [SOCKET, INCARNATION, LOCK] {
+        for name in FILES {
             match rustix::fs::unlinkat(&self.own, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
@@ -205,6 +217,20 @@ mod tests {
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
         assert!(!path.exists());
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_record_that_is_none_keeps_neither_the_name_nor_the_others() {
+        let home = tempfile::tempdir().unwrap();
+        let sandboxes = home.path().join("run/sandboxes");
+        for (name, record) in [("empty", ""), ("nonsense", "../../x"), ("whole", "incarnation-1")] {
+            drop(RunDirectory::claim(&sandboxes.join(name), "incarnation-0").unwrap());
+            std::fs::write(sandboxes.join(name).join(INCARNATION), record).unwrap();
+        }
+        let again = RunDirectory::claim(&sandboxes.join("empty"), "incarnation-2").unwrap();
+        again.remove().unwrap();
+        assert_eq!(sweep(&sandboxes).unwrap(), 2);
+        assert_eq!(std::fs::read_dir(&sandboxes).unwrap().count(), 0);
     }
 
     #[test]

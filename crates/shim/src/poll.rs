@@ -56,6 +56,12 @@ impl Poller {
         epoll::modify(&self.epoll, fd, token.data(), interest.flags())
     }
 
+    /// Stops watching a descriptor.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        // One that is not watched need not be removed.
+        let _watched = epoll::delete(&self.epoll, fd);
+    }
+
     /// Waits until something is ready or the time has come.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
         let timeout = until.map(|instant| {

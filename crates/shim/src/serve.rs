@@ -108,7 +108,9 @@ impl Server {
         self.obey();
         self.watch()?;
         self.watch_disk(now);
-        let deadlines = [ticks, self.rest, self.disk, self.ending.as_ref().map(|(_, _, due)| *due)];
+        // Once it is killed, there is nothing left to do but to wait for its end.
+        let insist = self.ending.as_ref().filter(|_| !self.killed).map(|(_, _, due)| *due);
+        let deadlines = [ticks, self.rest, self.disk, insist];
         let ready = self.poller.wait(deadlines.into_iter().flatten().min())?;
         self.note_rest(ready.is_empty());
         let mut ended = false;
@@ -126,7 +128,7 @@ impl Server {
             // Its last words are still under way.
             self.read_guest();
             self.flush();
-        } else if self.ending.as_ref().is_some_and(|(_, _, due)| *due <= Instant::now()) {
+        } else if !self.killed && self.ending.as_ref().is_some_and(|(_, _, due)| *due <= Instant::now()) {
             self.kill();
         }
         Ok(ended)
@@ -179,10 +181,11 @@ impl Server {
         })
     }
 
-    /// The guest closed its channel: without it nobody can be served.
+    /// The guest closed its channel: without it nobody can be served. The channel would be ready from now on.
     fn guest_hung_up(&mut self) {
-        self.guest = Interest::default();
-        let _watched = self.poller.change(&self.running.channel, Token::Guest, self.guest);
+        if std::mem::take(&mut self.guest).read {
+            self.poller.remove(&self.running.channel);
+        }
         self.end(EndReason::GuestExit, "the agent closed its channel".to_owned(), Duration::from_secs(1));
     }
 
@@ -218,8 +221,8 @@ impl Server {
 
     /// Watches each descriptor for what it is needed for now.
     fn watch(&mut self) -> Result<(), Errno> {
-        let guest = Interest { read: self.guest.read, write: self.guest.read && !self.relay.for_guest().is_empty() };
-        if guest != self.guest {
+        let guest = Interest { read: true, write: !self.relay.for_guest().is_empty() };
+        if self.guest.read && guest != self.guest {
             self.poller.change(&self.running.channel, Token::Guest, guest)?;
             self.guest = guest;
         }
@@ -306,7 +309,8 @@ impl Server {
                 Err(_) => there = false,
             }
         }
-        // A sandbox goes when its owner goes.
+        // It would be ready from now on. A sandbox goes when its owner goes.
+        self.poller.remove(&self.owner);
         self.end(EndReason::Stopped, "its owner left".to_owned(), Duration::ZERO);
         self.kill();
     }
@@ -350,10 +354,14 @@ impl Server {
 
     /// Pauses the sandbox before the host's own disk is full, and lets it continue when there is room again.
     fn watch_disk(&mut self, now: Instant) {
-        if self.disk.is_none_or(|due| now < due) || self.ending.is_some() {
+        if self.disk.is_none_or(|due| now < due) {
             return;
         }
-        self.disk = Some(now + DISK);
+        // Whoever ends writes no more.
+        self.disk = self.ending.is_none().then_some(now + DISK);
+        if self.ending.is_some() {
+            return;
+        }
         let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
         let full = free.is_some_and(|free| self.running.watermark.is_reached(free));
         if full && !self.paused {
