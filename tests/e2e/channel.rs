@@ -154,7 +154,7 @@ fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
         let (one, two) = (Codec::Current.range(0).unwrap().start() + 9, Codec::Current.range(1).unwrap().start());
         peer.send(7, one, &carrel_tests::command("sleep", &["1000"])).await;
         assert_eq!(peer.next_of(one).await.message_type(), MessageType::ExecStarted);
-        for _ in 0..64 {
+        for _ in 0..192 {
             peer.send(7, one, &ExecStdin { data: vec![0; 64 * 1024].into() }).await;
         }
         peer.send(7, two, &Ping {}).await;

@@ -90,6 +90,9 @@ fn main() {
         "chatter" => loop {
             liar.say(&frame(0, Flags::NONE, 60_000));
         },
+        "silent" => loop {
+            std::thread::park();
+        },
         "closes" => drop(liar.channel.shutdown(std::net::Shutdown::Both)),
         _ => liar.greet(),
     }

@@ -151,6 +151,26 @@ fn what_is_only_between_our_own_programs_is_not_for_clients() {
 }
 
 #[test]
+fn whoever_comes_and_goes_without_end_does_not_keep_others_from_their_answers() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        let client = sandbox.client().await;
+        let storm: Vec<_> = (0..2)
+            .map(|_| {
+                let socket = sandbox.socket();
+                std::thread::spawn(move || while std::os::unix::net::UnixStream::connect(&socket).is_ok() {})
+            })
+            .collect();
+        for _ in 0..100 {
+            client.ping().await.unwrap();
+            sandbox.owned.statistics().await.unwrap();
+        }
+        sandbox.owned.stop(std::time::Duration::ZERO).await.unwrap();
+        storm.into_iter().for_each(|one| one.join().unwrap());
+    });
+}
+
+#[test]
 fn a_client_may_shut_the_sandbox_down() {
     run(async {
         let mut sandbox = Sandbox::start().await;

@@ -96,6 +96,75 @@ fn an_old_client_that_writes_to_a_command_that_does_not_read_waits_alone_and_los
 }
 
 #[test]
+fn the_largest_pieces_of_input_arrive_whole() {
+    run_within(LONG, async {
+        let sandbox = Sandbox::start().await;
+        for size in [1_100_000, 4_000_000] {
+            let mut peer = Peer::connect(&sandbox.socket()).await;
+            let id = peer.first_id;
+            peer.send(7, id, &command("wc", &["-c"])).await;
+            assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStarted);
+            peer.send(7, id, &ExecStdin { data: vec![1; size].into() }).await;
+            peer.send(7, id, &ExecStdin { data: [].as_slice().into() }).await;
+            let counted = peer.next_of(id).await;
+            let counted = ExecStdout::from_bytes(&counted.envelope().payload).unwrap().data.to_vec();
+            assert_eq!(String::from_utf8(counted).unwrap().trim(), size.to_string());
+        }
+    });
+}
+
+#[test]
+fn clients_that_wait_for_their_commands_keep_no_room_from_others() {
+    run_within(LONG, async {
+        let sandbox = Sandbox::start().await;
+        let mut blocked = Vec::new();
+        for _ in 0..8 {
+            let mut peer = Peer::connect(&sandbox.socket()).await;
+            let id = peer.first_id;
+            peer.send(7, id, &command("sleep", &["1000"])).await;
+            assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStarted);
+            blocked.push(tokio::spawn(async move {
+                loop {
+                    peer.send(7, id, &ExecStdin { data: vec![0; 60_000].into() }).await;
+                }
+            }));
+        }
+        for generation in [Generation::new(7), Generation::PUBLISHED] {
+            let client = sandbox.client_of(generation).await;
+            let content = vec![3; 8 << 20];
+            client.files().upload("/tmp/large", content.as_slice()).await.unwrap();
+        }
+        assert!(blocked.iter().all(|one| !one.is_finished()), "nobody was cut off");
+        blocked.iter().for_each(tokio::task::JoinHandle::abort);
+    });
+}
+
+#[test]
+fn uploads_go_on_after_a_pause() {
+    run_within(LONG, async {
+        let mut sandbox = Sandbox::with(|create| {
+            (create.disk, create.limits.memory) = (1 << 30, Some(2 << 30));
+        })
+        .await;
+        let mut uploads = Vec::new();
+        for number in 0..6 {
+            let client = sandbox.client_of(Generation::new(7)).await;
+            uploads.push(tokio::spawn(async move {
+                let content = vec![number; 32 << 20];
+                client.files().upload(&format!("/tmp/{number}"), content.as_slice()).await.unwrap();
+            }));
+        }
+        sandbox.owned.pause().await.unwrap();
+        // Longer than anybody's patience, if it were asked for.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        sandbox.owned.resume().await.unwrap();
+        for upload in uploads {
+            upload.await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn files_pass_through_in_both_directions_at_every_generation_while_others_are_answered() {
     run_within(LONG, async {
         let sandbox = Sandbox::with(|create| {

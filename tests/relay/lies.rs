@@ -2,7 +2,7 @@
 
 use carrel_shim_client::OwnerError;
 use carrel_shim_client::messages::{EndReason, FailureCode};
-use carrel_tests::{Peer, Sandbox, agentd_path, run};
+use carrel_tests::{Peer, Sandbox, agentd_path, run, run_within};
 
 /// A sandbox whose first program is a liar with the given part.
 async fn liar(part: &str) -> Result<Sandbox, OwnerError> {
@@ -27,6 +27,16 @@ fn a_guest_that_does_not_begin_as_it_should_is_no_sandbox_and_leaves_nothing() {
         let ended = honest.owned.stop(std::time::Duration::ZERO).await.unwrap();
         assert_eq!(ended.reason, EndReason::Stopped);
         assert_eq!(honest.traces(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn an_owner_that_leaves_before_the_guest_has_spoken_is_noticed() {
+    // A guest has thirty seconds to speak.
+    run_within(std::time::Duration::from_secs(20), async {
+        let started = tokio::time::timeout(std::time::Duration::from_millis(500), liar("silent")).await;
+        // Dropped, it has waited for its supervisor to end.
+        assert!(started.is_err());
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_agent_client::ExecEvent;
+use carrel_agent_client::{ExecEvent, Generation};
 use carrel_shim_client::messages::{EndReason, FailureCode, KeptDisk};
 use carrel_shim_client::{OwnedSandbox, OwnerError};
 use carrel_tests::{Sandbox, create, full, home, programs, run, run_within, shell, traces};
@@ -48,6 +48,21 @@ fn a_stop_asks_waits_and_insists() {
         let ended = stubborn.owned.stop(Duration::from_millis(100)).await.unwrap();
         assert_eq!((ended.reason, ended.signal), (EndReason::Stopped, Some(libc::SIGKILL)));
         assert_eq!(stubborn.traces(), NOTHING);
+    });
+}
+
+#[test]
+fn a_command_has_all_of_the_grace_that_the_owner_gives_and_its_last_words_arrive_whole() {
+    run(async {
+        let mut sandbox = Sandbox::start().await;
+        let script = "trap 'sleep 3; head -c 2000000 /dev/zero; exit 7' TERM; echo up; while :; do sleep 0.01; done";
+        // Below generation 10 nothing is acknowledged: what is on its way when the sandbox ends is a lot.
+        let mut old = sandbox.client_of(Generation::new(7)).await.exec(shell(script)).await.unwrap();
+        assert!(matches!(old.next().await.unwrap(), Some(ExecEvent::Stdout(_))));
+        let (reading, ended) = tokio::join!(old.collect(), sandbox.owned.stop(Duration::from_secs(30)));
+        let (output, ended) = (reading.unwrap(), ended.unwrap());
+        assert_eq!((output.code, output.stdout.len()), (7, 2_000_000));
+        assert_eq!((ended.reason, ended.signal), (EndReason::Stopped, None), "{ended:?}");
     });
 }
 

@@ -25,10 +25,14 @@ use crate::{protect, signals, sys};
 pub(crate) const CHANNEL: u16 = 0;
 /// How much input may wait for one session before its peer is made to wait.
 const BACKLOG_LIMIT: usize = 1024 * 1024;
+/// The same behind a relay, which sends as much as it has credit for, and one frame more.
+const RELAYED_LIMIT: usize = 8 * 1024 * 1024;
 /// How often one peer is read before the others have their turn.
 const READS_AT_A_TURN: usize = 16;
 /// How long commands have to end before they are ended.
 const GRACE: Duration = Duration::from_secs(2);
+/// The same where somebody else sees to it.
+const SUPERVISED: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long nothing has to happen before the agent rests.
 const REST: Duration = Duration::from_secs(1);
 /// How many ended sessions are remembered, so that what was under way to them is not taken for nonsense.
@@ -385,6 +389,9 @@ impl Agent {
     /// Whether a session, or all of its owner together, hold more input than they may.
     fn holds_too_much(&self, key: Key) -> bool {
         let backlog = self.sessions.get(&key).map_or(0, |session| session.backlog());
+        if self.io.shares(key).is_some() {
+            return backlog > RELAYED_LIMIT;
+        }
         let all = || self.of_owner(key).map(|session| session.backlog()).sum::<usize>();
         backlog > BACKLOG_LIMIT || (backlog > BACKLOG_LIMIT / 2 && all() > 4 * BACKLOG_LIMIT)
     }
@@ -519,7 +526,10 @@ impl Agent {
         if self.stopping.is_some() {
             return;
         }
-        self.stopping = Some(Instant::now() + GRACE);
+        // A supervisor that speaks for others has a grace of its own, and ends us when it is over.
+        let grace =
+            if self.io.shares.is_some() && self.io.connections.contains_key(&CHANNEL) { SUPERVISED } else { GRACE };
+        self.stopping = Some(Instant::now() + grace);
         self.listener = None;
         for session in self.sessions.values_mut() {
             session.terminate();

@@ -4,7 +4,7 @@
 //! client has a share, so that none of them can fill the channel, the relay or the agent at the expense of another.
 
 /// How many bytes of one client's frames may be on their way to the agent before it grants more.
-pub const INPUT_WINDOW: u64 = 512 * 1024;
+pub const INPUT_WINDOW: u64 = 2 * 1024 * 1024;
 /// How many bytes of frames may be on their way to one client before the relay grants more.
 pub const OUTPUT_WINDOW: u64 = 64 * 1024;
 
@@ -33,6 +33,11 @@ impl Sender {
     /// Whether another frame may be sent. The last one may exceed the limit: frames are not cut.
     pub const fn may_send(&self) -> bool {
         self.sent < self.limit
+    }
+
+    /// Whether another frame may be sent behind so many bytes that wait to be sent before it.
+    pub const fn may_send_after(&self, waiting: u64) -> bool {
+        self.sent.saturating_add(waiting) < self.limit
     }
 
     /// Notes a frame that was sent.

@@ -1,8 +1,10 @@
 //! The directory of a sandbox: found by its name, held by a lock, swept when its holder is dead.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ const SOCKET: &str = "agent.sock";
 /// Everything in the directory, in the order in which it is removed.
 const FILES: [&str; 4] = [SOCKET, INCARNATION, UNFINISHED, LOCK];
 /// How often a directory is tried that somebody else may only be sweeping.
-const TRIES: usize = 16;
+const TRIES: usize = 100;
 /// How long is waited in between.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -33,6 +35,9 @@ pub enum DirectoryError {
     /// A sandbox of that name is there.
     #[error("a sandbox of this name is running")]
     Taken,
+    /// Others could change what is in it.
+    #[error("{} is not ours alone", .0.display())]
+    Open(PathBuf),
     /// The system refused.
     #[error("{}: {source}", path.display())]
     Io {
@@ -60,39 +65,82 @@ pub(crate) struct RunDirectory {
 /// Removes what dead supervisors left of their sandboxes below a directory; returns of how many.
 pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
     let failed = |source| DirectoryError::Io { path: sandboxes.to_owned(), source };
-    let entries = match std::fs::read_dir(sandboxes) {
-        Ok(entries) => entries,
+    let parent = match open(CWD, sandboxes) {
+        Ok(parent) => parent,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(failed(error)),
     };
     let (mut swept, mut first) = (0, None);
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        // One that is alive holds its lock; one that vanishes is being swept by another.
-        if let Some(lock) = try_lock(&path, OFlags::empty()).ok().flatten() {
-            // One that cannot be removed does not keep the others.
-            match bury(&path).and_then(|()| remove(&path).map_err(|source| DirectoryError::Io { path, source })) {
-                Ok(()) => swept += 1,
-                Err(error) => first = first.or(Some(error)),
+    for entry in rustix::fs::Dir::read_from(&parent).map_err(|errno| failed(errno.into()))? {
+        let entry = entry.map_err(|errno| failed(errno.into()))?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if [OsStr::new("."), OsStr::new("..")].contains(&name) {
+            continue;
+        }
+        // One that cannot be removed does not keep the others.
+        match sweep_one(&parent, name) {
+            Ok(true) => swept += 1,
+            Ok(false) => {}
+            Err(Swept::Io(source)) => {
+                first = first.or(Some(DirectoryError::Io { path: sandboxes.join(name), source }));
             }
-            drop(lock);
+            Err(Swept::Cgroup(error)) => first = first.or(Some(error.into())),
         }
     }
     first.map_or(Ok(swept), Err)
 }
 
+/// Why one directory could not be swept.
+#[derive(Debug, thiserror::Error)]
+enum Swept {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+}
+
+/// Removes one directory, unless its supervisor lives.
+fn sweep_one(parent: &OwnedFd, name: &OsStr) -> Result<bool, Swept> {
+    // One that vanishes is being swept by another; what is no directory of ours is none of ours.
+    let Ok(own) = open(parent, name) else { return Ok(false) };
+    let lock = match try_lock(&own, OFlags::empty()) {
+        Ok(Some(lock)) => lock,
+        Ok(None) => return Ok(false),
+        // Made a moment ago, or left by one that died as it began.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).is_ok());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    bury(&own)?;
+    remove(parent, name, &own)?;
+    drop(lock);
+    Ok(true)
+}
+
+/// Opens a directory that nobody else may change; links are not followed.
+fn open(at: impl AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
+}
+
+/// Whether a directory is ours, and closed to others.
+fn is_ours(directory: &OwnedFd) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(directory)?;
+    Ok(stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o077 == 0)
+}
+
 /// Takes the lock of a directory, if nobody holds it and it is still there.
-fn try_lock(path: &Path, create: OFlags) -> io::Result<Option<File>> {
-    let lock = path.join(LOCK);
+fn try_lock(directory: &OwnedFd, create: OFlags) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
-    let file = rustix::fs::openat(CWD, &lock, flags, Mode::from_raw_mode(0o600))?;
+    let file = rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o600))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     }
     // Whoever swept it meanwhile has removed the file that is locked now.
-    let (held, there) = (rustix::fs::fstat(&file)?, rustix::fs::stat(&lock)?);
+    let (held, there) = (rustix::fs::fstat(&file)?, rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW)?);
     if (held.st_dev, held.st_ino) != (there.st_dev, there.st_ino) {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -100,9 +148,12 @@ fn try_lock(path: &Path, create: OFlags) -> io::Result<Option<File>> {
 }
 
 /// Ends and removes what the incarnation that is recorded in a directory left on this host.
-fn bury(path: &Path) -> Result<(), DirectoryError> {
+fn bury(directory: &OwnedFd) -> Result<(), CgroupError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut incarnation = String::new();
-    let read = File::open(path.join(INCARNATION)).and_then(|file| file.take(256).read_to_string(&mut incarnation));
+    let read = rustix::fs::openat(directory, INCARNATION, flags, Mode::empty())
+        .map_err(io::Error::from)
+        .and_then(|file| File::from(file).take(256).read_to_string(&mut incarnation));
     if read.is_err() {
         // It died before it had made anything.
         return Ok(());
@@ -110,29 +161,31 @@ fn bury(path: &Path) -> Result<(), DirectoryError> {
     match Cgroup::adopt(&Host::detect()?, &incarnation) {
         Ok(cgroup) => {
             cgroup.kill_all()?;
-            Ok(cgroup.remove()?)
+            cgroup.remove()
         }
         // What is no name of a group was never the name of one.
         Err(CgroupError::NotFound { .. } | CgroupError::Name(_)) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 
 /// Writes which incarnation this is, whole or not at all.
-fn record(path: &Path, incarnation: &str) -> io::Result<()> {
-    std::fs::write(path.join(UNFINISHED), incarnation)?;
-    std::fs::rename(path.join(UNFINISHED), path.join(INCARNATION))
+fn record(directory: &OwnedFd, incarnation: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
+    File::from(file).write_all(incarnation.as_bytes())?;
+    Ok(rustix::fs::renameat(directory, UNFINISHED, directory, INCARNATION)?)
 }
 
 /// Removes a directory whose lock is held: the lock goes last.
-fn remove(path: &Path) -> io::Result<()> {
-    for name in FILES {
-        match std::fs::remove_file(path.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+fn remove(parent: &OwnedFd, name: &OsStr, own: &OwnedFd) -> io::Result<()> {
+    for file in FILES {
+        match rustix::fs::unlinkat(own, file, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
         }
     }
-    std::fs::remove_dir(path)
+    Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
 // === impl RunDirectory ===
@@ -144,14 +197,25 @@ impl RunDirectory {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         };
-        let mut builder = DirBuilder::new();
-        builder.mode(0o700).recursive(true).create(above).map_err(failed)?;
+        DirBuilder::new().mode(0o700).recursive(true).create(above).map_err(failed)?;
+        let parent = open(CWD, above).map_err(failed)?;
+        if !is_ours(&parent).map_err(failed)? {
+            return Err(DirectoryError::Open(above.to_owned()));
+        }
         for _ in 0..TRIES {
-            match DirBuilder::new().mode(0o700).create(path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-                _ => {}
+            match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(failed(errno.into())),
             }
-            let lock = match try_lock(path, OFlags::CREATE) {
+            let own = match open(&parent, name) {
+                Ok(own) => own,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            if !is_ours(&own).map_err(failed)? {
+                return Err(DirectoryError::Open(path.to_owned()));
+            }
+            let lock = match try_lock(&own, OFlags::CREATE) {
                 Ok(Some(lock)) => lock,
                 Ok(None) => {
                     std::thread::sleep(PAUSE);
@@ -160,14 +224,14 @@ impl RunDirectory {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
-            bury(path)?;
-            let _stale = std::fs::remove_file(path.join(SOCKET));
-            record(path, incarnation).map_err(failed)?;
+            bury(&own)?;
+            let _stale = rustix::fs::unlinkat(&own, SOCKET, AtFlags::empty());
+            record(&own, incarnation).map_err(failed)?;
             return Ok(Self {
                 path: path.to_owned(),
                 name: name.to_owned(),
-                parent: carrel_sandbox::handle(above).map_err(failed)?,
-                own: carrel_sandbox::handle(path).map_err(failed)?,
+                parent: carrel_sandbox::handle_of(&parent).map_err(failed)?,
+                own: carrel_sandbox::handle_of(&own).map_err(failed)?,
                 _lock: lock,
             });
         }
@@ -179,23 +243,18 @@ impl RunDirectory {
         self.path.join(SOCKET)
     }
 
-    /// Serves the socket. Its directory is closed to others, so its own mode decides nothing.
+    /// Serves the socket, by the handle of its directory. That is closed to others, so its own mode decides nothing.
     pub(crate) fn listen(&self) -> Result<UnixListener, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: self.socket(), source };
-        let listener = UnixListener::bind(self.socket()).map_err(failed)?;
+        let listener =
+            UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", self.own.as_raw_fd())).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(listener)
     }
 
     /// Removes it, by handles alone.
-    pub(crate) fn remove(self) -> Result<(), Errno> {
-        for name in FILES {
-            match rustix::fs::unlinkat(&self.own, name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR)
+    pub(crate) fn remove(self) -> io::Result<()> {
+        remove(&self.parent, &self.name, &self.own)
     }
 }
 
@@ -217,6 +276,31 @@ mod tests {
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
         assert!(!path.exists());
         assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_directory_of_another_or_behind_a_link_is_not_used() {
+        let home = tempfile::tempdir().unwrap();
+        let sandboxes = home.path().join("run/sandboxes");
+        drop(RunDirectory::claim(&sandboxes.join("ours"), "incarnation-0").unwrap());
+        let elsewhere = home.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join(INCARNATION), "precious").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, sandboxes.join("link")).unwrap();
+        assert!(matches!(RunDirectory::claim(&sandboxes.join("link"), "i"), Err(DirectoryError::Io { .. })));
+        std::fs::create_dir(sandboxes.join("open")).unwrap();
+        assert!(matches!(RunDirectory::claim(&sandboxes.join("open"), "i"), Err(DirectoryError::Open(_))));
+        sweep(&sandboxes).unwrap();
+        assert_eq!(std::fs::read_to_string(elsewhere.join(INCARNATION)).unwrap(), "precious");
+    }
+
+    #[test]
+    fn one_that_died_as_it_began_is_swept() {
+        let home = tempfile::tempdir().unwrap();
+        let sandboxes = home.path().join("run/sandboxes");
+        std::fs::create_dir_all(sandboxes.join("begun")).unwrap();
+        assert_eq!(sweep(&sandboxes).unwrap(), 1);
+        assert!(!sandboxes.join("begun").exists());
     }
 
     #[test]

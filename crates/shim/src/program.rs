@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
+use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -35,17 +36,15 @@ pub(crate) fn open(program: &Path, directory: &Path) -> io::Result<OwnedFd> {
 /// Copies a program to a directory of its version, so that it keeps its name.
 fn copy(program: &Path, directory: &Path, name: &OsStr, version: &str) -> io::Result<OwnedFd> {
     let unfinished = directory.join(format!(".{}-{}", name.to_string_lossy(), std::process::id()));
-    DirBuilder::new().mode(0o711).recursive(true).create(&unfinished)?;
-    std::fs::copy(program, unfinished.join(name))?;
-    std::fs::set_permissions(unfinished.join(name), Permissions::from_mode(MODE))?;
     let kept = directory.join(version);
-    if let Err(error) = std::fs::rename(&unfinished, &kept) {
-        std::fs::remove_dir_all(&unfinished)?;
+    let copied = fill(program, &unfinished, name).and_then(|()| match std::fs::rename(&unfinished, &kept) {
         // Another was faster.
-        if error.kind() != io::ErrorKind::DirectoryNotEmpty {
-            return Err(error);
-        }
-    }
+        Err(error) if matches!(error.kind(), DirectoryNotEmpty | AlreadyExists) => Ok(()),
+        renamed => renamed,
+    });
+    // If it was renamed, there is nothing left of it.
+    let _gone = std::fs::remove_dir_all(&unfinished);
+    copied?;
     let copied = File::open(kept.join(name))?;
     // Copies of earlier builds; what still runs keeps its own.
     for entry in std::fs::read_dir(directory)?.flatten() {
@@ -55,6 +54,12 @@ fn copy(program: &Path, directory: &Path, name: &OsStr, version: &str) -> io::Re
         }
     }
     Ok(copied.into())
+}
+
+fn fill(program: &Path, directory: &Path, name: &OsStr) -> io::Result<()> {
+    DirBuilder::new().mode(0o711).recursive(true).create(directory)?;
+    std::fs::copy(program, directory.join(name))?;
+    std::fs::set_permissions(directory.join(name), Permissions::from_mode(MODE))
 }
 
 #[cfg(test)]

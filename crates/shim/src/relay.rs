@@ -23,6 +23,7 @@ use carrel_protocol::{Codec, Header, IdRange};
 
 use self::client::Client;
 pub(crate) use self::client::Fault;
+use self::inbox::Inbox;
 pub(crate) use self::own::HELLO_ID;
 use self::own::{Heard, Own};
 pub(crate) use self::route::Misbehaviour;
@@ -39,7 +40,7 @@ const OUTPUT_SHARED: u64 = 8 * 1024 * 1024;
 /// How much may be on its way to one client, at least and at most.
 const OUTPUT_SHARE: (u64, u64) = (64 * 1024, 1024 * 1024);
 /// How much may be kept of large unfinished frames, of all clients together.
-const LARGE_POOL: usize = 20 * 1024 * 1024;
+const LARGE_POOL: usize = 18 * 1024 * 1024;
 /// How long a client may stop in the middle of a large frame while others wait to begin one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -63,6 +64,8 @@ pub(crate) struct Relay {
     /// Who waits for room to begin a large frame.
     queue: VecDeque<Slot>,
     large: usize,
+    /// How much waits for all clients together.
+    waiting: usize,
     /// When somebody last did something.
     now: Instant,
     totals: Totals,
@@ -111,6 +114,7 @@ impl Relay {
             turn: 0,
             queue: VecDeque::new(),
             large: 0,
+            waiting: 0,
             now,
             totals: Totals::default(),
             events: Vec::new(),
@@ -139,6 +143,7 @@ impl Relay {
         let mut client = Client::new(ids, input, now);
         client.outbox.push(&Codec::Current.prologue(ids));
         client.outbox.push(&self.ready);
+        self.waiting += client.outbox.len();
         *self.places.get_mut(slot)? = Place::Taken(Box::new(client));
         self.clients += 1;
         Some(slot)
@@ -148,7 +153,8 @@ impl Relay {
     pub(crate) fn disconnect(&mut self, slot: Slot) {
         let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
         let ids = client.ids;
-        self.large -= client.inbox.give_back();
+        self.large -= client.charged;
+        self.waiting -= client.outbox.len();
         // A frame that was begun has to be finished: the guest could not find the next one.
         if let Some((_, left)) = self.sending.take_if(|(sender, _)| *sender == slot) {
             self.own.finish(client.inbox.front(left));
@@ -181,17 +187,14 @@ impl Relay {
         let Some(client) = self.client_mut(slot) else { return };
         client.moved = now;
         match client.look() {
-            Ok(asked) => {
-                if asked.shutdown {
-                    self.events.push(Event::Shutdown);
-                }
-                if asked.room && !self.queue.contains(&slot) {
-                    self.queue.push_back(slot);
-                }
+            Ok(asked) if asked.shutdown => self.events.push(Event::Shutdown),
+            Ok(_) => {}
+            Err(fault) => {
+                client.dead = true;
+                self.events.push(Event::Drop(slot, fault));
             }
-            Err(fault) => self.events.push(Event::Drop(slot, fault)),
         }
-        self.lend();
+        self.consider(slot);
     }
 
     /// A client will send no more. What it sent is still passed on, as far as that needs no waiting.
@@ -207,57 +210,66 @@ impl Relay {
         self.client(slot).is_none_or(|client| client.ended && !sending && !client.may_send())
     }
 
+    /// Looks whether a client has a large frame ahead that it has credit for; then it waits for room.
+    fn consider(&mut self, slot: Slot) {
+        let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
+        self.large = self.large - client.charged + client.inbox.charge();
+        client.charged = client.inbox.charge();
+        let on_their_way = self.sending.filter(|(sender, _)| *sender == slot).map_or(0, |(_, left)| left);
+        if client.wants_loan(on_their_way).is_some() && !self.queue.contains(&slot) {
+            self.queue.push_back(slot);
+        }
+        self.lend();
+    }
+
     /// Lends room for large frames to those who wait for it, in their order.
     fn lend(&mut self) {
         while let Some(slot) = self.queue.front().copied() {
-            if self.large + inbox::LARGE > LARGE_POOL {
-                self.reclaim();
-            }
-            if self.large + inbox::LARGE > LARGE_POOL {
-                return;
-            }
             if let Some(Place::Taken(client)) = self.places.get_mut(slot) {
-                self.large += client.inbox.lend();
-                // It could not move before.
-                client.moved = self.now;
+                if let Some(frame) = client.inbox.wants_loan() {
+                    if self.large + Inbox::charge_of(frame) > LARGE_POOL {
+                        return;
+                    }
+                    client.inbox.grant(frame);
+                    self.large = self.large - client.charged + client.inbox.charge();
+                    client.charged = client.inbox.charge();
+                    // It could not move before.
+                    client.moved = self.now;
+                }
             }
             self.queue.pop_front();
         }
     }
 
-    /// Takes lent room back from those who do not need it now.
-    fn reclaim(&mut self) {
-        for (slot, place) in self.places.iter_mut().enumerate() {
-            if let (Place::Taken(client), true) = (place, self.sending.is_none_or(|(sender, _)| sender != slot)) {
-                self.large -= client.inbox.give_back_unused();
-            }
-        }
-    }
-
     /// Nothing happens: what only work needs is given back.
     pub(crate) fn rest(&mut self) {
-        self.reclaim();
         for place in &mut self.places {
             if let Place::Taken(client) = place {
+                client.inbox.rest();
                 client.outbox.rest_idle();
             }
         }
     }
 
-    /// Ends the wait of those who want to begin a large frame, at the cost of those who do not finish theirs.
-    pub(crate) fn tick(&mut self, now: Instant) -> Option<Instant> {
+    /// Ends the wait of those who want to begin a large frame, at the cost of those who do not finish theirs. While the
+    /// guest is paused, nobody has to hurry.
+    pub(crate) fn tick(&mut self, now: Instant, paused: bool) -> Option<Instant> {
         self.now = now;
         if self.queue.is_empty() {
             return None;
         }
         let mut next: Option<Instant> = None;
-        for (slot, place) in self.places.iter().enumerate() {
+        for (slot, place) in self.places.iter_mut().enumerate() {
             let Place::Taken(client) = place else { continue };
-            if !client.inbox.is_unfinished() {
+            if !client.inbox.is_unfinished() || client.dead {
                 continue;
+            }
+            if paused {
+                client.moved = now;
             }
             let due = client.moved + PATIENCE;
             if due <= now {
+                client.dead = true;
                 self.events.push(Event::Drop(slot, Fault::Unfinished));
             } else {
                 next = Some(next.map_or(due, |next| next.min(due)));
@@ -295,9 +307,7 @@ impl Relay {
         if let Some(client) = self.client_mut(slot) {
             client.inbox.took(bytes);
         }
-        if left == 0 && !self.queue.is_empty() {
-            self.lend();
-        }
+        self.consider(slot);
     }
 
     /// The next client that has a whole frame and may send it, with as many whole frames as a turn allows.
@@ -359,28 +369,32 @@ impl Relay {
 
     fn pass_on(&mut self, slot: Slot, run: Run<'_>, deliver: &mut impl FnMut(Slot, &[u8]) -> usize) {
         let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
+        if client.dead {
+            return;
+        }
         client.output.received(run.len() as u64);
         for piece in run.pieces() {
             let gone = if client.outbox.is_empty() { deliver(slot, piece).min(piece.len()) } else { 0 };
             self.totals.to_clients += gone as u64;
             client.outbox.push(piece.get(gone..).unwrap_or_default());
+            self.waiting += piece.len() - gone;
         }
-        self.relieve();
+        if self.waiting > WAITING_FOR_ALL {
+            self.relieve();
+        }
     }
 
     /// When too much waits for all clients together, the one for whom the most waits has to go.
     fn relieve(&mut self) {
         let waiting = |place: &Place| if let Place::Taken(client) = place { client.outbox.len() } else { 0 };
-        let total: usize = self.places.iter().map(waiting).sum();
-        if total <= WAITING_FOR_ALL {
-            return;
+        let most = self.places.iter().enumerate().max_by_key(|(_, place)| waiting(place));
+        let Some((slot, Place::Taken(_))) = most else { return };
+        if let Some(Place::Taken(client)) = self.places.get_mut(slot) {
+            self.waiting -= client.outbox.len();
+            client.outbox.clear();
+            client.dead = true;
         }
-        if let Some((slot, _)) = self.places.iter().enumerate().max_by_key(|(_, place)| waiting(place)) {
-            if let Some(client) = self.client_mut(slot) {
-                client.outbox.clear();
-            }
-            self.events.push(Event::Drop(slot, Fault::TooSlow));
-        }
+        self.events.push(Event::Drop(slot, Fault::TooSlow));
     }
 
     fn heard(&mut self, run: Run<'_>) {
@@ -388,9 +402,13 @@ impl Relay {
         while let Some(heard) = self.own.take_heard() {
             let made_sense = match heard {
                 Heard::Credit(id, limit) => {
-                    let client = self.client_mut(Codec::Current.owner_of(id) as usize);
-                    client.map(|client| client.input.grant(limit)).is_some() || self.is_leaving(id)
+                    let slot = Codec::Current.owner_of(id) as usize;
+                    let granted = self.client_mut(slot).map(|client| client.input.grant(limit)).is_some();
+                    self.consider(slot);
+                    granted || self.is_leaving(id)
                 }
+                // It did not understand a wish to shut down: that is between the two.
+                Heard::Complaint => true,
                 Heard::Answer(id) => {
                     let asked = |place: &&mut Place| matches!(place, Place::Leaving(question) if *question == id);
                     self.places.iter_mut().find(asked).map(|place| *place = Place::Free).is_some()
@@ -417,8 +435,10 @@ impl Relay {
     /// Notes how many of those bytes a client took.
     pub(crate) fn client_took(&mut self, slot: Slot, bytes: usize) {
         self.totals.to_clients += bytes as u64;
-        if let Some(client) = self.client_mut(slot) {
+        if let Some(Place::Taken(client)) = self.places.get_mut(slot) {
+            let before = client.outbox.len();
             client.outbox.took(bytes);
+            self.waiting -= before - client.outbox.len();
         }
     }
 

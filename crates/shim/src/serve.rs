@@ -24,6 +24,10 @@ use crate::start::Running;
 const READ: usize = 256 * 1024;
 /// How often one descriptor is read before the others have their turn.
 const READS_AT_A_TURN: usize = 4;
+/// How many clients are let in before those who are there have their turn.
+const ACCEPTS_AT_A_TURN: usize = 16;
+/// How long clients have to take what a sandbox said last.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long a sandbox has when a client asks it to shut down.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// How often the host's own disk is looked at, where the sandbox writes to it.
@@ -38,8 +42,11 @@ pub(crate) struct Server {
     poller: Poller,
     relay: Relay,
     clients: Vec<Option<Connection>>,
+    listening: bool,
     buffer: Vec<u8>,
     guest: Interest,
+    /// The guest does not listen any more.
+    deaf: bool,
     paused: bool,
     /// It was paused because the host's own disk is full, and not by its owner.
     disk_full: bool,
@@ -76,8 +83,10 @@ impl Server {
             poller,
             relay,
             clients: (0..SLOTS).map(|_| None).collect(),
+            listening: true,
             buffer: Vec::new(),
             guest: Interest::READ,
+            deaf: false,
             paused: false,
             disk_full: false,
             disk,
@@ -104,7 +113,7 @@ impl Server {
     fn turn(&mut self) -> Result<bool, Errno> {
         self.flush();
         let now = Instant::now();
-        let ticks = self.relay.tick(now);
+        let ticks = self.relay.tick(now, self.paused);
         self.obey();
         self.watch()?;
         self.watch_disk(now);
@@ -117,21 +126,39 @@ impl Server {
         for readiness in ready {
             match readiness.token {
                 Token::Process => ended = true,
-                Token::Guest if readiness.readable || readiness.gone => self.read_guest(),
-                Token::Guest => {}
+                Token::Guest => drop(self.read_guest()),
                 Token::Listener => self.accept(),
                 Token::Owner => self.hear_owner(),
                 Token::Client(slot) => self.serve_client(slot, readiness),
             }
         }
         if ended {
-            // Its last words are still under way.
-            self.read_guest();
-            self.flush();
+            self.pass_on_last_words();
         } else if !self.killed && self.ending.as_ref().is_some_and(|(_, _, due)| *due <= Instant::now()) {
             self.kill();
         }
         Ok(ended)
+    }
+
+    /// The guest has ended: what it said is read to its end, and its clients have a while to take it.
+    fn pass_on_last_words(&mut self) {
+        while self.guest.read && !self.deaf && self.read_guest() {}
+        self.deaf = true;
+        let until = Instant::now() + LAST_WORDS;
+        self.flush();
+        while (0..SLOTS).any(|slot| !self.relay.for_client(slot).is_empty()) && Instant::now() < until {
+            for slot in 0..SLOTS {
+                self.relay.ended(slot);
+            }
+            self.obey();
+            let Ok(ready) = self.watch().and_then(|()| self.poller.wait(Some(until))) else { return };
+            for readiness in ready.iter().filter(|readiness| readiness.gone) {
+                if let Token::Client(slot) = readiness.token {
+                    self.disconnect(slot);
+                }
+            }
+            self.flush();
+        }
     }
 
     fn note_rest(&mut self, nothing: bool) {
@@ -146,30 +173,29 @@ impl Server {
 
     // --- bytes
 
-    fn read_guest(&mut self) {
+    /// Reads what the guest says, for a while. Whether there may be more.
+    fn read_guest(&mut self) -> bool {
         for _ in 0..READS_AT_A_TURN {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
             buffer.reserve_exact(READ);
             let outcome = rustix::io::read(&self.running.channel, spare_capacity(&mut buffer));
-            let taken = match outcome {
-                Ok(0) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-                Ok(_) => self.take_from_guest(&buffer),
-                // Its end is told by its process.
-                Err(_) => Ok(()),
-            };
-            let full = buffer.len() == READ;
+            let taken = if buffer.is_empty() { Ok(()) } else { self.take_from_guest(&buffer) };
             self.buffer = buffer;
             match (taken, outcome) {
                 (Err(misbehaviour), _) => {
                     self.end(EndReason::Misbehaved, misbehaviour.to_string(), Duration::ZERO);
-                    return;
+                    return false;
                 }
-                (Ok(()), Ok(0)) => return self.guest_hung_up(),
-                (Ok(()), _) if !full => return,
-                _ => {}
+                (Ok(()), Ok(0)) => {
+                    self.guest_hung_up();
+                    return false;
+                }
+                (Ok(()), Ok(_) | Err(Errno::INTR)) => {}
+                (Ok(()), Err(_)) => return false,
             }
         }
+        true
     }
 
     fn take_from_guest(&mut self, bytes: &[u8]) -> Result<(), Misbehaviour> {
@@ -207,21 +233,23 @@ impl Server {
                 self.disconnect(slot);
             }
         }
-        loop {
+        while !self.deaf {
             let bytes = self.relay.for_guest();
             if bytes.is_empty() {
                 break;
             }
             match send(&self.running.channel, bytes) {
-                Ok(0) | Err(_) => break,
+                Ok(0) => break,
                 Ok(sent) => self.relay.guest_took(sent),
+                // What it said last is still to be read; that it hung up is found there.
+                Err(_) => return self.deaf = true,
             }
         }
     }
 
     /// Watches each descriptor for what it is needed for now.
     fn watch(&mut self) -> Result<(), Errno> {
-        let guest = Interest { read: true, write: !self.relay.for_guest().is_empty() };
+        let guest = Interest { read: true, write: !self.deaf && !self.relay.for_guest().is_empty() };
         if self.guest.read && guest != self.guest {
             self.poller.change(&self.running.channel, Token::Guest, guest)?;
             self.guest = guest;
@@ -239,7 +267,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_AT_A_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.running.listener, flags) {
                 Ok(socket) => {
@@ -252,8 +280,9 @@ impl Server {
                     }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
                 // Without descriptors nobody else comes in until one is free.
-                Err(_) => return,
+                Err(_) => return self.listen(false),
             }
         }
     }
@@ -281,7 +310,17 @@ impl Server {
         }
     }
 
+    /// Lets clients in, or lets them wait.
+    fn listen(&mut self, listening: bool) {
+        if self.listening != listening {
+            let interest = Interest { read: listening, write: false };
+            let changed = self.poller.change(&self.running.listener, Token::Listener, interest);
+            self.listening = listening == changed.is_ok();
+        }
+    }
+
     fn disconnect(&mut self, slot: Slot) {
+        self.listen(true);
         if let Some(place) = self.clients.get_mut(slot) {
             *place = None;
         }
@@ -339,6 +378,9 @@ impl Server {
     }
 
     fn pause(&mut self) -> Result<(), String> {
+        if self.ending.is_some() {
+            return Err("a sandbox that is ending cannot be paused".to_owned());
+        }
         let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup cannot be paused")?;
         cgroup.freeze().map_err(|error| error.to_string())?;
         self.paused = true;
@@ -442,7 +484,7 @@ impl Server {
         let swept = running.directory.remove();
         let mut ended = epitaph(status.ok(), killed, kills, ending);
         ended.stray_frames = relay.totals().stray_frames;
-        let problems = [removed.err().map(|error| error.to_string()), swept.err().map(|errno| errno.to_string())];
+        let problems = [removed.err().map(|error| error.to_string()), swept.err().map(|error| error.to_string())];
         let mut left = problems.into_iter().flatten().peekable();
         let outcome = if left.peek().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         for problem in left {

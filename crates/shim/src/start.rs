@@ -68,6 +68,8 @@ pub(crate) enum StartError {
     Greeting(#[from] BadGreeting),
     #[error("the agent in the sandbox ended before it was ready")]
     Ended,
+    #[error("the owner left before the sandbox was ready")]
+    Unowned,
     #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
     Late,
     #[error("give up rights: {0}")]
@@ -135,7 +137,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &RunDirectory
         cgroup.as_ref(),
     )?;
     let listener = directory.listen()?;
-    let greeted = greet(&ours, &container)?;
+    let greeted = greet(&ours, &container, owner)?;
     rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(system("fcntl"))?;
     let changes = container.changes().map(AsFd::as_fd);
     let ready = Ready {
@@ -181,7 +183,7 @@ fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 /// Waits until the guest is ready.
-fn greet(channel: &OwnedFd, container: &Container) -> Result<Greeted, StartError> {
+fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Greeted, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
     let (deadline, mut greeting) = (Instant::now() + READY, Greeting::default());
     loop {
@@ -189,12 +191,20 @@ fn greet(channel: &OwnedFd, container: &Container) -> Result<Greeted, StartError
         let timeout =
             Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(0), tv_nsec: left.subsec_nanos().into() };
         let process = container.process();
-        let mut watched = [PollFd::new(channel, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
+        let mut watched = [
+            PollFd::new(channel, PollFlags::IN),
+            PollFd::new(&process, PollFlags::IN),
+            // Only that it leaves: what it says meanwhile is read later.
+            PollFd::new(owner, PollFlags::RDHUP),
+        ];
         match rustix::event::poll(&mut watched, Some(&timeout)) {
             Ok(0) => return Err(StartError::Late),
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(system("poll")(errno)),
+        }
+        if watched.get(2).is_some_and(|owner| !owner.revents().is_empty()) {
+            return Err(StartError::Unowned);
         }
         let mut bytes = [0; 4096];
         match rustix::net::recv(channel, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
@@ -216,8 +226,8 @@ fn greet(channel: &OwnedFd, container: &Container) -> Result<Greeted, StartError
 
 fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
     let mount = |mount: &messages::Mount| {
-        let user = mount.user;
-        let access = if mount.writable { Access::Writable { user } } else { Access::ReadOnly { user } };
+        let (user, group) = (mount.user, mount.user);
+        let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
         Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access })
     };
     create.mounts.iter().map(mount).collect()
@@ -226,7 +236,7 @@ fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
 fn project(create: &Create) -> Result<Option<Project>, StartError> {
     let Some(project) = &create.project else { return Ok(None) };
     let target = GuestPath::new(&project.target.0)?;
-    Ok(Some(Project { source: project.source.0.clone(), target, user: project.user }))
+    Ok(Some(Project { source: project.source.0.clone(), target, user: project.user, group: project.user }))
 }
 
 fn limits(limits: &messages::Limits) -> Result<Limits, StartError> {
@@ -250,15 +260,15 @@ impl StartError {
                 FailureCode::HostUnfit
             }
             Self::Launch(_) => FailureCode::LaunchFailed,
-            Self::Greeting(_) | Self::Ended | Self::Late => FailureCode::AgentFailed,
+            Self::Greeting(_) | Self::Ended | Self::Unowned | Self::Late => FailureCode::AgentFailed,
         }
     }
 
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
-            // A tree that cannot be shown is the caller's to change, not the host's.
-            Self::Launch(LaunchError::Tree { .. }) => None,
+            // What was asked to be shown is the caller's to change, not the host's.
+            Self::Launch(LaunchError::Mount(_)) => None,
             Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
                 Some("`carrel doctor` says what this host lacks")
             }

@@ -23,6 +23,10 @@ pub(crate) struct Client {
     pub(crate) output: Receiver,
     /// It will send no more.
     pub(crate) ended: bool,
+    /// It has to go, and is sent nothing more: a part of what was for it is lost.
+    pub(crate) dead: bool,
+    /// How much it holds of what all clients share.
+    pub(crate) charged: usize,
     /// When it last sent something.
     pub(crate) moved: Instant,
 }
@@ -39,8 +43,6 @@ pub(crate) struct Outbox {
 pub(crate) struct Asked {
     /// It asks the sandbox to shut down.
     pub(crate) shutdown: bool,
-    /// It has begun a frame that needs more room than it has.
-    pub(crate) room: bool,
 }
 
 /// Why a client has to go.
@@ -63,13 +65,23 @@ pub(crate) enum Fault {
 impl Client {
     pub(crate) fn new(ids: IdRange, input: Sender, now: Instant) -> Self {
         let output = Receiver::new(OUTPUT_WINDOW);
-        Self { ids, inbox: Inbox::default(), outbox: Outbox::default(), input, output, ended: false, moved: now }
+        Self {
+            ids,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            input,
+            output,
+            ended: false,
+            dead: false,
+            charged: 0,
+            moved: now,
+        }
     }
 
     /// How much may be read from it. Whoever does not read its answers is not asked for more questions.
     pub(crate) fn wanted(&self) -> usize {
         let deaf = self.outbox.len() as u64 > super::OUTPUT_SHARE.1;
-        if self.ended || deaf { 0 } else { self.inbox.room_left() }
+        if self.ended || self.dead || deaf { 0 } else { self.inbox.room_left() }
     }
 
     /// Looks at the frames that have arrived since the last look.
@@ -83,10 +95,7 @@ impl Client {
                     self.inbox.accept(header);
                 }
                 Ahead::Begun(header) => {
-                    if let Some(header) = header {
-                        self.check(header)?;
-                        asked.room = self.inbox.needs_loan(header);
-                    }
+                    header.map_or(Ok(()), |header| self.check(header))?;
                     return Ok(asked);
                 }
             }
@@ -108,12 +117,19 @@ impl Client {
 
     /// Whether it has a whole frame and may send it.
     pub(crate) fn may_send(&self) -> bool {
-        self.inbox.has_whole() && self.input.may_send()
+        !self.dead && !self.inbox.whole().is_empty() && self.input.may_send()
+    }
+
+    /// The size of the frame ahead, if it needs a loan and there is credit for it behind all that waits to be sent. Of
+    /// that, so many bytes are on their way.
+    pub(crate) fn wants_loan(&self, on_their_way: usize) -> Option<usize> {
+        let waiting = self.inbox.whole().len().saturating_sub(on_their_way);
+        self.inbox.wants_loan().filter(|_| !self.ended && !self.dead && self.input.may_send_after(waiting as u64))
     }
 
     /// Takes a turn: how many bytes of whole frames it sends now.
     pub(crate) fn take_turn(&mut self, limit: usize) -> usize {
-        let whole = self.inbox.whole();
+        let whole = if self.dead { &[] } else { self.inbox.whole() };
         let mut taken = 0;
         while taken < limit && self.input.may_send() {
             let Ok(Some((frame, _))) = Frame::split(whole.get(taken..).unwrap_or_default()) else { break };

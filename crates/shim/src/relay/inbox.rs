@@ -3,18 +3,26 @@
 use carrel_protocol::frame::{BrokenLength, LENGTH_SIZE, PREFIX_SIZE};
 use carrel_protocol::{Frame, Header};
 
-/// How much every client may have here.
+/// How much every client may have here besides large frames.
 const SMALL: usize = 32 * 1024;
-/// How much one may have that was lent room for large frames: one that is passed on, and the beginning of the next.
-pub(crate) const LARGE: usize = 5 * 1024 * 1024;
+/// How much may be read behind a large frame.
+const AHEAD: usize = 64 * 1024;
+/// Less room than this is not worth a call.
+const LEAST: usize = 64 * 1024;
 
 /// Bytes in order: whole frames that were looked at, then what has not been looked at or is not whole.
+///
+/// A frame larger than everybody's share needs a loan. It is given only to those who have credit for the frame, so that
+/// whatever was lent room can be passed on without waiting for anything but the guest.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
     start: usize,
     whole: usize,
-    lent: bool,
+    /// The size of the frame that is being read on a loan.
+    granted: Option<usize>,
+    /// The bytes of whole frames that were read on a loan.
+    lent: usize,
 }
 
 /// What lies behind the whole frames.
@@ -30,15 +38,15 @@ pub(crate) enum Ahead {
 impl Inbox {
     /// How much may be read.
     pub(crate) fn room_left(&self) -> usize {
-        (if self.lent { LARGE } else { SMALL }).saturating_sub(self.bytes.len() - self.start)
+        let granted = self.granted.map_or(0, |frame| frame + AHEAD);
+        (SMALL + self.lent + granted).saturating_sub(self.bytes.len() - self.start)
     }
 
-    /// The buffer, with room for that much behind what is in it.
+    /// The buffer, with room for some of that behind what is in it.
     pub(crate) fn room(&mut self, wanted: usize) -> &mut Vec<u8> {
-        if self.bytes.capacity() - self.bytes.len() < wanted {
-            self.bytes.drain(..self.start);
-            self.whole -= self.start;
-            self.start = 0;
+        // What is here is moved only when there is next to no room left behind it: moving costs as much as reading.
+        if self.bytes.capacity() - self.bytes.len() < wanted.min(LEAST) {
+            self.compact();
             self.bytes.reserve_exact(wanted);
         }
         &mut self.bytes
@@ -65,11 +73,7 @@ impl Inbox {
     /// Notes that the frame ahead is in order.
     pub(crate) fn accept(&mut self, header: Header) {
         self.whole += PREFIX_SIZE + header.body_len;
-    }
-
-    /// Whether whole frames are here.
-    pub(crate) fn has_whole(&self) -> bool {
-        self.whole > self.start
+        self.lent += self.granted.take().unwrap_or(0);
     }
 
     /// The bytes of the whole frames.
@@ -82,45 +86,58 @@ impl Inbox {
         self.bytes.get(self.start..self.start + bytes).unwrap_or_default()
     }
 
-    /// Whether a frame of that size needs room to be lent.
-    pub(crate) fn needs_loan(&self, header: Header) -> bool {
-        !self.lent && PREFIX_SIZE + header.body_len > SMALL
+    /// The size of the frame ahead, if it needs a loan and has none.
+    pub(crate) fn wants_loan(&self) -> Option<usize> {
+        match self.ahead() {
+            Ok(Ahead::Begun(Some(header))) if self.granted.is_none() => {
+                Some(PREFIX_SIZE + header.body_len).filter(|frame| *frame > SMALL)
+            }
+            _ => None,
+        }
     }
 
-    /// Whether it holds lent room and a frame that is not whole.
+    /// Takes a loan for a frame of that size.
+    pub(crate) fn grant(&mut self, frame: usize) {
+        self.granted = Some(frame);
+    }
+
+    /// Whether a frame that was lent room is not whole.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.lent && self.bytes.len() > self.whole
+        self.granted.is_some()
     }
 
-    /// Takes room for large frames; returns how much.
-    pub(crate) fn lend(&mut self) -> usize {
-        if std::mem::replace(&mut self.lent, true) { 0 } else { LARGE }
+    /// How much of what all clients share it holds.
+    pub(crate) fn charge(&self) -> usize {
+        self.lent + self.granted.map_or(0, Self::charge_of)
+    }
+
+    /// How much a loan for a frame of that size takes.
+    pub(crate) fn charge_of(frame: usize) -> usize {
+        frame + AHEAD
     }
 
     /// Notes how many bytes were passed on.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.start = self.whole.min(self.start + bytes);
+        self.lent = self.lent.saturating_sub(bytes);
+        if self.start == self.whole {
+            self.lent = 0;
+        }
         if self.start == self.bytes.len() {
             self.bytes.clear();
             (self.start, self.whole) = (0, 0);
         }
     }
 
-    /// Gives lent room back if no frame needs it; returns how much.
-    pub(crate) fn give_back_unused(&mut self) -> usize {
-        let needed = match self.ahead() {
-            Ok(Ahead::Begun(Some(header))) => PREFIX_SIZE + header.body_len > SMALL,
-            _ => false,
-        };
-        if needed || self.bytes.len() - self.start > SMALL { 0 } else { self.give_back() }
+    /// Gives memory back that is not needed.
+    pub(crate) fn rest(&mut self) {
+        self.compact();
+        self.bytes.shrink_to_fit();
     }
 
-    /// Gives lent room back; returns how much.
-    pub(crate) fn give_back(&mut self) -> usize {
+    fn compact(&mut self) {
         self.bytes.drain(..self.start);
         self.whole -= self.start;
         self.start = 0;
-        self.bytes.shrink_to_fit();
-        if std::mem::take(&mut self.lent) { LARGE } else { 0 }
     }
 }

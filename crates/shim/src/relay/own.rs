@@ -23,6 +23,8 @@ pub(crate) enum Heard {
     Credit(u32, u64),
     /// The answer to the question of an id.
     Answer(u32),
+    /// That something with id 0 was not understood.
+    Complaint,
     /// Nothing that makes sense.
     Nonsense,
 }
@@ -112,6 +114,7 @@ fn understand(frame: Frame<'_>) -> Heard {
     let Ok(envelope) = Envelope::parse(frame.body) else { return Heard::Nonsense };
     match (envelope.message_type(), envelope.payload::<CarrelCredit>()) {
         (Some(MessageType::CarrelCredit), Ok(credit)) => Heard::Credit(credit.id_start, credit.limit),
+        (Some(MessageType::CoreError), _) => Heard::Complaint,
         _ => Heard::Nonsense,
     }
 }

@@ -431,22 +431,71 @@ fn whoever_stops_in_the_middle_of_a_large_frame_holds_up_the_others_for_a_while_
     let start = Instant::now();
     let slots: Vec<_> = (0..7).map(|_| relay.connect(start).unwrap()).collect();
     for slot in &slots {
-        let whole = frame(ids_of(*slot).unwrap().start(), Flags::NONE, 4 << 20 >> 1);
+        let whole = frame(ids_of(*slot).unwrap().start(), Flags::NONE, (4 << 20) - 100);
         relay.inbox(*slot).unwrap().extend_from_slice(&whole[..100]);
         relay.arrived_from(*slot, 100, start);
     }
     // Four have the room; three wait for it.
     assert_eq!(relay.queue.len(), 3);
-    assert_eq!(relay.tick(start), Some(start + PATIENCE));
+    assert_eq!(relay.tick(start, false), Some(start + PATIENCE));
     assert_eq!(relay.take_events(), []);
-    relay.tick(start + PATIENCE);
+    relay.tick(start + PATIENCE, false);
     let dropped: Vec<_> = relay.take_events();
     assert_eq!(dropped, slots[..4].iter().map(|slot| Event::Drop(*slot, Fault::Unfinished)).collect::<Vec<_>>());
     for slot in &slots[..4] {
         relay.disconnect(*slot);
     }
     assert!(relay.queue.is_empty());
-    assert_eq!(relay.tick(start + PATIENCE), None);
+    assert_eq!(relay.tick(start + PATIENCE, false), None);
+}
+
+#[test]
+fn whoever_has_no_credit_keeps_no_room_from_those_who_have() {
+    let mut relay = Relay::new(ready(), true, Instant::now());
+    let blocked: Vec<_> = (0..100).map(|_| relay.connect(Instant::now()).unwrap()).collect();
+    for slot in &blocked {
+        // More than the window, in frames that need room, to a guest that takes them and grants nothing.
+        for _ in 0..40 {
+            send(&mut relay, *slot, &frame(ids_of(*slot).unwrap().start(), Flags::NONE, 100_000));
+            while !relay.for_guest().is_empty() {
+                let length = relay.for_guest().len();
+                relay.guest_took(length);
+            }
+        }
+        assert_eq!(relay.wanted_from(*slot), 0, "it waits");
+    }
+    assert_eq!((relay.large, relay.queue.len()), (0, 0));
+    let other = relay.connect(Instant::now()).unwrap();
+    let large = frame(ids_of(other).unwrap().start(), Flags::NONE, 4_000_000);
+    send(&mut relay, other, &large);
+    let sent = relay.for_guest();
+    assert_eq!(Codec::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
+}
+
+#[test]
+fn nobody_has_to_hurry_while_the_guest_is_paused() {
+    let mut relay = Relay::new(ready(), true, Instant::now());
+    let start = Instant::now();
+    for _ in 0..7 {
+        let slot = relay.connect(start).unwrap();
+        send(&mut relay, slot, &frame(ids_of(slot).unwrap().start(), Flags::NONE, 4_000_000)[..1000]);
+    }
+    assert_eq!(relay.tick(start + 10 * PATIENCE, true), Some(start + 11 * PATIENCE));
+    assert_eq!(relay.take_events(), []);
+    relay.tick(start + 11 * PATIENCE, false);
+    assert_eq!(relay.take_events().len(), 4);
+}
+
+#[test]
+fn a_client_that_has_to_go_is_sent_nothing_behind_a_gap() {
+    let mut relay = Relay::new(ready(), true, Instant::now());
+    let slot = relay.connect(Instant::now()).unwrap();
+    let answer = frame(1, Flags::NONE, 1 << 20);
+    while relay.take_events().is_empty() {
+        relay.hear_guest(&answer, Instant::now(), |_, _| 0).unwrap();
+    }
+    relay.hear_guest(&answer, Instant::now(), |_, _| panic!("it is offered something")).unwrap();
+    assert_eq!(relay.for_client(slot), b"");
 }
 
 #[test]
