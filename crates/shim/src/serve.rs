@@ -47,6 +47,8 @@ pub(crate) struct Server {
     guest: Interest,
     /// The guest does not listen any more.
     deaf: bool,
+    /// The guest has ended: nobody is listened to any more.
+    over: bool,
     paused: bool,
     /// It was paused because the host's own disk is full, and not by its owner.
     disk_full: bool,
@@ -87,6 +89,7 @@ impl Server {
             buffer: Vec::new(),
             guest: Interest::READ,
             deaf: false,
+            over: false,
             paused: false,
             disk_full: false,
             disk,
@@ -143,18 +146,23 @@ impl Server {
     /// The guest has ended: what it said is read to its end, and its clients have a while to take it.
     fn pass_on_last_words(&mut self) {
         while self.guest.read && !self.deaf && self.read_guest() {}
-        self.deaf = true;
+        (self.deaf, self.over) = (true, true);
         let until = Instant::now() + LAST_WORDS;
         self.flush();
         while (0..SLOTS).any(|slot| !self.relay.for_client(slot).is_empty()) && Instant::now() < until {
-            for slot in 0..SLOTS {
-                self.relay.ended(slot);
-            }
             self.obey();
             let Ok(ready) = self.watch().and_then(|()| self.poller.wait(Some(until))) else { return };
-            for readiness in ready.iter().filter(|readiness| readiness.gone) {
-                if let Token::Client(slot) = readiness.token {
-                    self.disconnect(slot);
+            if ready.is_empty() {
+                return;
+            }
+            for readiness in ready {
+                match readiness.token {
+                    Token::Client(slot) if readiness.gone => self.disconnect(slot),
+                    // Whoever else is ready from now on is not listened to.
+                    Token::Process => self.poller.remove(self.running.container.process()),
+                    Token::Listener => self.listen(false),
+                    Token::Owner => self.poller.remove(&self.owner),
+                    _ => {}
                 }
             }
             self.flush();
@@ -256,8 +264,8 @@ impl Server {
         }
         for (slot, client) in self.clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
-            let interest =
-                Interest { read: self.relay.wanted_from(slot) > 0, write: !self.relay.for_client(slot).is_empty() };
+            let read = !self.over && self.relay.wanted_from(slot) > 0;
+            let interest = Interest { read, write: !self.relay.for_client(slot).is_empty() };
             if interest != client.interest {
                 self.poller.change(&client.socket, Token::Client(slot), interest)?;
                 client.interest = interest;
