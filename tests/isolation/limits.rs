@@ -82,3 +82,47 @@ fn a_full_disk_is_the_sandboxes_own() {
         assert_eq!(sandbox.shell("rm /tmp/fill; echo again > /tmp/x; cat /tmp/x").await, "again\n");
     });
 }
+
+/// Sends 192 MiB through sockets that nobody reads from, and then says how many MiB arrived or wait to. A datagram that
+/// finds no room is dropped without a word.
+const FILL: &str = r#"
+import socket, sys
+pairs, sent, held = [], 0, 0
+while sent < 192 << 20 and len(pairs) < 1000:
+    if sys.argv[1] == "tcp":
+        server = socket.create_server(("127.0.0.1", 0))
+        writer = socket.create_connection(server.getsockname())
+        reader = server.accept()[0]
+    else:
+        reader, writer = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        reader.bind(("127.0.0.1", 0))
+        writer.connect(reader.getsockname())
+    pairs.append(reader)
+    pairs.append(writer)
+    writer.setblocking(False)
+    try:
+        for _ in range(256): sent += writer.send(bytes(1 << 15))
+    except BlockingIOError: pass
+for reader in pairs[::2] if sys.argv[1] == "udp" else []:
+    reader.setblocking(False)
+    try:
+        while True: held += len(reader.recv(1 << 16))
+    except BlockingIOError: pass
+print((held if sys.argv[1] == "udp" else sent) >> 20)
+"#;
+
+#[test]
+fn what_waits_in_sockets_is_limited_as_memory_is() {
+    run(async {
+        let limited = Sandbox::with("host", &[("CARREL_MEMORY", 64 << 20)]).await;
+        let free = Sandbox::start("host").await;
+        for kind in ["tcp", "udp"] {
+            let script = format!("cat > /tmp/fill.py <<'END'{FILL}END\npython3 /tmp/fill.py {kind}");
+            let held = async |sandbox: &Sandbox| sandbox.shell(&script).await.trim().parse::<u32>().unwrap();
+            let (limited, free) = (held(&limited).await, held(&free).await);
+            assert!(limited < 48, "{limited} MiB of {kind} are held");
+            assert!(free > 80, "{kind} proves nothing: {free} MiB are held");
+        }
+    });
+}

@@ -7,11 +7,16 @@ mod hardware;
 mod kept;
 mod limits;
 mod mounts;
+mod places;
 mod project;
+mod shared;
 mod shed;
 
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use carrel_agent_client::{AgentClient, ExecRequest};
 use carrel_tests::{Guest, agentd_path, install};
@@ -37,6 +42,20 @@ fn example(name: &str) -> PathBuf {
     let path = agentd_path().parent().unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is not built: cargo build --workspace --examples", path.display());
     path
+}
+
+/// A launch whose first program is a shell: its exit code, what the shell said and what the launcher did.
+fn launched(image: &str, env: &[(&str, &str)], script: &str) -> (Option<i32>, String, String) {
+    let mut launch = Command::new(example("launch"));
+    launch.args([image, "/bin/sh", "-c", script]).envs(env.iter().copied());
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    launch.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = launch.spawn().unwrap();
+    drop(launch);
+    let mut said = String::new();
+    ours.read_to_string(&mut said).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), said, String::from_utf8(output.stderr).unwrap())
 }
 
 impl Sandbox {

@@ -1,15 +1,14 @@
 //! Trees that the operator gives: whose they are on either side.
 
 use std::fs::{self, Permissions};
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use carrel_tests::run;
 use tempfile::TempDir;
 
-use crate::{Sandbox, example};
+use crate::{Sandbox, launched};
 
 /// Somebody on the host.
 const OWNER: u32 = 4242;
@@ -111,17 +110,7 @@ fn what_is_given_to_be_read_is_read_as_by_its_owner_and_not_written() {
 #[test]
 fn a_file_system_without_other_ids_is_refused_for_writing_and_shown_for_reading() {
     let launch = |access: &str, source: &str| {
-        let mut launch = Command::new(example("launch"));
-        launch.args(["host", "/bin/sh", "-c", "ls /given"]);
-        launch.env("CARREL_MOUNTS", format!("{source}:/given:0:{access}"));
-        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        launch.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = launch.spawn().unwrap();
-        drop(launch);
-        let mut said = String::new();
-        ours.read_to_string(&mut said).unwrap();
-        let output = child.wait_with_output().unwrap();
-        (output.status.code(), said, String::from_utf8(output.stderr).unwrap())
+        launched("host", &[("CARREL_MOUNTS", &format!("{source}:/given:0:{access}"))], "ls /given")
     };
     let (code, _, error) = launch("rw", "/sys/devices/system/cpu");
     assert_eq!(code, Some(125));
@@ -131,4 +120,20 @@ fn a_file_system_without_other_ids_is_refused_for_writing_and_shown_for_reading(
     let tree = tree();
     let (code, said, error) = launch("rw", tree.path().to_str().unwrap());
     assert_eq!((code, said.contains("private")), (Some(0), true), "{said}{error}");
+}
+
+#[test]
+fn a_user_of_another_group_writes_as_the_owner_does() {
+    run(async {
+        let tree = tempfile::tempdir_in("/var/tmp").unwrap();
+        chown(tree.path(), Some(OWNER), Some(OWNER + 1)).unwrap();
+        let given = format!("{}:/given:1000.2000:rw", tree.path().display());
+        let sandbox = Sandbox::given("host", &[("CARREL_MOUNTS", given)]).await;
+        let script = "echo new > /given/new; stat -c %u:%g /given /given/new";
+        assert_eq!(sandbox.shell_as("1000:2000", script).await, "1000:2000\n1000:2000\n");
+        let made = fs::metadata(tree.path().join("new")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (OWNER, OWNER + 1));
+        // The control: a group that stands for nobody's makes nothing.
+        assert!(sandbox.shell_as("1000:1000", "echo x > /given/other").await.contains("too large"));
+    });
 }

@@ -226,3 +226,24 @@ fn the_root_and_the_project_share_one_disk_that_nobody_inside_can_name() {
         assert_eq!(working.sandbox.shell("ls -A /root").await, "");
     });
 }
+
+#[test]
+fn what_is_shown_in_a_project_is_no_change_of_it() {
+    run(async {
+        let (project, other) = (project(), tempfile::NamedTempFile::new_in("/var/tmp").unwrap());
+        put(other.path(), "shown\n", OWNER, 0o644);
+        let before = listing(project.path());
+        let given = |name: &str| format!("{}:/workspace/project/{name}:1000:ro", other.path().display());
+        let working = Working::start(project.path(), &[("CARREL_MOUNTS", given("same"))]).await;
+        assert_eq!(working.user("cat same; echo new > new").await, "shown\n");
+        let (_handle, changes) = working.end().await;
+        assert_eq!(listing(project.path()), before);
+        assert_eq!(listing(&changes).into_keys().collect::<Vec<_>>(), [Path::new("new")], "the control");
+
+        let env = [("CARREL_PROJECT", &*format!("{}:/workspace:1000", project.path().display()))];
+        let mount = format!("{}:/workspace/missing:1000:ro", other.path().display());
+        let (code, _, error) = crate::launched("host", &[env[0], ("CARREL_MOUNTS", &mount)], "true");
+        let expected = "launch: the mount point /workspace/missing does not exist in what is shown at /workspace";
+        assert_eq!((code, error.trim()), (Some(125), expected));
+    });
+}

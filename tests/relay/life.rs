@@ -1,5 +1,6 @@
 //! The life of a sandbox: stopped, paused, counted, killed; and nothing left of it.
 
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::time::Duration;
 
 use carrel_agent_client::{ExecEvent, Generation};
@@ -105,6 +106,53 @@ fn what_it_uses_is_counted() {
         assert!(statistics.bytes_out > 1_000_000 && statistics.bytes_in > 0, "{statistics:?}");
         assert!(statistics.memory_bytes > Some(0) && statistics.pids >= Some(1) && statistics.cpu_nanos > Some(0));
         assert_eq!(statistics.out_of_memory_kills, Some(0));
+    });
+}
+
+#[test]
+fn a_supervisor_is_root_no_longer_and_keeps_one_capability() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.owned.shim_pid())).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        for ids in [field("Uid:"), field("Gid:")] {
+            assert!(ids.iter().all(|id| id.parse::<u32>().unwrap() >= carrel_sandbox::SUPERVISORS), "{ids:?}");
+        }
+        // CAP_KILL is the sixth.
+        for set in ["CapPrm:", "CapEff:"] {
+            assert_eq!(field(set), ["0000000000000020"]);
+        }
+        for set in ["CapInh:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(field(set), ["0000000000000000"]);
+        }
+        assert_eq!(
+            (field("NoNewPrivs:"), field("Seccomp:"), field("Groups:")),
+            (vec!["1".into()], vec!["2".into()], vec![])
+        );
+        // Another's directory is none of its business; its own is.
+        let directory = std::fs::metadata(&sandbox.create.directory.0).unwrap();
+        assert_eq!(directory.uid().to_string(), field("Uid:")[0]);
+        assert_eq!(directory.mode() & 0o777, 0o700);
+    });
+}
+
+#[test]
+fn a_record_that_names_the_group_of_another_ends_nobody() {
+    run(async {
+        let sandbox = Sandbox::start().await;
+        let sandboxes = sandbox.home.path().join("run/sandboxes");
+        let trap = sandboxes.join("trap");
+        std::fs::DirBuilder::new().mode(0o700).create(&trap).unwrap();
+        std::fs::write(trap.join("lock"), "").unwrap();
+        std::fs::write(trap.join("incarnation"), &sandbox.create.incarnation).unwrap();
+        // As a supervisor that was taken over could make it.
+        std::os::unix::fs::chown(&trap, Some(carrel_sandbox::SUPERVISORS + 4000), None).unwrap();
+        assert_eq!(carrel_shim::sweep(&sandboxes).unwrap(), 1);
+        assert!(!trap.exists());
+        assert_eq!(sandbox.shell("echo well").await, "well\n");
     });
 }
 

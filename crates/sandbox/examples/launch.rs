@@ -3,7 +3,8 @@
 //!
 //! - `CARREL_MEMORY`, `CARREL_PIDS`, `CARREL_DISK`: its limits;
 //! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there;
-//! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces;
+//! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` names a
+//!   group of another number;
 //! - `CARREL_PROJECT`: its project, `SOURCE:TARGET:USER`;
 //! - `CARREL_CHANGES`: a socket to which a handle of what it writes over its project is sent;
 //! - `CARREL_UNIFIED`: it has a control group, in v2 alone and without limits;
@@ -78,8 +79,8 @@ fn disk() -> Result<Disk, Failure> {
 
 fn mount(text: &str) -> Result<Mount, Failure> {
     let [source, target, user, access] = parts(text)?;
-    let user = user.parse()?;
-    let access = if access == "rw" { Access::Writable { user } } else { Access::ReadOnly { user } };
+    let (user, group) = owner(user)?;
+    let access = if access == "rw" { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
     Ok(Mount { source: source.into(), target: GuestPath::new(target)?, access })
 }
 
@@ -88,7 +89,13 @@ fn project(text: &str) -> Result<Option<Project>, Failure> {
         return Ok(None);
     }
     let [source, target, user] = parts(text)?;
-    Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user: user.parse()? }))
+    let (user, group) = owner(user)?;
+    Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user, group }))
+}
+
+fn owner(text: &str) -> Result<(u32, u32), Failure> {
+    let (user, group) = text.split_once('.').unwrap_or((text, text));
+    Ok((user.parse()?, group.parse()?))
 }
 
 fn parts<const N: usize>(text: &str) -> Result<[&str; N], Failure> {

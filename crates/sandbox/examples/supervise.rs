@@ -36,7 +36,7 @@ fn main() -> Result<(), Failure> {
     // The control: what is merely opened can be left.
     say("before", "above_a_directory", above(&File::open(&directory)?.into(), ".."));
     attempts("before", &run, &cgroup);
-    shed(Shed { kill: true })?;
+    shed(Shed { kill: true, user: None })?;
     attempts("after", &run, &cgroup);
     duties(&run, &container, cgroup);
     Ok(())

@@ -55,33 +55,25 @@ pub(crate) fn lower(number: usize) -> String {
 }
 
 /// Makes the disk ready for so many layers, and for a project above what lies below it.
-pub(crate) fn prepare(
-    disk: &Disk,
-    ids: &IdRange,
-    layers: usize,
-    project: Option<(&Below, u32)>,
-) -> Result<Prepared, Errno> {
+pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: usize, project: Option<&Below>) -> Result<Prepared, Errno> {
     // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
     let (mount, first, mapped, shared_memory) = match disk {
         Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
         Disk::Kept(kept) => (kept.mount().try_clone().map_err(|_| Errno::MFILE)?, 0, true, SHARED_MEMORY),
     };
-    let make = |name: &str, owner: u32, mode: u32| make(&mount, name, first + owner, mode);
+    let make = |name: &str, owner: (u32, u32), mode| make(&mount, name, (first + owner.0, first + owner.1), mode);
+    let plain = |name: &str| make(name, (0, 0), 0o755);
     if layers == 0 {
-        make(ROOT, 0, 0o755)?;
+        plain(ROOT)?;
     } else {
-        for number in 0..layers {
-            make(&lower(number), 0, 0o755)?;
-        }
-        for name in [UPPER, WORK, ROOT] {
-            make(name, 0, 0o755)?;
-        }
+        (0..layers).try_for_each(|number| plain(&lower(number)))?;
+        [UPPER, WORK, ROOT].into_iter().try_for_each(plain)?;
     }
     let mut changes = None;
-    if let Some((below, user)) = project {
-        make(PROJECT_LOWER, 0, 0o755)?;
-        make(PROJECT_WORK, 0, 0o755)?;
-        make(PROJECT, user, below.mode)?;
+    if let Some(below) = project {
+        plain(PROJECT_LOWER)?;
+        plain(PROJECT_WORK)?;
+        make(PROJECT, below.owner, below.mode)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         changes = Some(rustix::fs::openat(&mount, PROJECT, flags, Mode::empty())?);
     }
@@ -91,13 +83,13 @@ pub(crate) fn prepare(
 }
 
 /// A directory of the disk, with its owner and mode; one that is there stays as it is.
-fn make(disk: impl AsFd, name: &str, owner: u32, mode: u32) -> Result<(), Errno> {
+fn make(disk: impl AsFd, name: &str, (user, group): (u32, u32), mode: u32) -> Result<(), Errno> {
     match rustix::fs::mkdirat(&disk, name, Mode::from_raw_mode(0o700)) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Ok(()),
         Err(errno) => return Err(errno),
     }
-    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(group));
     rustix::fs::chownat(&disk, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     rustix::fs::chmodat(&disk, name, Mode::from_raw_mode(mode), AtFlags::empty())
 }

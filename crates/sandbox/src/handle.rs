@@ -13,6 +13,11 @@ pub fn handle(path: &Path) -> std::io::Result<OwnedFd> {
     Ok(cut_off(CWD, path)?)
 }
 
+/// The same for a directory that is open.
+pub fn handle_of(directory: &OwnedFd) -> std::io::Result<OwnedFd> {
+    Ok(cut_off(directory, c".")?)
+}
+
 /// The same, relative to an open directory.
 pub(crate) fn cut_off(directory: impl std::os::fd::AsFd, path: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;

@@ -14,10 +14,13 @@ const FIRST: u32 = 0x4000_0000;
 /// How many there are.
 const RANGES: u32 = 8192;
 
+/// The group of all supervisors that have given up being root, and behind it their users: one for each range.
+pub const SUPERVISORS: u32 = FIRST + RANGES * COUNT;
+
 /// A range of ids, held until dropped.
 #[derive(Debug)]
 pub struct IdRange {
-    base: u32,
+    number: u32,
     _lock: File,
 }
 
@@ -43,7 +46,7 @@ impl IdRange {
             rustix::fs::open(directory, flags, Mode::empty()).map_err(|errno| IdsError::Directory(errno.into()))?;
         for number in 0..RANGES {
             match lock(&handle, number) {
-                Ok(lock) => return Ok(Self { base: FIRST + number * COUNT, _lock: lock }),
+                Ok(lock) => return Ok(Self { number, _lock: lock }),
                 Err(Errno::WOULDBLOCK) => {}
                 Err(errno) => return Err(IdsError::Directory(errno.into())),
             }
@@ -53,12 +56,17 @@ impl IdRange {
 
     /// The host's id behind the sandbox's 0.
     pub const fn base(&self) -> u32 {
-        self.base
+        FIRST + self.number * COUNT
+    }
+
+    /// The user that the supervisor of this sandbox becomes: nobody else has it, inside or outside.
+    pub const fn supervisor(&self) -> u32 {
+        SUPERVISORS + 1 + self.number
     }
 
     /// The line that tells the kernel.
     pub(crate) fn map(&self) -> String {
-        format!("0 {} {COUNT}\n", self.base)
+        format!("0 {} {COUNT}\n", self.base())
     }
 }
 
@@ -86,6 +94,6 @@ mod tests {
 
     #[test]
     fn no_range_reaches_the_ids_that_mean_nobody() {
-        assert!(u64::from(FIRST) + u64::from(RANGES) * u64::from(COUNT) < u64::from(u32::MAX));
+        assert!(u64::from(SUPERVISORS) + u64::from(RANGES) + 1 < u64::from(u32::MAX));
     }
 }

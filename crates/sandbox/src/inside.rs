@@ -14,6 +14,7 @@ use rustix::process::{DumpableBehavior, Gid, Signal, Uid};
 use rustix::thread::CapabilitySet;
 
 use crate::disk::Prepared;
+use crate::limits;
 use crate::seccomp::{Filter, SeccompError};
 use crate::spec::Spec;
 use crate::stage::{Stage, StageError};
@@ -45,6 +46,8 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 /// All that the new process needs, prepared outside.
 pub(crate) struct Plan<'a> {
     pub(crate) spec: &'a Spec,
+    /// The trees of the image.
+    pub(crate) trees: Vec<(GuestPath, Shown)>,
     pub(crate) parts: Vec<Part>,
     pub(crate) devices: Vec<(&'static str, OwnedFd)>,
     pub(crate) layers: Vec<OwnedFd>,
@@ -56,9 +59,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) env: Vec<*const libc::c_char>,
 }
 
-/// What is put into the root.
+/// What was asked for besides the image.
 pub(crate) enum Part {
-    /// A tree of the host.
+    /// A tree of the operator's.
     Tree(GuestPath, Shown),
     /// What lies below the project.
     Project(GuestPath, OwnedFd),
@@ -75,14 +78,14 @@ pub(crate) fn run(plan: &Plan<'_>, go: &OwnedFd, reporter: &OwnedFd) -> ! {
     let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE);
     let outcome = match (above(&plan.spec.program), above(reporter)) {
         (Ok(program), Ok(reporter)) => Ok(Last { program, reporter }),
-        (Err(errno), _) | (_, Err(errno)) => Err(StageError { stage: Stage::Start, errno }),
+        (Err(errno), _) | (_, Err(errno)) => Err(StageError::at(Stage::Start)(errno)),
     };
     let failure = match &outcome {
         Ok(last) => match prepare(plan, go) {
-            Ok(()) => StageError { stage: Stage::Execute, errno: sys::execute(&last.program, &plan.args, &plan.env) },
+            Ok(()) => StageError::at(Stage::Execute)(sys::execute(&last.program, &plan.args, &plan.env)),
             Err(failure) => failure,
         },
-        Err(failure) => *failure,
+        Err(failure) => failure.clone(),
     };
     // Nobody is left to tell if this fails too.
     let _told = rustix::io::write(outcome.as_ref().map_or(reporter, |last| &last.reporter), &failure.to_bytes());
@@ -112,13 +115,15 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
 
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).map_err(at(Stage::Private))?;
-    let root = root::base(plan)?;
-    root::fill(plan, &root)?;
-    system::devices(plan, &root)?;
-    system::proc(plan, &root)?;
-    system::hardware(&root)?;
+    let mut root = root::base(plan)?;
+    root::fill(plan, &mut root)?;
+    let null = system::devices(plan, &mut root)?;
+    let proc = system::proc(plan, &mut root)?;
+    system::hardware(&mut root)?;
+    // From here on the host's own files can be reached through the root.
+    root::give(plan, &mut root)?;
 
-    rustix::process::fchdir(&root).map_err(at(Stage::Pivot))?;
+    rustix::process::fchdir(&root.directory).map_err(at(Stage::Pivot))?;
     sys::pivot_to_working_directory().map_err(at(Stage::Pivot))?;
     // The old root now lies over the new one; without it nothing of the host can be reached.
     rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(at(Stage::Pivot))?;
@@ -127,7 +132,8 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
     rustix::system::sethostname(plan.spec.hostname.as_bytes()).map_err(at(Stage::Hostname))?;
     sys::raise_loopback().map_err(at(Stage::Loopback))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    descriptors(plan)?;
+    limits::fix().map_err(at(Stage::Limits))?;
+    descriptors(plan, &null, &proc)?;
     capabilities()?;
     plan.filter.install().map_err(|refused| match refused {
         SeccompError::Install(errno) => at(Stage::Filter)(errno),
@@ -137,12 +143,11 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
 
 /// The channel on 0 and 1, nothing on 2, the out-of-memory score on 3 if it is wanted, and nothing else that survives
 /// the next program.
-fn descriptors(plan: &Plan<'_>) -> Result<(), StageError> {
+fn descriptors(plan: &Plan<'_>, null: &OwnedFd, proc: &OwnedFd) -> Result<(), StageError> {
     let at = StageError::at(Stage::Descriptors);
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(&at)?;
-    let null = rustix::io::fcntl_dupfd_cloexec(&null, ABOVE).map_err(&at)?;
+    let null = rustix::io::fcntl_dupfd_cloexec(null, ABOVE).map_err(&at)?;
     let channel = rustix::io::fcntl_dupfd_cloexec(&plan.spec.channel, ABOVE).map_err(&at)?;
-    let score = plan.spec.oom_score.then(score).transpose().map_err(&at)?;
+    let score = plan.spec.oom_score.then(|| score(proc)).transpose().map_err(&at)?;
     sys::close_on_exec_above_standard();
     rustix::stdio::dup2_stdin(&channel).map_err(&at)?;
     rustix::stdio::dup2_stdout(&channel).map_err(&at)?;
@@ -155,10 +160,10 @@ fn descriptors(plan: &Plan<'_>) -> Result<(), StageError> {
 
 /// Opens the out-of-memory score of this process. Having changed its ids it is opaque, and its files are for the host's
 /// root only; for this one moment it is not. Nobody is here yet to look.
-fn score() -> Result<OwnedFd, Errno> {
+fn score(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open("/proc/self/oom_score_adj", flags, Mode::empty());
+    let opened = rustix::fs::openat(proc, "self/oom_score_adj", flags, Mode::empty());
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::io::fcntl_dupfd_cloexec(opened?, ABOVE)
 }

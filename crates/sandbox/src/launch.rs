@@ -11,19 +11,29 @@ use rustix::mount::MountPropagationFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
+use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
 use crate::container::{Container, Waiting};
-use crate::disk;
 use crate::inside::{self, Part, Plan};
 use crate::owner::Owners;
 use crate::seccomp::Filter;
 use crate::spec::{Disk, Spec};
-use crate::stage::StageError;
+use crate::stage::{REPORT, Stage, StageError};
 use crate::sys::{self, Cloned};
 use crate::tree::{self, Below};
+use crate::{counted, disk, limits, mount};
 
 /// The devices a sandbox has, as the host has them.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICES: [(&str, &str); 6] = [
+    ("null", "/dev/null"),
+    ("zero", "/dev/zero"),
+    ("full", "/dev/full"),
+    ("random", "/dev/random"),
+    ("urandom", "/dev/urandom"),
+    ("tty", "/dev/tty"),
+];
+/// What every sandbox has of its own: nothing else is shown there.
+const OWN: [&str; 3] = ["dev", "proc", "sys"];
 /// How the first program learns which descriptor is its out-of-memory score.
 const OOM_SCORE: &std::ffi::CStr = c"CARREL_OOM_SCORE_FD=3";
 
@@ -33,28 +43,12 @@ static LEFT: AtomicBool = AtomicBool::new(false);
 /// Why a sandbox could not be made; nothing of it is left.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// A tree of the host cannot be shown.
-    #[error("{path}: {source}")]
-    Tree {
-        /// Which.
-        path: String,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// A tree of the host is on a file system that cannot show its files with other ids than are stored.
-    #[error("{path} cannot be shown with the ids of a sandbox ({source}); copy it to this host, or mount it read-only")]
-    Ids {
-        /// Which.
-        path: String,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// There is no such user in any sandbox.
-    #[error("no sandbox has a user {user}: the highest is {most}", most = crate::ids::COUNT - 1)]
-    User {
-        /// Who.
-        user: u32,
-    },
+    /// What the caller asked to be shown cannot be.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A device of the host's cannot be shown.
+    #[error("{0}: {1}")]
+    Device(&'static str, std::io::Error),
     /// The disk could not be made.
     #[error("cannot make the disk: {0}")]
     Disk(std::io::Error),
@@ -69,7 +63,7 @@ pub enum LaunchError {
     Filter(#[from] crate::seccomp::SeccompError),
     /// A step inside failed.
     #[error(transparent)]
-    Inside(#[from] StageError),
+    Inside(StageError),
 }
 
 /// Gives the calling process, which has one thread, a mount namespace of its own, cut off from the host's: a supervisor
@@ -103,7 +97,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedF
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     // Born in its cgroup where that is possible; the rest it joins by itself.
     let unified = cgroup.and_then(Cgroup::unified_directory);
-    let waiting = match sys::clone(sys::NAMESPACES, unified).map_err(system("clone3"))? {
+    let waiting = match counted::clone(&spec.ids, unified).map_err(system("clone3"))? {
         Cloned::Child => {
             drop(signal);
             inside::run(&plan, &go, &reporter)
@@ -113,29 +107,36 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedF
     drop((reporter, go));
     map_ids(waiting.pid(), spec)?;
     show_ids(waiting.pid(), &plan)?;
+    limits::raise(waiting.pid());
     rustix::io::write(&signal, &[1]).map_err(system("write"))?;
     drop(signal);
-    let mut failure = [0; 5];
+    let mut failure = [0; REPORT];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
         // The end without a word: the descriptor closed as the program began.
         0 => Ok((waiting, changes)),
-        _ => Err(StageError::from_bytes(&failure).map_or_else(|| system("report")(Errno::IO), LaunchError::Inside)),
+        length => Err(failure
+            .get(..length)
+            .and_then(StageError::from_bytes)
+            .map_or_else(|| system("report")(Errno::IO), LaunchError::from)),
     }
 }
 
 /// All that can be prepared before there is a process.
 fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option<OwnedFd>), LaunchError> {
+    targets(spec)?;
     let mut owners = Owners::new(spec.ids.base());
     let project = spec.project.as_ref().map(|project| tree::below(project, &mut owners)).transpose()?;
-    let user = spec.project.as_ref().map_or(0, |project| project.user);
-    let layers = spec.root.layers.iter().map(|path| tree::copy(path)).collect::<Result<Vec<_>, _>>()?;
-    let mut disk = disk::prepare(&spec.disk, &spec.ids, layers.len(), project.as_ref().map(|below| (below, user)))
+    let layers = spec.root.layers.iter().map(|path| tree::layer(path)).collect::<Result<Vec<_>, _>>()?;
+    let trees = spec.root.trees.iter().map(|part| Ok((part.target.clone(), tree::shown(&part.source)?)));
+    let trees = trees.collect::<Result<_, MountError>>()?;
+    let mut disk = disk::prepare(&spec.disk, &spec.ids, layers.len(), project.as_ref())
         .map_err(|errno| LaunchError::Disk(errno.into()))?;
     let changes = disk.changes.take();
     let plan = Plan {
         spec,
+        trees,
         parts: parts(spec, project, &mut owners)?,
-        devices: DEVICES.iter().map(|name| device(name)).collect::<Result<_, _>>()?,
+        devices: DEVICES.into_iter().map(device).collect::<Result<_, _>>()?,
         layers,
         disk,
         entrances: cgroup.map_or(Ok(Vec::new()), Cgroup::entrances)?,
@@ -149,29 +150,43 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
     Ok((plan, changes))
 }
 
-/// What is put into the root, in an order in which nothing hides what was put in before.
+/// Refuses targets that can never be one.
+fn targets(spec: &Spec) -> Result<(), MountError> {
+    let mut seen = Vec::new();
+    for target in
+        spec.project.iter().map(|project| &project.target).chain(spec.mounts.iter().map(|mount| &mount.target))
+    {
+        let problem = match target.as_path().components().next() {
+            Some(first) if OWN.iter().any(|own| first.as_os_str() == *own) => TargetProblem::Own,
+            _ if seen.contains(&target) => TargetProblem::Twice,
+            _ => {
+                seen.push(target);
+                continue;
+            }
+        };
+        return Err(MountError::Target { target: format!("/{}", target.as_path().display()), problem });
+    }
+    Ok(())
+}
+
+/// What was asked for besides the image, in an order in which nothing hides what was put in before.
 fn parts(spec: &Spec, project: Option<Below>, owners: &mut Owners) -> Result<Vec<Part>, LaunchError> {
     let mut parts = Vec::new();
-    for part in &spec.root.trees {
-        parts.push(Part::Tree(part.target.clone(), tree::shown(&part.source)?));
-    }
-    let mut given = Vec::new();
     if let (Some(project), Some(below)) = (&spec.project, project) {
-        given.push(Part::Project(project.target.clone(), below.mount));
+        parts.push(Part::Project(project.target.clone(), below.mount));
     }
     for mount in &spec.mounts {
-        given.push(Part::Tree(mount.target.clone(), tree::given(mount, owners)?));
+        parts.push(Part::Tree(mount.target.clone(), tree::given(mount, owners)?));
     }
-    given.sort_by_key(|part| part.target().as_path().components().count());
-    parts.append(&mut given);
+    parts.sort_by_key(|part| part.target().as_path().components().count());
     Ok(parts)
 }
 
-fn device(name: &'static str) -> Result<(&'static str, OwnedFd), LaunchError> {
-    let path = Path::new("/dev").join(name);
-    let mount = tree::copy(&path)?;
+fn device((name, path): (&'static str, &'static str)) -> Result<(&'static str, OwnedFd), LaunchError> {
+    let failed = |errno: Errno| LaunchError::Device(path, errno.into());
+    let mount = mount::copy(&tree::named(Path::new(path)).map_err(failed)?).map_err(failed)?;
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
-    sys::set_mount(mount.as_fd(), attributes, None).map_err(tree::failed(&path))?;
+    sys::set_mount(mount.as_fd(), attributes, None).map_err(failed)?;
     Ok((name, mount))
 }
 
@@ -184,8 +199,8 @@ fn show_ids(pid: Pid, plan: &Plan<'_>) -> Result<(), LaunchError> {
     let path = format!("/proc/{}/ns/user", pid.as_raw_nonzero());
     let ids = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(system("user namespace"))?;
-    for layer in &plan.layers {
-        sys::set_mount(layer.as_fd(), sys::SHOWN, Some(ids.as_fd())).map_err(system("mount_setattr"))?;
+    for (layer, path) in plan.layers.iter().zip(&plan.spec.root.layers) {
+        sys::set_mount(layer.as_fd(), sys::SHOWN, Some(ids.as_fd())).map_err(tree::unmapped(path))?;
     }
     if plan.disk.mapped {
         sys::set_mount(plan.disk.mount.as_fd(), sys::GIVEN, Some(ids.as_fd())).map_err(system("mount_setattr"))?;
@@ -207,4 +222,45 @@ fn pointers(strings: &[CString]) -> impl Iterator<Item = *const libc::c_char> + 
 
 fn system(what: &'static str) -> impl Fn(Errno) -> LaunchError {
     move |errno| LaunchError::System(what, errno.into())
+}
+
+// === impl LaunchError ===
+
+impl From<StageError> for LaunchError {
+    fn from(failed: StageError) -> Self {
+        let problem = match (failed.stage, failed.errno, failed.within) {
+            (Stage::Above | Stage::MountPoint, Errno::NOENT, Some(within)) => TargetProblem::Absent { within },
+            (Stage::MountPoint, Errno::ISDIR, _) => TargetProblem::Directory,
+            (Stage::MountPoint, Errno::NOTDIR, _) => TargetProblem::NotDirectory,
+            (Stage::MountPoint, Errno::LOOP, _) => TargetProblem::Link,
+            (Stage::Above | Stage::MountPoint, errno, _) => TargetProblem::Other(errno.into()),
+            (_, _, within) => return Self::Inside(StageError { within, ..failed }),
+        };
+        MountError::Target { target: failed.target.unwrap_or_default(), problem }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_the_callers_to_change_is_told_from_what_the_host_lacks() {
+        let at = |stage, errno| LaunchError::from(StageError::about(stage, Path::new("a/x"))(errno));
+        for (stage, errno, words) in [
+            (
+                Stage::MountPoint,
+                Errno::ISDIR,
+                "the mount point /a/x is a directory, and what is to be shown there is not",
+            ),
+            (Stage::MountPoint, Errno::LOOP, "the mount point /a/x is a link"),
+            (Stage::Above, Errno::LOOP, "the mount point /a/x cannot be made: Too many levels of symbolic links"),
+        ] {
+            let failed = at(stage, errno);
+            assert!(matches!(failed, LaunchError::Mount(_)) && failed.to_string().starts_with(words), "{failed}");
+        }
+        let failed = at(Stage::Tree, Errno::NOMEM);
+        assert!(matches!(failed, LaunchError::Inside(_)), "{failed}");
+        assert_eq!(failed.to_string(), "show a tree of the host at /a/x: Cannot allocate memory (os error 12)");
+    }
 }

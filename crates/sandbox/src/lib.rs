@@ -4,13 +4,16 @@
 //! interface and nothing else; a small set of capabilities; a system-call filter; limits by cgroups. Nothing is mounted
 //! in the host's mount namespace, and every operation on what an image holds is relative to a directory handle.
 
+mod asked;
 pub mod cgroup;
 mod container;
+mod counted;
 mod disk;
 mod handle;
 mod ids;
 mod inside;
 mod launch;
+mod limits;
 mod mount;
 mod owner;
 pub mod seccomp;
@@ -20,10 +23,11 @@ mod stage;
 mod sys;
 mod tree;
 
+pub use self::asked::{MountError, TargetProblem};
 pub use self::container::Container;
 pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark};
-pub use self::handle::handle;
-pub use self::ids::{IdRange, IdsError};
+pub use self::handle::{handle, handle_of};
+pub use self::ids::{IdRange, IdsError, SUPERVISORS};
 pub use self::launch::{LaunchError, launch, leave_host_mounts};
 pub use self::shed::{Shed, ShedError, shed};
 pub use self::spec::{Access, Disk, Mount, Project, Spec};

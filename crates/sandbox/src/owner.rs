@@ -1,4 +1,4 @@
-//! Namespaces that map one id: by them somebody inside stands for the owner of a tree outside, and nobody for anyone
+//! Namespaces that map one user and one group: by them somebody inside stands for the owner of a tree outside, and nobody for anyone
 //! else.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +23,7 @@ struct Mapping {
     uid: u32,
     gid: u32,
     user: u32,
+    group: u32,
 }
 
 /// A process that holds a namespace until its end is asked for.
@@ -40,9 +41,9 @@ impl Owners {
         Self { base, known: Vec::new() }
     }
 
-    /// The namespace by which a user inside stands for the owner of a file.
-    pub(crate) fn namespace(&mut self, file: &Stat, user: u32) -> Result<BorrowedFd<'_>, Errno> {
-        let mapping = Mapping { uid: file.st_uid, gid: file.st_gid, user };
+    /// The namespace by which a user and a group inside stand for the owner of a file.
+    pub(crate) fn namespace(&mut self, file: &Stat, (user, group): (u32, u32)) -> Result<BorrowedFd<'_>, Errno> {
+        let mapping = Mapping { uid: file.st_uid, gid: file.st_gid, user, group };
         let index = match self.known.iter().position(|(known, _)| *known == mapping) {
             Some(index) => index,
             None => {
@@ -55,10 +56,10 @@ impl Owners {
     }
 
     fn make(&self, mapping: Mapping) -> Result<OwnedFd, Errno> {
-        let to = self.base.checked_add(mapping.user).ok_or(Errno::OVERFLOW)?;
         let holder = Holder::start()?;
         let pid = holder.pid.as_raw_nonzero();
-        for (file, from) in [("uid_map", mapping.uid), ("gid_map", mapping.gid)] {
+        for (file, from, to) in [("uid_map", mapping.uid, mapping.user), ("gid_map", mapping.gid, mapping.group)] {
+            let to = self.base.checked_add(to).ok_or(Errno::OVERFLOW)?;
             let map = format!("{from} {to} 1\n");
             std::fs::write(format!("/proc/{pid}/{file}"), map)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;

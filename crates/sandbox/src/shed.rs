@@ -3,9 +3,10 @@
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use rustix::process::DumpableBehavior;
+use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use crate::ids::SUPERVISORS;
 use crate::launch::has_left_host_mounts;
 use crate::mount;
 use crate::seccomp::{Filter, SeccompError};
@@ -19,6 +20,9 @@ const ASSEMBLY: &str = "/tmp";
 pub struct Shed {
     /// Whether it may still signal processes of other users: what it takes to end its sandbox.
     pub kill: bool,
+    /// The user it becomes, in the group [`SUPERVISORS`](crate::SUPERVISORS). What it still has to change on the host was
+    /// given to that user before.
+    pub user: Option<u32>,
 }
 
 /// A step that failed. Those before it stay done: end the process.
@@ -48,11 +52,26 @@ pub fn shed(kept: Shed) -> Result<(), ShedError> {
     }
     let filter = Filter::supervisor()?;
     enter_nothing().map_err(failed("enter an empty root"))?;
+    if let Some(user) = kept.user {
+        leave_root(user).map_err(failed("become another user"))?;
+    }
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("become opaque"))?;
     rustix::thread::set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
     drop_capabilities(if kept.kill { CapabilitySet::KILL } else { CapabilitySet::empty() })
         .map_err(failed("give up capabilities"))?;
     Ok(filter.install()?)
+}
+
+/// Becomes another user, with the capabilities it has: they go in the next step.
+fn leave_root(user: u32) -> Result<(), Errno> {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(SUPERVISORS));
+    rustix::thread::set_keep_capabilities(true)?;
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    // Those that it may have are no longer those that it uses.
+    let all = rustix::thread::capabilities(None)?;
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: all.permitted, ..all })
 }
 
 fn enter_nothing() -> Result<(), Errno> {
@@ -87,7 +106,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_the_root_of_the_host_away() {
-        assert!(matches!(shed(Shed { kill: true }), Err(ShedError::HostMounts)));
+        assert!(matches!(shed(Shed { kill: true, user: None }), Err(ShedError::HostMounts)));
         assert!(std::path::Path::new("/proc/self").exists());
     }
 }

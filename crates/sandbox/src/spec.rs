@@ -57,6 +57,8 @@ pub enum Access {
     ReadOnly {
         /// The user inside who reads as the owner does; so does root.
         user: u32,
+        /// The group inside that stands for the owner's.
+        group: u32,
     },
     /// It is read and written, and what is written belongs to the owner. Where its file system cannot show other ids,
     /// it is refused. The owner is trusted with what the sandbox does: a program with raised privileges that it
@@ -64,6 +66,8 @@ pub enum Access {
     Writable {
         /// The user inside who writes as the owner does. Nobody else, not even root, makes files there.
         user: u32,
+        /// The group inside that stands for the owner's. Whoever makes files there has to be in it.
+        group: u32,
     },
 }
 
@@ -77,6 +81,8 @@ pub struct Project {
     pub target: GuestPath,
     /// The user inside who stands for the owner of the source.
     pub user: u32,
+    /// The group inside that stands for the owner's.
+    pub group: u32,
 }
 
 /// What a sandbox writes to: its root and its project together.
@@ -98,7 +104,14 @@ impl Access {
     /// Who inside stands for the owner.
     pub fn user(self) -> u32 {
         match self {
-            Self::ReadOnly { user } | Self::Writable { user } => user,
+            Self::ReadOnly { user, .. } | Self::Writable { user, .. } => user,
+        }
+    }
+
+    /// Which group inside stands for the owner's.
+    pub fn group(self) -> u32 {
+        match self {
+            Self::ReadOnly { group, .. } | Self::Writable { group, .. } => group,
         }
     }
 }

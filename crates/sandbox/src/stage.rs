@@ -1,5 +1,7 @@
 //! Each step of making a sandbox, and how a failed one travels from the new process to the old.
 
+use std::path::Path;
+
 use rustix::io::Errno;
 
 macro_rules! stages {
@@ -39,15 +41,19 @@ stages! {
     /// The layers of the image.
     Layers = "mount the layers",
     /// A directory of the root.
-    Directory = "make a directory",
+    Directory = "make the directory",
     /// A file of the root.
-    File = "write a file",
+    File = "write the file",
     /// A link of the root.
-    Link = "make a link",
+    Link = "make the link",
     /// A tree of the host.
-    Tree = "show a tree of the host",
+    Tree = "show a tree of the host at",
+    /// The directory that something that was asked for is to be shown in.
+    Above = "reach the mount point",
+    /// Where it is to be shown.
+    MountPoint = "make the mount point",
     /// The project.
-    Project = "mount the project",
+    Project = "mount the project at",
     /// The devices.
     Devices = "set up /dev",
     /// The process file system.
@@ -58,6 +64,8 @@ stages! {
     Hardware = "set up /sys",
     /// Making the new root the only one.
     Pivot = "enter the new root",
+    /// What the caller's limits on its own processes were.
+    Limits = "set the limits of a process",
     /// The host name.
     Hostname = "set the host name",
     /// The loopback interface.
@@ -72,33 +80,76 @@ stages! {
     Execute = "execute the first program",
 }
 
+/// The most bytes of a path that are reported.
+const LONGEST: usize = 1024;
+/// The most bytes of a report: less than a pipe takes at once.
+pub(crate) const REPORT: usize = 5 + 2 * (LONGEST + 1);
+
 /// A failed step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {}", stage.what(), std::io::Error::from(*errno))]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {}", self.what(), std::io::Error::from(*errno))]
 pub struct StageError {
     /// Which.
     pub stage: Stage,
     /// What the kernel said.
     pub errno: Errno,
+    /// The path inside that it is about, if it is about one.
+    pub target: Option<String>,
+    /// Where something is shown already that this path lies in, if that is why.
+    pub(crate) within: Option<String>,
 }
 
 // === impl StageError ===
 
 impl StageError {
     pub(crate) fn at(stage: Stage) -> impl Fn(Errno) -> Self {
-        move |errno| Self { stage, errno }
+        move |errno| Self { stage, errno, target: None, within: None }
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; 5] {
-        let [a, b, c, d] = self.errno.raw_os_error().to_ne_bytes();
-        [self.stage as u8, a, b, c, d]
+    /// The same, about a path, relative to the root.
+    pub(crate) fn about(stage: Stage, path: &Path) -> impl Fn(Errno) -> Self {
+        move |errno| Self { stage, errno, target: Some(text(path)), within: None }
+    }
+
+    /// Because of what is shown at a path, relative to the root.
+    pub(crate) fn within(self, path: &Path) -> Self {
+        Self { within: Some(text(path)), ..self }
+    }
+
+    fn what(&self) -> String {
+        let target = self.target.iter().map(|target| format!(" {target}"));
+        std::iter::once(self.stage.what().to_owned()).chain(target).collect()
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.stage as u8];
+        bytes.extend(self.errno.raw_os_error().to_ne_bytes());
+        for text in [&self.target, &self.within] {
+            bytes.extend(text.as_deref().unwrap_or_default().as_bytes());
+            bytes.push(0);
+        }
+        bytes
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [stage, errno @ ..] = *bytes.first_chunk::<5>()?;
-        let stage = *Stage::ALL.get(usize::from(stage))?;
-        Some(Self { stage, errno: Errno::from_raw_os_error(i32::from_ne_bytes(errno)) })
+        let ([stage, errno @ ..], texts) = bytes.split_first_chunk::<5>()?;
+        let mut texts = texts.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
+        let mut next = || texts.next().filter(|text| !text.is_empty());
+        Some(Self {
+            stage: *Stage::ALL.get(usize::from(*stage))?,
+            errno: Errno::from_raw_os_error(i32::from_ne_bytes(*errno)),
+            target: next(),
+            within: next(),
+        })
     }
+}
+
+/// A path inside, from its root, as far as it is reported.
+fn text(path: &Path) -> String {
+    let mut text = Path::new("/").join(path).to_string_lossy().into_owned();
+    let end = (0..=LONGEST.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
 }
 
 #[cfg(test)]
@@ -107,10 +158,26 @@ mod tests {
 
     #[test]
     fn a_failed_step_survives_the_pipe() {
+        let there_and_back = |failed: StageError| {
+            let bytes = failed.to_bytes();
+            assert!(bytes.len() <= REPORT);
+            assert_eq!(StageError::from_bytes(&bytes), Some(failed));
+        };
         for stage in Stage::ALL {
-            let failed = StageError { stage: *stage, errno: Errno::NOENT };
-            assert_eq!(StageError::from_bytes(&failed.to_bytes()), Some(failed));
+            there_and_back(StageError::at(*stage)(Errno::NOENT));
+            there_and_back(StageError::about(*stage, Path::new("a/b"))(Errno::NOENT).within(Path::new("a")));
         }
+        let long = "ü".repeat(4096);
+        there_and_back(StageError::about(Stage::File, Path::new(&long))(Errno::NAMETOOLONG).within(Path::new(&long)));
         assert_eq!(StageError::from_bytes(&[255, 0, 0, 0, 0]), None);
+        assert_eq!(StageError::from_bytes(&[]), None);
+    }
+
+    #[test]
+    fn a_failed_step_says_what_it_is_about() {
+        let failed = StageError::about(Stage::File, Path::new("a/x"))(Errno::ISDIR);
+        assert_eq!(failed.to_string(), "write the file /a/x: Is a directory (os error 21)");
+        let failed = StageError::at(Stage::Pivot)(Errno::PERM);
+        assert_eq!(failed.to_string(), "enter the new root: Operation not permitted (os error 1)");
     }
 }

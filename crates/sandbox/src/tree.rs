@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::asked::MountError;
 use crate::ids::COUNT;
 use crate::launch::LaunchError;
 use crate::mount;
@@ -19,22 +20,27 @@ pub(crate) struct Shown {
     pub(crate) directory: bool,
 }
 
-/// What lies below a project, and what its directory is like on the host.
+/// What lies below a project, and what its directory is like.
 pub(crate) struct Below {
     pub(crate) mount: OwnedFd,
     pub(crate) mode: u32,
+    /// Who inside stands for its owner: a user and a group.
+    pub(crate) owner: (u32, u32),
 }
 
-/// A copy of a tree of the host's mounts with all that is mounted in it, attached nowhere.
-pub(crate) fn copy(path: &Path) -> Result<OwnedFd, LaunchError> {
+/// A layer of an image, without what is mounted in it: an overlay sees one file system.
+pub(crate) fn layer(path: &Path) -> Result<OwnedFd, MountError> {
     let failed = failed(path);
-    mount::copy(&named(path).map_err(&failed)?).map_err(failed)
+    let source = named(path).map_err(&failed)?;
+    below_the_root(&rustix::fs::fstat(&source).map_err(&failed)?, path)?;
+    mount::copy_alone(&source).map_err(failed)
 }
 
 /// A tree of an image's, to be read by everybody whom it lets.
-pub(crate) fn shown(source: &Path) -> Result<Shown, LaunchError> {
-    let mount = copy(source)?;
-    sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(failed(source))?;
+pub(crate) fn shown(source: &Path) -> Result<Shown, MountError> {
+    let failed = failed(source);
+    let mount = mount::copy(&named(source).map_err(&failed)?).map_err(&failed)?;
+    sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(failed)?;
     let directory = rustix::fs::fstat(&mount).is_ok_and(|stat| is_directory(&stat));
     Ok(Shown { mount, directory })
 }
@@ -49,8 +55,9 @@ pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchE
         Access::ReadOnly { .. } => sys::SHOWN,
         Access::Writable { .. } => sys::GIVEN,
     };
-    match (stand_for(&mount, &stat, attributes, given.access.user(), &given.source, owners), given.access) {
-        (Err(LaunchError::Ids { .. }), Access::ReadOnly { .. }) => {
+    let owner = (given.access.user(), given.access.group());
+    match (stand_for(&mount, &stat, attributes, owner, &given.source, owners), given.access) {
+        (Err(LaunchError::Mount(MountError::Ids { .. })), Access::ReadOnly { .. }) => {
             sys::set_mount(mount.as_fd(), attributes, None).map_err(&failed)?;
         }
         (outcome, _) => outcome?,
@@ -64,34 +71,51 @@ pub(crate) fn below(project: &Project, owners: &mut Owners) -> Result<Below, Lau
     let source = named(&project.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
     if !is_directory(&stat) {
-        return Err(failed(Errno::NOTDIR));
+        return Err(failed(Errno::NOTDIR).into());
     }
+    below_the_root(&stat, &project.source)?;
     let mount = mount::copy_alone(&source).map_err(&failed)?;
-    stand_for(&mount, &stat, sys::SHOWN, project.user, &project.source, owners)?;
-    Ok(Below { mount, mode: stat.st_mode & 0o7777 })
+    let owner = (project.user, project.group);
+    stand_for(&mount, &stat, sys::SHOWN, owner, &project.source, owners)?;
+    Ok(Below { mount, mode: stat.st_mode & 0o7777, owner })
 }
 
-/// Shows a tree so that a user inside stands for its owner.
+/// Refuses the root of the host.
+fn below_the_root(stat: &Stat, path: &Path) -> Result<(), MountError> {
+    let root = rustix::fs::stat(c"/").map_err(failed(path))?;
+    if (root.st_dev, root.st_ino) == (stat.st_dev, stat.st_ino) {
+        return Err(MountError::WholeHost { path: path.display().to_string() });
+    }
+    Ok(())
+}
+
+/// Shows a tree so that a user and a group inside stand for its owner.
 fn stand_for(
     mount: &OwnedFd,
     stat: &Stat,
     attributes: u64,
-    user: u32,
+    owner: (u32, u32),
     path: &Path,
     owners: &mut Owners,
 ) -> Result<(), LaunchError> {
-    if user >= COUNT {
-        return Err(LaunchError::User { user });
+    if let Some(id) = [owner.0, owner.1].into_iter().find(|id| *id >= COUNT) {
+        return Err(MountError::User { id }.into());
     }
-    let namespace = owners.namespace(stat, user).map_err(|errno| LaunchError::System("map an owner", errno.into()))?;
-    sys::set_mount(mount.as_fd(), attributes, Some(namespace)).map_err(|errno| match errno {
-        // A file system that has no notion of it, or a mount that already shows other ids than are stored.
-        Errno::INVAL | Errno::PERM => LaunchError::Ids { path: path.display().to_string(), source: errno.into() },
-        errno => failed(path)(errno),
-    })
+    let namespace = owners.namespace(stat, owner).map_err(|errno| LaunchError::System("map an owner", errno.into()))?;
+    Ok(sys::set_mount(mount.as_fd(), attributes, Some(namespace)).map_err(unmapped(path))?)
 }
 
-fn named(path: &Path) -> Result<OwnedFd, Errno> {
+/// Why a tree cannot be shown with other ids.
+pub(crate) fn unmapped(path: &Path) -> impl Fn(Errno) -> MountError {
+    move |errno| match errno {
+        // A file system that has no notion of it, or a mount that already shows other ids than are stored.
+        Errno::INVAL | Errno::PERM => MountError::Ids { path: path.display().to_string(), source: errno.into() },
+        errno => failed(path)(errno),
+    }
+}
+
+/// A path of the host, open only to be named.
+pub(crate) fn named(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -99,6 +123,6 @@ fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-pub(crate) fn failed(path: &Path) -> impl Fn(Errno) -> LaunchError {
-    move |errno| LaunchError::Tree { path: path.display().to_string(), source: errno.into() }
+fn failed(path: &Path) -> impl Fn(Errno) -> MountError {
+    move |errno| MountError::Source { path: path.display().to_string(), source: errno.into() }
 }

@@ -10,8 +10,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use carrel_sandbox::SUPERVISORS;
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 /// Held for as long as the sandbox is there.
@@ -124,10 +125,18 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
 
-/// Whether a directory is ours, and closed to others.
+/// Whether the directory of all is ours, and closed to all but supervisors, of whom each may remove its own alone.
+fn is_parent(directory: &OwnedFd) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(directory)?;
+    let closed = stat.st_mode & 0o077 == 0 || (stat.st_mode & 0o1007 == 0o1000 && stat.st_gid == SUPERVISORS);
+    Ok(stat.st_uid == rustix::process::geteuid().as_raw() && closed)
+}
+
+/// Whether the directory of a sandbox is ours or a supervisor's, and closed to others.
 fn is_ours(directory: &OwnedFd) -> io::Result<bool> {
     let stat = rustix::fs::fstat(directory)?;
-    Ok(stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o077 == 0)
+    let owner = stat.st_uid == rustix::process::geteuid().as_raw() || stat.st_uid > SUPERVISORS;
+    Ok(owner && stat.st_mode & 0o077 == 0)
 }
 
 /// Takes the lock of a directory, if nobody holds it and it is still there.
@@ -158,7 +167,10 @@ fn bury(directory: &OwnedFd) -> Result<(), CgroupError> {
         // It died before it had made anything.
         return Ok(());
     }
+    let owner = rustix::fs::fstat(directory).map_or(u32::MAX, |stat| stat.st_uid);
     match Cgroup::adopt(&Host::detect()?, &incarnation) {
+        // A supervisor that was taken over could name the group of another.
+        Ok(cgroup) if owner != 0 && cgroup.owner() != Some(owner) => Ok(()),
         Ok(cgroup) => {
             cgroup.kill_all()?;
             cgroup.remove()
@@ -199,7 +211,7 @@ impl RunDirectory {
         };
         DirBuilder::new().mode(0o700).recursive(true).create(above).map_err(failed)?;
         let parent = open(CWD, above).map_err(failed)?;
-        if !is_ours(&parent).map_err(failed)? {
+        if !is_parent(&parent).map_err(failed)? {
             return Err(DirectoryError::Open(above.to_owned()));
         }
         for _ in 0..TRIES {
@@ -225,6 +237,8 @@ impl RunDirectory {
                 Err(error) => return Err(failed(error)),
             };
             bury(&own)?;
+            let ourselves = (rustix::process::geteuid(), rustix::process::getegid());
+            rustix::fs::fchown(&own, Some(ourselves.0), Some(ourselves.1)).map_err(|errno| failed(errno.into()))?;
             let _stale = rustix::fs::unlinkat(&own, SOCKET, AtFlags::empty());
             record(&own, incarnation).map_err(failed)?;
             return Ok(Self {
@@ -250,6 +264,15 @@ impl RunDirectory {
             UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", self.own.as_raw_fd())).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(listener)
+    }
+
+    /// Gives it to a supervisor that is to be root no longer: that one may empty and remove it, and touch no other.
+    pub(crate) fn give(&self, user: u32) -> Result<(), DirectoryError> {
+        let failed = |errno: Errno| DirectoryError::Io { path: self.path.clone(), source: errno.into() };
+        let group = Gid::from_raw(SUPERVISORS);
+        rustix::fs::fchown(&self.parent, None, Some(group)).map_err(failed)?;
+        rustix::fs::fchmod(&self.parent, Mode::from_raw_mode(0o1730)).map_err(failed)?;
+        rustix::fs::fchown(&self.own, Some(Uid::from_raw(user)), None).map_err(failed)
     }
 
     /// Removes it, by handles alone.

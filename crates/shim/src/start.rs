@@ -115,7 +115,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &RunDirectory
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
     let create = made.create;
     let ids = IdRange::allocate(&create.ids.0)?;
-    let id_base = ids.base();
+    let (id_base, supervisor) = (ids.base(), ids.supervisor());
     let cgroup = group(create, limits)?;
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
@@ -146,7 +146,9 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &RunDirectory
         id_base,
         changes: changes.is_some(),
     };
-    shed(Shed { kill: true })?;
+    cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
+    directory.give(supervisor)?;
+    shed(Shed { kill: true, user: Some(supervisor) })?;
     owner.tell_with(0, &ready, changes);
     Ok((container, cgroup, ours, listener, greeted))
 }
@@ -226,7 +228,7 @@ fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Gree
 
 fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
     let mount = |mount: &messages::Mount| {
-        let (user, group) = (mount.user, mount.user);
+        let (user, group) = (mount.user, mount.group);
         let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
         Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access })
     };
@@ -236,7 +238,7 @@ fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
 fn project(create: &Create) -> Result<Option<Project>, StartError> {
     let Some(project) = &create.project else { return Ok(None) };
     let target = GuestPath::new(&project.target.0)?;
-    Ok(Some(Project { source: project.source.0.clone(), target, user: project.user, group: project.user }))
+    Ok(Some(Project { source: project.source.0.clone(), target, user: project.user, group: project.group }))
 }
 
 fn limits(limits: &messages::Limits) -> Result<Limits, StartError> {
@@ -259,6 +261,7 @@ impl StartError {
             Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
                 FailureCode::HostUnfit
             }
+            Self::Launch(LaunchError::Mount(_)) => FailureCode::InvalidRequest,
             Self::Launch(_) => FailureCode::LaunchFailed,
             Self::Greeting(_) | Self::Ended | Self::Unowned | Self::Late => FailureCode::AgentFailed,
         }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 /// A directory and the words for it: the path is for messages only.
@@ -56,6 +56,28 @@ impl Directory {
         #[cfg(test)]
         super::fake::empty(self, name);
         rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+    }
+
+    /// Who owns it.
+    pub(super) fn owner(&self) -> Result<u32, Errno> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_uid)
+    }
+
+    /// Lets a group make directories in it, of which each may remove its own alone.
+    pub(super) fn share(&self, group: u32) -> Result<(), Errno> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        if stat.st_gid != group {
+            rustix::fs::fchown(&self.fd, None, Some(Gid::from_raw(group)))?;
+        }
+        if stat.st_mode & 0o7777 != 0o1775 {
+            rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(0o1775))?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file in it, or itself, to a user.
+    pub(super) fn give(&self, file: &str, user: u32) -> Result<(), Errno> {
+        rustix::fs::chownat(&self.fd, file, Some(Uid::from_raw(user)), None, AtFlags::SYMLINK_NOFOLLOW)
     }
 
     pub(super) fn open_file(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

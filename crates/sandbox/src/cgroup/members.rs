@@ -21,6 +21,11 @@ const V1_THREADS: &str = "tasks";
 /// How long one round of ending processes on v1 takes at most.
 const ROUND: Duration = Duration::from_millis(200);
 
+/// The file by which a group is stopped.
+pub(super) fn freeze_file(unified: bool) -> &'static str {
+    if unified { V2_FREEZE } else { V1_STATE }
+}
+
 // === impl Cgroup ===
 
 impl Cgroup {

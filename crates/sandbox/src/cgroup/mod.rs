@@ -31,6 +31,7 @@ pub use self::limits::{CpuShare, LimitError, Limits};
 pub use self::missing::{Missing, Unenforceable};
 pub use self::statistics::Statistics;
 use self::wait::Deadline;
+use crate::ids::SUPERVISORS;
 
 /// The parent of all groups, in every hierarchy.
 const PARENT: &str = "carrel";
@@ -124,6 +125,27 @@ impl Cgroup {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Gives it to a supervisor that is to be root no longer: that one may pause, count and remove it, and nothing else
+    /// of any other group.
+    pub fn give(&self, user: u32) -> Result<(), CgroupError> {
+        for part in &self.parts {
+            let failed = |errno| CgroupError::Open { path: part.directory.path().to_owned(), errno };
+            part.parent.share(SUPERVISORS).map_err(failed)?;
+            part.directory.give(".", user).map_err(failed)?;
+            if part.controllers.contains(&Controller::Freezer) {
+                part.directory.give(members::freeze_file(part.unified), user).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who owns it in every hierarchy, if that is one and the same.
+    pub fn owner(&self) -> Option<u32> {
+        let mut owners = self.parts.iter().map(|part| part.directory.owner().ok());
+        let first = owners.next()??;
+        owners.all(|owner| owner == Some(first)).then_some(first)
     }
 
     /// Lets it stay when this is dropped: another process looks after it from now on.

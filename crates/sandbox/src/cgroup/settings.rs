@@ -12,20 +12,28 @@ pub(super) struct Setting {
     pub(super) optional: bool,
 }
 
+/// The part of the memory that v1 lets socket buffers have beside it: there they are not part of it. Less than all of
+/// them slows connections down and ends none.
+const SOCKETS: u64 = 4;
+
 /// What to write for one controller.
 pub(super) fn settings(controller: Controller, unified: bool, limits: &Limits) -> Vec<Setting> {
     let must = |file, value: String| Setting { file, value, optional: false };
-    // A kernel without these files has no swap, or does not count it for groups.
-    let swap = |file, value: String| Setting { file, value, optional: true };
-    let memory = limits.memory().map(|bytes| bytes.to_string());
+    // A kernel without these files has no swap or no network, or does not count them for groups.
+    let may = |file, value: String| Setting { file, value, optional: true };
     match (controller, unified) {
         // Memory with swap can never be less than memory alone, so memory comes first.
-        (Controller::Memory, false) => memory.map_or_else(Vec::new, |bytes| {
-            vec![must("memory.limit_in_bytes", bytes.clone()), swap("memory.memsw.limit_in_bytes", bytes)]
+        (Controller::Memory, false) => limits.memory().map_or_else(Vec::new, |bytes| {
+            vec![
+                must("memory.limit_in_bytes", bytes.to_string()),
+                may("memory.memsw.limit_in_bytes", bytes.to_string()),
+                may("memory.kmem.tcp.limit_in_bytes", (bytes / SOCKETS).to_string()),
+            ]
         }),
         // memory.oom.group stays off: with it, one greedy command would take pid 1 and so the sandbox with it.
-        (Controller::Memory, true) => memory
-            .map_or_else(Vec::new, |bytes| vec![must("memory.max", bytes), swap("memory.swap.max", "0".to_owned())]),
+        (Controller::Memory, true) => limits.memory().map_or_else(Vec::new, |bytes| {
+            vec![must("memory.max", bytes.to_string()), may("memory.swap.max", "0".to_owned())]
+        }),
         (Controller::Pids, _) => limits.pids().map(|pids| must("pids.max", pids.to_string())).into_iter().collect(),
         (Controller::Cpu, false) => limits.cpus().map_or_else(Vec::new, |share| {
             vec![
@@ -39,5 +47,29 @@ pub(super) fn settings(controller: Controller, unified: bool, limits: &Limits) -
             .into_iter()
             .collect(),
         (Controller::Accounting | Controller::Freezer, _) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_v1_swap_and_sockets_are_limited_with_the_memory() {
+        let limits = Limits::new(Some(64 << 20), None, None).unwrap();
+        let written: Vec<_> = settings(Controller::Memory, false, &limits)
+            .into_iter()
+            .map(|setting| (setting.file, setting.value, setting.optional))
+            .collect();
+        let whole = || (64 << 20).to_string();
+        assert_eq!(
+            written,
+            [
+                ("memory.limit_in_bytes", whole(), false),
+                ("memory.memsw.limit_in_bytes", whole(), true),
+                ("memory.kmem.tcp.limit_in_bytes", (16 << 20).to_string(), true),
+            ]
+        );
+        assert_eq!(settings(Controller::Memory, false, &Limits::default()), []);
     }
 }

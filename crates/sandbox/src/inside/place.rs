@@ -1,13 +1,129 @@
-//! Names in the new root, each opened alone and without following anything.
+//! Names in the new root: those of the image are opened one by one without following anything, those of a mount point
+//! are followed inside the root, and nothing is ever made or removed in what somebody else shows there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::mount::attach_at;
 use crate::stage::{Stage, StageError};
+
+/// The new root, and what is attached to it.
+pub(super) struct Root {
+    pub(super) directory: OwnedFd,
+    /// Its own mount: what lies in any other is not the sandbox's.
+    own: u64,
+    /// The others, and where they are.
+    shown: Vec<(u64, PathBuf)>,
+}
+
+// === impl Root ===
+
+impl Root {
+    pub(super) fn new(directory: OwnedFd) -> Result<Self, Errno> {
+        let own = mount_of(&directory)?;
+        Ok(Self { directory, own, shown: Vec::new() })
+    }
+
+    /// Attaches a mount at an open place, which has the given path.
+    pub(super) fn attach(&mut self, mount: &OwnedFd, place: &OwnedFd, path: &Path) -> Result<(), Errno> {
+        attach_at(mount, place)?;
+        self.shown.push((mount_of(mount)?, path.to_owned()));
+        Ok(())
+    }
+
+    /// Where something that was asked for is attached: a directory or a file. In the sandbox's own root it is made, and
+    /// takes the place of a link or of a file where there should be a directory. In what is attached to the root, which
+    /// may be the host's to lose, it has to be there.
+    pub(super) fn mount_point(&self, path: &Path, directory: bool) -> Result<OwnedFd, StageError> {
+        let at = StageError::about(Stage::MountPoint, path);
+        let name = path.file_name().ok_or_else(|| at(Errno::INVAL))?;
+        let parent = self.above(path)?;
+        let there = match rustix::fs::openat(&parent, name, PLAIN, Mode::empty()) {
+            Ok(there) => Some(there),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(at(errno)),
+        };
+        if let Some(there) = there {
+            let stat = rustix::fs::fstat(&there).map_err(&at)?;
+            match (FileType::from_raw_mode(stat.st_mode), directory) {
+                (FileType::Directory, true) => return Ok(there),
+                (FileType::Directory, false) => return Err(at(Errno::ISDIR)),
+                (FileType::Symlink, _) if !self.owns(&there).map_err(&at)? => return Err(at(Errno::LOOP)),
+                (FileType::Symlink, _) => {}
+                (_, false) => return Ok(there),
+                (_, true) if !self.owns(&there).map_err(&at)? => return Err(at(Errno::NOTDIR)),
+                (_, true) => {}
+            }
+            rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(&at)?;
+        } else {
+            self.may_make(&parent, &at)?;
+        }
+        if directory {
+            rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)).map_err(&at)?;
+        } else {
+            rustix::fs::openat(&parent, name, NEW, Mode::from_raw_mode(0o644)).map_err(&at)?;
+        }
+        rustix::fs::openat(&parent, name, PLAIN, Mode::empty()).map_err(at)
+    }
+
+    /// The directory that a mount point lies in, with links followed as a program inside would follow them.
+    fn above(&self, path: &Path) -> Result<OwnedFd, StageError> {
+        let at = StageError::about(Stage::Above, path);
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut place = self.directory.try_clone().map_err(|_| at(Errno::MFILE))?;
+        let mut walked = PathBuf::new();
+        for name in path.parent().into_iter().flat_map(Path::components) {
+            walked.push(name);
+            place = match rustix::fs::openat2(&self.directory, &walked, flags, Mode::empty(), resolve) {
+                Ok(place) => place,
+                Err(Errno::NOENT) => {
+                    self.may_make(&place, &at)?;
+                    match rustix::fs::mkdirat(&place, name.as_os_str(), Mode::from_raw_mode(0o755)) {
+                        Ok(()) => {}
+                        // What is there all the same is a link that leads nowhere.
+                        Err(Errno::EXIST) => return Err(at(Errno::NOENT)),
+                        Err(errno) => return Err(at(errno)),
+                    }
+                    open_directory(&place, name.as_os_str()).map_err(&at)?
+                }
+                Err(errno) => return Err(at(errno)),
+            };
+        }
+        Ok(place)
+    }
+
+    /// Refuses to make anything in a directory that is not the sandbox's own.
+    fn may_make(&self, parent: &OwnedFd, at: impl Fn(Errno) -> StageError) -> Result<(), StageError> {
+        let mount = mount_of(parent).map_err(&at)?;
+        if mount == self.own {
+            return Ok(());
+        }
+        let shown = self.shown.iter().find(|(shown, _)| *shown == mount).map(|(_, path)| path.as_path());
+        Err(at(Errno::NOENT).within(shown.unwrap_or_else(|| Path::new(""))))
+    }
+
+    /// Whether a name is the sandbox's own.
+    fn owns(&self, place: &OwnedFd) -> Result<bool, Errno> {
+        Ok(mount_of(place)? == self.own)
+    }
+}
+
+/// Names something without following it.
+const PLAIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Makes a file where there is nothing.
+const NEW: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The mount that something lies in.
+fn mount_of(place: &OwnedFd) -> Result<u64, Errno> {
+    let stat = rustix::fs::statx(place, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(stat.stx_mnt_id) }
+}
 
 /// Opens one name without following anything.
 pub(super) fn open_path(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
@@ -16,9 +132,9 @@ pub(super) fn open_path(parent: &OwnedFd, name: impl rustix::path::Arg) -> Resul
 }
 
 /// A directory of the new root, made with its parents. An image may have put a link or a file in its place: then that
-/// goes, from the layer of this sandbox only.
+/// goes, from the layer of this sandbox only. All that is attached by then is the image's and read-only.
 pub(super) fn directory(root: &OwnedFd, path: &Path, mode: u32) -> Result<OwnedFd, StageError> {
-    let at = StageError::at(Stage::Directory);
+    let at = StageError::about(Stage::Directory, path);
     let mut place = root.try_clone().map_err(|_| at(Errno::MFILE))?;
     let last = path.components().count();
     for (number, part) in path.components().enumerate() {
@@ -49,21 +165,20 @@ pub(super) fn open_directory(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, 
 
 /// The directory that a path lies in, and its name there.
 pub(super) fn parent(root: &OwnedFd, path: &Path) -> Result<(OwnedFd, OsString), StageError> {
-    let name = path.file_name().ok_or_else(|| StageError::at(Stage::Directory)(Errno::INVAL))?;
+    let name = path.file_name().ok_or_else(|| StageError::about(Stage::Directory, path)(Errno::INVAL))?;
     let above = path.parent().unwrap_or_else(|| Path::new(""));
     Ok((directory(root, above, 0o755)?, name.to_owned()))
 }
 
 /// A file of the new root; whatever was in its place goes, from the layer of this sandbox only.
 pub(super) fn file(root: &OwnedFd, path: &Path, content: &[u8], mode: u32) -> Result<OwnedFd, StageError> {
-    let at = StageError::at(Stage::File);
+    let at = StageError::about(Stage::File, path);
     let (parent, name) = parent(root, path)?;
     match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(at(errno)),
     }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&parent, &name, flags, Mode::from_raw_mode(mode)).map_err(&at)?;
+    let file = rustix::fs::openat(&parent, &name, NEW, Mode::from_raw_mode(mode)).map_err(&at)?;
     let mut rest = content;
     while !rest.is_empty() {
         let written = rustix::io::write(&file, rest).map_err(&at)?;

@@ -1,4 +1,4 @@
-//! The root: a disk, what the image and the operator put over it, and the project.
+//! The root: a disk, then all that the image brings, and last what was asked for besides.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,14 +10,14 @@ use rustix::mount::{
 };
 use rustix::process::{Gid, Uid};
 
-use super::place::{directory, file, open_directory, open_path, parent};
+use super::place::{Root, directory, file, open_directory, open_path, parent};
 use super::{ASSEMBLY, Part, Plan};
 use crate::disk;
 use crate::mount::{attach, attach_at, copy, nodev};
 use crate::stage::{Stage, StageError};
 
 /// The file system everything is put into: a directory of the disk, or layers below one.
-pub(super) fn base(plan: &Plan<'_>) -> Result<OwnedFd, StageError> {
+pub(super) fn base(plan: &Plan<'_>) -> Result<Root, StageError> {
     let at = StageError::at(Stage::Base);
     let disk = &plan.disk.mount;
     attach(disk, CWD, ASSEMBLY).map_err(&at)?;
@@ -35,7 +35,7 @@ pub(super) fn base(plan: &Plan<'_>) -> Result<OwnedFd, StageError> {
         overlay(&lower.join(":"), disk::UPPER, disk::WORK).map_err(&at)?
     };
     attach(&root, CWD, &format!("{ASSEMBLY}/{}", disk::ROOT)).map_err(&at)?;
-    Ok(root)
+    Root::new(root).map_err(&at)
 }
 
 /// Layers, and a directory of the disk that takes what is written over them.
@@ -56,37 +56,43 @@ fn overlay(lower: &str, upper: &str, work: &str) -> Result<OwnedFd, Errno> {
     fsmount(overlay.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, nodev())
 }
 
-/// What the image and the operator put into the root.
-pub(super) fn fill(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
-    let at = StageError::at;
+/// What the image brings. Nothing of the operator's is attached yet, so all that is made and replaced here is the
+/// sandbox's own.
+pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
     for made in &plan.spec.root.directories {
         if there(plan, root, &made.path) {
             continue;
         }
-        let place = directory(root, made.path.as_path(), made.mode)?;
+        let place = directory(&root.directory, made.path.as_path(), made.mode)?;
         let owner = (Uid::from_raw(made.owner), Gid::from_raw(made.owner));
         rustix::fs::chownat(&place, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH)
-            .map_err(at(Stage::Directory))?;
+            .map_err(StageError::about(Stage::Directory, made.path.as_path()))?;
     }
     for (name, mode) in [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)] {
-        directory(root, name.as_ref(), mode)?;
+        directory(&root.directory, name.as_ref(), mode)?;
     }
     for link in &plan.spec.root.links {
         if there(plan, root, &link.path) {
             continue;
         }
-        let (parent, name) = parent(root, link.path.as_path())?;
+        let (parent, name) = parent(&root.directory, link.path.as_path())?;
         match rustix::fs::symlinkat(&link.target, &parent, &name) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(at(Stage::Link)(errno)),
+            Err(errno) => return Err(StageError::about(Stage::Link, link.path.as_path())(errno)),
         }
     }
-    for part in &plan.parts {
-        put(part, plan, root)?;
+    for (target, shown) in &plan.trees {
+        let target = target.as_path();
+        let place = if shown.directory {
+            directory(&root.directory, target, 0o755)?
+        } else {
+            file(&root.directory, target, &[], 0o644)?
+        };
+        root.attach(&shown.mount, &place, target).map_err(StageError::about(Stage::Tree, target))?;
     }
     for made in &plan.spec.root.files {
         if !there(plan, root, &made.path) {
-            file(root, made.path.as_path(), &made.content, made.mode)?;
+            file(&root.directory, made.path.as_path(), &made.content, made.mode)?;
         }
     }
     if plan.disk.mapped && plan.disk.fresh {
@@ -97,27 +103,29 @@ pub(super) fn fill(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
 
 /// Whether something of the image was put in when this disk was new, and still is: what the sandbox made of it since is
 /// the sandbox's.
-fn there(plan: &Plan<'_>, root: &OwnedFd, path: &GuestPath) -> bool {
-    !plan.disk.fresh && open_path(root, path.as_path()).is_ok()
+fn there(plan: &Plan<'_>, root: &Root, path: &GuestPath) -> bool {
+    !plan.disk.fresh && open_path(&root.directory, path.as_path()).is_ok()
 }
 
-fn put(part: &Part, plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
-    match part {
-        Part::Tree(target, shown) => {
-            let place = if shown.directory {
-                directory(root, target.as_path(), 0o755)?
-            } else {
-                file(root, target.as_path(), &[], 0o644)?
-            };
-            attach_at(&shown.mount, &place).map_err(StageError::at(Stage::Tree))
-        }
-        Part::Project(target, below) => {
-            let at = StageError::at(Stage::Project);
-            let lower = open_directory(&plan.disk.mount, disk::PROJECT_LOWER.as_ref()).map_err(&at)?;
-            attach_at(below, &lower).map_err(&at)?;
-            let lower = format!("{ASSEMBLY}/{}", disk::PROJECT_LOWER);
-            let project = overlay(&lower, disk::PROJECT, disk::PROJECT_WORK).map_err(&at)?;
-            attach_at(&project, &directory(root, target.as_path(), 0o755)?).map_err(&at)
+/// What was asked for besides, what lies above first.
+pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
+    for part in &plan.parts {
+        let target = part.target().as_path();
+        match part {
+            Part::Tree(_, shown) => {
+                let place = root.mount_point(target, shown.directory)?;
+                root.attach(&shown.mount, &place, target).map_err(StageError::about(Stage::Tree, target))?;
+            }
+            Part::Project(_, below) => {
+                let at = StageError::about(Stage::Project, target);
+                let lower = open_directory(&plan.disk.mount, disk::PROJECT_LOWER.as_ref()).map_err(&at)?;
+                attach_at(below, &lower).map_err(&at)?;
+                let lower = format!("{ASSEMBLY}/{}", disk::PROJECT_LOWER);
+                let project = overlay(&lower, disk::PROJECT, disk::PROJECT_WORK).map_err(&at)?;
+                let place = root.mount_point(target, true)?;
+                root.attach(&project, &place, target).map_err(&at)?;
+            }
         }
     }
+    Ok(())
 }

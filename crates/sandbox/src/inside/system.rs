@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::Plan;
-use super::place::{directory, file, open_path};
+use super::place::{Root, directory, file, open_path};
 use crate::mount::{self, attach, attach_at, copy, nodev};
 use crate::stage::{Stage, StageError};
 use crate::sys;
@@ -30,16 +30,21 @@ const SHOWN: [&str; 6] = [
     "kernel/mm/transparent_hugepage",
 ];
 
-/// A `/dev` of its own, with six devices and terminals.
-pub(super) fn devices(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
+/// How many terminals a sandbox may have open: without a bound of its own it could take all that the host has.
+const TERMINALS: &str = "256";
+
+/// A `/dev` of its own, with six devices and terminals. Returns the device that swallows everything, open: by its path
+/// something else may be found later.
+pub(super) fn devices(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageError> {
     let at = StageError::at(Stage::Devices);
     let nosuid = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let dev = mount::new("tmpfs", &[("size", "65536"), ("mode", "755")], nosuid).map_err(&at)?;
-    attach_at(&dev, &directory(root, "dev".as_ref(), 0o755)?).map_err(&at)?;
+    let place = directory(&root.directory, "dev".as_ref(), 0o755)?;
+    root.attach(&dev, &place, "dev".as_ref()).map_err(&at)?;
     for (name, device) in &plan.devices {
         attach_at(device, &file(&dev, name.as_ref(), &[], 0o666)?).map_err(&at)?;
     }
-    let terminals = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+    let terminals = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS)];
     let pts = mount::new("devpts", &terminals, nosuid).map_err(&at)?;
     attach_at(&pts, &directory(&dev, "pts".as_ref(), 0o755)?).map_err(&at)?;
     let shm =
@@ -55,15 +60,16 @@ pub(super) fn devices(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError>
     ] {
         rustix::fs::symlinkat(target, &dev, name).map_err(&at)?;
     }
-    Ok(())
+    rustix::fs::openat(&dev, "null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(at)
 }
 
-/// A `/proc` of its own, without what tells of the host.
-pub(super) fn proc(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
+/// A `/proc` of its own, without what tells of the host. Returns it: by its path something else may be found later.
+pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageError> {
     let at = StageError::at;
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let proc = mount::new("proc", &[], flags).map_err(at(Stage::Proc))?;
-    attach_at(&proc, &directory(root, "proc".as_ref(), 0o555)?).map_err(at(Stage::Proc))?;
+    let place = directory(&root.directory, "proc".as_ref(), 0o555)?;
+    root.attach(&proc, &place, "proc".as_ref()).map_err(at(Stage::Proc))?;
     let mask = StageError::at(Stage::Mask);
     let null = plan.devices.iter().find(|(name, _)| *name == "null").map(|(_, null)| null);
     for name in MASKED_FILES {
@@ -94,23 +100,23 @@ pub(super) fn proc(plan: &Plan<'_>, root: &OwnedFd) -> Result<(), StageError> {
             Err(errno) => return Err(mask(errno)),
         }
     }
-    Ok(())
+    Ok(proc)
 }
 
 /// A `/sys` with little in it: what is not named is not there. Where the kernel refuses, because this process does
 /// not see all of the host's, there is nothing in it.
-pub(super) fn hardware(root: &OwnedFd) -> Result<(), StageError> {
+pub(super) fn hardware(root: &mut Root) -> Result<(), StageError> {
     let at = StageError::at(Stage::Hardware);
-    let place = directory(root, "sys".as_ref(), 0o555)?;
+    let place = directory(&root.directory, "sys".as_ref(), 0o555)?;
     let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let read_only = flags | MountAttrFlags::MOUNT_ATTR_RDONLY;
     let Ok(whole) = mount::new("sysfs", &[], read_only) else {
-        return attach_at(&mount::empty().map_err(&at)?, &place).map_err(&at);
+        return root.attach(&mount::empty().map_err(&at)?, &place, "sys".as_ref()).map_err(&at);
     };
     // What is attached nowhere cannot be copied by most kernels. This place goes with the old root.
     attach(&whole, CWD, "/sys").map_err(&at)?;
     let shown = mount::new("tmpfs", &[("size", "65536"), ("mode", "555")], flags).map_err(&at)?;
-    attach_at(&shown, &place).map_err(&at)?;
+    root.attach(&shown, &place, "sys".as_ref()).map_err(&at)?;
     for name in SHOWN {
         match open_path(&whole, name) {
             Ok(part) => {

@@ -1,0 +1,82 @@
+//! Limits of a process: the same in every sandbox, whatever its caller lives with.
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit};
+
+/// Every limit but that on descriptors, which the first program sets for itself and what it starts.
+const TABLE: [(Resource, Rlimit); 15] = [
+    (Resource::As, NONE),
+    (Resource::Cpu, NONE),
+    (Resource::Data, NONE),
+    (Resource::Fsize, NONE),
+    (Resource::Locks, NONE),
+    (Resource::Nproc, NONE),
+    (Resource::Rss, NONE),
+    (Resource::Rttime, NONE),
+    (Resource::Stack, Rlimit { current: Some(8 << 20), maximum: None }),
+    (Resource::Memlock, exactly(8 << 20)),
+    (Resource::Msgqueue, exactly(819_200)),
+    (Resource::Sigpending, exactly(32_768)),
+    (Resource::Nice, exactly(0)),
+    (Resource::Rtprio, exactly(0)),
+    // Of one byte no core is written, and unlike with none at all no handler of the host's is started for one.
+    (Resource::Core, exactly(1)),
+];
+const NONE: Rlimit = Rlimit { current: None, maximum: None };
+
+const fn exactly(limit: u64) -> Rlimit {
+    Rlimit { current: Some(limit), maximum: Some(limit) }
+}
+
+/// Gives a new process back what its caller can never have again, and so cannot the process: only the host's root
+/// raises a maximum, and not on every host.
+pub(crate) fn raise(process: Pid) {
+    for (resource, wanted) in TABLE {
+        let inherited = rustix::process::getrlimit(resource);
+        if least(inherited.maximum, wanted.maximum) != wanted.maximum {
+            let _raised = rustix::process::prlimit(Some(process), resource, wanted);
+        }
+    }
+}
+
+/// Sets the limits of this process, as near to the table as it may.
+pub(crate) fn fix() -> Result<(), Errno> {
+    for (resource, wanted) in TABLE {
+        let inherited = rustix::process::getrlimit(resource);
+        let fixed = within(wanted, inherited.maximum);
+        if fixed != inherited {
+            rustix::process::setrlimit(resource, fixed)?;
+        }
+    }
+    Ok(())
+}
+
+fn within(wanted: Rlimit, most: Option<u64>) -> Rlimit {
+    Rlimit { current: least(wanted.current, most), maximum: least(wanted.maximum, most) }
+}
+
+/// The lower of two limits, of which none is the highest.
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_maximum_bounds_what_is_wanted() {
+        let stack = Rlimit { current: Some(8), maximum: None };
+        assert_eq!(within(stack, None), stack);
+        assert_eq!(within(stack, Some(16)), Rlimit { current: Some(8), maximum: Some(16) });
+        assert_eq!(within(stack, Some(4)), Rlimit { current: Some(4), maximum: Some(4) });
+        assert_eq!(within(NONE, Some(4)), Rlimit { current: Some(4), maximum: Some(4) });
+    }
+
+    #[test]
+    fn no_limit_is_in_the_table_twice() {
+        for (number, (resource, _)) in TABLE.iter().enumerate() {
+            assert!(TABLE.iter().skip(number + 1).all(|(other, _)| other != resource), "{resource:?}");
+        }
+    }
+}

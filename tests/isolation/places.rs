@@ -1,0 +1,182 @@
+//! Where trees are put: nothing of the host's is made, replaced or removed for it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use carrel_tests::run;
+use tempfile::TempDir;
+
+use crate::{Sandbox, busybox_image, launched};
+
+/// A directory of the host's that is given to be written, and things beside it to be put into it.
+fn home() -> TempDir {
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = |name: &str| home.path().join(name);
+    for name in ["a", "a/directory", "tree", "etc"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    for name in ["a/file", "a/directory/file", "tree/file", "file", "etc/passwd", "etc/hosts"] {
+        fs::write(path(name), format!("{name}\n")).unwrap();
+    }
+    symlink("nowhere", path("a/dangling")).unwrap();
+    symlink("directory", path("a/link")).unwrap();
+    symlink("/tmp", path("a/away")).unwrap();
+    home
+}
+
+/// Everything in a directory: which file it is, when it was changed, and what is in it.
+fn listing(root: &Path) -> BTreeMap<PathBuf, (u64, i64, i64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(path) = left.pop() {
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let content = match stat.file_type() {
+            kind if kind.is_dir() => {
+                left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                Vec::new()
+            }
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            _ => fs::read(&path).unwrap(),
+        };
+        found.insert(path, (stat.ino(), stat.ctime(), stat.ctime_nsec(), content));
+    }
+    found
+}
+
+/// `SOURCE:TARGET` of a home, the first of them to be written.
+fn mounts(home: &TempDir, given: &[(&str, &str)]) -> String {
+    let access = |number| if number == 0 { "rw" } else { "ro" };
+    let one = |(number, (source, target)): (usize, &(&str, &str))| {
+        format!("{}/{source}:{target}:0:{}", home.path().display(), access(number))
+    };
+    given.iter().enumerate().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// What the launcher says when it is to put something into a tree that is given to be written.
+fn refusal(home: &TempDir, source: &str, target: &str) -> String {
+    let before = listing(home.path());
+    let given = mounts(home, &[("a", "/a"), (source, target)]);
+    let (code, _, error) = launched("host", &[("CARREL_MOUNTS", &given)], "true");
+    assert_eq!(listing(home.path()), before, "{target}");
+    assert_eq!(code, Some(125), "{target}: {error}");
+    error.trim().to_owned()
+}
+
+#[test]
+fn what_is_shown_in_a_tree_of_the_hosts_covers_what_is_there_and_changes_nothing() {
+    let home = home();
+    let before = listing(home.path());
+    for (given, script, expected) in [
+        (vec![("a", "/a"), ("file", "/a/file")], "cat /a/file", "file\n"),
+        // What lies above comes first, in whatever order it is asked for.
+        (vec![("file", "/a/file"), ("a", "/a")], "cat /a/file", "file\n"),
+        (vec![("a", "/a"), ("tree", "/a/directory")], "cat /a/directory/file", "tree/file\n"),
+        (vec![("a", "/a"), ("file", "/a/link/file")], "cat /a/directory/file; readlink /a/link", "file\ndirectory\n"),
+        // A link leads where it leads inside.
+        (vec![("a", "/a"), ("tree", "/a/away/new")], "cat /tmp/new/file", "tree/file\n"),
+        (vec![("etc", "/etc")], "cat /etc/passwd /etc/hosts; ls /etc", "etc/passwd\netc/hosts\nhosts\npasswd\n"),
+    ] {
+        let (code, said, error) = launched("host", &[("CARREL_MOUNTS", &mounts(&home, &given))], script);
+        assert_eq!((code, said.as_str()), (Some(0), expected), "{given:?}: {error}");
+        assert_eq!(listing(home.path()), before, "{given:?}");
+    }
+    assert!(!Path::new("/tmp/new").exists());
+}
+
+#[test]
+fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
+    let home = home();
+    for (source, target, expected) in [
+        ("file", "/a/new", "the mount point /a/new does not exist in what is shown at /a"),
+        ("tree", "/a/new/below", "the mount point /a/new/below does not exist in what is shown at /a"),
+        ("tree", "/a/dangling/new", "the mount point /a/dangling/new does not exist in what is shown at /a"),
+        ("tree", "/a/link/new", "the mount point /a/link/new does not exist in what is shown at /a"),
+        ("tree", "/a/dangling", "the mount point /a/dangling is a link"),
+        ("file", "/a/link", "the mount point /a/link is a link"),
+        ("tree", "/a/file", "the mount point /a/file is not a directory, and what is to be shown there is"),
+        ("file", "/a/directory", "the mount point /a/directory is a directory, and what is to be shown there is not"),
+        ("tree", "/usr/new", "the mount point /usr/new does not exist in what is shown at /usr"),
+        ("file", "/a/file/below", "the mount point /a/file/below cannot be made: Not a directory (os error 20)"),
+    ] {
+        assert_eq!(refusal(&home, source, target), format!("launch: {expected}"));
+    }
+}
+
+#[test]
+fn some_places_are_nobodys_to_choose() {
+    let home = home();
+    for target in ["/dev", "/dev/null", "/proc", "/proc/1/environ", "/sys/new"] {
+        let expected = format!("launch: the mount point {target} is in what every sandbox has of its own");
+        assert_eq!(refusal(&home, "file", target), expected);
+    }
+    assert_eq!(refusal(&home, "tree", "/a"), "launch: the mount point /a is asked for twice");
+    let project = ("CARREL_PROJECT", &*format!("{}:/a:0", home.path().join("tree").display()));
+    let given = mounts(&home, &[("a", "/a")]);
+    let (code, _, error) = launched("host", &[project, ("CARREL_MOUNTS", &given)], "true");
+    assert_eq!((code, error.trim()), (Some(125), "launch: the mount point /a is asked for twice"));
+}
+
+#[test]
+fn the_whole_host_is_neither_an_image_nor_a_project() {
+    let whole = "launch: / is all of this host, and neither an image nor a project: choose a directory below it";
+    let (code, _, error) = launched("/", &[], "true");
+    assert_eq!((code, error.trim()), (Some(125), whole));
+    let (code, _, error) = launched("host", &[("CARREL_PROJECT", "/:/workspace:0")], "true");
+    assert_eq!((code, error.trim()), (Some(125), whole));
+    for (image, env) in [("/proc", ("", "")), ("/sys", ("", "")), ("host", ("CARREL_PROJECT", "/sys:/workspace:0"))] {
+        let env = if env.0.is_empty() { vec![] } else { vec![env] };
+        let (code, _, error) = launched(image, &env, "true");
+        assert!(code == Some(125) && error.contains("cannot be shown with the ids of a sandbox"), "{image}: {error}");
+    }
+    let (code, _, error) = launched("host", &[("CARREL_MOUNTS", "/var/tmp:/x:65536:ro")], "true");
+    assert_eq!((code, error.trim()), (Some(125), "launch: no sandbox has a user or group 65536: the highest is 65535"));
+}
+
+#[test]
+fn a_place_is_found_by_the_links_of_the_image_and_made_in_the_sandboxs_own_root() {
+    let (home, image) = (home(), busybox_image());
+    let path = |name: &str| image.path().join(name);
+    fs::create_dir(path("usr")).unwrap();
+    fs::rename(path("bin"), path("usr/bin")).unwrap();
+    symlink("usr/bin", path("bin")).unwrap();
+    symlink("../../../usr", path("upwards")).unwrap();
+    symlink("nowhere", path("dangling")).unwrap();
+    fs::write(path("plain"), "").unwrap();
+    let before = listing(image.path());
+    let image = image.path().to_str().unwrap();
+    let given = [
+        ("tree", "/bin/new"),
+        ("tree", "/upwards/other"),
+        ("tree", "/dangling"),
+        ("tree", "/plain"),
+        ("tree", "/new/directory"),
+        ("file", "/bin/stat"),
+    ];
+    let script =
+        "readlink /bin; for d in /usr/bin/new /usr/other /dangling /plain /new/directory; do cat $d/file; done;
+        cat /usr/bin/stat";
+    run(async {
+        let sandbox = Sandbox::given(image, &[("CARREL_MOUNTS", mounts(&home, &given))]).await;
+        assert_eq!(sandbox.shell(script).await, format!("usr/bin\n{}file\n", "tree/file\n".repeat(5)));
+    });
+    let (code, _, error) = launched(image, &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/dangling/new")]))], "true");
+    assert_eq!(code, Some(125));
+    assert!(error.contains("the mount point /dangling/new cannot be made: No such file"), "{error}");
+    assert_eq!(listing(image.as_ref()), before);
+    // Where such a path leads to a tree that is only shown, nothing is made.
+    let (_, _, error) = launched("host", &[("CARREL_MOUNTS", &mounts(&home, &[("tree", "/bin/new")]))], "true");
+    assert_eq!(error.trim(), "launch: the mount point /bin/new does not exist in what is shown at /usr");
+}
+
+#[test]
+fn a_failed_step_names_what_it_is_about() {
+    let (home, image) = (home(), busybox_image());
+    fs::create_dir_all(image.path().join("tree")).unwrap();
+    let given = mounts(&home, &[("file", "/tree")]);
+    let (_, _, error) = launched(image.path().to_str().unwrap(), &[("CARREL_MOUNTS", &given)], "true");
+    assert_eq!(error.trim(), "launch: the mount point /tree is a directory, and what is to be shown there is not");
+    let (_, _, error) = launched("host", &[("CARREL_MOUNTS", "/var/tmp/nothing-here:/x:0:ro")], "true");
+    assert_eq!(error.trim(), "launch: /var/tmp/nothing-here: No such file or directory (os error 2)");
+}
