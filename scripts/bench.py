@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,23 +30,44 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def built(name: str, profile: str, options: list[str]) -> Path:
-    """Builds one binary as it is shipped and says where it is."""
-    print(f"building {name}", file=sys.stderr)
-    made = artefacts.build(["--profile", profile, *options, "--bin", name])
-    return next(artefact.executable for artefact in made if artefact.name == name)
+# How each program is built when it is shipped, and the programs that they are measured beside.
+SHIPPED = [
+    ("release", ["-p", "carrel-cli", "--bin", "carrel", "-p", "carrel-shim", "--bin", "carrel-shim"]),
+    ("guest", ["-p", "carrel-agentd", "--bin", "carrel-agentd"]),
+]
+BENCH = ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml"), "--bin", "bench"]
+PEERS = ["bwrap", "runc", "busybox"]
+
+
+def built(profile: str, options: list[str]) -> list[Path]:
+    """Builds binaries and says where they are."""
+    print(f"building {', '.join(options[at + 1] for at, word in enumerate(options) if word == '--bin')}", file=sys.stderr)
+    return [artefact.executable for artefact in artefacts.build(["--profile", profile, *options]) if not artefact.is_test]
 
 
 def measure(extra: list[str]) -> list[dict[str, object]]:
     """Runs the benchmark program, which prints its own table, and returns its numbers."""
-    agentd = built("carrel-agentd", "guest", ["-p", "carrel-agentd"])
-    bench = built("bench", "release", ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml")])
+    programs = [program for profile, options in SHIPPED for program in built(profile, options)]
+    (bench,) = built("release", BENCH)
     with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
+        # They look for each other side by side; cargo puts each profile into a directory of its own.
+        for program in programs:
+            shutil.copy(program, scratch)
         numbers = Path(scratch) / "numbers.json"
-        environment = {**os.environ, "CARREL_AGENTD": str(agentd)}
+        environment = {**os.environ, "CARREL_LIBEXEC": scratch}
         subprocess.run([bench, "--record", numbers, *extra], cwd=ROOT, env=environment, check=True)
         lines: list[dict[str, object]] = json.loads(numbers.read_text())["benchmarks"]
         return lines
+
+
+def peers() -> dict[str, str]:
+    """The versions of what was measured beside."""
+    said = {}
+    for peer in PEERS:
+        # busybox prints its help, which begins with its version.
+        done = subprocess.run([peer, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        said[peer] = next(iter((done.stdout or done.stderr).splitlines()), "")
+    return said
 
 
 def main() -> int:
@@ -60,7 +82,8 @@ def main() -> int:
         return 1
     path = ROOT / "benchmarks" / "records" / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {**circumstances.gather(ROOT), "benchmarks": numbers}
+    under = circumstances.gather(ROOT)
+    content = {**under, "versions": {**under["versions"], **peers()}, "benchmarks": numbers}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"written: {path.relative_to(ROOT)}")
     if options.name == REFERENCE and not options.rest:

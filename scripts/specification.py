@@ -6,10 +6,11 @@
 The record is what the benchmark program writes, with the circumstances beside it:
 
     {"commit": …, "machine": {…}, "versions": {…},
-     "benchmarks": [{"name": "exec of true", "face": "agent client", "value": 0.8, "unit": "ms",
-                     "anchor": {"name": "bare spawn", "value": 0.5}, "ratio": 1.6, "aim": "at most 0.5 ms more", "met": true}]}
+     "benchmarks": [{"name": "exec of true", "face": "agent client", "value": 0.8, "min": 0.7, "p99": 1.1, "unit": "ms",
+                     "anchor": {"name": "bare spawn", "value": 0.5, "min": 0.4, "p99": 0.9},
+                     "ratio": 1.6, "aim": "at most 0.5 ms more", "met": true}]}
 
-`anchor`, `ratio`, `aim` and `met` may be null or absent; an anchor's value has the unit of its line.
+`min`, `p99`, `anchor`, `ratio`, `aim` and `met` may be null or absent; an anchor's value has the unit of its line.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def measured(numbers: dict[str, Any], unit: str) -> str:
+    """A number with its unit, and from the least to the 99th of a hundred where calls were timed one by one."""
+    spread = f" ({number(numbers['min'])} to {number(numbers['p99'])})" if numbers.get("p99") is not None else ""
+    return f"{number(numbers['value'])} {unit}".rstrip() + spread
+
+
 def table(record: dict[str, Any]) -> str:
     """The text between the markers."""
     machine, versions = record["machine"], record["versions"]
@@ -55,8 +62,8 @@ def table(record: dict[str, Any]) -> str:
         cells = [
             line["name"],
             line["face"],
-            f"{number(line['value'])} {line['unit']}",
-            f"{anchor['name']}: {number(anchor['value'])} {line['unit']}" if anchor else "–",
+            measured(line, line["unit"]),
+            f"{anchor['name']}: {measured(anchor, line['unit'])}" if anchor else "–",
             number(line["ratio"]) if line.get("ratio") is not None else "–",
             line.get("aim") or "–",
             {True: "yes", False: "**no**", None: "–"}[line.get("met")],

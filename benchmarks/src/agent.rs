@@ -9,11 +9,14 @@ use carrel_agent_client::AgentClient;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::sandbox::{programs, runtime};
+
 /// A running agent and a client of it.
 pub(crate) struct Agent {
     child: Child,
-    /// A directory for files, on the same file system for both sides of a comparison.
-    pub(crate) dir: TempDir,
+    dir: TempDir,
+    /// Its socket.
+    pub(crate) socket: PathBuf,
     /// What drives the client.
     pub(crate) runtime: Runtime,
     /// The client.
@@ -23,17 +26,17 @@ pub(crate) struct Agent {
 // === impl Agent ===
 
 impl Agent {
-    /// Starts the agent that `CARREL_AGENTD` names.
+    /// Starts the agent that is shipped.
     pub(crate) fn start() -> Result<Self> {
-        let program = std::env::var_os("CARREL_AGENTD").context("CARREL_AGENTD names no agent; run ./bench")?;
+        let program = programs()?.agentd;
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("agent.sock");
         let mut child = Command::new(program).arg("--listen").arg(&socket).stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("the agent has no standard output")?;
         BufReader::new(stdout).read_line(&mut String::new())?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime()?;
         let client = runtime.block_on(AgentClient::connect(&socket))?;
-        Ok(Self { child, dir, runtime, client })
+        Ok(Self { child, dir, socket, runtime, client })
     }
 
     /// A path in its directory.

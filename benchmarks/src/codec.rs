@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::measure::Effort;
-use crate::report::{Aim, Anchor, Benchmark};
+use crate::report::Benchmark;
 
 const ID: u32 = 7;
 /// How many times faster than the peer a data message has to be.
@@ -98,14 +98,12 @@ fn compare<'v, P: Payload<'v>, T, Q: Serialize + DeserializeOwned>(
     );
     let ratio = measured.speedup();
     eprintln!("  {name}: least {:.1} ns, peer {:.1} ns", measured.subject.min, measured.anchor.min);
-    Ok(Benchmark {
-        name,
-        face: "library",
-        value: measured.subject.median,
-        unit: "ns",
-        anchor: Anchor { name: "microsandbox-protocol 0.7.13", value: measured.anchor.median },
-        ratio,
-        aim: wanted.map(|wanted| Aim { text: "at least 2 times faster", met: ratio >= wanted }),
+    let line = Benchmark::new(name, "library", measured.subject.median, "ns")
+        .beside("microsandbox-protocol 0.7.13", measured.anchor.median)
+        .ratio(ratio);
+    Ok(match wanted {
+        Some(wanted) => line.aim("at least 2 times faster", ratio >= wanted),
+        None => line,
     })
 }
 

@@ -1,38 +1,47 @@
-//! What a command costs through the agent, beside what it costs without one.
+//! What a command costs through the agent, alone and in a sandbox, beside what it costs without one.
 
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use carrel_agent_client::ExecRequest;
+use carrel_agent_client::{AgentClient, ExecRequest};
+use tokio::runtime::Runtime;
 
 use crate::agent::Agent;
 use crate::measure::Effort;
-use crate::report::{Aim, Anchor, Benchmark};
+use crate::report::Benchmark;
+use crate::samples::{Samples, in_turn};
+use crate::sandbox::Sandbox;
 
 const PROGRAM: &str = "/bin/true";
 
 /// Measures a round trip of `true`.
 pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let agent = Agent::start()?;
+    let (agent, sandbox) = (Agent::start()?, Sandbox::start()?);
+    let [direct, relayed, bare] = in_turn(
+        effort.of(2001, 5),
+        [
+            &mut || command(&agent.runtime, &agent.client),
+            &mut || command(&sandbox.runtime, &sandbox.client),
+            &mut || {
+                ensure!(Command::new(PROGRAM).status()?.success(), "{PROGRAM} failed");
+                Ok(())
+            },
+        ],
+    )?;
+    let line = |name: &str, face, ours: &Samples| {
+        Benchmark::new(name, face, ours, "ms")
+            .beside("one bare spawn", &bare)
+            .aim("at most 0.5 ms more", ours.median() - bare.median() <= 0.5)
+    };
+    Ok(vec![
+        line("exec of `true`", "agent client", &direct),
+        line("exec of `true` in a running sandbox", "agent client, relay", &relayed),
+    ])
+}
+
+fn command(runtime: &Runtime, client: &AgentClient) -> Result<()> {
     let request = ExecRequest { cmd: PROGRAM.to_owned(), ..ExecRequest::default() };
-    let mut failed = 0;
-    let comparison = effort.compare(
-        || {
-            let output = agent.runtime.block_on(agent.client.run(request.clone(), ""));
-            failed += i32::from(!output.is_ok_and(|output| output.code == 0));
-        },
-        || drop(Command::new(PROGRAM).status()),
-    );
-    ensure!(failed == 0, "{failed} commands failed");
-    let milliseconds = |nanoseconds: f64| nanoseconds / 1e6;
-    let (ours, bare) = (milliseconds(comparison.subject.median), milliseconds(comparison.anchor.median));
-    Ok(vec![Benchmark {
-        name: "exec of `true`".to_owned(),
-        face: "agent client",
-        value: ours,
-        unit: "ms",
-        anchor: Anchor { name: "one bare spawn", value: bare },
-        ratio: ours / bare,
-        aim: Some(Aim { text: "at most 0.5 ms more", met: ours - bare <= 0.5 }),
-    }])
+    let output = runtime.block_on(client.run(request, ""))?;
+    ensure!(output.code == 0, "{PROGRAM} ended with {}", output.code);
+    Ok(())
 }

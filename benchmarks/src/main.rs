@@ -2,10 +2,16 @@
 
 mod agent;
 mod codec;
+mod cold;
+mod crowd;
 mod exec;
 mod files;
 mod measure;
+mod pings;
 mod report;
+mod samples;
+mod sandbox;
+mod stop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +25,15 @@ use crate::report::Benchmark;
 type Suite = fn(&Effort) -> Result<Vec<Benchmark>>;
 
 /// Every suite, in the order of the table; a new one is one line.
-const SUITES: &[(&str, Suite)] = &[("codec", codec::run), ("exec", exec::run), ("files", files::run)];
+const SUITES: &[(&str, Suite)] = &[
+    ("codec", codec::run),
+    ("cold", cold::run),
+    ("exec", exec::run),
+    ("files", files::run),
+    ("pings", pings::run),
+    ("crowd", crowd::run),
+    ("stop", stop::run),
+];
 
 const USAGE: &str = "\
 usage: bench [--record PATH] [--quick] [SUITE…]

@@ -37,9 +37,9 @@ impl Effort {
     /// For seeing that everything runs.
     pub(crate) const QUICK: Self = Self { rounds: 5, round: Duration::from_millis(2) };
 
-    /// Whether the numbers mean little.
-    pub(crate) fn is_quick(&self) -> bool {
-        self.rounds <= Self::QUICK.rounds
+    /// How much of something is done: so much for the record, or so much for seeing that it runs.
+    pub(crate) fn of(&self, full: usize, quick: usize) -> usize {
+        if self.rounds > Self::QUICK.rounds { full } else { quick }
     }
 
     /// Measures `subject` and `anchor` in turn, each of which must leave nothing behind.

@@ -2,67 +2,142 @@
 
 use serde_json::{Value, json};
 
+use crate::samples::Samples;
+
 /// One measured number.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
     /// What was measured.
-    pub(crate) name: String,
+    name: String,
     /// Through which face of the product.
-    pub(crate) face: &'static str,
+    face: &'static str,
     /// The number.
-    pub(crate) value: f64,
+    measured: Measured,
     /// Its unit, and that of the anchor.
-    pub(crate) unit: &'static str,
-    /// What was measured beside it.
-    pub(crate) anchor: Anchor,
+    unit: &'static str,
+    /// What was measured beside it, where there is something to compare it with.
+    anchor: Option<(&'static str, Measured)>,
     /// How the two compare, as the aim has it.
-    pub(crate) ratio: f64,
+    ratio: Option<f64>,
     /// What the specification asks for, and whether that is so; nothing for a number that only informs.
-    pub(crate) aim: Option<Aim>,
+    aim: Option<(&'static str, bool)>,
 }
 
-/// The thing beside which a number means something on any machine.
-#[derive(Debug)]
-pub(crate) struct Anchor {
-    /// What it is.
-    pub(crate) name: &'static str,
-    /// Its number.
+/// A number, and how far single calls were from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Measured {
+    /// The number itself: of many calls, the one in the middle.
     pub(crate) value: f64,
+    /// The least and the 99th of a hundred, where calls were timed one by one.
+    spread: Option<(f64, f64)>,
 }
 
-/// What the specification asks for.
-#[derive(Debug)]
-pub(crate) struct Aim {
-    /// In words.
-    pub(crate) text: &'static str,
-    /// Whether it is so.
-    pub(crate) met: bool,
+// === impl Measured ===
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Self {
+        Self { value, spread: None }
+    }
+}
+
+impl From<&Samples> for Measured {
+    fn from(samples: &Samples) -> Self {
+        Self { value: samples.median(), spread: Some((samples.least(), samples.p99())) }
+    }
+}
+
+impl Measured {
+    fn words(self, unit: &str) -> String {
+        let spread = self.spread.map(|(least, p99)| format!(" ({} to {})", rounded(least), rounded(p99)));
+        format!("{} {unit}{}", rounded(self.value), spread.unwrap_or_default())
+    }
+
+    fn object(self) -> serde_json::Map<String, Value> {
+        let mut object = serde_json::Map::new();
+        object.insert("value".to_owned(), json!(rounded(self.value)));
+        if let Some((least, p99)) = self.spread {
+            object.insert("min".to_owned(), json!(rounded(least)));
+            object.insert("p99".to_owned(), json!(rounded(p99)));
+        }
+        object
+    }
+}
+
+// === impl Benchmark ===
+
+impl Benchmark {
+    /// A number of which nothing is asked yet.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        face: &'static str,
+        measured: impl Into<Measured>,
+        unit: &'static str,
+    ) -> Self {
+        let measured = measured.into();
+        Self { name: name.into(), face, measured, unit, anchor: None, ratio: None, aim: None }
+    }
+
+    /// What was measured beside it, in the same unit; the ratio is that of this number to the anchor's.
+    pub(crate) fn beside(mut self, name: &'static str, anchor: impl Into<Measured>) -> Self {
+        let anchor = anchor.into();
+        self.ratio = Some(self.measured.value / anchor.value);
+        self.anchor = Some((name, anchor));
+        self
+    }
+
+    /// How many times the anchor this is, where that is not the plain ratio.
+    pub(crate) fn ratio(mut self, ratio: f64) -> Self {
+        self.ratio = Some(ratio);
+        self
+    }
+
+    /// What the specification asks for, and whether that is so.
+    pub(crate) fn aim(mut self, text: &'static str, met: bool) -> Self {
+        self.aim = Some((text, met));
+        self
+    }
+
+    fn object(&self) -> Value {
+        let mut object = json!({"name": self.name, "face": self.face});
+        if let Some(fields) = object.as_object_mut() {
+            fields.append(&mut self.measured.object());
+            fields.insert("unit".to_owned(), json!(self.unit));
+            let anchor = self.anchor.map(|(name, measured)| {
+                let mut anchor = serde_json::Map::from_iter([("name".to_owned(), json!(name))]);
+                anchor.append(&mut measured.object());
+                anchor
+            });
+            fields.insert("anchor".to_owned(), json!(anchor));
+            fields.insert("ratio".to_owned(), json!(self.ratio.map(rounded)));
+            fields.insert("aim".to_owned(), json!(self.aim.map(|(text, _)| text)));
+            fields.insert("met".to_owned(), json!(self.aim.map(|(_, met)| met)));
+        }
+        object
+    }
+
+    fn row(&self) -> [String; 6] {
+        let none = || "–".to_owned();
+        [
+            format!("{} ({})", self.name, self.face),
+            self.measured.words(self.unit),
+            self.anchor.map_or_else(none, |(name, measured)| format!("{name}: {}", measured.words(self.unit))),
+            self.ratio.map_or_else(none, |ratio| format!("{ratio:.2}")),
+            self.aim.map_or_else(none, |(text, _)| text.to_owned()),
+            self.aim.map_or_else(none, |(_, met)| if met { "yes" } else { "NO" }.to_owned()),
+        ]
+    }
 }
 
 /// The record: what `scripts/specification.py` reads.
 pub(crate) fn json(benchmarks: &[Benchmark]) -> String {
-    let lines: Vec<Value> = benchmarks
-        .iter()
-        .map(|line| {
-            json!({
-                "name": line.name,
-                "face": line.face,
-                "value": rounded(line.value),
-                "unit": line.unit,
-                "anchor": {"name": line.anchor.name, "value": rounded(line.anchor.value)},
-                "ratio": rounded(line.ratio),
-                "aim": line.aim.as_ref().map(|aim| aim.text),
-                "met": line.aim.as_ref().map(|aim| aim.met),
-            })
-        })
-        .collect();
+    let lines: Vec<Value> = benchmarks.iter().map(Benchmark::object).collect();
     format!("{:#}\n", json!({"benchmarks": lines}))
 }
 
 /// The table.
 pub(crate) fn table(benchmarks: &[Benchmark]) -> String {
     let head = ["what", "measured", "anchor", "ratio", "aim", "met"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head).chain(benchmarks.iter().map(row)).collect();
+    let rows: Vec<_> = std::iter::once(head).chain(benchmarks.iter().map(Benchmark::row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 6] = std::array::from_fn(width);
     let mut text = String::new();
@@ -72,21 +147,6 @@ pub(crate) fn table(benchmarks: &[Benchmark]) -> String {
         text.push('\n');
     }
     text
-}
-
-fn row(line: &Benchmark) -> [String; 6] {
-    let (aim, met) = match &line.aim {
-        Some(aim) => (aim.text, if aim.met { "yes" } else { "NO" }),
-        None => ("–", "–"),
-    };
-    [
-        format!("{} ({})", line.name, line.face),
-        format!("{} {}", rounded(line.value), line.unit),
-        format!("{}: {} {}", line.anchor.name, rounded(line.anchor.value), line.unit),
-        format!("{:.2}", line.ratio),
-        aim.to_owned(),
-        met.to_owned(),
-    ]
 }
 
 /// Four significant digits: more than a benchmark can mean, and few enough to read.
@@ -110,9 +170,16 @@ mod tests {
 
     #[test]
     fn a_number_without_an_aim_is_neither_met_nor_missed() {
-        let anchor = Anchor { name: "peer", value: 2.0 };
-        let line = Benchmark { name: "n".to_owned(), face: "f", value: 1.0, unit: "ns", anchor, ratio: 2.0, aim: None };
-        let record = json(&[line]);
+        let record = json(&[Benchmark::new("n", "f", 1.0, "ns").beside("peer", 2.0)]);
         assert!(record.contains("\"met\": null") && record.contains("\"aim\": null"), "{record}");
+        assert!(record.contains("\"ratio\": 0.5"), "{record}");
+    }
+
+    #[test]
+    fn calls_that_were_timed_one_by_one_show_their_spread() {
+        let line = Benchmark::new("n", "f", &Samples::of(vec![3.0, 1.0, 2.0]), "ms");
+        assert_eq!(line.row()[1], "2 ms (1 to 3)");
+        let record = json(&[line]);
+        assert!(record.contains("\"min\": 1.0") && record.contains("\"p99\": 3.0"), "{record}");
     }
 }

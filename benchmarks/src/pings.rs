@@ -1,0 +1,116 @@
+//! How soon an agent answers: alone and through a relay, at rest and while a gibibyte moves.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use carrel_agent_client::AgentClient;
+use tempfile::NamedTempFile;
+use tokio::runtime::Runtime;
+
+use crate::agent::Agent;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{Samples, in_turn, since};
+use crate::sandbox::{Sandbox, runtime};
+
+const MEBIBYTE: usize = 1024 * 1024;
+/// How long a busy agent is left alone between two questions.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Somebody who moves files through the same socket while pings are timed.
+struct Mover<'a> {
+    socket: &'a Path,
+    original: &'a Path,
+    inside: &'a str,
+    times: usize,
+}
+
+/// Measures pings.
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let (agent, sandbox) = (Agent::start()?, Sandbox::start()?);
+    let idle = |runtime: &Runtime, client: &AgentClient| Ok(runtime.block_on(client.ping())?);
+    let [direct, relayed] = in_turn(
+        effort.of(10_001, 101),
+        [&mut || idle(&agent.runtime, &agent.client), &mut || idle(&sandbox.runtime, &sandbox.client)],
+    )?;
+    let mut lines = vec![
+        Benchmark::new("ping through the relay", "agent client, relay", &relayed, "ms")
+            .beside("ping of an agent without one", &direct),
+    ];
+
+    let (total, each) = (effort.of(1024, 64), effort.of(256, 16));
+    let mut original = NamedTempFile::new()?;
+    for _ in 0..each {
+        original.write_all(&[7; MEBIBYTE])?;
+    }
+    let mover = |socket, inside| Mover { socket, original: original.path(), inside, times: total / each };
+    let inside = agent.path("inside").to_string_lossy().into_owned();
+    let ways = [
+        ("agent client", &agent.runtime, &agent.client, mover(&agent.socket, &inside), &direct),
+        (
+            "agent client, relay",
+            &sandbox.runtime,
+            &sandbox.client,
+            mover(sandbox.owned.agent_socket(), "/inside"),
+            &relayed,
+        ),
+    ];
+    for (face, runtime, client, mover, idle) in ways {
+        let (inward, outward) =
+            (mover.pings(runtime, client, Mover::inward)?, mover.pings(runtime, client, Mover::outward)?);
+        for (way, times) in [("in", inward), ("out", outward)] {
+            lines.push(
+                Benchmark::new(format!("ping while {total} MiB move {way}, p99"), face, times.p99(), "ms")
+                    .beside("ping at rest, median", idle.median())
+                    .aim("under 20 ms", times.p99() < 20.0),
+            );
+        }
+    }
+    Ok(lines)
+}
+
+// === impl Mover ===
+
+impl Mover<'_> {
+    /// Pings while files move, by another client on another thread.
+    fn pings(&self, runtime: &Runtime, client: &AgentClient, way: fn(&Self) -> Result<()>) -> Result<Samples> {
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| way(self));
+            let mut times = Vec::new();
+            while !moving.is_finished() {
+                let asked = Instant::now();
+                runtime.block_on(client.ping())?;
+                times.push(since(asked));
+                std::thread::sleep(PAUSE);
+            }
+            moving.join().ok().context("the one who moves files panicked")??;
+            Ok(Samples::of(times))
+        })
+    }
+
+    fn inward(&self) -> Result<()> {
+        let runtime = runtime()?;
+        runtime.block_on(async {
+            let files = AgentClient::connect(self.socket).await?.files();
+            // To a new file each time: emptying one that is there takes the agent time that has nothing to do with moving.
+            for number in 0..self.times {
+                files.upload_file(format!("{}-{number}", self.inside), File::open(self.original)?).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn outward(&self) -> Result<()> {
+        let runtime = runtime()?;
+        runtime.block_on(async {
+            let files = AgentClient::connect(self.socket).await?.files();
+            for _ in 0..self.times {
+                files.download_file(format!("{}-0", self.inside), File::create("/dev/null")?).await?;
+            }
+            Ok(())
+        })
+    }
+}

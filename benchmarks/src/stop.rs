@@ -1,0 +1,49 @@
+//! How soon a sandbox is gone.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use carrel_agent_client::{AgentClient, ExecRequest};
+
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{Samples, since};
+use crate::sandbox::{Home, runtime};
+
+const FACE: &str = "shim client";
+/// How long a command would have.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Measures from the wish until nothing is left, its supervisor included.
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let (home, runtime) = (Home::new()?, runtime()?);
+    let (mut deleted, mut stopped) = (Vec::new(), Vec::new());
+    for round in 0..=effort.of(101, 3) {
+        for (grace, times) in [(Duration::ZERO, &mut deleted), (GRACE, &mut stopped)] {
+            let mut sandbox = runtime.block_on(home.start())?;
+            // A command that ends when it is asked to.
+            let request =
+                ExecRequest { cmd: "sleep".to_owned(), args: vec!["1000".to_owned()], ..ExecRequest::default() };
+            let running = runtime.block_on(async {
+                let client = AgentClient::connect(sandbox.agent_socket()).await?;
+                anyhow::Ok((client.exec(request).await?, client))
+            })?;
+            let asked = Instant::now();
+            runtime.block_on(sandbox.stop(grace))?;
+            drop(sandbox);
+            let taken = since(asked);
+            if round > 0 {
+                times.push(taken);
+            }
+            drop(running);
+            ensure!(home.left().is_empty(), "something is left: {:?}", home.left());
+        }
+    }
+    let (deleted, stopped) = (Samples::of(deleted), Samples::of(stopped));
+    Ok(vec![
+        Benchmark::new("delete, until nothing is left", FACE, &deleted, "ms")
+            .aim("p50 under 20 ms", deleted.median() < 20.0),
+        Benchmark::new("stop, with a command that ends when asked", FACE, &stopped, "ms")
+            .aim("under 1 s", stopped.p99() < 1000.0),
+    ])
+}
