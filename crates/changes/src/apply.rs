@@ -1,4 +1,4 @@
-//! Kept changes are brought into the project: everything is checked first, and then all of it is done, or nothing.
+//! Kept changes are brought into the project: everything is checked first, and what stands against it leaves all undone.
 
 mod act;
 mod check;
@@ -25,6 +25,9 @@ pub struct ApplyOptions {
     pub force: bool,
     /// What is refused is left out, and the rest is applied. Conflicts are not refused: they end it all the same.
     pub skip_refused: bool,
+    /// What is below `.git` is taken over too. Git runs what hooks and settings there say, on the host: without this it
+    /// is refused.
+    pub git: bool,
 }
 
 /// What was done.
@@ -52,6 +55,16 @@ pub enum ApplyError {
     /// The system did not let us.
     #[error(transparent)]
     System(#[from] Failure),
+    /// Something failed when some of it was done.
+    #[error("{source}; {done} of {steps} changes were made before that, and running it again continues")]
+    Halfway {
+        /// How many changes were made.
+        done: usize,
+        /// How many there were to make.
+        steps: usize,
+        /// What failed.
+        source: Box<ApplyError>,
+    },
 }
 
 // === impl Kept ===

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::path::{DEEPEST, LONGEST, RelativePath};
 use crate::tree::{Kind, Meta};
-use crate::words::Counted;
+use crate::words::{Counted, caution};
 
 /// What a sandbox did to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,8 @@ pub struct Summary {
     pub directories: u64,
     /// What is not taken over.
     pub skipped: u64,
+    /// What of all this is in a repository of git, whose hooks and settings the host would run.
+    pub git: u64,
     /// The length of all files that are new or different.
     pub bytes: u64,
 }
@@ -169,6 +171,9 @@ impl Summary {
     pub(crate) fn of(changes: &[Change]) -> Self {
         let mut summary = Self::default();
         for change in changes {
+            if change.path.repository().is_some() {
+                summary.git += change.files.max(1);
+            }
             if matches!(change.node, Node::Directory { .. }) {
                 summary.directories += 1;
             }
@@ -193,6 +198,11 @@ impl Summary {
     pub fn files(&self) -> u64 {
         self.added + self.modified + self.deleted
     }
+
+    /// What is to be said about changes below `.git`, if there are some.
+    pub fn caution(&self) -> Option<String> {
+        (self.git > 0).then(|| caution(self.git))
+    }
 }
 
 impl fmt::Display for Summary {
@@ -207,6 +217,9 @@ impl fmt::Display for Summary {
                     write!(f, "{}{count} {word}", if number == 0 { "" } else { ", " })?;
                 }
             }
+        }
+        if self.git > 0 {
+            write!(f, "; {} in .git", self.git)?;
         }
         if self.skipped > 0 { write!(f, "; {} left out", self.skipped) } else { Ok(()) }
     }

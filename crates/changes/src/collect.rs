@@ -11,6 +11,7 @@ use crate::content;
 use crate::failure::Failure;
 use crate::path::{BadPath, RelativePath};
 use crate::project::Project;
+use crate::stop::{NEVER, Stop};
 use crate::tree::{Kind, Meta, meta_in, target_in};
 use crate::upper::{Layer, Upper};
 use crate::walk::{self, Budget, TooMany, WalkError};
@@ -51,7 +52,8 @@ enum Below {
 struct Collector<'a> {
     upper: &'a Upper,
     project: &'a Project,
-    budget: Budget,
+    budget: Budget<'a>,
+    stop: &'a Stop,
     found: Vec<Change>,
     waiting: Vec<(Vec<u8>, Below)>,
 }
@@ -61,12 +63,18 @@ struct Collector<'a> {
 impl Changes {
     /// Finds what a sandbox did. A file that is as it was is no change, even if it was written.
     pub fn collect(upper: &Upper, project: &Project) -> Result<Self, ChangesError> {
-        Self::collect_within(upper, project, MOST)
+        Self::collect_until(upper, project, &NEVER)
     }
 
-    fn collect_within(upper: &Upper, project: &Project, limit: u64) -> Result<Self, ChangesError> {
+    /// The same, unless it is called off.
+    pub fn collect_until(upper: &Upper, project: &Project, stop: &Stop) -> Result<Self, ChangesError> {
+        Self::collect_within(upper, project, MOST, stop)
+    }
+
+    fn collect_within(upper: &Upper, project: &Project, limit: u64, stop: &Stop) -> Result<Self, ChangesError> {
         let waiting = vec![(Vec::new(), Below::Shown)];
-        let mut collector = Collector { upper, project, budget: Budget::new(limit), found: Vec::new(), waiting };
+        let budget = Budget::new(limit, stop);
+        let mut collector = Collector { upper, project, budget, stop, found: Vec::new(), waiting };
         while let Some((path, below)) = collector.waiting.pop() {
             collector.directory(&path, below)?;
         }
@@ -181,6 +189,7 @@ impl Collector<'_> {
         lower: Option<&OwnedFd>,
         below: Below,
     ) -> Result<(), ChangesError> {
+        self.stop.check().map_err(Failure::at("look at", path.as_bytes()))?;
         let target = match meta.kind {
             Kind::Symlink => self.upper.tree().target(&path).map_err(Failure::at("read", path.as_bytes()))?,
             _ => Vec::new(),
@@ -222,8 +231,12 @@ impl Collector<'_> {
             (Kind::File, _) if now.size != was.size => false,
             (Kind::File, _) => {
                 let ours = self.upper.tree().file(path).map_err(failed("open"))?;
-                let theirs = self.project.tree().file(path).map_err(failed("open"))?;
-                content::same(&ours, &theirs, now.size).map_err(failed("read"))?
+                match self.project.tree().file(path) {
+                    // Something is mounted there, which the sandbox did not see.
+                    Err(Errno::XDEV) => false,
+                    theirs => content::same(&ours, &theirs.map_err(failed("open"))?, now.size, self.stop)
+                        .map_err(failed("read"))?,
+                }
             }
             (Kind::Symlink, Some(lower)) => {
                 return Ok(
@@ -298,11 +311,11 @@ mod tests {
         }
         // What is deleted counts as well.
         std::fs::write(dir.path().join("upper/d"), "").unwrap();
-        let upper = Upper::new(std::fs::File::open(dir.path().join("upper")).unwrap().into(), 0, 0);
+        let upper = Upper::new(std::fs::File::open(dir.path().join("upper")).unwrap().into(), 0, 0, 0);
         let project = Project::open(dir.path().join("project")).unwrap();
-        assert_eq!(Changes::collect_within(&upper, &project, 5).unwrap().as_slice().len(), 5);
+        assert_eq!(Changes::collect_within(&upper, &project, 5, &NEVER).unwrap().as_slice().len(), 5);
         for limit in 0..5 {
-            let error = Changes::collect_within(&upper, &project, limit).unwrap_err();
+            let error = Changes::collect_within(&upper, &project, limit, &NEVER).unwrap_err();
             assert_eq!(error.to_string(), format!("there are more than {limit} files and directories"));
         }
     }

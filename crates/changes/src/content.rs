@@ -7,27 +7,40 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use crate::stop::Stop;
+
 const PIECE: usize = 128 * 1024;
 static ZEROS: [u8; PIECE] = [0; PIECE];
+/// What a hole in a copy is made of.
+const BLOCK: usize = 4096;
+/// What the name of a digest of pieces begins with.
+const PIECES: &str = "pieces-";
 
-/// The SHA-256 of a content.
+/// The digest of a content: its SHA-256. Of one that is longer than a piece it is that of the SHA-256 of all its pieces,
+/// so that a hole costs next to nothing, however long it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Digest([u8; 32]);
+pub(crate) struct Digest {
+    sha256: [u8; 32],
+    pieces: bool,
+}
 
 // === impl Digest ===
 
 impl Digest {
     /// Reads its 64 digits.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let bytes = from_hex(text)?;
+        let (digits, pieces) = text.strip_prefix(PIECES).map_or((text, false), |digits| (digits, true));
         // One spelling each: it is the name of a file.
-        if text.bytes().any(|byte| byte.is_ascii_uppercase()) { None } else { bytes.try_into().ok().map(Self) }
+        if digits.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return None;
+        }
+        Some(Self { sha256: from_hex(digits)?.try_into().ok()?, pieces })
     }
 }
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        write!(f, "{}{}", if self.pieces { PIECES } else { "" }, hex(&self.sha256))
     }
 }
 
@@ -38,13 +51,14 @@ impl fmt::Debug for Digest {
 }
 
 /// Whether two files of the same length hold the same bytes. Where both have holes nothing is read.
-pub(crate) fn same(one: &File, other: &File, size: u64) -> Result<bool, Errno> {
+pub(crate) fn same(one: &File, other: &File, size: u64, stop: &Stop) -> Result<bool, Errno> {
     if !is_as_long(one, size)? || !is_as_long(other, size)? {
         return Ok(false);
     }
     let (mut ours, mut theirs) = (vec![0; PIECE], vec![0; PIECE]);
     let mut at = 0;
     while at < size {
+        stop.check()?;
         let begin = data_from(one, at, size)?.min(data_from(other, at, size)?);
         let length = piece(size - begin);
         let (Some(ours), Some(theirs)) = (ours.get_mut(..length), theirs.get_mut(..length)) else { break };
@@ -58,19 +72,21 @@ pub(crate) fn same(one: &File, other: &File, size: u64) -> Result<bool, Errno> {
 }
 
 /// The digest of a file that is `size` bytes long; none, if it is not.
-pub(crate) fn digest(file: &File, size: u64) -> Result<Option<Digest>, Errno> {
-    each_piece(file, size, |_, _| Ok(()))
+pub(crate) fn digest(file: &File, size: u64, stop: &Stop) -> Result<Option<Digest>, Errno> {
+    each_piece(file, size, stop, |_, _| Ok(()))
 }
 
 /// Copies a file that is `size` bytes long, and its holes as holes. None, if it is not.
-pub(crate) fn copy(from: &File, to: &File, size: u64) -> Result<Option<Digest>, Errno> {
+pub(crate) fn copy(from: &File, to: &File, size: u64, stop: &Stop) -> Result<Option<Digest>, Errno> {
     rustix::fs::ftruncate(to, size)?;
-    each_piece(from, size, |begin, mut bytes| {
+    each_piece(from, size, stop, |begin, bytes| {
         let mut at = begin;
-        while !bytes.is_empty() {
-            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(to, bytes, at))?;
-            at += wide(written);
-            bytes = bytes.get(written..).unwrap_or_default();
+        for block in bytes.chunks(BLOCK) {
+            // A little data in every piece must not become as much as the pieces are long.
+            if !is_zero(block) {
+                write_all(to, at, block)?;
+            }
+            at += wide(block.len());
         }
         Ok(())
     })
@@ -80,31 +96,58 @@ pub(crate) fn copy(from: &File, to: &File, size: u64) -> Result<Option<Digest>, 
 fn each_piece(
     file: &File,
     size: u64,
+    stop: &Stop,
     mut data: impl FnMut(u64, &[u8]) -> Result<(), Errno>,
 ) -> Result<Option<Digest>, Errno> {
     if !is_as_long(file, size)? {
         return Ok(None);
     }
+    let pieces = size > wide(PIECE);
     let mut hash = Sha256::new();
     let mut buffer = vec![0; PIECE];
-    let mut at = 0;
+    let (mut at, mut next) = (0, 0);
+    let mut hole: Option<(usize, [u8; 32])> = None;
     while at < size {
-        let begin = data_from(file, at, size)?;
-        let mut hole = begin - at;
-        while hole > 0 {
-            let length = piece(hole);
-            hash.update(ZEROS.get(..length).unwrap_or_default());
-            hole -= wide(length);
+        stop.check()?;
+        let length = piece(size - at);
+        if next <= at {
+            next = data_from(file, at, size)?;
         }
-        let Some(bytes) = buffer.get_mut(..piece(size - begin)) else { break };
-        if !read_all(file, begin, bytes)? {
-            return Ok(None);
+        if pieces && next >= at + wide(length) {
+            let digest = match hole {
+                Some((known, digest)) if known == length => digest,
+                _ => Sha256::digest(ZEROS.get(..length).unwrap_or_default()).into(),
+            };
+            hole = Some((length, digest));
+            hash.update(digest);
+        } else {
+            let Some(bytes) = buffer.get_mut(..length) else { break };
+            if !read_all(file, at, bytes)? {
+                return Ok(None);
+            }
+            if pieces {
+                hash.update(Sha256::digest(&*bytes))
+            } else {
+                hash.update(&*bytes)
+            }
+            data(at, bytes)?;
         }
-        hash.update(&*bytes);
-        data(begin, bytes)?;
-        at = begin + wide(bytes.len());
+        at += wide(length);
     }
-    Ok(Some(Digest(hash.finalize().into())))
+    Ok(Some(Digest { sha256: hash.finalize().into(), pieces }))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    ZEROS.get(..bytes.len()) == Some(bytes)
+}
+
+fn write_all(file: &File, mut at: u64, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))?;
+        at += wide(written);
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 fn is_as_long(file: &File, size: u64) -> Result<bool, Errno> {
@@ -166,6 +209,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::stop::NEVER;
 
     /// A file of pieces at offsets, and as long as is said.
     fn file(pieces: &[(u64, &[u8])], size: u64) -> File {
@@ -180,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_that_of_the_content_and_not_of_its_layout() {
-        let empty = digest(&file(&[], 0), 0).unwrap().unwrap();
+        let empty = digest(&file(&[], 0), 0, &NEVER).unwrap().unwrap();
         assert_eq!(empty.to_string(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(Digest::parse(&empty.to_string()), Some(empty));
         let size = 300_000;
@@ -189,9 +233,40 @@ mod tests {
         full[200_000] = b'x';
         let full = file(&[(0, &full)], size);
         assert!(sparse.metadata().unwrap().blocks() < full.metadata().unwrap().blocks());
-        assert_eq!(digest(&sparse, size).unwrap(), digest(&full, size).unwrap());
-        assert!(same(&sparse, &full, size).unwrap() && same(&full, &sparse, size).unwrap());
-        assert!(!same(&sparse, &file(&[], size), size).unwrap());
+        assert_eq!(digest(&sparse, size, &NEVER).unwrap(), digest(&full, size, &NEVER).unwrap());
+        assert!(same(&sparse, &full, size, &NEVER).unwrap() && same(&full, &sparse, size, &NEVER).unwrap());
+        assert!(!same(&sparse, &file(&[], size), size, &NEVER).unwrap());
+    }
+
+    #[test]
+    fn a_digest_is_plain_up_to_a_piece_and_one_of_pieces_above() {
+        let plain = digest(&file(&[], 131_072), 131_072, &NEVER).unwrap().unwrap();
+        assert_eq!(plain.to_string(), "fa43239bcee7b97ca62f007cc68487560a39e19f74f3dde7486db3f98df8e471");
+        let pieces = digest(&file(&[(131_072, b"x")], 131_073), 131_073, &NEVER).unwrap().unwrap();
+        assert_eq!(pieces.to_string(), format!("pieces-{}", hex(&pieces.sha256)));
+        let mut whole = plain.sha256.to_vec();
+        whole.extend_from_slice(&Sha256::digest(b"x"));
+        assert_eq!(pieces.sha256, <[u8; 32]>::from(Sha256::digest(whole)));
+        assert_eq!(Digest::parse(&pieces.to_string()), Some(pieces));
+    }
+
+    #[test]
+    fn a_long_hole_costs_next_to_nothing() {
+        // As bytes this would be minutes.
+        let size = 16 << 30;
+        let mostly = digest(&file(&[(8 << 30, b"x")], size), size, &NEVER).unwrap();
+        assert_ne!(mostly, digest(&file(&[], size), size, &NEVER).unwrap());
+    }
+
+    #[test]
+    fn a_copy_of_a_little_in_every_piece_is_as_little() {
+        let size = 64 * 131_072;
+        let pieces: Vec<(u64, &[u8])> = (0..64).map(|piece| (piece * 131_072 + 9000, &b"x"[..])).collect();
+        let (sparse, copied) = (file(&pieces, size), tempfile::tempfile().unwrap());
+        let written = copy(&sparse, &copied, size, &NEVER).unwrap();
+        assert_eq!(written, digest(&copied, size, &NEVER).unwrap());
+        assert!(same(&sparse, &copied, size, &NEVER).unwrap());
+        assert!(copied.metadata().unwrap().blocks() * 512 <= 2 * 64 * 4096);
     }
 
     #[test]
@@ -199,20 +274,31 @@ mod tests {
         let size = 8 * 1024 * 1024;
         let sparse = file(&[(4 * 1024 * 1024, b"x")], size);
         let copied = tempfile::tempfile().unwrap();
-        let written = copy(&sparse, &copied, size).unwrap().unwrap();
-        assert_eq!(Some(written), digest(&copied, size).unwrap());
+        let written = copy(&sparse, &copied, size, &NEVER).unwrap().unwrap();
+        assert_eq!(Some(written), digest(&copied, size, &NEVER).unwrap());
         assert!(copied.metadata().unwrap().blocks() * 512 < 1024 * 1024);
-        assert!(same(&sparse, &copied, size).unwrap());
+        assert!(same(&sparse, &copied, size, &NEVER).unwrap());
         for size in [0, 2, 4] {
-            assert_eq!(digest(&file(&[(0, b"abc")], 3), size).unwrap(), None);
+            assert_eq!(digest(&file(&[(0, b"abc")], 3), size, &NEVER).unwrap(), None);
         }
     }
 
     #[test]
     fn two_files_that_are_nothing_but_holes_are_compared_at_once() {
         let size = 1 << 40;
-        assert!(same(&file(&[], size), &file(&[], size), size).unwrap());
-        assert!(!same(&file(&[(1 << 39, b"x")], size), &file(&[], size), size).unwrap());
+        assert!(same(&file(&[], size), &file(&[], size), size, &NEVER).unwrap());
+        assert!(!same(&file(&[(1 << 39, b"x")], size), &file(&[], size), size, &NEVER).unwrap());
+    }
+
+    #[test]
+    fn work_that_was_called_off_ends_in_holes_and_in_data() {
+        let (size, stop) = (1 << 40, Stop::new());
+        let (holes, data) = (file(&[], size), file(&[(0, b"x")], 1));
+        assert!(digest(&data, 1, &stop).unwrap().is_some() && same(&data, &data, 1, &stop).unwrap());
+        stop.ask();
+        assert_eq!(digest(&holes, size, &stop), Err(Errno::CANCELED));
+        assert_eq!(digest(&data, 1, &stop), Err(Errno::CANCELED));
+        assert_eq!(same(&data, &data, 1, &stop), Err(Errno::CANCELED));
     }
 
     #[test]

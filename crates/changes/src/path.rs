@@ -86,6 +86,19 @@ impl RelativePath {
         self.0.strip_prefix(directory.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'/'))
     }
 
+    /// The repository of git that it belongs to: the path up to a name that git takes for one, however it is spelled.
+    pub fn repository(&self) -> Option<Self> {
+        let mut end = 0;
+        for name in self.names() {
+            end += name.len();
+            if name.eq_ignore_ascii_case(b".git") {
+                return Some(Self(self.0.get(..end)?.to_vec()));
+            }
+            end += 1;
+        }
+        None
+    }
+
     fn split(&self) -> (&[u8], &[u8]) {
         match self.0.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (self.0.get(..slash).unwrap_or_default(), self.0.get(slash + 1..).unwrap_or_default()),
@@ -147,6 +160,22 @@ mod tests {
         let mut paths = ["a.c", "a/z", "a", "a-b", "a/b/c", "a/b"].map(|path| RelativePath::new(path).unwrap());
         paths.sort();
         assert_eq!(paths.map(|path| path.to_string()), ["a", "a/b", "a/b/c", "a/z", "a-b", "a.c"]);
+    }
+
+    #[test]
+    fn whatever_is_called_git_is_a_repository() {
+        for (path, expected) in [
+            (".git", Some(".git")),
+            (".git/hooks/post-checkout", Some(".git")),
+            ("vendor/a/.GiT/config", Some("vendor/a/.GiT")),
+            (".git/modules/.git/x", Some(".git")),
+            (".gitignore", None),
+            ("git/.github/x", None),
+            ("a.git/x", None),
+        ] {
+            let found = RelativePath::new(path).unwrap().repository();
+            assert_eq!(found, expected.map(|path| RelativePath::new(path).unwrap()), "{path}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::ChangesError;
 use crate::failure::Failure;
 use crate::path::RelativePath;
+use crate::stop::NEVER;
 use crate::tree::{Kind, Meta, Tree};
 use crate::walk::{self, Budget};
 
@@ -81,7 +82,7 @@ impl Snapshot {
     /// Looks at every file of a project, and opens none.
     pub fn take(project: &Project) -> Result<Self, ChangesError> {
         let mut files = HashMap::new();
-        walk::below(project.tree(), b"", &mut Budget::new(crate::collect::MOST), |path, meta| {
+        walk::below(project.tree(), b"", &mut Budget::new(crate::collect::MOST, &NEVER), |path, meta| {
             files.insert(path, Seen::of(&meta));
         })?;
         Ok(Self { files })

@@ -7,6 +7,7 @@ use crate::content::{self, Digest, from_hex, hex};
 use crate::failure::Failure;
 use crate::path::RelativePath;
 use crate::project::Project;
+use crate::stop::{NEVER, Stop};
 use crate::tree::{Kind, Meta};
 
 /// Files of a project that are longer than this are known by their length and time instead of their content: a data set
@@ -28,7 +29,7 @@ pub(crate) enum State {
     Symlink {
         target: Vec<u8>,
     },
-    /// A device, a socket or a named pipe.
+    /// A device, a socket or a named pipe, or something of another file system that is mounted there.
     Special,
 }
 
@@ -53,7 +54,12 @@ pub(crate) struct Found<'a> {
 
 impl State {
     /// What a project has at a path at this moment.
-    pub(crate) fn of(project: &Project, path: &RelativePath, meta: Option<&Meta>) -> Result<Self, Failure> {
+    pub(crate) fn of(
+        project: &Project,
+        path: &RelativePath,
+        meta: Option<&Meta>,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let Some(meta) = meta else { return Ok(Self::Absent) };
         let failed = Failure::at("read", path.as_bytes());
         Ok(match meta.kind {
@@ -61,9 +67,12 @@ impl State {
                 let content = if meta.size > LARGE {
                     Content::Large(meta.modified)
                 } else {
-                    let file = project.tree().file(path).map_err(Failure::at("open", path.as_bytes()))?;
+                    let file = match project.tree().file(path) {
+                        Err(Errno::XDEV) => return Ok(Self::Special),
+                        file => file.map_err(Failure::at("open", path.as_bytes()))?,
+                    };
                     // A file that the host changes at this moment conflicts either way.
-                    match content::digest(&file, meta.size).map_err(failed)? {
+                    match content::digest(&file, meta.size, stop).map_err(failed)? {
                         Some(digest) => Content::Sha256(digest),
                         None => Content::Large(meta.modified),
                     }
@@ -171,9 +180,9 @@ impl<'a> Found<'a> {
         if self.digest.is_none() {
             let failed = |action| Failure::at(action, self.path.as_bytes());
             self.digest = match self.project.tree().file(self.path) {
-                Ok(file) => content::digest(&file, meta.size).map_err(failed("read"))?,
-                // It has just gone, or become something else.
-                Err(Errno::NOENT | Errno::LOOP | Errno::INVAL) => None,
+                Ok(file) => content::digest(&file, meta.size, &NEVER).map_err(failed("read"))?,
+                // It has just gone, or become something else, or something is mounted there.
+                Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::XDEV) => None,
                 Err(errno) => return Err(failed("open")(errno)),
             };
         }

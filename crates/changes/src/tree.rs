@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::path::RelativePath;
@@ -131,6 +131,13 @@ impl Meta {
 /// What is known of a name in an open directory.
 pub(crate) fn meta_in(directory: &OwnedFd, name: &[u8]) -> Result<Meta, Errno> {
     rustix::fs::statat(directory, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Meta::of(&stat))
+}
+
+/// Whether something is mounted on a name in an open directory.
+pub(crate) fn is_mount_point(directory: &OwnedFd, name: &[u8]) -> Result<bool, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = rustix::fs::statx(directory, OsStr::from_bytes(name), flags, StatxFlags::empty())?;
+    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 pub(crate) fn target_in(directory: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno> {

@@ -18,6 +18,7 @@ pub struct Upper {
     tree: Tree,
     base: u32,
     user: u32,
+    group: u32,
 }
 
 /// What a directory of the layer says.
@@ -34,10 +35,10 @@ pub(crate) struct Layer {
 // === impl Upper ===
 
 impl Upper {
-    /// The layer at a handle of its directory. The ids of the sandbox begin at `base` on the host; `user`, an id inside,
-    /// stands for the owner of the project.
-    pub fn new(handle: OwnedFd, base: u32, user: u32) -> Self {
-        Self { tree: Tree::new(handle), base, user }
+    /// The layer at a handle of its directory. The ids of the sandbox begin at `base` on the host; `user` and `group`, ids
+    /// inside, stand for the owner of the project and its group.
+    pub fn new(handle: OwnedFd, base: u32, user: u32, group: u32) -> Self {
+        Self { tree: Tree::new(handle), base, user, group }
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -48,9 +49,10 @@ impl Upper {
         self.user
     }
 
-    /// The id inside that an id of the host is. One that the sandbox does not have is the user's.
-    pub(crate) fn inside(&self, id: u32) -> u32 {
-        id.checked_sub(self.base).filter(|inside| *inside < IDS).unwrap_or(self.user)
+    /// Who inside a file belongs to. An id that the sandbox does not have is the user's, or its group's.
+    pub(crate) fn owner(&self, meta: &Meta) -> (u32, u32) {
+        let inside = |id: u32| id.checked_sub(self.base).filter(|inside| *inside < IDS);
+        (inside(meta.uid).unwrap_or(self.user), inside(meta.gid).unwrap_or(self.group))
     }
 
     /// Reads a directory, of at most `limit` names.

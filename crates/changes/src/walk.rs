@@ -6,13 +6,15 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 use crate::path::RelativePath;
+use crate::stop::Stop;
 use crate::tree::{Kind, Meta, Tree, meta_in, names_in};
 
-/// How many files are looked at in all.
+/// How many files are looked at in all, unless it is called off.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct Budget<'a> {
     limit: u64,
     left: u64,
+    stop: &'a Stop,
 }
 
 /// There are more files than are looked at.
@@ -31,9 +33,9 @@ pub(crate) enum WalkError {
 
 // === impl Budget ===
 
-impl Budget {
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { limit, left: limit }
+impl<'a> Budget<'a> {
+    pub(crate) fn new(limit: u64, stop: &'a Stop) -> Self {
+        Self { limit, left: limit, stop }
     }
 
     pub(crate) fn left(&self) -> u64 {
@@ -52,6 +54,7 @@ impl Budget {
 
     /// Lists an open directory, and counts what is in it.
     pub(crate) fn list(&mut self, directory: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, WalkError> {
+        self.stop.check().map_err(Failure::at("list", path))?;
         let names = match names_in(directory, self.left) {
             Ok(names) => names,
             Err(Errno::FBIG) => return Err(self.exceeded().into()),
@@ -67,7 +70,7 @@ impl Budget {
 pub(crate) fn below(
     tree: &Tree,
     start: &[u8],
-    budget: &mut Budget,
+    budget: &mut Budget<'_>,
     mut visit: impl FnMut(RelativePath, Meta),
 ) -> Result<(), WalkError> {
     let mut waiting = vec![start.to_vec()];

@@ -1,14 +1,28 @@
-//! How names that a sandbox chose are shown: no byte of them can steer a terminal.
+//! How names that others chose are shown: no byte of them can steer a terminal.
 
 use std::fmt::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-/// Bytes for a person: what is no plain character becomes an escape.
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+/// A name for a person: what is no plain character becomes an escape.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a>(pub &'a [u8]);
+
+/// A sentence for a person that names may be in: on one line, and what could steer a terminal becomes an escape.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a>(pub &'a str);
 
 /// A number with its noun.
 pub(crate) struct Counted(pub(crate) u64, pub(crate) &'static str, pub(crate) &'static str);
 
 // === impl Shown ===
+
+impl<'a> Shown<'a> {
+    /// A path of the host.
+    pub fn path(path: &'a Path) -> Self {
+        Self(path.as_os_str().as_bytes())
+    }
+}
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,12 +41,29 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+// === impl Line ===
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| plain_or_escaped(f, character))
+    }
+}
+
 // === impl Counted ===
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.0, if self.0 == 1 { self.1 } else { self.2 })
     }
+}
+
+/// What is said about changes below `.git`.
+pub(crate) fn caution(changes: u64) -> String {
+    format!(
+        "{} in .git, by which git could be made to run anything here: `carrel apply` refuses them; \
+         --skip-refused applies the rest, --allow-git takes the repository over too",
+        Counted(changes, "change", "changes")
+    )
 }
 
 /// A line of a file for a terminal: tabs stay, and what could steer it becomes an escape.
@@ -105,6 +136,7 @@ mod tests {
         assert_eq!(shown(b"\x1b[2Jx\n\t\x7f"), "\\x1b[2Jx\\x0a\\x09\\x7f");
         assert_eq!(shown("\u{9b}31m\u{202e}txt.exe".as_bytes()), "\\u{9b}31m\\u{202e}txt.exe");
         assert_eq!(shown(b"\xff\xc3a\\x1b"), "\\xff\\xc3a\\\\x1b");
+        assert_eq!(Line("a\\b \u{1b}[2J\nerror: \u{202e}").to_string(), "a\\b \\x1b[2J\\x0aerror: \\u{202e}");
         assert_eq!(line_for_terminal(b"\ta\\n \x1b[0m\xff"), "\ta\\n \\x1b[0m\\xff");
     }
 
@@ -112,6 +144,7 @@ mod tests {
     fn whatever_is_shown_is_free_of_control_characters() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
             assert!(!Shown(bytes).to_string().contains(char::is_control));
+            assert!(!Line(&String::from_utf8_lossy(bytes)).to_string().contains(char::is_control));
             assert!(!line_for_terminal(bytes).contains(|c: char| c.is_control() && c != '\t'));
             assert!(quoted("a/", bytes).bytes().all(|byte| (b' '..=b'~').contains(&byte)));
         });

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use carrel_changes::ChangeName;
 use carrel_image::ImageRef;
 use carrel_sandbox::cgroup::CpuShare;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::environment::Variable;
@@ -51,10 +52,10 @@ pub(crate) enum Command {
 #[command(override_usage = "carrel run [OPTIONS] <IMAGE> -- <CMD>...", after_help = RUN_HELP)]
 pub(crate) struct RunArguments {
     /// Show a directory or file of the host inside; read-only unless it ends in `:rw`
-    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw]")]
+    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
     pub(crate) mounts: Vec<MountPair>,
     /// Set a variable, or pass one on from this environment
-    #[arg(short, long = "env", value_name = "KEY[=VALUE]")]
+    #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
     /// Where the command starts [default: /workspace with --project, else /]
     #[arg(short, long, value_name = "DIR")]
@@ -150,6 +151,9 @@ pub(crate) struct ApplyArguments {
     /// Leave out what is refused, and apply the rest
     #[arg(long)]
     pub(crate) skip_refused: bool,
+    /// Take over what is in .git too, where hooks and settings make git run what they say
+    #[arg(long)]
+    pub(crate) allow_git: bool,
     /// Where the project is now [default: where it was]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,

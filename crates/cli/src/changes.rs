@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use carrel_changes::{
-    ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept,
+    ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept, Line,
+    Problem, Reason, Shown,
 };
 use serde_json::json;
 
@@ -49,8 +50,8 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
 /// `carrel apply`.
 pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failure> {
     let kept = open(&arguments.name)?;
-    let ApplyArguments { name, dry_run, force, skip_refused, project } = arguments;
-    let options = ApplyOptions { dry_run: *dry_run, force: *force, skip_refused: *skip_refused };
+    let ApplyArguments { name, dry_run, force, skip_refused, allow_git, project } = arguments;
+    let options = ApplyOptions { dry_run: *dry_run, force: *force, skip_refused: *skip_refused, git: *allow_git };
     match kept.apply(project.as_deref(), options) {
         Ok(applied) if json => {
             let left_out: Vec<String> = applied.left_out.iter().map(ToString::to_string).collect();
@@ -63,17 +64,33 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
             crate::say(format!("{object}\n").as_bytes())
         }
         Ok(applied) => crate::say(format!("{applied}\n").as_bytes()),
-        Err(error @ ApplyError::Refused(_)) => {
-            let refused = matches!(&error, ApplyError::Refused(all) if all.iter().all(|one| one.reason.is_refusal()));
-            let hint = if refused {
-                format!("`carrel apply --skip-refused {name}` leaves these out and applies the rest")
-            } else {
-                format!("`carrel diff {name}` shows the difference; `carrel apply --force {name}` overwrites it")
-            };
-            Err(Failure::new("apply_refused", error).hint(hint).exit(FAILED))
+        Err(ApplyError::Refused(problems)) => {
+            let hint = way_out(name, &problems);
+            Err(Failure::lines("apply_refused", ApplyError::Refused(problems)).hint(hint).exit(FAILED))
+        }
+        Err(error @ ApplyError::Halfway { .. }) => {
+            let hint = format!("once that is mended, `carrel apply {name}` does the rest");
+            Err(Failure::new("apply_incomplete", error).hint(hint).exit(FAILED))
         }
         Err(error) => Err(Failure::new("apply_failed", error).exit(FAILED)),
     }
+}
+
+/// How to go on when changes were not taken.
+fn way_out(name: &ChangeName, problems: &[Problem]) -> String {
+    let git = problems.iter().any(|problem| matches!(problem.reason, Reason::Git(_)));
+    let conflicts = problems.iter().any(|problem| !problem.reason.is_refusal());
+    let mut hint = if conflicts {
+        format!("`carrel diff {name}` shows the difference; `carrel apply --force {name}` overwrites it")
+    } else {
+        format!("`carrel apply --skip-refused {name}` leaves these out and applies the rest")
+    };
+    match (git, conflicts) {
+        (true, true) => hint.push_str("; --skip-refused leaves .git out, --allow-git takes it over too"),
+        (true, false) => hint.push_str(&format!("; `carrel apply --allow-git {name}` takes .git over too")),
+        (false, _) => {}
+    }
+    hint
 }
 
 /// `carrel export`.
@@ -82,8 +99,9 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
     let failed = |error: ExportError| Failure::new("export_failed", error).exit(FAILED);
     match &arguments.output {
         Some(path) => {
-            let file = File::create(path)
-                .map_err(|error| Failure::new("export_failed", format!("{}: {error}", path.display())).exit(FAILED))?;
+            let file = File::create(path).map_err(|error| {
+                Failure::new("export_failed", format!("{}: {error}", Shown::path(path))).exit(FAILED)
+            })?;
             kept.export(&mut BufWriter::new(file)).map_err(failed)?;
         }
         None if io::stdout().is_terminal() => {
@@ -104,7 +122,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
         // Writing to a string cannot fail.
         let _ = match (Kept::open(&directory, &name), json) {
             (Ok(kept), false) => {
-                writeln!(text, "{name:<24} {}  ({})", kept.changes().summary(), kept.project().display())
+                writeln!(text, "{name:<24} {}  ({})", kept.changes().summary(), Shown::path(kept.project()))
             }
             (Ok(kept), true) => {
                 let summary = project::summary(&kept.changes().summary());
@@ -112,7 +130,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
                 writeln!(text, "{}", json!({"name": name.as_str(), "project": project, "summary": summary}))
             }
             // One that cannot be read is still there to be removed.
-            (Err(error), false) => writeln!(text, "{name:<24} {error}"),
+            (Err(error), false) => writeln!(text, "{name:<24} {}", Line(&error.to_string())),
             (Err(error), true) => writeln!(text, "{}", json!({"name": name.as_str(), "error": error.to_string()})),
         };
     }
@@ -149,5 +167,30 @@ impl From<KeepError> for Failure {
 impl From<ChangesError> for Failure {
     fn from(error: ChangesError) -> Self {
         Self::new("changes_unavailable", error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_changes::RelativePath;
+
+    use super::*;
+
+    #[test]
+    fn the_way_out_is_that_of_what_stands_against_it() {
+        let name = "x".parse().unwrap();
+        let hint = |reasons: &[Reason]| {
+            let problem = |reason: &Reason| Problem { path: RelativePath::new("a").unwrap(), reason: reason.clone() };
+            way_out(&name, &reasons.iter().map(problem).collect::<Vec<_>>())
+        };
+        let skip = "`carrel apply --skip-refused x` leaves these out and applies the rest";
+        let force = "`carrel diff x` shows the difference; `carrel apply --force x` overwrites it";
+        assert_eq!(hint(&[Reason::BehindLink]), skip);
+        assert_eq!(hint(&[Reason::Changed, Reason::BehindLink]), force);
+        assert_eq!(hint(&[Reason::Git(2)]), format!("{skip}; `carrel apply --allow-git x` takes .git over too"));
+        assert_eq!(
+            hint(&[Reason::Git(2), Reason::Changed]),
+            format!("{force}; --skip-refused leaves .git out, --allow-git takes it over too")
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! Variables for a command: given, or passed on.
 
 use std::ffi::OsString;
-use std::str::FromStr;
 
 use crate::failure::Failure;
 
@@ -12,47 +11,53 @@ pub(crate) struct Variable {
     value: Option<String>,
 }
 
-/// Text that names no variable.
+/// What is no variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoName;
+pub(crate) enum BadVariable {
+    /// It has no name.
+    NoName,
+    /// It is not text, as the agent takes it.
+    NotText,
+}
 
 // === impl Variable ===
 
 impl Variable {
+    /// Reads one.
+    pub(crate) fn parse(given: OsString) -> Result<Self, BadVariable> {
+        let text = given.into_string().map_err(|_| BadVariable::NotText)?;
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (text.as_str(), None),
+        };
+        if key.is_empty() { Err(BadVariable::NoName) } else { Ok(Self { key: key.to_owned(), value }) }
+    }
+
     /// As the agent takes it. One that is to be passed on but is not set stays unset.
     pub(crate) fn resolve(&self, own: impl Fn(&str) -> Option<OsString>) -> Result<Option<String>, Failure> {
         let value = match (&self.value, own(&self.key)) {
             (Some(value), _) => value.clone(),
-            (None, Some(value)) => value
-                .into_string()
-                .map_err(|_| Failure::new("invalid_environment", format!("the value of {} is not text", self.key)))?,
+            (None, Some(value)) => value.into_string().map_err(|_| {
+                Failure::new("invalid_environment", format!("the value of {} is not text (UTF-8)", self.key))
+            })?,
             (None, None) => return Ok(None),
         };
         Ok(Some(format!("{}={value}", self.key)))
     }
 }
 
-impl FromStr for Variable {
-    type Err = NoName;
+// === impl BadVariable ===
 
-    fn from_str(text: &str) -> Result<Self, NoName> {
-        let (key, value) = match text.split_once('=') {
-            Some((key, value)) => (key, Some(value.to_owned())),
-            None => (text, None),
-        };
-        if key.is_empty() { Err(NoName) } else { Ok(Self { key: key.to_owned(), value }) }
-    }
-}
-
-// === impl NoName ===
-
-impl std::fmt::Display for NoName {
+impl std::fmt::Display for BadVariable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a variable has a name: KEY=VALUE, or KEY to pass it on")
+        f.write_str(match self {
+            Self::NoName => "a variable has a name: KEY=VALUE, or KEY to pass it on",
+            Self::NotText => "a variable and its value are text (UTF-8)",
+        })
     }
 }
 
-impl std::error::Error for NoName {}
+impl std::error::Error for BadVariable {}
 
 #[cfg(test)]
 mod tests {
@@ -60,7 +65,7 @@ mod tests {
 
     fn resolved(text: &str) -> Option<String> {
         let own = |key: &str| (key == "OURS").then(|| "here".into());
-        text.parse::<Variable>().unwrap().resolve(own).unwrap()
+        Variable::parse(text.into()).unwrap().resolve(own).unwrap()
     }
 
     #[test]
@@ -70,6 +75,6 @@ mod tests {
         assert_eq!(resolved("OURS").as_deref(), Some("OURS=here"));
         assert_eq!(resolved("OURS=theirs").as_deref(), Some("OURS=theirs"));
         assert_eq!(resolved("MISSING"), None);
-        assert_eq!("=x".parse::<Variable>(), Err(NoName));
+        assert_eq!(Variable::parse("=x".into()), Err(BadVariable::NoName));
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use carrel_agent_client::PathError;
+use carrel_changes::Line;
 use carrel_image::{BadReference, ImageError};
 use carrel_shim_client::messages::FailureCode;
 use carrel_shim_client::{OwnerError, ProgramsError};
@@ -18,6 +19,8 @@ pub(crate) struct Failure {
     pub(crate) code: &'static str,
     /// What happened.
     pub(crate) message: String,
+    /// What more there is to say of it, a line each.
+    pub(crate) notes: Vec<String>,
     /// What to do about it.
     pub(crate) hint: Option<String>,
     /// What this program exits with.
@@ -28,7 +31,15 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(code: &'static str, message: impl fmt::Display) -> Self {
-        Self { code, message: message.to_string(), hint: None, exit: OURS }
+        Self { code, message: message.to_string(), notes: Vec::new(), hint: None, exit: OURS }
+    }
+
+    /// A failure that is told in several lines.
+    pub(crate) fn lines(code: &'static str, message: impl fmt::Display) -> Self {
+        let text = message.to_string();
+        let mut lines = text.split('\n');
+        let first = Self::new(code, lines.next().unwrap_or_default());
+        Self { notes: lines.map(str::to_owned).collect(), ..first }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -49,17 +60,39 @@ impl Failure {
 
     fn words(&self, json: bool) -> String {
         if json {
-            let mut error = json!({"code": self.code, "message": self.message});
+            let whole = std::iter::once(&self.message).chain(&self.notes).map(String::as_str).collect::<Vec<_>>();
+            let mut error = json!({"code": self.code, "message": whole.join("\n")});
             if let (Some(hint), Some(error)) = (&self.hint, error.as_object_mut()) {
                 error.insert("hint".to_owned(), hint.as_str().into());
             }
             return format!("{}\n", json!({"error": error}));
         }
-        match &self.hint {
-            Some(hint) => format!("error: {}\nhint: {hint}\n", self.message),
-            None => format!("error: {}\n", self.message),
+        // Names of files and what a sandbox said may be in them.
+        let mut text = format!("error: {}\n", Line(&self.message));
+        for note in &self.notes {
+            text.push_str(&format!("{}\n", Line(note)));
         }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {}\n", Line(hint)));
+        }
+        text
     }
+}
+
+/// Says that something went wrong that must not: in a line, without what only helps those who know the code.
+pub(crate) fn bug(panic: &std::panic::PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let said = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    bug_at(said, panic.location().map(ToString::to_string)).report(false);
+}
+
+fn bug_at(said: Option<&str>, place: Option<String>) -> Failure {
+    let mut words = "this is a bug in carrel".to_owned();
+    for part in said.into_iter().chain(place.as_deref()) {
+        words.push_str(": ");
+        words.push_str(part);
+    }
+    Failure::new("bug", words).hint("report it with what you did")
 }
 
 impl From<OwnerError> for Failure {
@@ -88,7 +121,9 @@ fn remedy(code: FailureCode) -> Option<&'static str> {
         FailureCode::LimitUnenforceable => {
             Some("carrel doctor says what the host lacks; --allow-unenforced-limits runs without that limit")
         }
-        _ => None,
+        // What is wrong with a request or a launch only the supervisor knows, and it gives its own.
+        FailureCode::InvalidRequest | FailureCode::LaunchFailed => None,
+        FailureCode::AgentFailed | FailureCode::WrongState | FailureCode::Unknown => None,
     }
 }
 
@@ -110,9 +145,12 @@ impl From<PathError> for Failure {
 impl From<ImageError> for Failure {
     fn from(error: ImageError) -> Self {
         let words = error.to_string();
-        match words.split_once("\nhint: ") {
-            Some((message, hint)) => Self::new("image_unavailable", message).hint(hint),
-            None => Self::new("image_unavailable", words),
+        match (words.split_once("\nhint: "), &error) {
+            (Some((message, hint)), _) => Self::new("image_unavailable", message).hint(hint),
+            (None, ImageError::Missing { .. } | ImageError::Neither(_)) => Self::new("image_unavailable", words).hint(
+                "an image is `host`, or the path of a directory that is a root file system, or of the tar of one",
+            ),
+            (None, _) => Self::new("image_unavailable", words),
         }
     }
 }
@@ -142,6 +180,49 @@ mod tests {
             "error: a sandbox named \"web\" is running\nhint: choose another --name, or end the one that has it\n"
         );
         assert_eq!(failure.exit, 125);
+    }
+
+    #[test]
+    fn what_a_supervisor_hints_at_is_all_that_is_hinted_at() {
+        for code in [FailureCode::InvalidRequest, FailureCode::LaunchFailed] {
+            for hint in [None, Some("its own".to_owned())] {
+                let failed = Failed { code, message: "no".to_owned(), hint: hint.clone() };
+                assert_eq!(Failure::from(OwnerError::Failed(failed)).hint, hint);
+            }
+        }
+    }
+
+    #[test]
+    fn no_name_in_a_failure_steers_a_terminal_or_looks_like_a_line_of_ours() {
+        let failure = Failure::new("x", "a\u{1b}[2J\nhint: rm -rf /").hint("b\u{9b}1m");
+        assert_eq!(failure.words(false), "error: a\\x1b[2J\\x0ahint: rm -rf /\nhint: b\\u{9b}1m\n");
+        assert_eq!(Failure::lines("x", "one\n  two\r\n  three").words(false), "error: one\n  two\\x0d\n  three\n");
+        assert!(Failure::lines("x", "one\n  two").words(true).contains("\"one\\n  two\""));
+    }
+
+    #[test]
+    fn a_mistake_of_ours_is_one_line_and_a_hint() {
+        assert_eq!(
+            bug_at(Some("index out of bounds"), Some("src/main.rs:1:2".to_owned())).words(false),
+            "error: this is a bug in carrel: index out of bounds: src/main.rs:1:2\nhint: report it with what you did\n"
+        );
+        assert_eq!(bug_at(None, None).message, "this is a bug in carrel");
+    }
+
+    #[test]
+    fn a_panic_is_told_without_a_backtrace() {
+        const MARK: &str = "CARREL_TEST_PANICS";
+        if std::env::var_os(MARK).is_some() {
+            std::panic::set_hook(Box::new(bug));
+            panic!("it broke");
+        }
+        // A process of its own: a hook is for all threads.
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["failure::tests::a_panic_is_told_without_a_backtrace", "--exact", "--nocapture"]);
+        let output = child.env(MARK, "1").env("RUST_BACKTRACE", "full").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("error: this is a bug in carrel: it broke: "), "{said}");
+        assert!(said.ends_with("\nhint: report it with what you did\n") && said.lines().count() == 2, "{said}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where Carrel keeps what it keeps.
 
 use std::ffi::OsString;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
@@ -39,13 +39,17 @@ impl Home {
 
     /// Makes it, for its owner alone, if it is not there.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
-        if self.0.is_dir() {
-            return Ok(());
-        }
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(|error| {
+        let missing: Vec<&Path> = self.0.ancestors().take_while(|path| !path.is_dir()).collect();
+        missing.into_iter().rev().try_for_each(make).map_err(|error| {
             Failure::new("home_unavailable", format!("cannot make {}: {error}", self.0.display()))
                 .hint("set CARREL_HOME to a directory that can be written")
         })
+    }
+
+    /// A home at a place, for tests.
+    #[cfg(test)]
+    pub(crate) fn at(path: &Path) -> Self {
+        Self(path.to_owned())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -68,6 +72,15 @@ impl Home {
     }
 }
 
+/// Makes a directory for its owner alone, whatever the caller takes from new files.
+fn make(path: &Path) -> std::io::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        // Another run was faster.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +98,19 @@ mod tests {
         assert_eq!(choose(Some(""), true), Path::new("/var/lib/carrel"));
         assert_eq!(choose(None, false), Path::new("/home/ada/.local/share/carrel"));
         assert_eq!(Home::choose(|_| None, false).unwrap_err().code, "home_unavailable");
+    }
+
+    #[test]
+    fn a_home_is_made_with_what_is_above_it_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home(dir.path().join("a/b"));
+        home.prepare().unwrap();
+        home.prepare().unwrap();
+        for path in ["a", "a/b"] {
+            assert_eq!(dir.path().join(path).metadata().unwrap().permissions().mode() & 0o7777, 0o700, "{path}");
+        }
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let failure = Home(dir.path().join("file")).prepare().unwrap_err();
+        assert_eq!(failure.hint.as_deref(), Some("set CARREL_HOME to a directory that can be written"));
     }
 }

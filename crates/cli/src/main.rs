@@ -2,6 +2,7 @@
 
 mod arguments;
 mod changes;
+mod descriptors;
 mod doctor;
 mod environment;
 mod failure;
@@ -21,6 +22,8 @@ use self::arguments::{Carrel, Command, CompletedShell};
 use self::failure::Failure;
 
 fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(failure::bug));
+    descriptors::raise();
     // A mistake of ours is none of the command's codes either.
     std::panic::catch_unwind(carrel).unwrap_or(ExitCode::from(failure::OURS))
 }

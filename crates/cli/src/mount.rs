@@ -1,8 +1,9 @@
 //! `--mount SRC:DST[:ro|rw]`.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use carrel_image::GuestPath;
 
@@ -32,28 +33,29 @@ const RESERVED: [&str; 3] = ["dev", "proc", "sys"];
 
 // === impl MountPair ===
 
-impl FromStr for MountPair {
-    type Err = BadMount;
-
-    fn from_str(text: &str) -> Result<Self, BadMount> {
-        let (paths, writable) = match text.rsplit_once(':') {
-            Some((paths, "rw")) => (paths, true),
-            Some((paths, "ro")) => (paths, false),
-            _ => (text, false),
+impl MountPair {
+    /// Reads one. Paths are bytes, not necessarily text.
+    pub(crate) fn parse(text: OsString) -> Result<Self, BadMount> {
+        let bytes = text.as_bytes();
+        let (paths, writable) = match (bytes.strip_suffix(b":rw"), bytes.strip_suffix(b":ro")) {
+            (Some(paths), _) => (paths, true),
+            (None, Some(paths)) => (paths, false),
+            (None, None) => (bytes, false),
         };
         // The last colon before a path from the root: the source may have colons of its own.
-        let Some(at) = paths.rfind(":/") else {
-            return Err(if paths.contains(':') { BadMount::Relative } else { BadMount::Shape });
+        let Some(at) = paths.windows(2).rposition(|pair| pair == b":/") else {
+            return Err(if paths.contains(&b':') { BadMount::Relative } else { BadMount::Shape });
         };
-        let (source, target) = (paths.get(..at).unwrap_or_default(), paths.get(at + 1..).unwrap_or_default());
-        if source.is_empty() {
+        let path = |bytes: Option<&[u8]>| PathBuf::from(OsStr::from_bytes(bytes.unwrap_or_default()));
+        let (source, target) = (path(paths.get(..at)), path(paths.get(at + 1..)));
+        if source.as_os_str().is_empty() {
             return Err(BadMount::Shape);
         }
-        let inside = GuestPath::new(target).map_err(|_| BadMount::Target)?;
+        let inside = GuestPath::new(&target).map_err(|_| BadMount::Target)?;
         if RESERVED.iter().any(|name| inside.as_path().starts_with(name)) {
             return Err(BadMount::Reserved);
         }
-        Ok(Self { source: source.into(), target: target.into(), writable })
+        Ok(Self { source, target, writable })
     }
 }
 
@@ -86,7 +88,7 @@ mod tests {
             ("./d:/data:rw", pair("./d", "/data", true)),
             ("a:b:/data", pair("a:b", "/data", false)),
         ] {
-            assert_eq!(text.parse(), Ok(expected), "{text}");
+            assert_eq!(MountPair::parse(text.into()), Ok(expected), "{text}");
         }
     }
 
@@ -103,7 +105,7 @@ mod tests {
             ("/data:/proc", BadMount::Reserved),
             ("/data:/dev/shm/x:rw", BadMount::Reserved),
         ] {
-            assert_eq!(text.parse::<MountPair>(), Err(expected), "{text}");
+            assert_eq!(MountPair::parse(text.into()), Err(expected), "{text}");
         }
     }
 }

@@ -1,8 +1,10 @@
 //! From words to arguments, and what is said about words that make none.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
+use carrel_changes::Shown;
 use clap::Parser;
 use clap::error::ErrorKind;
 
@@ -28,7 +30,12 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel,
             let json = before_command().any(|word| word == "--json");
             // A code that a command could have does not do for what never ran one.
             let run = before_command().find(|word| *word != "--json").is_some_and(|word| word == "run");
-            Stop::Wrong(wrong(&error, run), json)
+            let bytes = words.iter().find(|word| word.to_str().is_none());
+            let failure = match (error.kind(), bytes) {
+                (ErrorKind::InvalidUtf8, Some(word)) => not_text(word, wrong(&error, run)),
+                _ => wrong(&error, run),
+            };
+            Stop::Wrong(failure, json)
         }
     })
 }
@@ -50,16 +57,24 @@ fn wrong(error: &clap::Error, run: bool) -> Failure {
     Failure::new("usage", message).hint(tip.unwrap_or(help)).exit(exit)
 }
 
+/// An argument that has to be text is named.
+fn not_text(word: &OsString, failure: Failure) -> Failure {
+    Failure { message: format!("the argument {} is not text (UTF-8)", Shown(word.as_bytes())), ..failure }
+}
+
 // === impl Stop ===
 
 impl Stop {
     /// Says it, and returns what to exit with.
     pub(crate) fn finish(self) -> ExitCode {
         match self {
-            Self::Answered(text) => {
-                let _said = crate::say(text.as_bytes());
-                ExitCode::SUCCESS
-            }
+            Self::Answered(text) => match crate::say(text.as_bytes()) {
+                Ok(code) => code.into(),
+                Err(failure) => {
+                    failure.report(false);
+                    failure.exit.into()
+                }
+            },
             Self::Wrong(failure, json) => {
                 failure.report(json);
                 failure.exit.into()
@@ -148,8 +163,29 @@ mod tests {
     }
 
     #[test]
+    fn an_argument_that_is_not_text_is_named() {
+        let word = |bytes: &[u8]| OsString::from(std::ffi::OsStr::from_bytes(bytes));
+        let refused = |option: &str, value: &[u8]| {
+            let words = [word(b"carrel"), word(b"run"), word(option.as_bytes()), word(value)];
+            match parse(words.into_iter().chain([word(b"host"), word(b"true")])).unwrap_err() {
+                Stop::Wrong(failure, _) => failure.message,
+                Stop::Answered(text) => panic!("{text}"),
+            }
+        };
+        assert_eq!(refused("--name", b"a\xff"), "the argument a\\xff is not text (UTF-8)");
+        assert_eq!(
+            refused("--env", b"KEY=a\xff"),
+            "invalid value 'KEY=a\u{fffd}' for '--env <KEY[=VALUE]>': a variable and its value are text (UTF-8)"
+        );
+        // A path need not be.
+        let words = [&b"carrel"[..], b"run", b"--mount", b"/a\xff:/b\xfe:rw", b"--project", b"\xff", b"host", b"true"];
+        let Command::Run(run) = parse(words.map(word)).unwrap().command else { panic!("it is no run") };
+        assert_eq!(run.mounts.first().unwrap().source.as_os_str().as_bytes(), b"/a\xff");
+    }
+
+    #[test]
     fn what_help_says_is_what_we_reviewed() {
-        for (command, file) in [(None, "carrel.txt"), (Some("run"), "run.txt")] {
+        for (command, file) in [(None, "carrel.txt"), (Some("run"), "run.txt"), (Some("apply"), "apply.txt")] {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(file);
             if std::env::var_os("UPDATE_HELP").is_some() {
                 std::fs::write(&path, help(command)).unwrap();

@@ -15,6 +15,7 @@ use crate::kept::Kept;
 use crate::path::RelativePath;
 use crate::project::Project;
 use crate::state::{Content, State};
+use crate::stop::NEVER;
 use crate::tree::{Kind, Meta};
 
 /// A name beside a place, for what is not complete yet.
@@ -32,25 +33,30 @@ struct Place<'a> {
 }
 
 /// Does everything: first what is put in place, parents before what is in them; then what goes, the deepest first; and last
-/// what takes the place of a directory.
+/// what takes the place of a directory. What fails says how far it got.
 pub(super) fn act(kept: &Kept, project: &Project, steps: &[Step<'_>]) -> Result<(), ApplyError> {
     let goes = |step: &&Step<'_>| step.entry.after == State::Absent;
     let after_directory = |step: &&Step<'_>| step.there == Some(Kind::Directory) && !step.entry.after.is_directory();
-    for step in steps.iter().filter(|step| !goes(step) && !after_directory(step)) {
-        put(kept, project, step)?;
+    let first = steps.iter().filter(|step| !goes(step) && !after_directory(step));
+    let last = steps.iter().filter(|step| !goes(step) && after_directory(step));
+    let ordered = first.chain(steps.iter().rev().filter(goes)).chain(last);
+    let halfway = |done| {
+        move |source: ApplyError| match done {
+            0 => source,
+            _ => ApplyError::Halfway { done, steps: steps.len(), source: Box::new(source) },
+        }
+    };
+    for (done, step) in ordered.enumerate() {
+        put(kept, project, step).map_err(halfway(done))?;
     }
-    for step in steps.iter().rev().filter(goes) {
-        Place::open(project, &step.entry.path)?.clear(step.there)?;
-    }
-    for step in steps.iter().filter(|step| !goes(step) && after_directory(step)) {
-        put(kept, project, step)?;
-    }
-    Ok(rustix::fs::syncfs(project.tree().root()).map_err(Failure::at("write", b""))?)
+    rustix::fs::syncfs(project.tree().root())
+        .map_err(|errno| halfway(steps.len())(Failure::at("write", b"")(errno).into()))
 }
 
 fn put(kept: &Kept, project: &Project, step: &Step<'_>) -> Result<(), ApplyError> {
     let place = Place::open(project, &step.entry.path)?;
     match &step.entry.after {
+        State::Absent => place.clear(step.there)?,
         State::File { mode, .. } | State::Directory { mode } if step.mode_only => place.set_mode(*mode)?,
         State::Directory { mode } => {
             place.clear(step.there)?;
@@ -136,7 +142,7 @@ impl<'a> Place<'a> {
             Ok(())
         })?;
         let file: std::fs::File = file.ok_or_else(|| self.failed("write")(Errno::BADF))?.into();
-        if content::copy(&from, &file, size).map_err(self.failed("write"))? != Some(*digest) {
+        if content::copy(&from, &file, size, &NEVER).map_err(self.failed("write"))? != Some(*digest) {
             return Err(kept.damaged(format!("the content {digest} is another")).into());
         }
         let file = OwnedFd::from(file);

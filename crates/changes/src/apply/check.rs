@@ -1,6 +1,6 @@
 //! Whether a project takes changes, and what is to be done for each.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ use crate::kept::{Entry, Kept};
 use crate::path::{RelativePath, join};
 use crate::project::Project;
 use crate::state::{Content, Found, State};
-use crate::tree::{Kind, meta_in, names_in};
+use crate::tree::{Kind, is_mount_point, meta_in, names_in};
 
 /// What is to be done, by path.
 pub(super) struct Plan<'a> {
@@ -51,16 +51,19 @@ pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOpti
     let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
+    let mut repositories: BTreeMap<RelativePath, u64> = BTreeMap::new();
     for entry in entries {
         // What belongs to something that is left out is left out with it.
         if without.contains(entry.path.directory()) {
             without.insert(entry.path.as_bytes());
             continue;
         }
-        match checker.entry(entry)? {
-            Verdict::Step(step) => plan.steps.push(step),
-            Verdict::Already => plan.already += 1,
-            Verdict::Problem(reason) => {
+        let repository = if options.git { None } else { entry.path.repository() };
+        match (checker.entry(entry)?, repository) {
+            (Verdict::Already, _) => plan.already += 1,
+            (_, Some(repository)) => *repositories.entry(repository).or_default() += 1,
+            (Verdict::Step(step), None) => plan.steps.push(step),
+            (Verdict::Problem(reason), None) => {
                 let problem = Problem { path: entry.path.clone(), reason };
                 if options.skip_refused && problem.reason.is_refusal() {
                     without.insert(entry.path.as_bytes());
@@ -71,9 +74,16 @@ pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOpti
             }
         }
     }
+    let git = repositories.into_iter().map(|(path, changes)| Problem { path, reason: Reason::Git(changes) });
+    if options.skip_refused {
+        plan.left_out.extend(git)
+    } else {
+        problems.extend(git)
+    }
     if !problems.is_empty() {
         return Err(ApplyError::Refused(problems));
     }
+    plan.spare();
     for step in plan.steps.iter().filter(|step| !step.mode_only) {
         if let State::File { size, content: Content::Sha256(digest), .. } = &step.entry.after {
             kept.content(digest, *size)?;
@@ -84,12 +94,37 @@ pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOpti
     Ok(plan)
 }
 
+// === impl Plan ===
+
+impl Plan<'_> {
+    /// A directory stays where something in it is left out.
+    fn spare(&mut self) {
+        let above = |problem: &Problem| {
+            let path = problem.path.as_bytes();
+            let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+            slashes.filter_map(|at| path.get(..at).map(<[u8]>::to_vec)).collect::<Vec<_>>()
+        };
+        let holding: HashSet<Vec<u8>> = self.left_out.iter().flat_map(above).collect();
+        let spared = |step: &Step<'_>| {
+            let goes = step.there == Some(Kind::Directory) && !step.entry.after.is_directory();
+            goes && holding.contains(step.entry.path.as_bytes())
+        };
+        let held = self.steps.iter().filter(|step| spared(step)).map(|step| step.entry.path.clone());
+        self.left_out.extend(held.map(|path| Problem { path, reason: Reason::Holds }));
+        self.steps.retain(|step| !spared(step));
+    }
+}
+
 // === impl Checker ===
 
 impl<'a> Checker<'a> {
     fn entry(&self, entry: &'a Entry) -> Result<Verdict<'a>, Failure> {
         let meta = match self.project.tree().directory(entry.path.directory()) {
             Ok(directory) => match meta_in(&directory, entry.path.name()) {
+                // It can neither be replaced nor be removed.
+                Ok(_) if is_mount_point(&directory, entry.path.name()).unwrap_or(false) => {
+                    return Ok(Verdict::Problem(Reason::MountPoint));
+                }
                 Ok(meta) => Some(meta),
                 Err(Errno::NOENT) => None,
                 Err(errno) => return Err(Failure::at("look at", entry.path.as_bytes())(errno)),

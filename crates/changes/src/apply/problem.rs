@@ -34,6 +34,12 @@ pub enum Reason {
     OtherFileSystem,
     /// It is a symbolic link that would leave the directory.
     LinkLeaves(Vec<u8>),
+    /// Something is mounted there.
+    MountPoint,
+    /// It is a repository of git, and this many changes are in it: git would run what they say, on the host.
+    Git(u64),
+    /// It is to go, and something in it is left out.
+    Holds,
     /// It is nothing that is taken over.
     Skipped(Skipped),
 }
@@ -51,7 +57,11 @@ impl fmt::Display for Problem {
 impl Reason {
     /// Whether it is refused whatever the project looks like, in contrast to a conflict with what the host did.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::BehindLink | Self::OtherFileSystem | Self::LinkLeaves(_) | Self::Skipped(_))
+        match self {
+            Self::Changed | Self::Disturbed | Self::Occupied(_) | Self::NoDirectory | Self::NotADirectory => false,
+            Self::BehindLink | Self::OtherFileSystem | Self::LinkLeaves(_) | Self::MountPoint => true,
+            Self::Git(_) | Self::Holds | Self::Skipped(_) => true,
+        }
     }
 }
 
@@ -72,6 +82,11 @@ impl fmt::Display for Reason {
             Self::LinkLeaves(target) => {
                 write!(f, "would leave the directory: it is a symbolic link to {}", Shown(target))
             }
+            Self::MountPoint => f.write_str("would leave the directory: something is mounted here"),
+            Self::Git(changes) => {
+                write!(f, "{}, by which git could be made to run anything here", Counted(*changes, "change", "changes"))
+            }
+            Self::Holds => f.write_str("is to be deleted, but something in it is left out"),
             Self::Skipped(why) => write!(f, "is not taken over ({why})"),
         }
     }
@@ -79,14 +94,23 @@ impl fmt::Display for Reason {
 
 /// All that stands against changes, a line each.
 pub(super) fn told(problems: &[Problem]) -> String {
-    let refused = problems.iter().filter(|problem| problem.reason.is_refusal()).count();
+    let git = problems.iter().filter_map(|problem| match problem.reason {
+        Reason::Git(changes) => Some(changes),
+        _ => None,
+    });
+    let (repositories, git) = (git.clone().count(), git.sum::<u64>());
+    let conflicts = problems.iter().filter(|problem| !problem.reason.is_refusal()).count();
+    let refused = problems.len() - conflicts - repositories;
     let counted = |count: usize, one, many| Counted(u64::try_from(count).unwrap_or(u64::MAX), one, many).to_string();
     let mut parts = Vec::new();
-    if problems.len() > refused {
-        parts.push(counted(problems.len() - refused, "conflict", "conflicts"));
+    if conflicts > 0 {
+        parts.push(counted(conflicts, "conflict", "conflicts"));
     }
     if refused > 0 {
         parts.push(counted(refused, "refusal", "refusals"));
+    }
+    if git > 0 {
+        parts.push(format!("{} in .git", Counted(git, "change", "changes")));
     }
     let mut text = format!("nothing was applied: {}", parts.join(", "));
     for problem in problems {

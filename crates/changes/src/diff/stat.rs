@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Pair;
 use super::hunks::{Sign, hunks};
-use crate::words::Counted;
+use crate::words::{Counted, caution};
 
 /// The longest bar.
 const BAR: u64 = 40;
@@ -13,6 +13,7 @@ const BAR: u64 = 40;
 /// A file in numbers.
 pub(super) struct Line {
     path: String,
+    git: bool,
     count: Count,
 }
 
@@ -27,7 +28,7 @@ pub(super) fn write(out: &mut impl Write, lines: &[Line]) -> io::Result<()> {
     let most = lines.iter().map(Line::changed).max().unwrap_or(0);
     let digits = most.to_string().len();
     let (mut all_added, mut all_removed) = (0, 0);
-    for Line { path, count } in lines {
+    for Line { path, count, .. } in lines {
         write!(out, " {path:<width$} | ")?;
         match count {
             Count::Bytes { old, new } => writeln!(out, "Bin {old} -> {new} bytes")?,
@@ -53,7 +54,11 @@ pub(super) fn write(out: &mut impl Write, lines: &[Line]) -> io::Result<()> {
     if all_removed > 0 {
         write!(out, ", {}", Counted(all_removed, "deletion(-)", "deletions(-)"))?;
     }
-    writeln!(out)
+    writeln!(out)?;
+    match u64::try_from(lines.iter().filter(|line| line.git).count()) {
+        Ok(git @ 1..) => writeln!(out, " {}", caution(git)),
+        _ => Ok(()),
+    }
 }
 
 // === impl Line ===
@@ -77,7 +82,7 @@ impl Line {
                 Count::Bytes { old: size(&pair.old), new: size(&pair.new) }
             }
         };
-        Self { path: pair.path.to_string(), count }
+        Self { path: pair.path.to_string(), git: pair.path.repository().is_some(), count }
     }
 
     fn changed(&self) -> u64 {

@@ -16,6 +16,7 @@ use crate::name::ChangeName;
 use crate::path::RelativePath;
 use crate::project::{Project, Snapshot};
 use crate::state::{Content, State};
+use crate::stop::{NEVER, Stop};
 use crate::tree::{Kind, Meta};
 use crate::upper::Upper;
 use crate::walk::{self, Budget};
@@ -36,6 +37,8 @@ pub struct Keep<'a> {
     pub snapshot: Option<&'a Snapshot>,
     /// How much is kept.
     pub limits: Limits,
+    /// What calls it off, if anything does: then nothing is kept.
+    pub stop: Option<&'a Stop>,
 }
 
 /// How much is kept at most.
@@ -43,12 +46,13 @@ pub struct Keep<'a> {
 pub struct Limits {
     /// Bytes that contents have on disk.
     pub allocated: u64,
-    /// The length of all contents, with holes, which are hashed though they are not read.
+    /// The length of all contents, with holes.
     pub length: u64,
 }
 
 struct Saving<'a> {
     what: &'a Keep<'a>,
+    stop: &'a Stop,
     to: &'a Unfinished<'a>,
     allocated: u64,
     length: u64,
@@ -64,7 +68,8 @@ pub(super) fn save(directory: &Path, name: &ChangeName, what: &Keep<'_>) -> Resu
     }
     let to = store.begin()?;
     let (entries, skipped) = {
-        let mut saving = Saving { what, to: &to, allocated: 0, length: 0, linked: HashMap::new(), entries: Vec::new() };
+        let (stop, linked, entries) = (what.stop.unwrap_or(&NEVER), HashMap::new(), Vec::new());
+        let mut saving = Saving { what, stop, to: &to, allocated: 0, length: 0, linked, entries };
         let mut skipped = Vec::new();
         for change in what.changes.as_slice() {
             match (change.kind, &change.node) {
@@ -104,8 +109,7 @@ impl Saving<'_> {
             }
             _ => return Err(Failure::at("read", path.as_bytes())(Errno::STALE).into()),
         };
-        let owner = (self.what.upper.inside(meta.uid), self.what.upper.inside(meta.gid));
-        self.entry(path.clone(), after, Some(owner))
+        self.entry(path.clone(), after, Some(self.what.upper.owner(&meta)))
     }
 
     /// Something that the sandbox deleted, with all that was in it.
@@ -113,7 +117,7 @@ impl Saving<'_> {
         self.entry(change.path.clone(), State::Absent, None)?;
         if matches!(change.node, Node::Directory { .. }) {
             let mut paths = Vec::new();
-            let mut budget = Budget::new(MOST);
+            let mut budget = Budget::new(MOST, self.stop);
             walk::below(self.what.project.tree(), change.path.as_bytes(), &mut budget, |path, _| paths.push(path))?;
             for path in paths {
                 self.entry(path, State::Absent, None)?;
@@ -123,8 +127,9 @@ impl Saving<'_> {
     }
 
     fn entry(&mut self, path: RelativePath, after: State, owner: Option<(u32, u32)>) -> Result<(), KeepError> {
+        self.stop.check().map_err(Failure::at("keep", path.as_bytes()))?;
         let meta = self.what.project.find(&path)?;
-        let before = State::of(self.what.project, &path, meta.as_ref())?;
+        let before = State::of(self.what.project, &path, meta.as_ref(), self.stop)?;
         let disturbed = self.what.snapshot.is_some_and(|snapshot| !snapshot.still(&path, meta.as_ref()));
         // The host may have done the same in the meantime.
         if before != after {
@@ -152,8 +157,12 @@ impl Saving<'_> {
         let from = self.what.upper.tree().file(path).map_err(failed("open"))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let files = self.to.files.root();
-        let to = rustix::fs::openat(files, NEXT, flags, Mode::RUSR | Mode::WUSR).map_err(failed("keep"))?;
-        let digest = content::copy(&from, &to.into(), meta.size).map_err(failed("keep"))?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let to = rustix::fs::openat(files, NEXT, flags, mode).map_err(failed("keep"))?;
+        // Whatever the caller takes from new files: this one is ours.
+        rustix::fs::fchmod(&to, mode).map_err(failed("keep"))?;
+        let to = std::fs::File::from(to);
+        let digest = content::copy(&from, &to, meta.size, self.stop).map_err(failed("keep"))?;
         let digest = digest.ok_or_else(|| failed("read")(Errno::STALE))?;
         rustix::fs::renameat(files, NEXT, files, digest.to_string()).map_err(failed("keep"))?;
         if meta.shared {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, flock};
@@ -84,8 +84,12 @@ impl Store {
 
     /// Opens the directory, and makes it first if it is not there.
     pub(super) fn make(path: &Path) -> Result<Self, Failure> {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(Failure::at("make", path.as_os_str().as_bytes()))?;
+        if !path.is_dir() {
+            let failed = || Failure::at("make", path.as_os_str().as_bytes());
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed())?;
+            // Whatever the caller takes from new files: this is ours.
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).map_err(failed())?;
+        }
         let missing = || Failure::at("open", path.as_os_str().as_bytes())(Errno::NOENT);
         Self::open(path)?.ok_or_else(missing)
     }
@@ -104,7 +108,7 @@ impl Store {
         let mut number = 0;
         let name = loop {
             let name = format!("{UNFINISHED}{}-{number}", std::process::id());
-            match rustix::fs::mkdirat(&self.directory, &name, Mode::RWXU) {
+            match make_directory(&self.directory, &name) {
                 Ok(()) => break name,
                 Err(Errno::EXIST) => number += 1,
                 Err(errno) => return Err(at(errno)),
@@ -113,7 +117,7 @@ impl Store {
         let directory = open_directory(&self.directory, &name).map_err(at)?;
         flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(at)?;
         flock(&self.directory, FlockOperation::Unlock).map_err(at)?;
-        rustix::fs::mkdirat(&directory, FILES, Mode::RWXU).map_err(at)?;
+        make_directory(&directory, FILES).map_err(at)?;
         let files = Tree::new(open_directory(&directory, FILES).map_err(at)?);
         Ok(Unfinished { store: self, name, directory, files })
     }
@@ -159,8 +163,10 @@ impl Unfinished<'_> {
     /// Writes the record and gives everything its name.
     pub(super) fn finish(mut self, name: &ChangeName, record: Record) -> Result<Kept, KeepError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.directory, RECORD, flags, Mode::RUSR | Mode::WUSR);
-        let mut file: std::fs::File = file.map_err(failed("write", RECORD))?.into();
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&self.directory, RECORD, flags, mode).map_err(failed("write", RECORD))?;
+        rustix::fs::fchmod(&file, mode).map_err(failed("write", RECORD))?;
+        let mut file = std::fs::File::from(file);
         let mut text = record.to_json().to_string();
         text.push('\n');
         file.write_all(text.as_bytes()).map_err(failed("write", RECORD))?;
@@ -189,6 +195,12 @@ impl Drop for Unfinished<'_> {
 
 fn failed<E: Into<std::io::Error>>(action: &'static str, name: &str) -> impl FnOnce(E) -> Failure {
     Failure::at(action, name.as_bytes())
+}
+
+/// Makes a directory for its owner alone, whatever the caller takes from new files.
+fn make_directory(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
+    rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
+    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())
 }
 
 fn open_directory(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {

@@ -242,3 +242,70 @@ fn permissions_of_the_host_are_part_of_what_was() {
     fs::set_permissions(trees.path("project/src/a.txt"), PermissionsExt::from_mode(0o600)).unwrap();
     assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), Reason::Changed)]);
 }
+
+#[test]
+fn what_fails_in_the_middle_says_how_far_it_got_and_goes_on_when_it_is_run_again() {
+    let trees = Trees::new().upper("a", "first").upper("b", "second").upper("c", "third");
+    let kept = trees.keep();
+    // Of the right length, so that only who reads it knows.
+    let contents = trees.path("changes/kept/files");
+    let second = fs::read_dir(&contents).unwrap().map(|entry| entry.unwrap().path());
+    let second = second.into_iter().find(|path| fs::read(path).unwrap() == b"second").unwrap();
+    fs::write(&second, "sECOND").unwrap();
+    let digest = second.file_name().unwrap().to_str().unwrap();
+    assert_eq!(
+        apply(&kept).unwrap_err().to_string(),
+        format!(
+            "the changes named kept are damaged: the content {digest} is another; 1 of 3 changes were made before \
+             that, and running it again continues"
+        )
+    );
+    assert_eq!(trees.items().into_keys().collect::<Vec<_>>(), [b"a"]);
+    fs::write(&second, "second").unwrap();
+    assert_eq!(apply(&kept).unwrap().to_string(), "applied: 2 files changed: 2 added; 1 was there already");
+}
+
+#[test]
+fn what_something_is_mounted_on_is_refused_before_anything_is_done() {
+    if !crate::overlay::has_private_mounts("apply::what_something_is_mounted_on_is_refused_before_anything_is_done") {
+        return;
+    }
+    let trees = Trees::new()
+        .project("d/m/inside", "1")
+        .project("f", "2")
+        .project("gone/m/inside", "3")
+        .upper("a", "new")
+        .upper("f", "changed")
+        .upper("d", "a file now")
+        .whiteout("gone");
+    let kept = trees.keep();
+    let place = trees.path("elsewhere");
+    fs::create_dir(&place).unwrap();
+    fs::write(trees.path("other"), "of the host").unwrap();
+    for (from, to) in [(&place, "project/d/m"), (&trees.path("other"), "project/f"), (&place, "project/gone/m")] {
+        rustix::mount::mount_bind(from, trees.path(to)).unwrap();
+    }
+    // The control: whoever tries it is told so only then.
+    assert_eq!(fs::remove_file(trees.path("project/f")).unwrap_err().raw_os_error(), Some(16));
+    let before = trees.items();
+    let found = problems(apply(&kept));
+    for mounted in ["d/m", "f", "gone/m"] {
+        assert!(found.contains(&(mounted.to_owned(), Reason::MountPoint)), "{found:?}");
+    }
+    assert_eq!(trees.items(), before);
+    let applied = kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
+    assert_eq!(
+        applied.left_out.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "d/m: would leave the directory: something is mounted here",
+            "f: would leave the directory: something is mounted here",
+            "gone/m: would leave the directory: something is mounted here",
+            "d: is to be deleted, but something in it is left out",
+            "gone: is to be deleted, but something in it is left out"
+        ]
+    );
+    assert_eq!(fs::read(trees.path("project/a")).unwrap(), b"new");
+    // What is mounted is no part of the project when changes are kept either.
+    assert!(trees.list().contains("M f\n"));
+    trees.try_keep("again", None, Limits::default()).unwrap();
+}

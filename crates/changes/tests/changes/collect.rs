@@ -6,7 +6,7 @@ use carrel_changes::{ChangeKind, Changes, Node, Project, Summary, Upper};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use crate::support::{BASE, Trees, USER};
+use crate::support::{BASE, GROUP, Trees, USER};
 
 #[test]
 fn what_was_added_modified_and_deleted_is_listed_and_counted() {
@@ -22,7 +22,7 @@ fn what_was_added_modified_and_deleted_is_listed_and_counted() {
     let summary = trees.collect().summary();
     assert_eq!(summary.to_string(), "3 files changed: 1 added, 1 modified, 1 deleted");
     let bytes = "fn main() { go() }\n// new\n".len() as u64;
-    assert_eq!(summary, Summary { added: 1, modified: 1, deleted: 1, directories: 1, skipped: 0, bytes });
+    assert_eq!(summary, Summary { added: 1, modified: 1, deleted: 1, directories: 1, skipped: 0, git: 0, bytes });
 }
 
 #[test]
@@ -143,6 +143,6 @@ fn a_layer_that_is_mounted_nowhere_is_read_by_its_handle() {
     rustix::fs::symlinkat("gone", &upper, "d/link").unwrap();
     rustix::fs::mknodat(&upper, "gone", FileType::CharacterDevice, Mode::empty(), 0).unwrap();
     let project = Project::open(trees.path("project")).unwrap();
-    let changes = Changes::collect(&Upper::new(upper, BASE, USER), &project).unwrap();
+    let changes = Changes::collect(&Upper::new(upper, BASE, USER, GROUP), &project).unwrap();
     assert_eq!(changes.list().to_string(), "A d/link\nD gone\n");
 }

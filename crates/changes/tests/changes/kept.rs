@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use carrel_changes::{KeepError, Kept, Limits};
+use carrel_changes::{Changes, Keep, KeepError, Kept, Limits, Stop};
 
 use crate::support::Trees;
 
@@ -35,7 +35,7 @@ fn the_record_says_what_was_and_what_is() {
         ),
         r#""after":{"type":"absent"}},"#.into(),
         r#"{"path":"l","kind":"added","before":{"type":"absent"},"after":{"type":"symlink","target":"a"},"#.into(),
-        r#""uid":1000,"gid":1000}],"skipped":[]}"#.into(),
+        r#""uid":1000,"gid":1001}],"skipped":[]}"#.into(),
         "\n".into(),
     ];
     assert_eq!(record, expected.concat());
@@ -94,6 +94,23 @@ fn a_failure_leaves_nothing() {
     let error = trees.try_keep("kept", None, limits).unwrap_err();
     assert_eq!(error.to_string(), "the changes are too large to keep: 6 bytes of length, and at most 5 are kept");
     assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_called_off_ends_and_leaves_nothing() {
+    let trees = Trees::new().project("gone/a", "1").upper("a", "123456").whiteout("gone");
+    let (upper, project) = trees.open();
+    let stop = Stop::new();
+    let changes = Changes::collect_until(&upper, &project, &stop).unwrap();
+    let (name, limits) = ("kept".parse().unwrap(), Limits::default());
+    let what = Keep { changes: &changes, upper: &upper, project: &project, snapshot: None, limits, stop: Some(&stop) };
+    stop.ask();
+    assert!(Changes::collect_until(&upper, &project, &stop).is_err());
+    let error = Kept::save(&trees.path("changes"), &name, &what).unwrap_err();
+    assert_eq!(error.to_string(), "cannot keep a: Operation canceled (os error 125)");
+    assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
+    // The control: nobody calls it off.
+    Kept::save(&trees.path("changes"), &name, &Keep { stop: None, ..what }).unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod apply;
 mod collect;
 mod diff;
 mod export;
+mod git;
 mod hostile;
 mod kept;
 mod overlay;

@@ -29,7 +29,7 @@ type Act = (u8, [u8; 3], [u8; 3], u8);
 struct Overlay(PathBuf);
 
 /// Whether this process is the one with mounts of its own; if not, it starts it, and judges it.
-fn has_private_mounts(test: &str) -> bool {
+pub(crate) fn has_private_mounts(test: &str) -> bool {
     const MARK: &str = "CARREL_PRIVATE_MOUNTS";
     if let Some(place) = std::env::var_os(MARK) {
         // As in a sandbox the layer is in memory.

@@ -15,6 +15,8 @@ use tempfile::TempDir;
 pub(crate) const BASE: u32 = 100_000;
 /// The id inside that stands for the owner of the project.
 pub(crate) const USER: u32 = 1000;
+/// The id inside that stands for its group.
+pub(crate) const GROUP: u32 = 1001;
 
 /// A project and a layer over it, both empty at first.
 pub(crate) struct Trees {
@@ -91,7 +93,7 @@ impl Trees {
 
     pub(crate) fn open(&self) -> (Upper, Project) {
         let upper = std::fs::File::open(self.path("upper")).unwrap();
-        (Upper::new(upper.into(), BASE, USER), Project::open(self.path("project")).unwrap())
+        (Upper::new(upper.into(), BASE, USER, GROUP), Project::open(self.path("project")).unwrap())
     }
 
     pub(crate) fn collect(&self) -> Changes {
@@ -111,7 +113,7 @@ impl Trees {
     pub(crate) fn try_keep(&self, name: &str, snapshot: Option<&Snapshot>, limits: Limits) -> Result<Kept, KeepError> {
         let (upper, project) = self.open();
         let changes = Changes::collect(&upper, &project).unwrap();
-        let what = Keep { changes: &changes, upper: &upper, project: &project, snapshot, limits };
+        let what = Keep { changes: &changes, upper: &upper, project: &project, snapshot, limits, stop: None };
         Kept::save(&self.path("changes"), &name.parse().unwrap(), &what)
     }
 

@@ -7,6 +7,7 @@ mod probe;
 
 use std::fmt::Write as _;
 
+use carrel_changes::Line;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -54,9 +55,9 @@ fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
     for check in checks {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{:<5} {:<16} {}", check.status.word(), check.name, check.found);
+        let _ = writeln!(text, "{:<5} {:<16} {}", check.status.word(), check.name, Line(&check.found));
         if let Some(remedy) = &check.remedy {
-            let _ = writeln!(text, "{:<5} {:<16} hint: {remedy}", "", "");
+            let _ = writeln!(text, "{:<5} {:<16} hint: {}", "", "", Line(remedy));
         }
     }
     text.push_str(match worst(checks) {

@@ -8,6 +8,7 @@ use carrel_shim_client::messages::{EndReason, Ended};
 use serde_json::json;
 
 use super::Ran;
+use super::output::Unwritten;
 use super::plan::Plan;
 use super::project::Outcome;
 use crate::failure::{Failure, OURS};
@@ -24,6 +25,8 @@ pub(crate) enum Ending {
     TimedOut,
     /// Nobody reads its output any more.
     Unread,
+    /// Its output could not be written; it may have ended before that was known.
+    Unwritten { what: Unwritten, exited: Option<(i32, Option<i32>)> },
     /// The sandbox ended before it did.
     SandboxEnded,
 }
@@ -54,7 +57,18 @@ impl Ending {
             Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(OURS),
             Self::TimedOut => 124,
             Self::Unread => by_signal(SIGPIPE),
-            Self::SandboxEnded => OURS,
+            Self::Unwritten { .. } | Self::SandboxEnded => OURS,
+        }
+    }
+
+    /// What became of the command, where something else has to be told.
+    pub(crate) fn of_command(self) -> String {
+        match self {
+            Self::Exited { signal: Some(signal), .. } => format!("signal {signal} ended the command"),
+            Self::Exited { code: -1, signal: None } => "a signal ended the command".to_owned(),
+            Self::Exited { code, signal: None } => format!("the command ended with exit code {code}"),
+            Self::Unwritten { exited: Some((code, signal)), .. } => Self::Exited { code, signal }.of_command(),
+            _ => "the command was ended".to_owned(),
         }
     }
 }
@@ -94,6 +108,11 @@ impl<'a> Report<'a> {
             note(&outcome.words());
         }
         match (self.ending, self.ended) {
+            (Ending::Unwritten { what, .. }, _) => {
+                let error = std::io::Error::from(what.errno);
+                let words = format!("write to {}: {error}; {}", what.stream, self.ending.of_command());
+                return Err(Failure::new("output_failed", words));
+            }
             (Ending::SandboxEnded, Some(ended)) => return Err(self.end_of_sandbox(ended)),
             (Ending::TimedOut, _) => {
                 let limit = self.timeout.map(|time| format!(" ({time})")).unwrap_or_default();
@@ -179,6 +198,22 @@ mod tests {
         Report { ending, ended: Some(ended), memory: Size(64 << 20), timeout: None, took, outcome: None }
     }
 
+    const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };
+
+    #[test]
+    fn output_that_could_not_be_written_is_a_failure_that_says_how_the_command_ended() {
+        for (exited, command) in [
+            (None, "the command was ended"),
+            (Some((3, None)), "the command ended with exit code 3"),
+            (Some((-1, Some(9))), "signal 9 ended the command"),
+        ] {
+            let ending = Ending::Unwritten { what: FULL, exited };
+            let failure = report(&ending, &ended(EndReason::Stopped)).say(false, true).unwrap_err();
+            let expected = format!("write to standard output: No space left on device (os error 28); {command}");
+            assert_eq!((failure.message, failure.exit), (expected, 125));
+        }
+    }
+
     #[test]
     fn an_ending_has_the_exit_code_that_shells_give_it() {
         for (ending, code) in [
@@ -189,6 +224,7 @@ mod tests {
             (Ending::Interrupted(2), 130),
             (Ending::TimedOut, 124),
             (Ending::Unread, 141),
+            (Ending::Unwritten { what: FULL, exited: Some((0, None)) }, 125),
             (Ending::SandboxEnded, 125),
         ] {
             assert_eq!(ending.exit_code(), code, "{ending:?}");

@@ -12,15 +12,18 @@ mod terminal;
 use std::time::{Duration, Instant};
 
 use carrel_agent_client::{AgentClient, Error};
-use carrel_changes::Upper;
+use carrel_changes::{Stop, Upper};
 use carrel_shim_client::messages::Ended;
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, Supervisor};
+use tokio::runtime::Runtime;
 
 use self::ending::{Ending, Report};
 use self::plan::Plan;
+use self::project::{Outcome, Watched};
 use self::session::{SIGKILL, Session};
 use self::signals::Signals;
 use crate::arguments::RunArguments;
+use crate::descriptors;
 use crate::failure::Failure;
 
 /// How long a sandbox may take to say why it ended.
@@ -55,6 +58,7 @@ pub(crate) fn probe(arguments: &RunArguments) -> Result<Duration, Failure> {
 
 fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Duration), Failure> {
     let began = Instant::now();
+    descriptors::check()?;
     let programs = Programs::find()?;
     // It starts while we think; if nothing comes of it, it goes again.
     let supervisor = Supervisor::spawn(&programs)?;
@@ -62,11 +66,15 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
     sweep(&plan);
     // One thread: there is one connection to serve, and every thread more would have to be started first.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ran =
-        runtime.map_err(|error| Failure::new("runtime_unavailable", error))?.block_on(drive(&plan, supervisor))?;
+    let runtime = runtime.map_err(|error| Failure::new("runtime_unavailable", error))?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::listen(plan.terminal.is_some())?
+    };
+    let ran = runtime.block_on(drive(&plan, supervisor, &mut signals))?;
     let took = began.elapsed();
     let outcome = match (&plan.watched, &ran.upper) {
-        (Some(watched), Some(upper)) => Some(watched.finish(upper)?),
+        (Some(watched), Some(upper)) => Some(conclude(&runtime, &mut signals, watched, upper, ran.ending, json)?),
         _ => None,
     };
     Report::new(&plan, &ran, outcome.as_ref(), took).say(json, quiet)?;
@@ -74,8 +82,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
 }
 
 /// Makes the sandbox, runs the command and ends the sandbox, whatever happens on the way.
-async fn drive(plan: &Plan, supervisor: Supervisor) -> Result<Ran, Failure> {
-    let mut signals = Signals::listen(plan.terminal.is_some())?;
+async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals) -> Result<Ran, Failure> {
     let started = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -84,9 +91,9 @@ async fn drive(plan: &Plan, supervisor: Supervisor) -> Result<Ran, Failure> {
         started = supervisor.create(&plan.create) => started,
     };
     let mut sandbox = started.map_err(|error| gone(plan, error))?;
-    let user = plan.create.project.as_ref().map_or(0, |project| project.user);
-    let upper = sandbox.take_changes().map(|handle| Upper::new(handle, sandbox.id_base(), user));
-    let (ending, ended) = match serve(plan, &mut signals, &mut sandbox).await {
+    let (user, group) = plan.create.project.as_ref().map_or((0, 0), |project| (project.user, project.group));
+    let upper = sandbox.take_changes().map(|handle| Upper::new(handle, sandbox.id_base(), user, group));
+    let (ending, ended) = match serve(plan, signals, &mut sandbox).await {
         Ok(Ending::SandboxEnded) => {
             let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
             let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
@@ -119,6 +126,56 @@ async fn serve(plan: &Plan, signals: &mut Signals, sandbox: &mut OwnedSandbox) -
     let ending = Session::new(plan, exec).drive(signals, sandbox).await;
     client.close();
     ending
+}
+
+/// Finds what was changed and keeps it, in a thread of its own: a signal calls it off, and is not kept waiting.
+fn conclude(
+    runtime: &Runtime,
+    signals: &mut Signals,
+    watched: &Watched,
+    upper: &Upper,
+    ending: Ending,
+    json: bool,
+) -> Result<Outcome, Failure> {
+    let stop = &Stop::new();
+    let (working, mut over) = tokio::sync::oneshot::channel::<()>();
+    let work = move || {
+        let _until_here = working;
+        watched.finish(upper, stop)
+    };
+    std::thread::scope(|scope| {
+        let work = std::thread::Builder::new().name("changes".to_owned()).spawn_scoped(scope, work);
+        let work = work.map_err(|error| Failure::new("changes_unavailable", error))?;
+        let signal = runtime.block_on(async {
+            let signal = tokio::select! {
+                _ = &mut over => return None,
+                signal = signals.ending() => signal,
+            };
+            stop.ask();
+            let in_time = tokio::select! {
+                _ = &mut over => true,
+                _ = signals.ending() => false,
+                () = tokio::time::sleep(GRACE) => false,
+            };
+            if !in_time {
+                // Something of the system does not return. What is left is swept by the next run that keeps something.
+                let failure = called_off(watched, ending, signal);
+                failure.report(json);
+                std::process::exit(failure.exit.into());
+            }
+            Some(signal)
+        });
+        match (work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), signal) {
+            (Err(_), Some(signal)) => Err(called_off(watched, ending, signal)),
+            (outcome, _) => outcome,
+        }
+    })
+}
+
+fn called_off(watched: &Watched, ending: Ending, signal: i32) -> Failure {
+    let kept = if watched.keeps() { ", and nothing was kept" } else { "" };
+    let words = format!("interrupted while looking at what changed{kept}; {}", ending.of_command());
+    Failure::new("interrupted", words).exit(Ending::Interrupted(signal).exit_code())
 }
 
 /// A supervisor that died without a word could not clean up.

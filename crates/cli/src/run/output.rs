@@ -7,16 +7,26 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use rustix::io::Errno;
 use tokio::sync::Notify;
 
 /// How much may wait for a stream; the command waits while it is more.
 const ROOM: usize = 256 * 1024;
+
+/// A stream that could not be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unwritten {
+    pub(crate) stream: &'static str,
+    pub(crate) errno: Errno,
+}
 
 /// Our two streams; one, if both lead to the same place, so that what they get stays in order.
 #[derive(Debug)]
 pub(crate) struct Outputs {
     out: Output,
     err: Option<Output>,
+    /// Something was written, or cannot be.
+    moved: Arc<Notify>,
 }
 
 /// One stream.
@@ -27,20 +37,19 @@ struct Output {
     standard_error: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     /// There is something to write, or nothing will come.
     filled: Condvar,
-    /// Something was written, or cannot be.
-    moved: Notify,
+    moved: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
     writing: bool,
-    broken: bool,
+    broken: Option<Errno>,
 }
 
 // === impl Outputs ===
@@ -51,7 +60,9 @@ impl Outputs {
             (Ok(out), Ok(err)) => (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino),
             _ => false,
         };
-        Self { out: Output::new(false), err: (!same).then(|| Output::new(true)) }
+        let moved = Arc::default();
+        let output = |standard_error| Output::new(standard_error, Arc::clone(&moved));
+        Self { out: output(false), err: (!same).then(|| output(true)), moved }
     }
 
     pub(crate) fn stdout(&mut self, data: &[u8]) {
@@ -62,56 +73,62 @@ impl Outputs {
         self.err.as_mut().unwrap_or(&mut self.out).push(data);
     }
 
-    /// Whether nobody reads standard output any more.
-    pub(crate) fn broken(&self) -> bool {
-        self.out.shared.lock().broken
+    /// The first stream that could not be written to. That nobody reads it any more is none of these.
+    pub(crate) fn unwritten(&self) -> Option<Unwritten> {
+        self.all().find_map(|output| {
+            let errno = output.shared.lock().broken.filter(|errno| *errno != Errno::PIPE)?;
+            let stream = if output.standard_error { "standard error" } else { "standard output" };
+            Some(Unwritten { stream, errno })
+        })
     }
 
     /// Waits until more may be given.
     pub(crate) async fn room(&self) {
-        self.until(|state| state.broken || state.waiting.len() < ROOM).await;
+        self.until(|state| state.broken.is_some() || state.waiting.len() < ROOM).await;
     }
 
     /// Waits until everything is written, or cannot be.
     pub(crate) async fn flush(&self) {
-        self.until(|state| state.broken || (state.waiting.is_empty() && !state.writing)).await;
+        self.until(|state| state.broken.is_some() || (state.waiting.is_empty() && !state.writing)).await;
     }
 
     async fn until(&self, done: impl Fn(&State) -> bool) {
-        for output in std::iter::once(&self.out).chain(&self.err) {
-            loop {
-                let moved = output.shared.moved.notified();
-                if done(&output.shared.lock()) {
-                    break;
-                }
-                moved.await;
-            }
-        }
+        self.look(|| self.all().all(|output| done(&output.shared.lock()))).await;
     }
 
-    /// Waits until standard output has nobody who reads it.
+    /// Waits until one of the streams cannot be written to any more, or has nobody who reads it.
     pub(crate) async fn abandoned(&self) {
+        self.look(|| self.all().any(|output| output.shared.lock().broken.is_some())).await;
+    }
+
+    /// Waits for something, and looks again whenever anything was written.
+    async fn look(&self, done: impl Fn() -> bool) {
         loop {
-            let moved = self.out.shared.moved.notified();
-            if self.broken() {
+            let moved = self.moved.notified();
+            if done() {
                 return;
             }
             moved.await;
         }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Output> {
+        std::iter::once(&self.out).chain(&self.err)
     }
 }
 
 // === impl Output ===
 
 impl Output {
-    fn new(standard_error: bool) -> Self {
-        Self { shared: Arc::default(), started: false, standard_error }
+    fn new(standard_error: bool, moved: Arc<Notify>) -> Self {
+        let shared = Shared { state: Mutex::default(), filled: Condvar::new(), moved };
+        Self { shared: Arc::new(shared), started: false, standard_error }
     }
 
     fn push(&mut self, data: &[u8]) {
         let mut state = self.shared.lock();
         // What nobody reads is dropped.
-        if data.is_empty() || state.broken {
+        if data.is_empty() || state.broken.is_some() {
             return;
         }
         state.waiting.extend_from_slice(data);
@@ -124,8 +141,9 @@ impl Output {
                 true => shared.write_to(io::stderr().as_fd()),
                 false => shared.write_to(io::stdout().as_fd()),
             };
-            if std::thread::Builder::new().name("output".to_owned()).spawn(write).is_err() {
-                self.shared.lock().broken = true;
+            if let Err(error) = std::thread::Builder::new().name("output".to_owned()).spawn(write) {
+                self.shared.lock().broken = Some(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
+                self.shared.moved.notify_waiters();
             }
         }
     }
@@ -149,11 +167,10 @@ impl Shared {
             piece.clear();
             let mut state = self.lock();
             state.writing = false;
-            state.broken = written.is_err();
-            let broken = state.broken;
+            state.broken = written.err();
             drop(state);
             self.moved.notify_waiters();
-            if broken {
+            if written.is_err() {
                 return;
             }
         }
@@ -169,8 +186,8 @@ fn write_all(stream: BorrowedFd<'_>, mut data: &[u8]) -> rustix::io::Result<()> 
     while !data.is_empty() {
         match rustix::io::write(stream, data) {
             Ok(written) => data = data.get(written..).unwrap_or_default(),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => wait_for_room(stream)?,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait_for_room(stream)?,
             Err(errno) => return Err(errno),
         }
     }

@@ -1,10 +1,12 @@
 //! From arguments to what is asked of the supervisor and of the agent.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use carrel_agent_client::{ExecRequest, sandbox_directory};
-use carrel_image::{ImageRef, Images, RootFs};
+use carrel_changes::Shown;
+use carrel_image::{GuestPath, ImageRef, Images, RootFs};
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, Limits, Mount, Project};
@@ -14,6 +16,7 @@ use super::terminal::TerminalSize;
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::home::{Home, IDS};
+use crate::mount::MountPair;
 use crate::size::{Size, Time};
 use crate::user;
 
@@ -45,6 +48,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(arguments: &RunArguments, programs: &Programs) -> Result<Self, Failure> {
+        check_places(&arguments.mounts, arguments.project.is_some())?;
         let home = Home::find()?;
         home.prepare()?;
         let terminal = TerminalSize::wanted(arguments.tty, arguments.no_tty);
@@ -67,7 +71,8 @@ fn request(arguments: &RunArguments, root: &RootFs, terminal: Option<TerminalSiz
     let mut words = Vec::with_capacity(arguments.command.len());
     for word in &arguments.command {
         let word = word.to_str().ok_or_else(|| {
-            Failure::new("invalid_command", format!("the argument {} is not text", word.to_string_lossy()))
+            let words = format!("the argument {} is not text (UTF-8)", Shown(word.as_bytes()));
+            Failure::new("invalid_command", words)
         })?;
         words.push(word.to_owned());
     }
@@ -114,18 +119,18 @@ fn create(
     check_hostname(&arguments.hostname)?;
     let incarnation = incarnation()?;
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{incarnation}"));
-    let user = || user::number(arguments.user.as_deref(), root);
+    let ids = || user::ids(arguments.user.as_deref(), root);
     let mut mounts = Vec::new();
     for mount in &arguments.mounts {
-        mounts.push(Mount {
-            source: existing(&mount.source)?.into(),
-            target: (&mount.target).into(),
-            writable: mount.writable,
-            user: user()?,
-        });
+        let (source, target) = (existing(&mount.source)?.into(), (&mount.target).into());
+        let user::Ids { user, group } = ids()?;
+        mounts.push(Mount { source, target, writable: mount.writable, user, group });
     }
     let project = match watched {
-        Some(watched) => Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user: user()? }),
+        Some(watched) => {
+            let user::Ids { user, group } = ids()?;
+            Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user, group })
+        }
         None => None,
     };
     Ok(Create {
@@ -150,6 +155,23 @@ fn create(
     })
 }
 
+/// Two things cannot be shown at one place.
+fn check_places(mounts: &[MountPair], project: bool) -> Result<(), Failure> {
+    let mut taken: Vec<GuestPath> = GuestPath::new(WORKSPACE).ok().filter(|_| project).into_iter().collect();
+    for (number, mount) in mounts.iter().enumerate() {
+        let Ok(place) = GuestPath::new(&mount.target) else { continue };
+        if taken.contains(&place) {
+            let with_project = project && taken.iter().position(|other| *other == place) == Some(0);
+            let other = if with_project { "the project" } else { "another --mount" };
+            let words =
+                format!("--mount number {} and {other} are both for {}", number + 1, Shown::path(&mount.target));
+            return Err(Failure::new("invalid_mount", words).hint("give each a place of its own"));
+        }
+        taken.push(place);
+    }
+    Ok(())
+}
+
 fn check_hostname(name: &str) -> Result<(), Failure> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     if (1..=LONGEST_HOSTNAME).contains(&name.len()) && name.bytes().all(known) {
@@ -161,7 +183,10 @@ fn check_hostname(name: &str) -> Result<(), Failure> {
 
 /// A path of the host, from its root and without links.
 fn existing(path: &Path) -> Result<PathBuf, Failure> {
-    let failed = |error| Failure::new("mount_unavailable", format!("{}: {error}", path.display()));
+    let failed = |error| {
+        Failure::new("mount_unavailable", format!("{}: {error}", Shown::path(path)))
+            .hint("the first path of --mount is one of this host, and has to be there")
+    };
     std::fs::canonicalize(path).map_err(failed)
 }
 
@@ -178,4 +203,50 @@ fn half_of_the_memory() -> Size {
     let info = rustix::system::sysinfo();
     let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
     Size((total / 2).clamp(cgroup::Limits::LEAST_MEMORY, cgroup::Limits::MOST_MEMORY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Command;
+
+    fn planned(words: &[&str]) -> Result<Create, Failure> {
+        let words = ["carrel", "run"].iter().chain(words).chain(&["host", "--", "true"]).map(OsString::from);
+        let Command::Run(arguments) = crate::usage::parse(words).unwrap().command else { panic!("it is no run") };
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        check_places(&arguments.mounts, arguments.project.is_some())?;
+        let root = RootFs::resolve(&arguments.image)?;
+        let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
+        let watched = Watched::new(&arguments, &home)?;
+        create(&arguments, &home, &programs, &root, Size(1 << 30), watched.as_ref())
+    }
+
+    #[test]
+    fn mounts_and_the_project_belong_to_who_the_command_runs_as() {
+        let project = tempfile::tempdir().unwrap();
+        let project = project.path().to_str().unwrap();
+        for (user, expected) in [("0", (0, 0)), ("12:34", (12, 34)), ("agbox", (1000, 1000)), ("agbox:root", (1000, 0))]
+        {
+            let create = planned(&["--user", user, "--mount", "/usr:/x", "--project", project]).unwrap();
+            let mount = create.mounts.first().unwrap();
+            assert_eq!((mount.user, mount.group), expected, "{user}");
+            let project = create.project.unwrap();
+            assert_eq!((project.user, project.group), expected, "{user}");
+        }
+    }
+
+    #[test]
+    fn two_things_at_one_place_are_refused() {
+        let said = |words: &[&str]| planned(words).map(drop).map_err(|failure| failure.message);
+        assert_eq!(
+            said(&["--mount", "/usr:/x", "--mount", "/bin:/y", "--mount", "/lib://x/"]),
+            Err("--mount number 3 and another --mount are both for //x/".to_owned())
+        );
+        assert_eq!(
+            said(&["--project", "/usr/lib/os-release", "--mount", "/usr:/workspace"]),
+            Err("--mount number 1 and the project are both for /workspace".to_owned())
+        );
+        assert_eq!(said(&["--mount", "/usr:/x", "--mount", "/bin:/x/y", "--mount", "/usr:/workspace"]), Ok(()));
+    }
 }

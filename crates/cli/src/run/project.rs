@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use carrel_changes::{ChangeName, Changes, Keep, Kept, Limits, Project, Snapshot, Summary, Upper};
+use carrel_changes::{ChangeName, Changes, Keep, Kept, Limits, Project, Shown, Snapshot, Stop, Summary, Upper};
 use serde_json::json;
 
 use crate::arguments::RunArguments;
@@ -43,7 +43,9 @@ impl Watched {
     /// Looks at the project, if there is one. A name that is taken is refused before anything runs.
     pub(crate) fn new(arguments: &RunArguments, home: &Home) -> Result<Option<Self>, Failure> {
         let Some(path) = &arguments.project else { return Ok(None) };
-        let project = Project::open(path).map_err(|error| Failure::new("project_unavailable", error))?;
+        let project = Project::open(path).map_err(|error| {
+            Failure::new("project_unavailable", error).hint("--project takes a directory that is there")
+        })?;
         let keep = match &arguments.keep_changes {
             Some(name) => {
                 let directory = home.changes();
@@ -63,12 +65,18 @@ impl Watched {
         self.project.path()
     }
 
+    /// Whether what is changed is to be kept.
+    pub(crate) fn keeps(&self) -> bool {
+        self.keep.is_some()
+    }
+
     /// Finds what was changed, and keeps it if that was asked for.
-    pub(crate) fn finish(&self, upper: &Upper) -> Result<Outcome, Failure> {
-        let changes = Changes::collect(upper, &self.project)?;
+    pub(crate) fn finish(&self, upper: &Upper, stop: &Stop) -> Result<Outcome, Failure> {
+        let changes = Changes::collect_until(upper, &self.project, stop)?;
         if let Some(KeepAs { name, directory, snapshot }) = &self.keep {
             let (project, snapshot, limits) = (&self.project, Some(snapshot), Limits::default());
-            Kept::save(directory, name, &Keep { changes: &changes, upper, project, snapshot, limits })?;
+            let stop = Some(stop);
+            Kept::save(directory, name, &Keep { changes: &changes, upper, project, snapshot, limits, stop })?;
         }
         let kept = self.keep.as_ref().map(|keep| keep.name.clone());
         Ok(Outcome { changes, kept, project: self.project.path().to_owned() })
@@ -96,10 +104,14 @@ impl Outcome {
                 let _ = writeln!(text, "  … and {more} more");
             }
         }
-        let _ = writeln!(text, "{} in the copy of {}", self.changes.summary(), self.project.display());
+        let summary = self.changes.summary();
+        let _ = writeln!(text, "{summary} in the copy of {}", Shown::path(&self.project));
         if let Some(name) = &self.kept {
             let _ =
                 writeln!(text, "kept as {name}: `carrel diff {name}` shows it, `carrel apply {name}` takes it over");
+            if let Some(caution) = summary.caution() {
+                let _ = writeln!(text, "{caution}");
+            }
         }
         text
     }
@@ -116,13 +128,14 @@ impl Outcome {
 
 /// A summary for programs.
 pub(crate) fn summary(summary: &Summary) -> serde_json::Value {
-    let Summary { added, modified, deleted, directories, skipped, bytes } = summary;
+    let Summary { added, modified, deleted, directories, skipped, git, bytes } = summary;
     json!({
         "added": added,
         "modified": modified,
         "deleted": deleted,
         "directories": directories,
         "skipped": skipped,
+        "git": git,
         "bytes": bytes,
     })
 }

@@ -66,7 +66,12 @@ impl Session {
             () = at((!ended_itself).then(|| Instant::now() + GRACE)) => {}
             _ = signals.next() => {}
         }
-        ending
+        match (ending?, self.outputs.unwritten()) {
+            (Ending::Exited { code, signal }, Some(what)) => {
+                Ok(Ending::Unwritten { what, exited: Some((code, signal)) })
+            }
+            (ending, _) => Ok(ending),
+        }
     }
 
     async fn attend(&mut self, signals: &mut Signals, sandbox: &mut OwnedSandbox) -> Result<Ending, Failure> {
@@ -89,7 +94,10 @@ impl Session {
                         return Ok(ending);
                     }
                 }
-                () = self.outputs.abandoned() => return Ok(Ending::Unread),
+                () = self.outputs.abandoned() => return Ok(match self.outputs.unwritten() {
+                    Some(what) => Ending::Unwritten { what, exited: None },
+                    None => Ending::Unread,
+                }),
                 () = at(deadline) => {
                     if late {
                         return Ok(Ending::TimedOut);

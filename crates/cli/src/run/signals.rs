@@ -10,6 +10,12 @@ use crate::failure::Failure;
 
 /// What ends or interrupts a command, passed on to it.
 const PASSED_ON: [i32; 4] = [1, 2, 3, 15];
+/// The last signal there is.
+const LAST: i32 = 64;
+/// What ends no process by itself: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG, WINCH.
+const HARMLESS: [i32; 8] = [17, 18, 19, 20, 21, 22, 23, 28];
+/// What nobody is asked about: KILL; and ILL, FPE and SEGV, after which nothing can be trusted.
+const BEYOND_US: [i32; 4] = [9, 4, 8, 11];
 /// Interrupted by a person.
 pub(crate) const INTERRUPT: i32 = 2;
 /// A change of the terminal's size.
@@ -29,14 +35,30 @@ impl Signals {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored(&status);
         // Whoever had us ignore one, as `nohup` does, meant the command too.
-        let wanted = PASSED_ON.into_iter().filter(|number| ignored & (1 << (number - 1)) == 0);
-        let of_terminal = [RESIZED, CONTINUED].into_iter().filter(|_| terminal);
-        let mut streams = Vec::with_capacity(6);
-        for number in wanted.chain(of_terminal) {
+        let heeded = |number: &i32| ignored & (1 << (number - 1)) == 0;
+        let mut streams = Vec::new();
+        for number in PASSED_ON.into_iter().filter(heeded) {
             let stream = signal(SignalKind::from_raw(number));
             streams.push((number, stream.map_err(|error| Failure::new("signals_unavailable", error))?));
         }
+        if terminal {
+            // Whatever ends us, the terminal is put back first. Some belong to the library, which keeps them.
+            let others = (1..=LAST).filter(|number| !PASSED_ON.contains(number) && ends(*number)).filter(heeded);
+            for number in others.chain([RESIZED, CONTINUED]) {
+                streams.extend(signal(SignalKind::from_raw(number)).ok().map(|stream| (number, stream)));
+            }
+        }
         Ok(Self(streams))
+    }
+
+    /// The next signal that asks us to end.
+    pub(crate) async fn ending(&mut self) -> i32 {
+        loop {
+            let signal = self.next().await;
+            if ends(signal) {
+                return signal;
+            }
+        }
     }
 
     /// The next signal. Dropping the future loses none.
@@ -50,6 +72,11 @@ impl Signals {
             Poll::Pending
         })
     }
+}
+
+/// Whether a signal ends a process that does not listen to it, and can be listened to.
+fn ends(signal: i32) -> bool {
+    !HARMLESS.contains(&signal) && !BEYOND_US.contains(&signal)
 }
 
 /// The set of ignored signals, as the kernel writes it.

@@ -1,5 +1,6 @@
 //! What a command is given, and how much of it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::support::World;
@@ -96,4 +97,35 @@ fn a_name_belongs_to_one_sandbox_at_a_time() {
     drop(running.child.stdin.take());
     assert_eq!(running.finish().code, Some(0));
     assert_eq!(stdout(&world, &["--name", "web"], "echo again"), "again\n");
+}
+
+#[test]
+fn a_mount_is_a_path_and_not_necessarily_text() {
+    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    let odd = |bytes: &[u8]| std::ffi::OsString::from(std::ffi::OsStr::from_bytes(bytes));
+    let source = data.path().join(odd(b"d\xff"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("there"), "yes\n").unwrap();
+    let mut mount = source.into_os_string();
+    mount.push(odd(b":/data\xfe"));
+    let mut command = world.command(["run", "--mount"]);
+    command.arg(mount).args(["host", "--", "sh", "-c", "cat /data*/there"]);
+    let outcome = crate::support::finish(command.spawn().unwrap());
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"yes\n"[..]), "{}", outcome.stderr);
+}
+
+#[test]
+fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
+    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    std::os::unix::fs::chown(data.path(), Some(1234), Some(4321)).unwrap();
+    std::fs::set_permissions(data.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+    let (path, mount) = (data.path().to_str().unwrap(), format!("{}:/data:rw", data.path().display()));
+    for (user, expected) in [("12:34", "12:34"), ("agbox:root", "1000:0"), ("0", "0:0")] {
+        let flags = ["--user", user, "--project", path, "--mount", &mount];
+        let said = stdout(&world, &flags, "stat -c %u:%g /workspace /data; touch /data/made");
+        assert_eq!(said, format!("{expected}\n{expected}\n"), "{user}");
+        let made = std::fs::metadata(data.path().join("made")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (1234, 4321), "{user}");
+        std::fs::remove_file(data.path().join("made")).unwrap();
+    }
 }

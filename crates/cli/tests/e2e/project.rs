@@ -1,8 +1,11 @@
 //! A project, what a sandbox changed in it, and what becomes of that.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::support::{Outcome, World};
+use rustix::process::Signal;
+
+use crate::support::{Outcome, Watchdog, World, finish, pid};
 
 const WORK: &str = "echo changed > old; echo new > added; rm gone; mkdir dir; echo deep > dir/deep";
 
@@ -131,4 +134,111 @@ fn files_of_a_project_belong_to_the_user_of_the_command() {
     std::os::unix::fs::chown(project.path().join("old"), Some(1234), Some(1234)).unwrap();
     let outcome = run(&world, project.path(), &["--user", "agbox"], "stat -c %u old; echo x >> old && echo written");
     assert_eq!(outcome.stdout, b"1000\nwritten\n", "{}", outcome.stderr);
+}
+
+#[test]
+fn a_repository_is_taken_over_only_if_that_is_asked_for() {
+    let (world, project) = (World::new(), project());
+    let script = "mkdir -p .git/hooks; echo '#!/bin/sh' > .git/hooks/post-checkout; echo fine > stays";
+    let outcome = run(&world, project.path(), &["--keep-changes", "g"], script);
+    let caution = "in .git, by which git could be made to run anything here: `carrel apply` refuses them; \
+                   --skip-refused applies the rest, --allow-git takes the repository over too\n";
+    assert!(outcome.stderr.starts_with("2 files changed: 2 added; 3 in .git in the copy of "), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with(&format!("3 changes {caution}")), "{}", outcome.stderr);
+    let stat = text(&world, &["diff", "--stat", "g"]);
+    assert!(stat.ends_with(&format!(" 1 change {caution}")), "{stat}");
+    let outcome = world.carrel(["apply", "g"]);
+    assert_eq!(
+        (outcome.code, outcome.stderr.as_str()),
+        (
+            Some(1),
+            "error: nothing was applied: 3 changes in .git\n  \
+             .git: 3 changes, by which git could be made to run anything here\n\
+             hint: `carrel apply --skip-refused g` leaves these out and applies the rest; \
+             `carrel apply --allow-git g` takes .git over too\n"
+        )
+    );
+    assert!(!project.path().join("stays").exists());
+    text(&world, &["apply", "--skip-refused", "g"]);
+    assert!(project.path().join("stays").exists() && !project.path().join(".git").exists());
+    text(&world, &["apply", "--allow-git", "g"]);
+    assert!(project.path().join(".git/hooks/post-checkout").exists());
+}
+
+#[test]
+fn a_signal_ends_a_run_that_keeps_changes_and_leaves_nothing_of_them() {
+    let (world, project) = (World::new(), project());
+    // A little in every piece: long to read, and small.
+    let script = "exec perl -e 'open F, \">\", \"large\"; for (0 .. 24575) { seek F, $_ * 131072, 0; print F 1 }'";
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let words = ["run", "--project", project.path().to_str().unwrap(), "--keep-changes", "s", "host", "--"];
+        let child = world.command(words.iter().chain(&["sh", "-c", script])).spawn().unwrap();
+        let watchdog = Watchdog::over(&child);
+        let changes = world.home.path().join("changes");
+        let copying = || std::fs::read_dir(&changes).ok()?.find_map(|entry| entry.ok()?.file_name().into_string().ok());
+        while copying().is_none() {
+            std::thread::yield_now();
+        }
+        watchdog.dismiss();
+        rustix::process::kill_process(pid(child.id()), signal).unwrap();
+        let outcome = finish(child);
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+        let said = "error: interrupted while looking at what changed, and nothing was kept; \
+                    the command ended with exit code 0\n";
+        assert_eq!((outcome.stderr.as_str(), copying()), (said, None));
+    }
+}
+
+#[test]
+fn a_signal_ends_a_run_even_if_the_system_holds_it_up() {
+    let (world, project) = (World::new(), project());
+    let changes = world.home.path().join("changes");
+    std::fs::create_dir(&changes).unwrap();
+    let directory = std::fs::File::open(&changes).unwrap();
+    // Whoever keeps something now waits for us.
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "s"];
+    let running = world.started(&flags, "echo new > added; echo ready; read line");
+    let traces = world.traces(&running);
+    let mut running = running;
+    drop(running.child.stdin.take());
+    traces.await_end();
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, Some(143));
+}
+
+#[test]
+fn what_is_kept_is_for_its_owner_whatever_new_files_are_denied() {
+    let (world, project) = (World::new(), project());
+    let home = world.home.path().join("new/home");
+    let carrel = world.command(["run", "--project"]);
+    let script = "umask 0777; exec \"$0\" run --project \"$1\" --keep-changes u host -- sh -c 'echo new > added'";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script]).arg(carrel.get_program()).arg(project.path()).env("CARREL_HOME", &home);
+    let outcome = shell.output().unwrap();
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stderr));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    let kept = home.join("changes/u");
+    for path in [home.parent().unwrap(), &home, &home.join("changes"), &kept, &kept.join("files")] {
+        assert_eq!(mode(path), 0o700, "{}", path.display());
+    }
+    let content = std::fs::read_dir(kept.join("files")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!((mode(&kept.join("changes.json")), mode(&content)), (0o600, 0o600));
+}
+
+#[test]
+fn no_name_of_a_project_steers_a_terminal() {
+    let (world, parent) = (World::new(), tempfile::tempdir().unwrap());
+    let project = parent.path().join("p\u{1b}]0;owned\u{7}\nerror: x");
+    std::fs::create_dir(&project).unwrap();
+    let outcome = run(&world, &project, &["--keep-changes", "t"], "echo new > added");
+    assert!(outcome.stderr.contains("/p\\x1b]0;owned\\x07\\x0aerror: x\n"), "{}", outcome.stderr);
+    let listed = text(&world, &["changes"]);
+    assert!(listed.ends_with("/p\\x1b]0;owned\\x07\\x0aerror: x)\n"), "{listed}");
+    std::fs::remove_dir_all(&project).unwrap();
+    for words in [&["diff", "t"][..], &["apply", "t"], &["export", "t", "-o", "/no\u{1b}where/x"]] {
+        let outcome = world.carrel(words);
+        assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(1), 1), "{outcome:?}");
+        assert!(!outcome.stderr.trim_end().contains(char::is_control), "{}", outcome.stderr);
+    }
 }

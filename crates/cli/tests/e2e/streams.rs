@@ -109,3 +109,32 @@ fn what_goes_to_one_place_stays_in_order() {
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(text, "out\nerr\n".repeat(5));
 }
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() {
+    let world = World::new();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let said = "error: write to standard output: No space left on device (os error 28)";
+    let run = |script| finish(world.command(["run", "host", "--", "sh", "-c", script]).stdout(full()).spawn().unwrap());
+    let outcome = run("echo lost; trap '' TERM; exec sleep 1000");
+    assert_eq!((outcome.code, outcome.stderr), (Some(125), format!("{said}; the command was ended\n")));
+    let outcome = run("echo lost; exit 3");
+    assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+    // Whichever is known first.
+    let ends = ["; the command was ended\n", "; the command ended with exit code 3\n"];
+    assert!(ends.iter().any(|end| outcome.stderr == format!("{said}{end}")), "{}", outcome.stderr);
+    let outcome = finish(world.command(["--help"]).stdout(full()).spawn().unwrap());
+    assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("{said}\n")));
+    // The control: with nothing to write nothing fails.
+    assert_eq!(run("exit 3").code, Some(3));
+}
+
+#[test]
+fn when_nobody_reads_its_errors_the_command_ends_as_well() {
+    let world = World::new();
+    let mut child = world.command(["run", "host", "--", "sh", "-c", "exec yes >&2"]).spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_exact(&mut [0; 2]).unwrap();
+    drop(stderr);
+    assert_eq!(finish(child).code, Some(141));
+}

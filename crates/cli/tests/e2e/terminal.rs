@@ -176,3 +176,20 @@ fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
         assert_eq!((outcome.code, stdout.replace('\r', "").as_str()), (Some(0), input));
     }
 }
+
+#[test]
+fn whatever_signal_ends_us_the_terminal_is_restored_first() {
+    let world = World::new();
+    // USR1, USR2, ALRM, XCPU, PROF, SYS, and the last of those that have no name.
+    for signal in [10, 12, 14, 24, 27, 31, 64] {
+        let mut person = Person::run(&world, "echo go; while :; do sleep 0.05; done");
+        person.until("go");
+        assert!(person.is_raw());
+        // A command, because a signal without a name is none for the library.
+        let process = person.child.id().to_string();
+        let sent = Command::new("kill").args([format!("-{signal}"), process]).status().unwrap();
+        assert!(sent.success());
+        let (code, restored, _) = person.finish();
+        assert_eq!((code, restored), (Some(128 + signal), true), "{signal}");
+    }
+}

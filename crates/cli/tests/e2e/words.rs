@@ -22,9 +22,36 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
 fn our_own_failures_are_125_with_a_reason() {
     let world = World::new();
     for (words, said) in [
-        (&["run", "./nowhere/", "--", "true"][..], "error: image ./nowhere/: No such file or directory (os error 2)\n"),
+        (
+            &["run", "./nowhere/", "--", "true"][..],
+            "error: image ./nowhere/: No such file or directory (os error 2)\nhint: an image is `host`, or the path",
+        ),
         (&["run", "--memory", "1M", "host", "--", "true"], "error: a memory limit of 1048576 bytes is not between"),
-        (&["run", "--mount", "/nowhere:/data", "host", "true"], "error: /nowhere: No such file or directory"),
+        (
+            &["run", "--mount", "/nowhere:/data", "host", "true"],
+            "error: /nowhere: No such file or directory (os error 2)\nhint: the first path of --mount is one of this host",
+        ),
+        (
+            &["run", "--mount", "/no\u{1b}[2J\nwhere:/data", "host", "true"],
+            "error: /no\\x1b[2J\\x0awhere: No such file or directory (os error 2)\nhint: ",
+        ),
+        (
+            &["run", "--project", "/etc/passwd", "host", "true"],
+            "error: cannot open /etc/passwd: Not a directory (os error 20)\nhint: --project takes a directory that is",
+        ),
+        (
+            &["run", "--project", "/nowhere", "host", "true"],
+            "error: cannot find /nowhere: No such file or directory (os error 2)\nhint: --project takes a directory",
+        ),
+        (
+            &["run", "--mount", "/usr:/x", "--mount", "/bin:/x/", "host", "true"],
+            "error: --mount number 2 and another --mount are both for /x/\nhint: give each a place of its own\n",
+        ),
+        (
+            &["run", "--mount", "/usr:/workspace", "--project", "/usr", "host", "true"],
+            "error: --mount number 1 and the project are both for /workspace\nhint: give each a place of its own\n",
+        ),
+        (&["run", "--user", "0:70000", "host", "true"], "error: no sandbox has a group 70000: the highest is 65535\n"),
         (
             &["run", "--user", "nosuch", "--mount", "/etc:/x", "host", "true"],
             "error: the image knows no user \"nosuch\"",
@@ -105,4 +132,24 @@ fn completions_and_the_version_are_printed() {
     let version = format!("carrel {}\n", env!("CARGO_PKG_VERSION")).into_bytes();
     assert_eq!(world.carrel(["version"]).stdout, version);
     assert_eq!(world.carrel(["--version"]).stdout, version);
+}
+
+#[test]
+fn few_descriptors_are_raised_where_the_host_allows_and_else_refused() {
+    let world = World::new();
+    let run = |limits: &str| {
+        let carrel = world.command(["run", "host", "--", "sh", "-c", "ulimit -n"]);
+        let mut shell = std::process::Command::new("sh");
+        shell.arg("-c").arg(format!("{limits}; exec \"$0\" \"$@\"")).arg(carrel.get_program()).args(carrel.get_args());
+        shell.env("CARREL_HOME", world.home.path()).env("RUST_BACKTRACE", "1").output().unwrap()
+    };
+    let raised = run("ulimit -S -n 8");
+    let words = String::from_utf8_lossy(&raised.stderr).into_owned();
+    assert_eq!((raised.status.code(), words.as_str()), (Some(0), ""));
+    let refused = run("ulimit -S -n 8; ulimit -H -n 8");
+    assert_eq!(refused.status.code(), Some(125));
+    assert_eq!(
+        String::from_utf8(refused.stderr).unwrap(),
+        "error: only 8 files may be open at the same time, and a run needs 256\nhint: ulimit -n 1024\n"
+    );
 }

@@ -1,0 +1,131 @@
+//! A repository of git in a project: what is written there, git runs on the host.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use carrel_changes::{ApplyError, ApplyOptions, DiffStyle, Reason};
+
+use crate::support::{Item, Trees};
+
+fn git(project: &Path, words: &[&str]) {
+    let mut command = Command::new("git");
+    // Settings of this host are none of the test's.
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null").env("HOME", project);
+    let output = command.arg("-C").arg(project).args(words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A repository in which a sandbox wrote a hook and a setting that git runs, and something of its own.
+fn planted() -> Trees {
+    let trees = Trees::new();
+    let (project, marks) = (trees.path("project"), [trees.path("hook-ran"), trees.path("setting-ran")]);
+    git(&project, &["init", "--quiet", "--initial-branch", "main"]);
+    git(&project, &["-c", "user.name=a", "-c", "user.email=a", "commit", "--quiet", "--allow-empty", "-m", "1"]);
+    let config = fs::read_to_string(project.join(".git/config")).unwrap();
+    let [hook, setting] = marks.map(|mark| format!("touch {}", mark.display()));
+    trees
+        .upper("src/a.c", "int a;\n")
+        .upper(".git/hooks/post-checkout", &format!("#!/bin/sh\n{hook}\n"))
+        .mode("upper/.git/hooks/post-checkout", 0o755)
+        .upper(".git/config", &format!("{config}\tfsmonitor = {setting}; false\n"))
+}
+
+fn ran(trees: &Trees) -> [bool; 2] {
+    git(&trees.path("project"), &["status"]);
+    git(&trees.path("project"), &["checkout", "--quiet", "-B", "other"]);
+    ["hook-ran", "setting-ran"].map(|mark| trees.path(mark).exists())
+}
+
+#[test]
+fn what_git_would_run_is_refused_unless_it_is_asked_for() {
+    let trees = planted();
+    let kept = trees.keep();
+    let before = trees.items();
+    for options in [ApplyOptions::default(), ApplyOptions { force: true, ..ApplyOptions::default() }] {
+        let error = kept.apply(None, options).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "nothing was applied: 2 changes in .git\n  \
+             .git: 2 changes, by which git could be made to run anything here"
+        );
+        assert_eq!(trees.items(), before);
+    }
+    let rest = kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
+    assert_eq!(
+        rest.to_string(),
+        "applied: 1 file changed: 1 added\n  \
+         left out: .git: 2 changes, by which git could be made to run anything here"
+    );
+    assert_eq!(ran(&trees), [false, false]);
+    // The control: git really runs it, where it is asked for.
+    let options = ApplyOptions { git: true, ..ApplyOptions::default() };
+    let all = kept.apply(None, options).unwrap();
+    assert_eq!(all.to_string(), "applied: 2 files changed: 1 added, 1 modified; 2 in .git; 2 were there already");
+    assert_eq!(ran(&trees), [true, true]);
+    assert!(kept.apply(None, ApplyOptions::default()).is_ok(), "what is there already needs no leave");
+}
+
+#[test]
+fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
+    let trees = Trees::new()
+        .project("old/.git", "gitdir: x\n")
+        .upper("a/.GIT/config", "x")
+        .upper("plain", "1")
+        .link("upper/b/.git", "../a")
+        .whiteout("old/.git");
+    let kept = trees.keep();
+    let Err(ApplyError::Refused(problems)) = kept.apply(None, ApplyOptions::default()) else {
+        panic!("it was applied");
+    };
+    let found: Vec<_> = problems.iter().map(|problem| (problem.path.to_string(), problem.reason.clone())).collect();
+    assert_eq!(
+        found,
+        [
+            ("a/.GIT".to_owned(), Reason::Git(2)),
+            ("b/.git".to_owned(), Reason::Git(1)),
+            ("old/.git".to_owned(), Reason::Git(1))
+        ]
+    );
+    kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
+    let items = trees.items();
+    assert!(items.contains_key(&b"plain"[..]) && items.contains_key(&b"old/.git"[..]), "{items:?}");
+    assert!(!items.contains_key(&b"a/.GIT"[..]) && !items.contains_key(&b"b/.git"[..]), "{items:?}");
+}
+
+#[test]
+fn a_deleted_directory_stays_with_the_repository_in_it() {
+    let trees = Trees::new()
+        .project("vendor/x/.git/HEAD", "ref\n")
+        .project("vendor/x/a.c", "1")
+        .upper("new", "2")
+        .whiteout("vendor");
+    let kept = trees.keep();
+    let applied = kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
+    assert_eq!(
+        applied.to_string(),
+        "applied: 2 files changed: 1 added, 1 deleted\n  \
+         left out: vendor/x/.git: 2 changes, by which git could be made to run anything here\n  \
+         left out: vendor: is to be deleted, but something in it is left out\n  \
+         left out: vendor/x: is to be deleted, but something in it is left out"
+    );
+    assert_eq!(trees.items().get(&b"vendor/x/.git/HEAD"[..]), Some(&Item::File(0o644, b"ref\n".to_vec())));
+    kept.apply(None, ApplyOptions { git: true, ..ApplyOptions::default() }).unwrap();
+    assert!(!trees.path("project/vendor").exists());
+}
+
+#[test]
+fn a_summary_and_numbers_name_what_is_in_a_repository() {
+    let trees = Trees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");
+    let summary = trees.collect().summary();
+    // The directories of it count as well: they are refused too.
+    assert_eq!(summary.to_string(), "3 files changed: 3 added; 4 in .git");
+    let caution = "in .git, by which git could be made to run anything here: `carrel apply` refuses them; \
+                   --skip-refused applies the rest, --allow-git takes the repository over too";
+    assert_eq!(summary.caution(), Some(format!("4 changes {caution}")));
+    let mut shown = Vec::new();
+    trees.keep().diff(None, &mut shown, DiffStyle::Stat).unwrap();
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(shown.ends_with(&format!(" 3 files changed, 3 insertions(+)\n 2 changes {caution}\n")), "{shown}");
+    assert_eq!(Trees::new().upper("plain", "1").collect().summary().caution(), None);
+}
