@@ -76,9 +76,9 @@ mod tests {
         let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::pty::grantpt(&ours).unwrap();
         rustix::pty::unlockpt(&ours).unwrap();
-        let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
-        let theirs = std::fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        (ours, theirs)
+        // Not by its path: in a session without a terminal it would become that one, and hang up on us when it goes.
+        let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        (ours, theirs.into())
     }
 
     fn echoes(terminal: &std::fs::File) -> bool {
