@@ -24,8 +24,8 @@ from runner.skips import Skips  # noqa: E402
 from runner.stages import MINUTE, Run  # noqa: E402
 
 STAGES = ("runner", "lint", "build", "unit", "real", "foreign", "docs")
-FULL_STAGES = (*STAGES, "fresh")
-NEED_BUILD = {"unit", "real", "foreign"}
+FULL_STAGES = (*STAGES, "vm", "fresh")
+NEED_BUILD = {"unit", "real", "foreign", "vm"}
 
 
 def arguments() -> argparse.Namespace:
@@ -79,7 +79,7 @@ def main() -> int:
         run_stage(run, stage)
     if set(STAGES) <= set(stages) and run.built:
         run_stage(run, "close")
-    if note := record.stale(ROOT):
+    for note in record.stale(ROOT):
         ledger.note(note)
     run.check("skips::every_skip_is_listed", lambda: run.skips.unlisted(ledger))
     if options.full and not options.only:

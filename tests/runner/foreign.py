@@ -1,4 +1,4 @@
-"""Runs the published Python clients against our agentd: one pytest run per release, each in an environment of its own."""
+"""Runs the published Python clients against our programs: one pytest run per release, in an environment of its own."""
 
 from __future__ import annotations
 

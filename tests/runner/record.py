@@ -1,45 +1,62 @@
-"""The record of a full run: what was run, on what, and how each test ended."""
+"""The records of full runs: what was run, on what, and how each test ended."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import circumstances
 
-from .outcome import Ledger
+from .outcome import Ledger, Outcome
 
 PATH = Path("tests") / "records" / "full.json"
+# The machines have one of their own: what no other stage can show is not to wait for a run of all of them.
+MACHINES = Path("tests") / "records" / "vm.json"
+# The stages that only a full run has: what documents say of their tests is held by the records.
+FULL_ONLY = ("vm::", "fresh::")
 
 
 def write(root: Path, ledger: Ledger) -> Path:
     """Writes the record of this run over the last one; the history is git's to keep."""
-    content = {
-        **circumstances.gather(root),
-        "summary": ledger.summary(),
-        "stages": {stage: round(seconds, 1) for stage, seconds in ledger.stages},
-        "tests": {outcome.name: outcome.status.value for outcome in sorted(ledger.outcomes, key=lambda o: o.name)},
-    }
-    path = root / PATH
+    stages = {stage: round(seconds, 1) for stage, seconds in ledger.stages}
+    return _write(root / PATH, root, {"summary": ledger.summary(), "stages": stages}, ledger.outcomes)
+
+
+def write_machines(root: Path, outcomes: list[Outcome], kernels: dict[str, str]) -> Path:
+    """Writes what the machines showed, and on which kernels."""
+    return _write(root / MACHINES, root, {"kernels": kernels, "summary": Ledger(outcomes).summary()}, outcomes)
+
+
+def _write(path: Path, root: Path, what: dict[str, Any], outcomes: list[Outcome]) -> Path:
+    tests = {outcome.name: outcome.status.value for outcome in sorted(outcomes, key=lambda o: o.name)}
+    content = {**circumstances.gather(root), **what, "tests": tests}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
 def passed(root: Path) -> set[str]:
-    """The tests that the last full run saw pass."""
-    path = root / PATH
-    if not path.is_file():
-        return set()
-    return {name for name, status in json.loads(path.read_text())["tests"].items() if status == "passed"}
+    """The tests that the records saw pass."""
+    found = set()
+    for path in (root / PATH, root / MACHINES):
+        if path.is_file():
+            found |= {name for name, status in json.loads(path.read_text())["tests"].items() if status == "passed"}
+    return found
 
 
-def stale(root: Path) -> str | None:
-    """Says so when the code has changed since the last full run."""
-    path = root / PATH
-    if not path.is_file():
-        return f"{PATH} does not exist yet: `./test --full` writes it"
-    commit = json.loads(path.read_text())["commit"]
-    if circumstances.changed_since(root, commit, ["crates", "tests", ":!tests/records"]):
-        return f"{PATH} is older than the code: run `./test --full` to renew it"
-    return None
+def passed_in_full_only(root: Path) -> set[str]:
+    """Those of them that a plain run has no stage for."""
+    return {name for name in passed(root) if name.startswith(FULL_ONLY)}
+
+
+def stale(root: Path) -> Iterator[str]:
+    """Says so when the code has changed since a record was written."""
+    for path, command in ((PATH, "./test --full"), (MACHINES, "./test --full --only vm")):
+        if not (root / path).is_file():
+            yield f"{path} does not exist yet: `{command}` writes it"
+            continue
+        commit = json.loads((root / path).read_text())["commit"]
+        if circumstances.changed_since(root, commit, ["crates", "tests", ":!tests/records"]):
+            yield f"{path} is older than the code: run `{command}` to renew it"

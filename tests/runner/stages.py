@@ -13,6 +13,7 @@ from pathlib import Path
 import artefacts
 import deny
 import specification
+from vm.stage import Machines
 
 from . import documents, record, rust
 from .foreign import ForeignClients
@@ -59,10 +60,10 @@ class Run:
 
     def runner(self) -> None:
         """The runner's own parsing, before its word is taken for anything else."""
-        command = [sys.executable, "-m", "unittest", "discover", "-v", "-s", "tests/runner", "-t", "tests"]
+        command = [sys.executable, "-m", "unittest", "discover", "-v", "-s", "tests", "-t", "tests"]
         env = {"PYTHONPATH": str(self.root / "scripts")}
         done = self.watchdog.run(command, cwd=self.root, limit=5 * MINUTE, env=env)
-        passed = re.findall(r"^test_\w+ \((runner\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
+        passed = re.findall(r"^test_\w+ \(((?:runner|vm)\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
         for name in passed:
             self.ledger.add(Outcome(name.replace(".", "::"), Status.PASSED))
         if not passed or not done.ok:
@@ -130,6 +131,15 @@ class Run:
                     name = f"docs::{document.relative_to(self.root)}:{block.number}"
                     self.command(name, ["bash", "-euo", "pipefail", "-c", block.text], 15 * MINUTE)
 
+    def vm(self) -> None:
+        """What the kernel at hand cannot show, on Debian's kernels; only with `--full`, for nothing speeds them up."""
+        before = len(self.ledger.outcomes)
+        machines = Machines(self.ledger, self.watchdog, self.root, self.cache, self.built, 30 * MINUTE)
+        kernels = machines.run()
+        if self.full:
+            written = record.write_machines(self.root, self.ledger.outcomes[before:], kernels)
+            print(f"  written: {written.relative_to(self.root)}", flush=True)
+
     def fresh(self) -> None:
         """The promise of the README on systems that have nothing; only with `--full`, for it installs a Debian each."""
         for suite in ("bookworm", "trixie"):
@@ -163,7 +173,8 @@ class Run:
                 self.ledger.note(f"{source.relative_to(self.root)} has {lines} lines: it is two ideas")
 
     def _names(self) -> documents.TestNames:
-        return documents.TestNames(outcome.name for outcome in self.ledger.outcomes)
+        names = {outcome.name for outcome in self.ledger.outcomes}
+        return documents.TestNames(names | record.passed_in_full_only(self.root))
 
     def _traceability(self) -> list[str]:
         document = self.root / "docs" / "traceability.md"

@@ -91,7 +91,9 @@ impl Io {
     /// The generation of the last message of whoever an id belongs to, for answers to what cannot be read.
     pub(crate) fn peer(&self, key: Key) -> Generation {
         let of_connection = || self.connections.get(&key.connection).map(|connection| connection.peer);
-        self.shares(key).map_or_else(of_connection, |shares| shares.peer(key.id)).unwrap_or(Generation::LEGACY)
+        // Who has said nothing yet is taken to be as new as what was announced.
+        let of_client = |shares: &Shares| shares.peer(key.id).or(Some(Generation::PUBLISHED));
+        self.shares(key).map_or_else(of_connection, of_client).unwrap_or(Generation::LEGACY)
     }
 
     pub(crate) fn set_peer(&mut self, key: Key, peer: Generation) {

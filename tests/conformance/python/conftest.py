@@ -4,8 +4,11 @@ What a release cannot do is not collected for it, instead of skipped: a skip say
 not, and no run of an old release will ever have, say, bulk records. Each such limit is a field of `Release` with its
 reason. Every test still runs for at least one release, and the collection says how many it left out.
 
+The same tests run against agentd itself and against the relay of a sandbox, which only root can make. What has no
+meaning there says so with a marker, and is left out in the same way.
+
     python3 -m venv ENV && ENV/bin/pip install -r requirements/gen7.txt
-    CARREL_AGENTD=path/to/carrel-agentd CARREL_CLIENT=gen7 ENV/bin/python -m pytest
+    CARREL_AGENTD=path/to/carrel-agentd CARREL_BIN=path/to/carrel CARREL_CLIENT=gen7 ENV/bin/python -m pytest
 """
 
 from __future__ import annotations
@@ -17,20 +20,24 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import Callable, Iterator
 
 import pytest
 
-from clients.agentd import WATCHDOG_SECONDS, Agentd
-from clients.release import CLIENT
+from clients.agentd import Agentd
+from clients.program import WATCHDOG_SECONDS
+from clients.relay import Sandbox
+from clients.release import CLIENT, Server
 
-# The package reads its home once, so it is set before anything imports the package.
+# The package reads its home once, so it is set before anything imports the package. Sandboxes are made in the same one.
 HOME = tempfile.mkdtemp(prefix="carrel-home-")
 os.environ["MSB_HOME"] = HOME
 
 MARKERS = (
     "generation(lowest, highest): the generation that client and agentd settle on lies between these",
     "release(field): the release can do what this field of Release says",
+    "agentd_alone(reason): why this has no meaning behind a relay",
 )
 _left_out = 0
 _status: int | None = None
@@ -56,7 +63,10 @@ def can_run(item: pytest.Item) -> bool:
     if not all(getattr(CLIENT, marker.args[0]) for marker in item.iter_markers("release")):
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    settled = CLIENT.negotiated(parameters.get("agentd", max(CLIENT.agentd)))
+    server: Server = parameters.get("agentd", CLIENT.servers[0])
+    if server.relay and item.get_closest_marker("agentd_alone"):
+        return False
+    settled = CLIENT.negotiated(server.generation)
     return all(
         marker.kwargs.get("lowest", 1) <= settled <= marker.kwargs.get("highest", settled)
         for marker in item.iter_markers("generation")
@@ -64,7 +74,8 @@ def can_run(item: pytest.Item) -> bool:
 
 
 def pytest_report_collectionfinish() -> str:
-    return f"microsandbox {CLIENT.version}, generation {CLIENT.generation}: {_left_out} tests ask for what it cannot do"
+    release = f"microsandbox {CLIENT.version}, generation {CLIENT.generation}"
+    return f"{release}: {_left_out} tests ask for what it or its server cannot do"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,7 +123,18 @@ def start_agentd() -> Iterator[Callable[[int], Agentd]]:
         agentd.stop()
 
 
-@pytest.fixture(params=CLIENT.agentd, ids=lambda generation: f"agentd-{generation}")
-def agentd(request: pytest.FixtureRequest, start_agentd: Callable[[int], Agentd]) -> Agentd:
-    """An agentd of each generation that the release is tried with."""
-    return start_agentd(request.param)
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """A sandbox, in which the directory of the test is where it is outside."""
+    started = Sandbox(tmp_path)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(params=CLIENT.servers, ids=str)
+def agentd(request: pytest.FixtureRequest) -> Agentd | Sandbox:
+    """An agentd of each generation that the release is tried with, and one behind a relay."""
+    server: Server = request.param
+    if server.relay:
+        return request.getfixturevalue("sandbox")
+    return request.getfixturevalue("start_agentd")(server.generation)

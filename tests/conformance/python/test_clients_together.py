@@ -7,7 +7,6 @@ import pytest
 from clients.agent import connected
 from clients.execution import Execution, run
 from clients.files import Files, Refused, get, put
-from clients.processes import Watched
 
 pytestmark = pytest.mark.release("agent_client")
 
@@ -33,7 +32,7 @@ async def test_a_client_that_leaves_ends_its_processes_and_their_children(agentd
         async with connected(agentd) as leaving:
             execution = await Execution.start(leaving, "sh", "-c", "sleep 60 & echo $!; wait")
             await execution.until(lambda: execution.stdout.endswith(b"\n"))
-            watched = [Watched(execution.pid), Watched(int(execution.stdout))]
+            watched = [agentd.watch(execution.pid), agentd.watch(int(execution.stdout))]
         await asyncio.gather(*(process.ended() for process in watched))
         await kept.write(b"still here")
         await kept.end_input()

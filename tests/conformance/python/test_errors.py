@@ -8,7 +8,6 @@ import pytest
 from clients.agent import connected
 from clients.execution import Execution, run
 from clients.messages import SESSION_START, TERMINAL, decode
-from clients.processes import Watched
 
 pytestmark = pytest.mark.release("agent_client")
 
@@ -74,6 +73,14 @@ async def test_a_body_that_is_no_message_is_answered(agentd, body):
 
 
 @answered
+async def test_a_client_whose_first_body_is_no_message_is_answered(agentd):
+    # Nothing has told yet which generation the client is of; it has read which one the agent is of.
+    async with connected(agentd) as agent:
+        assert decode(await agent.ask_bytes(b"\xff\x00 no CBOR at all", 0)) == error("malformed_message")
+        await agent.answers()
+
+
+@answered
 async def test_flags_that_are_not_the_types_own_are_refused(agentd):
     async with connected(agentd) as agent:
         assert await agent.ask("core.exec.request", {"cmd": "true"}, flags=0) == error("invalid_flags")
@@ -104,7 +111,7 @@ async def test_a_payload_that_does_not_fit_its_type_is_refused(agentd, kind, pay
 async def test_an_id_that_is_in_use_cannot_be_used_again(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", "exec sleep 60")
-        watched = Watched(execution.pid)
+        watched = agentd.watch(execution.pid)
         await execution.stream.send("core.exec.request", {"cmd": "true"}, SESSION_START)
         kind, payload = await execution.until_ended()
         assert (kind, payload["kind"]) == ("core.error", "invalid_session")
@@ -116,7 +123,7 @@ async def test_an_id_outside_the_range_costs_only_the_client_that_used_it(agentd
     async with connected(agentd) as stranger, connected(agentd) as bystander:
         lost = await Execution.start(stranger, "sleep", "60")
         kept = await Execution.start(bystander, "cat")
-        watched = Watched(lost.pid)
+        watched = agentd.watch(lost.pid)
         body = stranger.encode("core.exec.request", {"cmd": "true"})
         await stranger.client.send(kept.stream.id + 1, SESSION_START, body)
         await watched.ended()

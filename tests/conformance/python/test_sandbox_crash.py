@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 
-from clients.agentd import Agentd
-from clients.processes import Watched
 from clients.sandbox import attach, enter, run
 
 # Says the number of a process that it started inside the sandbox, and then waits for its own end.
@@ -24,13 +22,13 @@ asyncio.run(main())
 """
 
 
-async def test_a_program_that_is_killed_takes_its_processes_along(agentd: Agentd, tmp_path):
+async def test_a_program_that_is_killed_takes_its_processes_along(agentd, tmp_path):
     name, bystander = enter(agentd), await attach(agentd)
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, name, stdout=subprocess.PIPE)
     try:
         pids = [int(word) for word in (await program.stdout.readline()).split()]
         assert len(pids) == 2 and os.getpid() not in pids
-        watched = [Watched(pid) for pid in pids]
+        watched = [agentd.watch(pid) for pid in pids]
     finally:
         program.kill()
         await program.wait()

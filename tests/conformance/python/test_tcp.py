@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 
 import pytest
 
@@ -16,10 +15,10 @@ MIB = 1 << 20
 
 
 @contextlib.asynccontextmanager
-async def listener():
+async def listener(agentd):
     """A listener on a port of its own, and the connections that it accepted."""
     accepted = asyncio.Queue()
-    server = await asyncio.start_server(lambda *pair: accepted.put_nowait(pair), "127.0.0.1", 0)
+    server = await asyncio.start_server(lambda *pair: accepted.put_nowait(pair), sock=agentd.bound_socket())
     async with server:
         yield server.sockets[0].getsockname()[1], accepted
 
@@ -27,7 +26,7 @@ async def listener():
 @contextlib.asynccontextmanager
 async def pair(agentd, **options):
     """A tunnel, and the connection at its far end."""
-    async with connected(agentd) as agent, listener() as (port, accepted):
+    async with connected(agentd) as agent, listener(agentd) as (port, accepted):
         tunnel = await Tunnel.open(agent, port, **options)
         reader, writer = await accepted.get()
         yield agent, tunnel, reader, writer
@@ -120,9 +119,7 @@ async def test_an_empty_message_of_data_is_not_an_end(agentd):
 
 
 async def test_a_refused_connection_fails_with_its_reason(agentd):
-    # Bound and not listening: nobody else can take the port, and the kernel refuses whoever comes.
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
+    with agentd.bound_socket() as closed:
         async with connected(agentd) as agent:
             tunnel = await Tunnel.open(agent, closed.getsockname()[1])
             assert tunnel.ended and tunnel.ended[0] == "core.tcp.failed"
@@ -140,7 +137,7 @@ async def test_closing_drops_the_connection_without_a_last_word(agentd):
 
 
 async def test_a_client_that_leaves_takes_its_connections_along(agentd):
-    async with listener() as (port, accepted):
+    async with listener(agentd) as (port, accepted):
         async with connected(agentd) as agent:
             await Tunnel.open(agent, port)
             reader, writer = await accepted.get()

@@ -22,9 +22,7 @@ pub(super) fn checks() -> Vec<Check> {
 fn check(name: &'static str, place: &Place, without: Status) -> Check {
     match place {
         Place::V1(mount) => Check::ok(name, format!("cgroup v1, {}", mount.display())),
-        // Freezing is tried on kernels; the limits are not yet.
-        Place::V2(mount) if name == "pause" => Check::ok(name, format!("cgroup v2, {}", mount.display())),
-        Place::V2(mount) => Check::ok(name, format!("cgroup v2 (experimental), {}", mount.display())),
+        Place::V2(mount) => Check::ok(name, format!("cgroup v2, {}", mount.display())),
         Place::Missing(missing) => {
             let (found, remedy) = (missing.to_string(), missing.remedy());
             if without == Status::Fail {
@@ -44,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_where_it_is_and_v2_is_called_what_it_is() {
+    fn a_limit_is_where_it_is() {
         let v1 = check("memory limit", &Place::V1("/c/memory".into()), Status::Fail);
         assert_eq!((v1.status, v1.found.as_str()), (Status::Ok, "cgroup v1, /c/memory"));
         let v2 = check("memory limit", &Place::V2("/c".into()), Status::Fail);
-        assert_eq!((v2.status, v2.found.as_str()), (Status::Ok, "cgroup v2 (experimental), /c"));
+        assert_eq!((v2.status, v2.found.as_str()), (Status::Ok, "cgroup v2, /c"));
     }
 
     #[test]

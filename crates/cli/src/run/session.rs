@@ -76,7 +76,7 @@ impl Session {
 
     async fn attend(&mut self, signals: &mut Signals, sandbox: &mut OwnedSandbox) -> Result<Ending, Failure> {
         let mut deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        let mut late = false;
+        let (mut late, mut gone) = (false, false);
         loop {
             tokio::select! {
                 biased;
@@ -106,7 +106,8 @@ impl Session {
                     deadline = Some(Instant::now() + GRACE);
                     let _asked = self.input.signal(SIGTERM);
                 }
-                _ended = sandbox.ended() => return Ok(Ending::SandboxEnded),
+                // What the command said last has arrived before that; behind it the connection ends.
+                _ended = sandbox.ended(), if !gone => gone = true,
             }
         }
     }

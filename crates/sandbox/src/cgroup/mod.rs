@@ -1,9 +1,8 @@
 //! Control groups: the limits of one sandbox, on hosts with v1, v2 or both.
 //!
 //! A sandbox has one directory in each hierarchy that this host needs for it, all of the same name, below one parent
-//! `carrel` that stays. Limits are in place before anything joins. On v2, freezing, killing and waiting are proven by
-//! tests that run wherever a v2 hierarchy is mounted; its memory, pids and cpu files are proven only against a tree of
-//! plain files until those tests have run on a host where v2 has the controllers.
+//! `carrel` that stays. Limits are in place before anything joins. Where a host has the controllers in v1 alone, those of
+//! v2 are tried on a tree of plain files; in kernels that have v2 alone, by the machines of `tests/vm`.
 
 mod directory;
 mod error;

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, AsyncIterator
+from typing import Any, AsyncIterator, Awaitable
 
 from .agentd import Agentd
 from .messages import BULK, Message, Record, decode, encode, flags_of
+from .relay import Sandbox
 from .release import CLIENT
 
 
 class Agent:
     """One connection of the published client to an agentd."""
 
-    def __init__(self, client: Any, agentd: Agentd) -> None:
+    def __init__(self, client: Any) -> None:
         self.client = client
         self.ready = decode({"body": client.ready_bytes(), "flags": 0})
         self.negotiated = CLIENT.negotiated(self.ready.generation)
@@ -81,13 +82,20 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def connected(agentd: Agentd) -> AsyncIterator[Agent]:
+async def connected(agentd: Agentd | Sandbox) -> AsyncIterator[Agent]:
     """A client for as long as the block lasts."""
     # Not at the top: the legacy release has no such module.
     from microsandbox.agent import AgentClient
 
-    client = await AgentClient.connect(agentd.socket)
+    async with using(AgentClient.connect(agentd.socket)) as agent:
+        yield agent
+
+
+@contextlib.asynccontextmanager
+async def using(connecting: Awaitable[Any]) -> AsyncIterator[Agent]:
+    """A client that connects in a way of its own, for as long as the block lasts."""
+    client = await connecting
     try:
-        yield Agent(client, agentd)
+        yield Agent(client)
     finally:
         await client.close()

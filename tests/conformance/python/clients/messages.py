@@ -8,7 +8,7 @@ from typing import Any
 
 import cbor2
 
-TERMINAL, SESSION_START, BULK = 1, 2, 8
+TERMINAL, SESSION_START, SHUTDOWN, BULK = 1, 2, 4, 8
 
 ENDS = {
     "core.pong",

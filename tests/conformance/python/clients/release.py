@@ -14,6 +14,17 @@ NEWEST = 10
 
 
 @dataclass(frozen=True)
+class Server:
+    """What a release is tried with: an agentd of a generation, alone or behind the relay of its sandbox."""
+
+    generation: int
+    relay: bool = False
+
+    def __str__(self) -> str:
+        return f"{'relay' if self.relay else 'agentd'}-{self.generation}"
+
+
+@dataclass(frozen=True)
 class Release:
     """One release of the package, installed in the environment that runs these tests."""
 
@@ -22,9 +33,11 @@ class Release:
     # The generations of agentd that it is tried with: the newest, which is what a user who has not upgraded the client
     # meets, and older ones, which is what a user who has not restarted the sandbox meets.
     agentd: tuple[int, ...]
+    # Whether it can talk to a relay, which speaks the current prologue only.
+    relay: bool = True
     # `microsandbox.agent.AgentClient` came with 0.5.0; before it only the sandbox objects can reach an agent.
     agent_client: bool = True
-    # `AgentClient.socket_path` came after 0.5.5.
+    # `AgentClient.socket_path` came after 0.5.5, and with it the place at which a sandbox is found by its name.
     socket_path: bool = True
     # `ExecHandle.resize`, `ping` and `touch` of the sandbox objects came with 0.6.
     sandbox_resize: bool = True
@@ -45,6 +58,12 @@ class Release:
         assert found, f"requirements/{self.name}.txt pins no microsandbox"
         return found.group(1)
 
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """Everything that it is tried with. A sandbox runs the agentd that it comes with, so there is one of them."""
+        alone = tuple(Server(generation) for generation in self.agentd)
+        return (*alone, Server(NEWEST, relay=True)) if self.relay else alone
+
     def negotiated(self, agentd: int) -> int:
         """The generation that this release and an agentd settle on."""
         return min(self.generation, agentd)
@@ -60,8 +79,9 @@ RELEASES = {
         Release(
             "legacy",
             1,
-            # It reads only the legacy prologue, which agentd speaks at generation 1.
+            # It reads only the legacy prologue, which agentd speaks at generation 1, and a relay never.
             agentd=(1,),
+            relay=False,
             agent_client=False,
             socket_path=False,
             sandbox_resize=False,

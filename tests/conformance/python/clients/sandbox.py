@@ -1,4 +1,4 @@
-"""The package's own sandbox objects, pointed at an agentd.
+"""The package's own sandbox objects, pointed at an agentd or at the relay before it.
 
 A release that asks its registry for a sandbox finds the agent's socket below its home and talks to whoever listens
 there. So a row in that registry and a link are all it takes, and everything above the wire is the package's own code:
@@ -19,7 +19,9 @@ from typing import Any
 
 import microsandbox
 
-from .agentd import WATCHDOG_SECONDS, Agentd
+from .agentd import Agentd
+from .program import WATCHDOG_SECONDS
+from .relay import Sandbox
 from .release import CLIENT
 
 NAME = "conformance"
@@ -35,13 +37,13 @@ asyncio.run(ask())
 """
 
 
-async def attach(agentd: Agentd) -> Any:
+async def attach(agentd: Agentd | Sandbox) -> Any:
     """A connected sandbox object whose agent is this agentd."""
     enter(agentd)
     return await (await microsandbox.Sandbox.get(NAME)).connect()
 
 
-def enter(agentd: Agentd) -> str:
+def enter(agentd: Agentd | Sandbox) -> str:
     """Makes this agentd the agent of the one registered sandbox, and returns its name."""
     link = registered() / "agent.sock"
     link.unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""Clients of one sandbox in several processes: none disturbs another, whatever it sends and however it ends."""
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clients.agent import connected
+from clients.execution import Execution, run
+from clients.messages import TERMINAL, decode
+from clients.raw import Raw, frame
+
+pytestmark = [pytest.mark.release("relay"), pytest.mark.release("agent_client")]
+
+FLOOD = 10_000
+# Noise, nothing, a map without the keys, a list, a message that is cut off, and noise that fills a socket.
+BODIES = [b"\xff\x00 no CBOR at all", b"", b"\xa0", b"\x83\x01\x02\x03", b"\xa3avcnowatapa", b"\xff" * 50_000]
+
+# Says its first id, waits for a line, works, and says how that went.
+WORKER = """
+import asyncio, sys
+from microsandbox.agent import AgentClient
+from clients.agent import using
+from clients.execution import run
+from clients.files import get, put
+
+async def main(socket, path, mark):
+    async with using(AgentClient.connect(socket)) as agent:
+        stream = await agent.open("core.exec.request", {"cmd": "true"})
+        print(stream.id, flush=True)
+        sys.stdin.readline()
+        for number in range(20):
+            outcome = await run(agent, "sh", "-c", f"echo {mark} {number}; exit {number}")
+            assert (outcome.stdout, outcome.exited) == (f"{mark} {number}\\n".encode(), {"code": number})
+        data = mark.encode() * (3 << 20)
+        await put(agent, path, data)
+        assert (await get(agent, path)).data == data
+        print("fine", flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+# Says the numbers of two processes that it started, and then that bytes are moving, which they do until its end.
+MOVER = """
+import asyncio, sys
+from microsandbox.agent import AgentClient
+from clients.agent import using
+from clients.execution import Execution
+from clients.files import Files
+
+MIB = 1 << 20
+
+async def output(agent, execution):
+    await execution.write(b"go\\n")
+    await execution.until(lambda: len(execution.stdout) > 4 * MIB)
+    yield
+    await execution.until_ended()
+
+async def input(agent, execution):
+    await execution.write(bytes(4 * MIB))
+    yield
+    while True:
+        await execution.write(bytes(MIB))
+
+async def file(agent, execution):
+    handle = await Files(agent).open("/dev/null", "write")
+    write = {"op": {"Write": {"handle": handle, "offset": 0, "len": None}}}
+    stream = await agent.open("core.fs.request", write)
+    for number in range(1 << 30):
+        await stream.send("core.fs.data", {"data": bytes(MIB)})
+        if number == 4:
+            yield
+
+SCRIPTS = {"output": "read go; exec cat /dev/zero", "input": "exec cat >/dev/null", "file": "wait"}
+
+async def main(socket, what):
+    async with using(AgentClient.connect(socket)) as agent:
+        execution = await Execution.start(agent, "sh", "-c", "sleep 60 & echo $$ $!; " + SCRIPTS[what])
+        await execution.until(lambda: b"\\n" in execution.stdout)
+        print(execution.stdout.decode(), end="", flush=True)
+        async for _ in globals()[what](agent, execution):
+            print("moving", flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def program(text: str, *arguments: str) -> asyncio.subprocess.Process:
+    """Starts a program that uses the package in a process of its own."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": Path(__file__).parent}
+    return await asyncio.create_subprocess_exec(sys.executable, "-B", "-c", text, *arguments, **pipes)
+
+
+async def end(*programs: asyncio.subprocess.Process) -> None:
+    for started in programs:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+async def test_clients_in_two_processes_do_not_disturb_each_other(sandbox, tmp_path):
+    async with connected(sandbox) as witness:
+        kept = await Execution.start(witness, "cat")
+        workers = [await program(WORKER, sandbox.socket, str(tmp_path / mark), mark) for mark in "ab"]
+        try:
+            ids = [int(await worker.stdout.readline()) for worker in workers]
+            assert len({kept.stream.id, *ids}) == 3
+            said = await asyncio.gather(*(worker.communicate(b"go\n") for worker in workers))
+            assert [stdout for stdout, _ in said] == [b"fine\n"] * 2
+        finally:
+            await end(*workers)
+        for mark in "ab":
+            assert (tmp_path / mark).read_bytes() == mark.encode() * (3 << 20)
+        await kept.write(b"undisturbed")
+        await kept.end_input()
+        assert (await kept.finish()).stdout == b"undisturbed"
+
+
+@pytest.mark.parametrize("what", ["output", "input", "file"])
+async def test_a_client_that_is_killed_while_bytes_move_takes_only_its_own_along(sandbox, what):
+    async with connected(sandbox) as bystander:
+        kept = await Execution.start(bystander, "cat")
+        mover = await program(MOVER, sandbox.socket, what)
+        try:
+            pids = [int(word) for word in (await mover.stdout.readline()).split()]
+            assert await mover.stdout.readline() == b"moving\n"
+            watched = [sandbox.watch(pid) for pid in pids]
+            await kept.write(b"before ")
+            await kept.until(lambda: kept.stdout == b"before ")
+        finally:
+            await end(mover)
+        await asyncio.gather(*(process.ended() for process in watched))
+        await kept.write(b"and after")
+        await kept.end_input()
+        outcome = await kept.finish()
+        assert (await run(bystander, "echo", "on")).stdout == b"on\n"
+    assert (outcome.stdout, outcome.exited) == (b"before and after", {"code": 0})
+
+
+@pytest.mark.generation(lowest=5)
+async def test_a_flood_of_bodies_that_nobody_can_read_is_answered_one_by_one_while_another_works(sandbox):
+    rounds = 10
+    async with connected(sandbox) as flooding, connected(sandbox) as bystander:
+        kept = await Execution.start(bystander, "cat")
+        bodies = itertools.cycle(BODIES)
+        answered = 0
+        for number in range(rounds):
+            flood = (flooding.ask_bytes(next(bodies), 0) for _ in range(FLOOD // rounds))
+            *answers, _ = await asyncio.gather(*flood, kept.write(b"%d\n" % number))
+            kinds = [decode(answer).payload["kind"] for answer in answers]
+            assert set(kinds) == {"malformed_message"}
+            answered += len(kinds)
+        await kept.end_input()
+        assert (await kept.finish()).stdout == b"".join(b"%d\n" % number for number in range(rounds))
+        await flooding.answers()
+    assert answered == FLOOD
+
+
+async def test_a_flood_whose_answers_nobody_reads_waits_alone(sandbox):
+    async with connected(sandbox) as bystander:
+        flooding = await Raw.connect(sandbox.socket)
+        # The answers are more than may wait for a client, and what is unanswered then is more than may wait from one.
+        ids = flooding.ids[: 3 * FLOOD]
+        flood = b"".join(frame(id, 0, b"\xff" * 1000) for id in ids)
+        sending = asyncio.create_task(flooding.send_bytes(flood))
+        for number in range(20):
+            assert (await run(bystander, "echo", str(number))).stdout == b"%d\n" % number
+        assert not sending.done()
+        answers = [await flooding.next() for _ in ids]
+        await sending
+        await flooding.close()
+        assert (await run(bystander, "echo", "on")).stdout == b"on\n"
+    assert [(id, flags) for id, flags, _ in answers] == [(id, TERMINAL) for id in ids]

@@ -1,0 +1,10 @@
+#!/bin/busybox sh
+# The first program of the machine: inserts the modules, and goes over to the disk. `pivot_root`, by which every sandbox
+# gets its root, needs a root that is a mount: the archive that this came in is none.
+export PATH=/bin
+busybox mount -t devtmpfs dev /dev
+for module in /modules/*.ko; do
+  busybox insmod "$module" || echo "cannot insert $module"
+done
+busybox mount -t ext4 -o noatime /dev/vda /disk || busybox poweroff -f
+exec busybox switch_root /disk /sbin/init
