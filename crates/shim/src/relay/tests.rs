@@ -73,7 +73,7 @@ impl World {
     /// A body that tells whose it is and which.
     fn body(&mut self, length: u16, large: bool) -> Vec<u8> {
         self.number += 1;
-        let length = if large { usize::from(length) * 64 } else { usize::from(length) % 512 };
+        let length = if large { usize::from(length) * 4 } else { usize::from(length) % 512 };
         self.number.to_be_bytes().into_iter().cycle().take(length + 4).collect()
     }
 
