@@ -123,7 +123,7 @@ fn a_withdrawn_range_ends_and_nobody_elses() {
         // The id is free again, and what it is used for is a new session.
         peer.send(7, first.start(), &shell("echo again")).await;
         assert_eq!(output(&mut peer, first.start()).await.0, "again\n");
-        peer.send(7, second.start(), &ExecSignal { signal: 9 }).await;
+        peer.send(7, second.start(), &ExecSignal { signal: 9, whole: false }).await;
         assert_eq!(output(&mut peer, second.start()).await.1, ExecExited { code: -1, signal: Some(9) });
     });
 }
@@ -161,7 +161,7 @@ fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
         let error: ExecStdinError = peer.next_of(one).await.payload(|envelope| envelope.payload().unwrap());
         assert_eq!(error.errno_name.as_deref(), Some("ENOBUFS"));
         assert_eq!(peer.next_of(two).await.message_type(), MessageType::Pong);
-        peer.send(7, one, &ExecSignal { signal: 9 }).await;
+        peer.send(7, one, &ExecSignal { signal: 9, whole: false }).await;
         assert_eq!(output(&mut peer, one).await.1, ExecExited { code: -1, signal: Some(9) });
     });
 }

@@ -55,7 +55,7 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
         let agentd = Agentd::start();
         let mut peer = Peer::connect(&agentd.socket()).await;
         let id = peer.first_id;
-        peer.send(7, id + 1, &ExecSignal { signal: 9 }).await;
+        peer.send(7, id + 1, &ExecSignal { signal: 9, whole: false }).await;
         assert_eq!(refused(&mut peer, id + 1).await, CoreErrorKind::InvalidSession);
         peer.send(7, id, &command("cat", &[])).await;
         assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecStarted);
@@ -74,7 +74,7 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
         peer.send(7, id + 3, &FsRequest { op: FsOp::Write(write), bulk: None }).await;
         assert_eq!(peer.next_of(id + 3).await.message_type(), MessageType::FsResponse);
         peer.send(7, id + 3, &FsData { data: b"x"[..].into() }).await;
-        peer.send(7, id, &ExecSignal { signal: 9 }).await;
+        peer.send(7, id, &ExecSignal { signal: 9, whole: false }).await;
         peer.send(7, id + 2, &Ping {}).await;
         assert_eq!(peer.next().await.unwrap().id, id + 2);
     });
@@ -89,7 +89,7 @@ fn a_peer_too_old_for_errors_is_sent_none() {
             let nonsense = [0xa3, 0x61, b'v', stamp, 0x61, b't', 0x61, b'x', 0x61, b'p', 0x41, 0xa0];
             peer.send_body(id, Flags::NONE, &nonsense).await;
             peer.send_body(id, Flags::from_bits(3), &nonsense).await;
-            peer.send(stamp, id, &ExecSignal { signal: 9 }).await;
+            peer.send(stamp, id, &ExecSignal { signal: 9, whole: false }).await;
             peer.send(stamp, id + 1, &command("true", &[])).await;
             assert_eq!(peer.next().await.unwrap().id, id + 1);
         }

@@ -82,7 +82,7 @@ fn whoever_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
         for (flags, id) in [(Flags::NONE, 1), (Flags::NONE, 0), (Flags::from_bits(3), u32::MAX), (Flags::SHUTDOWN, 1)] {
             let mut attacker = Peer::connect(&sandbox.socket()).await;
             let id = if id == u32::MAX { attacker.first_id } else { id };
-            let signal = carrel_tests::body(10, &carrel_protocol::payload::ExecSignal { signal: 9 });
+            let signal = carrel_tests::body(10, &carrel_protocol::payload::ExecSignal { signal: 9, whole: false });
             attacker.send_body(id, flags, &signal).await;
             assert!(attacker.next().await.is_none(), "flags {flags:?}, id {id}");
         }

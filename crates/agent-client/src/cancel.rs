@@ -54,7 +54,7 @@ impl Cancel {
     pub(crate) fn send(self, link: &Link, id: u32) {
         let _sent = match self {
             Self::Nothing => Ok(()),
-            Self::Kill => link.send(id, &ExecSignal { signal: SIGKILL }),
+            Self::Kill => link.send(id, &ExecSignal { signal: SIGKILL, whole: false }),
             Self::Bulk(kind, reason) => {
                 let message = match reason {
                     BulkCancelReason::ProtocolState => "the agent broke the protocol",

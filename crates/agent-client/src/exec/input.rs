@@ -64,7 +64,7 @@ impl ExecInput {
 
     /// Sends a signal, by its number, to the command's process group. One that ended already is left alone.
     pub fn signal(&self, signal: i32) -> Result<(), Error> {
-        self.send(&ExecSignal { signal })
+        self.send(&ExecSignal { signal, whole: false })
     }
 
     /// Kills the command's process group.

@@ -38,13 +38,13 @@ async fn a_dropped_command_is_killed_whether_or_not_it_had_started() {
     let (client, mut peer) = connected(7).await;
     let request = ExecRequest { cmd: "sleep".into(), ..ExecRequest::default() };
     let id = begin_and_drop(client.exec(request), async { peer.expect::<ExecRequest>().await.0 }).await;
-    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
     peer.send(id, &ExecStarted { pid: 1 }).await;
     peer.send(id, &ExecExited { code: -1, signal: Some(9) }).await;
 
     let (command, id) = exec::started(&client, &mut peer).await;
     drop(command);
-    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
     peer.send(id, &ExecStdout { data: data(b"late") }).await;
     peer.send(id, &ExecExited { code: -1, signal: Some(9) }).await;
     ping(&client, &mut peer).await;
@@ -61,7 +61,7 @@ async fn late_output_of_a_killed_command_is_acknowledged_so_that_its_end_is_not_
     ping(&client, &mut peer).await;
     drop(command);
     assert_eq!(peer.expect().await, (id, ExecOutputAck { consumed: 521 }));
-    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
     peer.send(id, &ExecStdout { data: data(b"late") }).await;
     assert_eq!(peer.expect().await, (id, ExecOutputAck { consumed: 781 }));
     peer.send(id, &ExecExited { code: -1, signal: Some(9) }).await;
@@ -148,7 +148,7 @@ async fn a_raw_stream_is_cancelled_as_its_opening_demands() {
     let (id, _) = peer.expect::<ExecRequest>().await;
     assert_eq!(stream.id(), id);
     stream.close();
-    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
 
     // One that was answered is the caller's own affair from then on.
     let agent = async {

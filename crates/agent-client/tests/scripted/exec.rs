@@ -70,8 +70,8 @@ async fn size_and_signals_reach_the_command() {
     exec.signal(15).unwrap();
     exec.kill().unwrap();
     assert_eq!(peer.expect().await, (id, ExecResize { rows: 50, cols: 132 }));
-    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 15 }));
-    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9 }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 15, whole: false }));
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
 }
 
 #[tokio::test]

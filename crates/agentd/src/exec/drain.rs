@@ -35,6 +35,11 @@ impl Drain {
         io.wake_at(self.quiet.min(self.longest), key);
     }
 
+    /// Whether there is still time for what is left to go.
+    pub(super) fn is_patient(&self) -> bool {
+        Instant::now() < self.longest
+    }
+
     pub(super) fn is_over(&self) -> bool {
         let now = Instant::now();
         now >= self.quiet || now >= self.longest

@@ -8,6 +8,7 @@ mod output;
 mod spawn;
 
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use carrel_protocol::exec_flow::{InputWindow, OutputWindow};
 use carrel_protocol::payload::{
@@ -32,6 +33,9 @@ use crate::poll::{Channel, Readiness, Source};
 use crate::session::{Key, Refusal, Session, Turn};
 use crate::sys;
 
+/// When to look again whether a process group that was killed is gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 /// A running command.
 pub(crate) struct Exec {
     pid: Pid,
@@ -49,6 +53,8 @@ pub(crate) struct Exec {
     flow: Option<Flow>,
     exited: Option<ExecExited>,
     drain: Option<Drain>,
+    /// It is to end with all of its process group.
+    whole: bool,
 }
 
 /// Generation 10: both directions are acknowledged.
@@ -119,6 +125,7 @@ impl Exec {
             }),
             exited: None,
             drain: None,
+            whole: false,
         })
     }
 
@@ -267,7 +274,8 @@ impl Session for Exec {
                 self.stdin(io, key, &stdin.data)
             }
             MessageType::ExecSignal => {
-                let ExecSignal { signal } = envelope.payload()?;
+                let ExecSignal { signal, whole } = envelope.payload()?;
+                self.whole |= whole;
                 self.signal(signal);
                 Ok(())
             }
@@ -306,6 +314,10 @@ impl Session for Exec {
         self.backlog.clear();
         self.output.settle();
         self.drain = Some(Drain::begin(io, key));
+        if self.whole {
+            // The number stays that of the group while somebody is left in it.
+            let _nobody_left = sys::signal_group(self.pid, libc::SIGKILL);
+        }
     }
 
     fn turn(&mut self, io: &mut Io, key: Key) -> Turn {
@@ -329,6 +341,12 @@ impl Session for Exec {
             Produced::Nothing => {}
         }
         if self.is_drained() {
+            let patient = self.drain.as_ref().is_some_and(Drain::is_patient);
+            if self.whole && patient && sys::signal_group(self.pid, 0).is_ok() {
+                // Somebody of the group is still dying, or is dead and its parent does not care.
+                io.wake_at(Instant::now() + LOOK_AGAIN, key);
+                return Turn::Wait;
+            }
             if let Some(exited) = &self.exited {
                 io.send_small(key, exited);
             }

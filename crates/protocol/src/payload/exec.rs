@@ -104,6 +104,9 @@ record! {
     pub struct ExecSignal {
         /// Its number.
         signal: i32 => required,
+        /// Whether the command is to end with all of its process group: when its first process has ended, whatever is
+        /// left of the group is killed, and only then the end is told.
+        whole: bool => omitted since 11,
     }
 
     /// The host consumed output.

@@ -26,10 +26,15 @@ pub(crate) fn samples() -> Vec<Sample> {
         trees(),
         tree_operations(),
         relay(),
+        jobs(),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+fn jobs() -> Vec<Sample> {
+    vec![sample("the end of a whole process group", ExecSignal { signal: 15, whole: true })]
 }
 
 fn text(text: &str) -> String {
@@ -198,8 +203,8 @@ fn exec() -> Vec<Sample> {
         sample("the largest process id", ExecStarted { pid: 4_194_304 }),
         sample("the end of input", ExecStdin { data: data(0) }),
         sample("a window of no rows", ExecResize { rows: 0, cols: u16::MAX }),
-        sample("kill", ExecSignal { signal: 9 }),
-        sample("a number that is no signal", ExecSignal { signal: i32::MIN }),
+        sample("kill", ExecSignal { signal: 9, whole: false }),
+        sample("a number that is no signal", ExecSignal { signal: i32::MIN, whole: false }),
         sample("one full chunk and its charge", ExecOutputAck { consumed: 16_640 }),
         sample("nothing consumed", ExecStdinAck { consumed: 0 }),
     ];

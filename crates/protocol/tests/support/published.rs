@@ -165,7 +165,7 @@ fn exec() -> Vec<Sample> {
         sample("killed by signal", ExecExited { code: -1, signal: None }),
         sample(PLAIN, failed),
         sample(PLAIN, ExecResize { rows: 50, cols: 132 }),
-        sample(PLAIN, ExecSignal { signal: 15 }),
+        sample(PLAIN, ExecSignal { signal: 15, whole: false }),
         sample(PLAIN, ExecOutputAck { consumed: 259 }),
         sample(PLAIN, ExecStdinAck { consumed: 2 }),
     ]
