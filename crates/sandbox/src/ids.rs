@@ -38,6 +38,9 @@ pub enum IdsError {
 // === impl IdRange ===
 
 impl IdRange {
+    /// How many ids a sandbox has.
+    pub const COUNT: u32 = COUNT;
+
     /// Takes the first range that nobody holds. The lock is the kernel's: it ends with its holder, however that ends.
     pub fn allocate(directory: &Path) -> Result<Self, IdsError> {
         std::fs::create_dir_all(directory).map_err(IdsError::Directory)?;

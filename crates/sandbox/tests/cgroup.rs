@@ -12,7 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, Host, Limits, Place, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, Host, Limits, OomWatch, Place, Policy};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -187,6 +188,47 @@ fn a_memory_hog_is_ended_and_counted() {
         assert_eq!(tight.out_of_memory_kills().unwrap(), 1);
         assert_eq!(tight.statistics().unwrap().out_of_memory_kills, Some(1));
         tight.close();
+    }
+}
+
+/// Whether a watch becomes ready, in the way that it says.
+fn ready(watch: &OomWatch, within: Duration) -> bool {
+    let flags = if watch.priority() { PollFlags::PRI } else { PollFlags::IN };
+    let timeout = Timespec { tv_sec: within.as_secs().try_into().unwrap(), tv_nsec: 0 };
+    let mut polled = [PollFd::new(watch, flags)];
+    rustix::event::poll(&mut polled, Some(&timeout)).unwrap() == 1 && polled[0].revents().contains(flags)
+}
+
+#[test]
+fn want_of_memory_is_told_each_time() {
+    let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
+    for host in hosts() {
+        let roomy = Group::new(&host, &limits(Some(256 * MEBIBYTE), None, None));
+        let watch = roomy.watch_out_of_memory().unwrap().expect("this host tells");
+        assert!(run(roomy.shell(hog)).status.success(), "the control has room");
+        assert!(!ready(&watch, Duration::ZERO));
+        roomy.close();
+
+        let tight = Group::new(&host, &limits(Some(32 * MEBIBYTE), None, None));
+        let watch = tight.watch_out_of_memory().unwrap().expect("this host tells");
+        assert!(!ready(&watch, Duration::ZERO));
+        for kills in 1..=3 {
+            let mut child = tight.shell(hog);
+            go(&mut child);
+            assert!(ready(&watch, WATCHDOG), "nothing is told");
+            // v2 tells of other things too, and of this one when it has counted; v1 tells before.
+            while watch.priority() && tight.out_of_memory_kills().unwrap() < kills {
+                assert!(ready(&watch, WATCHDOG), "nothing more is told");
+                watch.acknowledge().unwrap();
+            }
+            assert_eq!(child.wait().unwrap().signal(), Some(9));
+            assert_eq!(tight.out_of_memory_kills().unwrap(), kills);
+            watch.acknowledge().unwrap();
+        }
+        // Where every word is of want of memory, there is none without it.
+        assert!(watch.priority() || !ready(&watch, Duration::ZERO));
+        tight.close();
+        assert!(ready(&watch, WATCHDOG), "the end of the group is told as well");
     }
 }
 

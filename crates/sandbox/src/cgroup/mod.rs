@@ -14,6 +14,7 @@ mod members;
 mod missing;
 mod mounts;
 mod name;
+mod out_of_memory;
 mod settings;
 mod statistics;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use self::host::Hierarchy;
 pub use self::host::{Controller, Host, Place, Policy};
 pub use self::limits::{CpuShare, LimitError, Limits};
 pub use self::missing::{Missing, Unenforceable};
+pub use self::out_of_memory::OomWatch;
 pub use self::statistics::Statistics;
 use self::wait::Deadline;
 use crate::ids::SUPERVISORS;

@@ -188,6 +188,7 @@ fn on_v2_limits_are_written_and_controllers_handed_down() {
     assert_eq!(group.procs_files().unwrap().len(), 1);
 
     assert_eq!(group.out_of_memory_kills().unwrap(), 3);
+    assert!(group.watch_out_of_memory().unwrap().is_some_and(|watch| watch.priority()));
     let statistics = Statistics {
         memory_bytes: Some(4096),
         memory_peak: Some(8192),
@@ -246,6 +247,14 @@ fn a_kernel_without_swap_or_peak_is_no_error_but_one_without_a_limit_is() {
 }
 
 #[test]
+fn a_kernel_that_does_not_tell_of_want_of_memory_is_no_error() {
+    let root = tempfile::tempdir().unwrap();
+    let host = fake::host(root.path(), &["memory.events"]);
+    let group = Cgroup::create(&host, "a1", &all_limits(), Policy::Refuse).unwrap();
+    assert!(group.watch_out_of_memory().unwrap().is_none());
+}
+
+#[test]
 fn what_is_dropped_goes_and_what_is_left_or_adopted_stays() {
     let root = tempfile::tempdir().unwrap();
     let host = fake::host(root.path(), &[]);
@@ -269,6 +278,7 @@ fn a_host_without_control_groups_gives_a_group_that_does_nothing() {
     let group = Cgroup::create(&none, "a1", &all_limits(), Policy::AllowUnenforced).unwrap();
     assert_eq!(group.statistics().unwrap(), Statistics::default());
     assert!(matches!(group.out_of_memory_kills(), Err(CgroupError::Absent(Controller::Memory))));
+    assert!(group.watch_out_of_memory().unwrap().is_none());
     assert!(matches!(group.freeze(), Err(CgroupError::Absent(Controller::Freezer))));
     assert!(matches!(group.kill_all(), Err(CgroupError::Absent(Controller::Freezer))));
     assert!(!group.is_unified() && group.unified_directory().is_none());
