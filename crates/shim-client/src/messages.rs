@@ -1,7 +1,14 @@
-//! What an owner and a supervisor say to each other.
+//! What a supervisor and those who talk to it say to each other.
+
+mod jobs;
+mod journal;
+mod presence;
 
 use carrel_protocol::{Flags, record, text_enum};
 
+pub use self::jobs::*;
+pub use self::journal::*;
+pub use self::presence::*;
 use crate::root::{HostPath, Root};
 use crate::wire::Message;
 
@@ -39,6 +46,26 @@ record! {
         limits: Limits => required,
         /// Whether limits that this host cannot enforce are left out instead of refused.
         allow_unenforced: bool => default,
+        /// The image, as its user named it.
+        image: String => default,
+        /// Whether it stays when its owner leaves, for another supervisor to find.
+        lasting: bool => default,
+        /// Where the output of its jobs is kept. Without a place it is in the directory of its socket.
+        logs: Option<HostPath> => omitted,
+        /// How much of its jobs is kept.
+        keep: Keep => default,
+    }
+
+    /// How much of the jobs of a sandbox is kept, and for how long.
+    pub struct Keep {
+        /// Bytes of one output of one job.
+        stream_bytes: u64 => default(Keep::STREAM_BYTES),
+        /// Bytes of all outputs of all jobs.
+        total_bytes: u64 => default(Keep::TOTAL_BYTES),
+        /// Jobs that have ended.
+        ended_jobs: u32 => default(Keep::ENDED_JOBS),
+        /// How long a job is kept that has ended, in milliseconds.
+        ended_ms: u64 => default(Keep::ENDED_MS),
     }
 
     /// A disk that stays when the sandbox is gone: made if it is not there.
@@ -190,6 +217,28 @@ text_enum! {
         AgentFailed = "agent_failed",
         /// It is not in a state to do that.
         WrongState = "wrong_state",
+        /// Somebody else supervises it.
+        Supervised = "supervised",
+        /// There is a job of that id, with another command.
+        JobConflict = "job_conflict",
+        /// There was a job of that id; it ran, and what is known of it is no longer kept.
+        JobPruned = "job_pruned",
+        /// There is no job of that id.
+        JobUnknown = "job_unknown",
+        /// The job has ended.
+        JobEnded = "job_ended",
+        /// Somebody else holds the input of the job.
+        InputTaken = "input_taken",
+        /// The input of the job is closed, or was never open.
+        InputClosed = "input_closed",
+        /// What was written does not follow what was written before.
+        InputGap = "input_gap",
+        /// There is no room for one more.
+        TooMany = "too_many",
+        /// What happens cannot be recorded.
+        JournalFailed = "journal_failed",
+        /// The supervisor does not know this request.
+        Unsupported = "unsupported",
     } else
         /// A kind that a newer supervisor invented.
         Unknown = "unknown"
@@ -208,29 +257,93 @@ text_enum! {
         OutOfMemory = "out_of_memory",
         /// What it said to its host could not be borne.
         Misbehaved = "misbehaved",
+        /// Its supervisor was lost, and it with it.
+        SupervisorLost = "supervisor_lost",
     } else
         /// A reason that a newer supervisor invented.
         Unknown = "unknown"
 }
 
 macro_rules! messages {
-    ($($name:ident, $wire:literal, $flags:ident;)*) => {$(
-        impl Message for $name {
-            const NAME: &'static str = $wire;
-            const FLAGS: Flags = Flags::$flags;
+    ($($name:ident $(<$lifetime:lifetime>)?, $wire:literal, $since:literal, $flags:ident;)*) => {
+        $(
+            impl<'b> Message<'b> for $name $(<$lifetime>)? {
+                const NAME: &'static str = $wire;
+                const SINCE: u8 = $since;
+                const FLAGS: Flags = Flags::$flags;
+            }
+        )*
+
+        /// Every message: its name, the version that introduced it, its flags and its shape.
+        pub fn all() -> Vec<(&'static str, u8, Flags, carrel_protocol::schema::Shape)> {
+            use carrel_protocol::cbor::Wire;
+            vec![$(($wire, $since, Flags::$flags, <$name as Wire<'_>>::shape()),)*]
         }
-    )*};
+    };
 }
 
 messages! {
-    Create, "shim.create", NONE;
-    Ready, "shim.ready", NONE;
-    Failed, "shim.failed", TERMINAL;
-    Ended, "shim.ended", TERMINAL;
-    Stop, "shim.stop", NONE;
-    Pause, "shim.pause", NONE;
-    Resume, "shim.resume", NONE;
-    GetStatistics, "shim.statistics.get", NONE;
-    Statistics, "shim.statistics", TERMINAL;
-    Done, "shim.done", TERMINAL;
+    Create, "shim.create", 1, NONE;
+    Ready, "shim.ready", 1, NONE;
+    Failed, "shim.failed", 1, TERMINAL;
+    Ended, "shim.ended", 1, TERMINAL;
+    Stop, "shim.stop", 1, NONE;
+    Pause, "shim.pause", 1, NONE;
+    Resume, "shim.resume", 1, NONE;
+    GetStatistics, "shim.statistics.get", 1, NONE;
+    Statistics, "shim.statistics", 1, TERMINAL;
+    Done, "shim.done", 1, TERMINAL;
+    Hello, "shim.hello", 1, NONE;
+    GetStatus, "shim.status.get", 1, NONE;
+    Status, "shim.status", 1, TERMINAL;
+    Supervise, "shim.supervise", 1, NONE;
+    Withdraw, "shim.withdraw", 1, NONE;
+    JournalRead, "shim.journal.read", 1, NONE;
+    JournalFacts, "shim.journal.facts", 1, NONE;
+    JournalEnd, "shim.journal.end", 1, TERMINAL;
+    JobStart, "shim.job.start", 1, NONE;
+    JobStarted, "shim.job.started", 1, TERMINAL;
+    JobList, "shim.job.list", 1, NONE;
+    JobSome, "shim.job.some", 1, NONE;
+    JobAll, "shim.job.all", 1, TERMINAL;
+    JobGet, "shim.job.get", 1, NONE;
+    JobInfo, "shim.job.info", 1, TERMINAL;
+    JobRead, "shim.job.read", 1, NONE;
+    JobBytes<'b>, "shim.job.bytes", 1, TERMINAL;
+    JobFollow, "shim.job.follow", 1, NONE;
+    JobOutput<'b>, "shim.job.output", 1, NONE;
+    JobCut, "shim.job.cut", 1, NONE;
+    JobInput, "shim.job.input", 1, NONE;
+    JobEnded, "shim.job.ended", 1, TERMINAL;
+    JobWrite<'b>, "shim.job.write", 1, NONE;
+    JobWrote, "shim.job.wrote", 1, TERMINAL;
+    JobClose, "shim.job.close", 1, NONE;
+    JobResize, "shim.job.resize", 1, NONE;
+    JobSignal, "shim.job.signal", 1, NONE;
+    JobCancel, "shim.job.cancel", 1, NONE;
+    JobWait, "shim.job.wait", 1, NONE;
+}
+
+// === impl Keep ===
+
+impl Keep {
+    /// Bytes of one output of one job.
+    pub const STREAM_BYTES: u64 = 64 * 1024 * 1024;
+    /// Bytes of all outputs of all jobs.
+    pub const TOTAL_BYTES: u64 = 512 * 1024 * 1024;
+    /// Jobs that have ended.
+    pub const ENDED_JOBS: u32 = 1000;
+    /// How long a job is kept that has ended, in milliseconds.
+    pub const ENDED_MS: u64 = 60 * 60 * 1000;
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self {
+            stream_bytes: Self::STREAM_BYTES,
+            total_bytes: Self::TOTAL_BYTES,
+            ended_jobs: Self::ENDED_JOBS,
+            ended_ms: Self::ENDED_MS,
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! The side that owns a sandbox: it goes when its owner goes.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,18 +9,18 @@ use std::time::Duration;
 
 use carrel_protocol::frame::BrokenLength;
 use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use crate::messages::{Create, Done, Ended, Failed, GetStatistics, Pause, Ready, Resume, Statistics, Stop};
+use crate::layout::SHIM_SOCKET;
+use crate::link::{self, Arrivals, Link, LinkError};
+use crate::messages::{Create, Done, Ended, Failed, GetStatistics, Pause, Ready, Resume, Statistics, Stop, VERSION};
 use crate::programs::Programs;
 use crate::wire::{self, Message};
 
 /// A running sandbox that ends when this is dropped.
 #[derive(Debug)]
 pub struct OwnedSandbox {
-    link: Link,
+    tie: Tie,
     ready: Ready,
     changes: Option<OwnedFd>,
     ended: Option<Ended>,
@@ -70,18 +69,11 @@ pub enum OwnerError {
 
 /// The supervisor and the connection to it.
 #[derive(Debug)]
-struct Link {
+struct Tie {
     child: Child,
-    stream: UnixStream,
-    arrived: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
-    next_id: u32,
-}
-
-/// One message from the supervisor.
-struct Arrived {
-    id: u32,
-    body: Vec<u8>,
+    link: Link,
+    arrivals: Arrivals,
+    last_id: u32,
 }
 
 // === impl Supervisor ===
@@ -102,17 +94,12 @@ impl Supervisor {
     /// Makes a sandbox and returns when it runs.
     pub async fn create(self, create: &Create) -> Result<OwnedSandbox, OwnerError> {
         let Self { child, stream } = self;
-        let stream = UnixStream::from_std(stream)?;
-        let mut link = Link { child, stream, arrived: Vec::new(), descriptors: Vec::new(), next_id: 0 };
-        link.send(0, create).await?;
-        let arrived = link.receive().await?;
-        let envelope = Envelope::parse(&arrived.body)?;
-        if let Some(failed) = wire::decode::<Failed>(&envelope) {
-            return Err(OwnerError::Failed(failed?));
-        }
-        let ready = wire::decode::<Ready>(&envelope).ok_or_else(|| unexpected(&envelope))??;
-        let changes = if ready.changes { link.descriptors.pop() } else { None };
-        Ok(OwnedSandbox { link, ready, changes, ended: None })
+        let link = Link::new(UnixStream::from_std(stream)?);
+        let mut tie = Tie { child, link, arrivals: Arrivals::with_descriptors(), last_id: 0 };
+        tie.link.send(VERSION, 0, create)?;
+        let ready: Ready = answer(&tie.receive().await?)?;
+        let changes = if ready.changes { tie.arrivals.take_descriptor() } else { None };
+        Ok(OwnedSandbox { tie, ready, changes, ended: None })
     }
 }
 
@@ -129,6 +116,11 @@ impl OwnedSandbox {
         &self.ready.agent_socket.0
     }
 
+    /// The socket that its supervisor is talked to by.
+    pub fn shim_socket(&self) -> PathBuf {
+        self.agent_socket().with_file_name(SHIM_SOCKET)
+    }
+
     /// Its first process, as the host numbers it.
     pub fn pid(&self) -> u32 {
         self.ready.pid
@@ -136,7 +128,7 @@ impl OwnedSandbox {
 
     /// Its supervisor.
     pub fn shim_pid(&self) -> u32 {
-        self.link.child.id()
+        self.tie.child.id()
     }
 
     /// The host's id behind its id 0.
@@ -155,8 +147,7 @@ impl OwnedSandbox {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
             }
-            let arrived = self.link.receive().await?;
-            self.note(&arrived)?;
+            self.ended = link::end_told(&self.tie.receive().await?)?;
         }
     }
 
@@ -184,105 +175,56 @@ impl OwnedSandbox {
         self.ask(&GetStatistics {}).await
     }
 
-    async fn ask<Q: Message, A: Message>(&mut self, question: &Q) -> Result<A, OwnerError> {
+    async fn ask<Q: for<'b> Message<'b>, A: for<'b> Message<'b>>(&mut self, question: &Q) -> Result<A, OwnerError> {
         if let Some(ended) = &self.ended {
             return Err(OwnerError::Ended(ended.clone()));
         }
-        self.link.next_id = self.link.next_id.wrapping_add(1).max(1);
-        let id = self.link.next_id;
-        self.link.send(id, question).await?;
+        self.tie.last_id = link::id_after(self.tie.last_id);
+        let id = self.tie.last_id;
+        self.tie.link.send(VERSION, id, question)?;
         loop {
-            let arrived = self.link.receive().await?;
-            if arrived.id == id {
-                let envelope = Envelope::parse(&arrived.body)?;
-                if let Some(failed) = wire::decode::<Failed>(&envelope) {
-                    return Err(OwnerError::Failed(failed?));
-                }
-                return Ok(wire::decode::<A>(&envelope).ok_or_else(|| unexpected(&envelope))??);
+            let frame = self.tie.receive().await?;
+            if frame.id == id {
+                return answer(&frame);
             }
-            self.note(&arrived)?;
-            if let Some(ended) = &self.ended {
-                return Err(OwnerError::Ended(ended.clone()));
+            if let Some(ended) = link::end_told(&frame)? {
+                self.ended = Some(ended.clone());
+                return Err(OwnerError::Ended(ended));
             }
         }
-    }
-
-    fn note(&mut self, arrived: &Arrived) -> Result<(), OwnerError> {
-        if arrived.id == 0 {
-            let envelope = Envelope::parse(&arrived.body)?;
-            if let Some(ended) = wire::decode::<Ended>(&envelope) {
-                self.ended = Some(ended?);
-            }
-        }
-        Ok(())
     }
 }
 
-fn unexpected(envelope: &Envelope<'_>) -> OwnerError {
-    OwnerError::Unreadable(DecodeError::unknown("message", &envelope.type_name))
+fn answer<A: for<'b> Message<'b>>(frame: &Frame<'_>) -> Result<A, OwnerError> {
+    let envelope = Envelope::parse(frame.body)?;
+    if let Some(failed) = link::refusal(&envelope)? {
+        return Err(OwnerError::Failed(failed));
+    }
+    Ok(wire::decode(&envelope).ok_or_else(|| link::unexpected(&envelope))??)
 }
 
-// === impl Link ===
+// === impl Tie ===
 
-impl Link {
-    async fn send<M: Message>(&mut self, id: u32, message: &M) -> Result<(), OwnerError> {
-        let mut frame = Vec::new();
-        wire::encode(&mut frame, id, message)?;
-        let mut rest = frame.as_slice();
-        while !rest.is_empty() {
-            self.stream.writable().await?;
-            match self.stream.try_write(rest) {
-                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // It may have said why before it went.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
+impl Tie {
+    async fn receive(&mut self) -> Result<Frame<'_>, OwnerError> {
+        match self.arrivals.next(&self.link).await {
+            Ok(frame) => Ok(frame),
+            Err(LinkError::Closed) => Err(OwnerError::Gone(epitaph(&mut self.child))),
+            Err(LinkError::Broken(broken)) => Err(broken.into()),
+            Err(LinkError::Io(error)) => Err(error.into()),
         }
-        Ok(())
-    }
-
-    async fn receive(&mut self) -> Result<Arrived, OwnerError> {
-        loop {
-            if let Some((frame, rest)) = Frame::split(&self.arrived)? {
-                let arrived = Arrived { id: frame.id, body: frame.body.to_vec() };
-                let taken = self.arrived.len() - rest.len();
-                self.arrived.drain(..taken);
-                return Ok(arrived);
-            }
-            let (stream, arrived, descriptors) = (&self.stream, &mut self.arrived, &mut self.descriptors);
-            if stream.async_io(Interest::READABLE, || take(stream, arrived, descriptors)).await? == 0 {
-                return Err(OwnerError::Gone(self.epitaph()));
-            }
-        }
-    }
-
-    /// How the supervisor ended, if that says anything.
-    fn epitaph(&mut self) -> String {
-        self.child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"))
     }
 }
 
-/// Reads bytes, and descriptors if some travel along.
-fn take(stream: &UnixStream, arrived: &mut Vec<u8>, descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let mut bytes = [0; 4096];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    arrived.extend_from_slice(bytes.get(..received.bytes).unwrap_or_default());
-    Ok(received.bytes)
-}
-
-impl Drop for Link {
+impl Drop for Tie {
     fn drop(&mut self) {
         // The supervisor ends the sandbox when its owner's end of the connection is closed; nobody else waits for it.
-        let _told = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        self.link.shut_down();
         let _buried = self.child.wait();
     }
+}
+
+/// How the supervisor ended, if that says anything.
+fn epitaph(child: &mut Child) -> String {
+    child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"))
 }

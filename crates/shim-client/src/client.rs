@@ -1,0 +1,290 @@
+//! One connection to the supervisor of a sandbox, and what can be asked of it.
+
+mod asked;
+mod dial;
+mod subscription;
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use carrel_protocol::Envelope;
+use tokio::net::UnixStream;
+
+use self::asked::Asked;
+pub use self::subscription::Subscription;
+use crate::error::ShimError;
+use crate::follow::Follow;
+use crate::link::{self, Arrivals, Link};
+use crate::messages::{
+    Done, Ended, Fact, GetStatistics, GetStatus, Hello, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded,
+    JobFollow, JobGet, JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobWait,
+    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, Resume, Statistics, Status, Stop, StreamName,
+    Supervise, VERSION,
+};
+use crate::wire::{self, Message};
+
+/// How long a supervisor may take to say who it is.
+const GREETING: Duration = Duration::from_secs(10);
+/// The most bytes of input in one message.
+pub(crate) const PIECE: usize = 64 * 1024;
+
+/// A connection to a supervisor. It is asked one thing after another.
+///
+/// Every call may be given up, by dropping its future: the supervisor is then told that nobody waits for the answer. What
+/// was asked for may happen all the same.
+#[derive(Debug)]
+pub struct ShimClient {
+    hello: Hello,
+    version: u8,
+    peer: (u32, u32),
+    link: Link,
+    arrivals: Arrivals,
+    last_id: u32,
+    ended: Option<Ended>,
+}
+
+/// Bytes of an output of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where they begin: later than asked for, if what was asked for is not kept.
+    pub offset: u64,
+    /// The bytes; none if there are none yet.
+    pub data: Vec<u8>,
+    /// Whether nothing will ever follow them.
+    pub end: bool,
+}
+
+// === impl ShimClient ===
+
+impl ShimClient {
+    /// Connects to a supervisor by the path of its socket, of any length.
+    pub async fn connect(socket: &Path) -> Result<Self, ShimError> {
+        Self::connect_speaking(socket, VERSION).await
+    }
+
+    /// The same, as a client that knows no version above `highest`.
+    pub async fn connect_speaking(socket: &Path, highest: u8) -> Result<Self, ShimError> {
+        in_time(async { Self::greeted(dial::by_path(socket).await?, highest).await }).await
+    }
+
+    /// Connects to a supervisor by an open directory with its socket, whatever the path of that directory is by now.
+    pub async fn connect_within(directory: BorrowedFd<'_>) -> Result<Self, ShimError> {
+        in_time(async { Self::greeted(dial::within(directory).await?, VERSION).await }).await
+    }
+
+    async fn greeted(stream: UnixStream, highest: u8) -> Result<Self, ShimError> {
+        let credentials = stream.peer_cred()?;
+        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
+        let (link, mut arrivals) = (Link::new(stream), Arrivals::new());
+        let frame = arrivals.next(&link).await?;
+        let envelope = Envelope::parse(frame.body)?;
+        if let Some(failed) = link::refusal(&envelope)? {
+            return Err(ShimError::Failed(failed));
+        }
+        if let Some(ended) = link::end_told(&frame)? {
+            return Err(ShimError::Ended(ended));
+        }
+        let hello: Hello = wire::decode(&envelope).ok_or_else(|| link::unexpected(&envelope))??;
+        let version = highest.min(hello.version);
+        Ok(Self { hello, version, peer: (pid, credentials.uid()), link, arrivals, last_id: 0, ended: None })
+    }
+
+    /// What the supervisor says about itself.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// The version that is spoken: the lower of the two highest.
+    pub fn version(&self) -> u8 {
+        self.version
+    }
+
+    /// The process and the user that listen, as the kernel knows them.
+    pub fn peer(&self) -> (u32, u32) {
+        self.peer
+    }
+
+    /// Whether a message may be sent.
+    pub fn supports<'m, M: Message<'m>>(&self) -> bool {
+        M::SINCE <= self.version
+    }
+
+    /// How the sandbox is.
+    pub async fn status(&mut self) -> Result<Status, ShimError> {
+        self.ask(&GetStatus {}).await
+    }
+
+    /// What it uses.
+    pub async fn statistics(&mut self) -> Result<Statistics, ShimError> {
+        self.ask(&GetStatistics {}).await
+    }
+
+    /// Stops all its processes where they are.
+    pub async fn pause(&mut self) -> Result<(), ShimError> {
+        self.ask(&Pause {}).await.map(|Done {}| ())
+    }
+
+    /// Lets them continue.
+    pub async fn resume(&mut self) -> Result<(), ShimError> {
+        self.ask(&Resume {}).await.map(|Done {}| ())
+    }
+
+    /// Supervises the sandbox for as long as this connection lasts.
+    pub async fn supervise(&mut self) -> Result<(), ShimError> {
+        self.ask(&Supervise {}).await.map(|Done {}| ())
+    }
+
+    /// Asks it to end, and insists when `grace` has passed. Returns when nothing of it is left.
+    pub async fn stop(&mut self, grace: Duration) -> Result<Ended, ShimError> {
+        match self.ask(&Stop { grace_ms: millis(grace) }).await {
+            Ok(Done {}) | Err(ShimError::Ended(_)) => self.ended().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> Result<Ended, ShimError> {
+        loop {
+            if let Some(ended) = &self.ended {
+                return Ok(ended.clone());
+            }
+            self.ended = link::end_told(&self.arrivals.next(&self.link).await?)?;
+        }
+    }
+
+    /// Runs a command, unless a job of that id has run it already.
+    pub async fn start(&mut self, job: &str, command: &JobCommand) -> Result<JobStarted, ShimError> {
+        self.ask(&JobStart { job: job.into(), command: command.clone() }).await
+    }
+
+    /// All jobs, the oldest first.
+    pub async fn jobs(&mut self) -> Result<Vec<JobInfo>, ShimError> {
+        let part = |envelope: &Envelope<'_>| {
+            let some = wire::decode(envelope).map(|some| some.map(|JobSome { jobs }| Some(jobs)));
+            some.or_else(|| wire::decode(envelope).map(|all| all.map(|JobAll {}| None)))
+        };
+        self.request(&JobList {})?.all(part).await
+    }
+
+    /// One job.
+    pub async fn job(&mut self, job: &str) -> Result<JobInfo, ShimError> {
+        self.ask(&JobGet { job: job.into() }).await
+    }
+
+    /// Bytes of an output from `offset` on, at most `limit`, without waiting for more.
+    pub async fn read(&mut self, job: &str, stream: StreamName, offset: u64, limit: u32) -> Result<Chunk, ShimError> {
+        let mut asked = self.request(&JobRead { job: job.into(), stream, offset, limit })?;
+        let bytes = |envelope: &Envelope<'_>| {
+            let bytes = wire::decode::<JobBytes<'_>>(envelope)?;
+            Some(bytes.map(|JobBytes { offset, data, end }| Chunk { offset, data: data.into_owned(), end }))
+        };
+        asked.part(bytes).await
+    }
+
+    /// Gives a job input, and returns how many bytes it was given in all. With an `offset`, what it was given before is
+    /// not given again. When this fails or is given up, a part may have been given.
+    pub async fn write(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
+        let (first, mut rest) = data.split_at(data.len().min(PIECE));
+        let mut written = self.write_piece(job, first, offset).await?;
+        let mut place = offset.map(|offset| offset.saturating_add(first.len() as u64));
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(rest.len().min(PIECE));
+            written = self.write_piece(job, piece, place).await?;
+            place = place.map(|place| place.saturating_add(piece.len() as u64));
+            rest = behind;
+        }
+        Ok(written)
+    }
+
+    async fn write_piece(&mut self, job: &str, data: &[u8], offset: Option<u64>) -> Result<u64, ShimError> {
+        let JobWrote { written } = self.ask(&JobWrite { job: job.into(), data: data.into(), offset }).await?;
+        Ok(written)
+    }
+
+    /// Closes the input of a job, behind what was written.
+    pub async fn close(&mut self, job: &str) -> Result<(), ShimError> {
+        self.ask(&JobClose { job: job.into() }).await.map(|Done {}| ())
+    }
+
+    /// Changes the size of a job's terminal.
+    pub async fn resize(&mut self, job: &str, rows: u16, cols: u16) -> Result<(), ShimError> {
+        self.ask(&JobResize { job: job.into(), rows, cols }).await.map(|Done {}| ())
+    }
+
+    /// Sends a signal to the process group of a job.
+    pub async fn signal(&mut self, job: &str, signal: i32) -> Result<(), ShimError> {
+        self.ask(&JobSignal { job: job.into(), signal }).await.map(|Done {}| ())
+    }
+
+    /// Ends the process group of a job, insists when `grace` has passed, and returns when it is dead.
+    pub async fn cancel(&mut self, job: &str, grace: Duration) -> Result<JobInfo, ShimError> {
+        self.request(&JobCancel { job: job.into(), grace_ms: millis(grace) })?.part(ended_job).await
+    }
+
+    /// Waits until a job has ended.
+    pub async fn wait(&mut self, job: &str) -> Result<JobInfo, ShimError> {
+        self.request(&JobWait { job: job.into() })?.part(ended_job).await
+    }
+
+    /// What has happened, from a sequence on.
+    pub async fn journal(&mut self, from: u64) -> Result<Vec<Fact>, ShimError> {
+        let part = |envelope: &Envelope<'_>| {
+            let some = wire::decode(envelope).map(|some| some.map(|JournalFacts { facts }| Some(facts)));
+            some.or_else(|| wire::decode(envelope).map(|end| end.map(|JournalEnd { .. }| None)))
+        };
+        self.request(&JournalRead { from, follow: false })?.all(part).await
+    }
+
+    /// Follows a job. What is wrong with the request is told by the first [`Follow::next`].
+    pub async fn follow(mut self, follow: &JobFollow) -> Result<Follow, ShimError> {
+        let id = self.send(follow)?;
+        Ok(Follow::new(self.link, self.arrivals, self.version, id, follow.job.clone()))
+    }
+
+    /// Tells what has happened, from a sequence on, and what happens.
+    pub async fn subscribe(mut self, from: u64) -> Result<Subscription, ShimError> {
+        let id = self.send(&JournalRead { from, follow: true })?;
+        Ok(Subscription::new(self.link, self.arrivals, id))
+    }
+
+    async fn ask<'q, Q: Message<'q>, A: for<'b> Message<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {
+        self.request(question)?.part(|envelope| wire::decode(envelope)).await
+    }
+
+    fn request<'q, Q: Message<'q>>(&mut self, question: &Q) -> Result<Asked<'_>, ShimError> {
+        let id = self.send(question)?;
+        Ok(Asked::new(self, id))
+    }
+
+    fn send<'q, Q: Message<'q>>(&mut self, question: &Q) -> Result<u32, ShimError> {
+        if let Some(ended) = &self.ended {
+            return Err(ShimError::Ended(ended.clone()));
+        }
+        supported::<Q>(self.version)?;
+        self.last_id = link::id_after(self.last_id);
+        self.link.send(self.version, self.last_id, question)?;
+        Ok(self.last_id)
+    }
+}
+
+/// Refuses a message that is newer than what is spoken.
+pub(crate) fn supported<'m, M: Message<'m>>(spoken: u8) -> Result<(), ShimError> {
+    if M::SINCE > spoken {
+        return Err(ShimError::Unsupported { message: M::NAME, since: M::SINCE, spoken });
+    }
+    Ok(())
+}
+
+/// The job in an answer that tells its end.
+pub(crate) fn ended_job(envelope: &Envelope<'_>) -> Option<Result<JobInfo, carrel_protocol::DecodeError>> {
+    wire::decode(envelope).or_else(|| wire::decode(envelope).map(|ended| ended.map(|JobEnded { info }| info)))
+}
+
+pub(crate) fn millis(grace: Duration) -> u64 {
+    u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn in_time(greeted: impl Future<Output = Result<ShimClient, ShimError>>) -> Result<ShimClient, ShimError> {
+    tokio::time::timeout(GREETING, greeted).await.unwrap_or(Err(ShimError::Silent(GREETING)))
+}

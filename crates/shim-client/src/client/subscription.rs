@@ -1,0 +1,73 @@
+//! What happens to a sandbox, as it happens.
+
+use carrel_protocol::{Envelope, Flags};
+
+use crate::error::ShimError;
+use crate::link::{self, Arrivals, Link};
+use crate::messages::{Ended, Fact, JournalEnd, JournalFacts};
+use crate::wire;
+
+/// The facts of a sandbox's journal, up to its end.
+#[derive(Debug)]
+pub struct Subscription {
+    link: Link,
+    arrivals: Arrivals,
+    id: u32,
+    /// How it ended, once it has.
+    over: Option<Result<(), ShimError>>,
+    ended: Option<Ended>,
+}
+
+// === impl Subscription ===
+
+impl Subscription {
+    pub(super) fn new(link: Link, arrivals: Arrivals, id: u32) -> Self {
+        Self { link, arrivals, id, over: None, ended: None }
+    }
+
+    /// The next facts; `None` when the sandbox has ended and there will be no more. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
+        if let Some(over) = &self.over {
+            return over.clone().map(|()| None);
+        }
+        let next = self.advance().await;
+        match &next {
+            Ok(Some(_)) => {}
+            Ok(None) => self.over = Some(Ok(())),
+            Err(error) => self.over = Some(Err(error.clone())),
+        }
+        next
+    }
+
+    /// How the sandbox ended, once it has.
+    pub fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    async fn advance(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
+        loop {
+            let frame = self.arrivals.next(&self.link).await?;
+            if let Some(ended) = link::end_told(&frame)? {
+                self.ended = Some(ended);
+                return Ok(None);
+            }
+            if frame.id != self.id {
+                continue;
+            }
+            let envelope = Envelope::parse(frame.body)?;
+            if let Some(failed) = link::refusal(&envelope)? {
+                return Err(ShimError::Failed(failed));
+            }
+            if let Some(facts) = wire::decode(&envelope) {
+                let JournalFacts { facts } = facts?;
+                return Ok(Some(facts));
+            }
+            if let Some(end) = wire::decode::<JournalEnd>(&envelope) {
+                return Ok(end.map(|_| None)?);
+            }
+            if frame.flags.contains(Flags::TERMINAL) {
+                return Err(link::unexpected(&envelope).into());
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A job that is followed, on a connection of its own.
+
+mod control;
+mod shared;
+
+use std::sync::Arc;
+
+use carrel_protocol::{Envelope, Flags, Frame};
+
+pub use self::control::JobControl;
+use self::shared::{Over, Shared};
+use crate::error::ShimError;
+use crate::link::{self, Arrivals, Link};
+use crate::messages::{JobCut, JobEnded, JobInfo, JobInput, JobOutput, StreamName};
+use crate::wire;
+
+/// What a job writes, up to its end.
+///
+/// [`Self::next`] is the only reader of the connection: what is asked by a [`JobControl`] is sent and answered while
+/// somebody polls it, and fails when this is dropped.
+#[derive(Debug)]
+pub struct Follow {
+    shared: Arc<Shared>,
+    arrivals: Arrivals,
+    id: u32,
+}
+
+/// What happens to a job that is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one is held at a time")]
+pub enum FollowEvent {
+    /// It wrote something.
+    Output {
+        /// To which output.
+        stream: StreamName,
+        /// The place of the first byte.
+        offset: u64,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// Something that it wrote is not kept.
+    Cut(JobCut),
+    /// Its input was given to this connection, or was taken from it.
+    Input(JobInput),
+    /// It has ended, and everything that was asked for is told.
+    Ended(JobInfo),
+}
+
+// === impl Follow ===
+
+impl Follow {
+    pub(crate) fn new(link: Link, arrivals: Arrivals, version: u8, id: u32, job: String) -> Self {
+        Self { shared: Arc::new(Shared::new(link, version, id, job)), arrivals, id }
+    }
+
+    /// The next event; `None` when the end was told. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<FollowEvent>, ShimError> {
+        match self.shared.over() {
+            Some(Over::Ended(_)) => return Ok(None),
+            Some(Over::Lost(error)) => return Err(error),
+            None => {}
+        }
+        let event = self.advance().await;
+        match &event {
+            Ok(FollowEvent::Ended(info)) => self.shared.end(Over::Ended(info.clone().into())),
+            Ok(_) => {}
+            Err(error) => self.shared.end(Over::Lost(error.clone())),
+        }
+        event.map(Some)
+    }
+
+    /// What can be done to the job meanwhile.
+    pub fn control(&self) -> JobControl {
+        JobControl::new(Arc::clone(&self.shared))
+    }
+
+    async fn advance(&mut self) -> Result<FollowEvent, ShimError> {
+        loop {
+            let frame = self.arrivals.next(&self.shared.link).await?;
+            if let Some(ended) = link::end_told(&frame)? {
+                return Err(ShimError::Ended(ended));
+            }
+            if frame.id != self.id {
+                self.shared.answer(&frame);
+            } else if let Some(event) = event(&frame)? {
+                return Ok(event);
+            }
+        }
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        // Nobody reads any more, and the connection is not closed while a control holds it.
+        self.shared.end(Over::Lost(ShimError::Gone));
+        self.shared.link.shut_down();
+    }
+}
+
+// === impl FollowEvent ===
+
+/// What a frame tells; nothing, if a newer supervisor tells something else besides.
+fn event(frame: &Frame<'_>) -> Result<Option<FollowEvent>, ShimError> {
+    let envelope = Envelope::parse(frame.body)?;
+    if let Some(output) = wire::decode(&envelope) {
+        let JobOutput { stream, offset, data } = output?;
+        return Ok(Some(FollowEvent::Output { stream, offset, data: data.into_owned() }));
+    }
+    if let Some(cut) = wire::decode(&envelope) {
+        return Ok(Some(FollowEvent::Cut(cut?)));
+    }
+    if let Some(input) = wire::decode(&envelope) {
+        return Ok(Some(FollowEvent::Input(input?)));
+    }
+    if let Some(ended) = wire::decode(&envelope) {
+        let JobEnded { info } = ended?;
+        return Ok(Some(FollowEvent::Ended(info)));
+    }
+    if let Some(failed) = link::refusal(&envelope)? {
+        return Err(ShimError::Failed(failed));
+    }
+    if frame.flags.contains(Flags::TERMINAL) {
+        return Err(link::unexpected(&envelope).into());
+    }
+    Ok(None)
+}

@@ -1,0 +1,220 @@
+//! A connection to a supervisor: whole frames in and out, however often a wait is given up.
+
+mod arrivals;
+
+use std::future::poll_fn;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use carrel_protocol::frame::BrokenLength;
+use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+
+pub(crate) use self::arrivals::Arrivals;
+use crate::messages::{Ended, Failed};
+use crate::wire::{self, Message};
+
+/// The connection. A frame is queued whole, and whoever waits for frames sends what is queued.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: UnixStream,
+    outbox: Mutex<Outbox>,
+    /// Something waits in the outbox that was not there when it was last looked at.
+    queued: Notify,
+}
+
+/// Why no further frame can be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("the connection is closed")]
+    Closed,
+    #[error(transparent)]
+    Broken(#[from] BrokenLength),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+#[derive(Debug, Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+    /// The other side reads no more.
+    refused: bool,
+}
+
+/// The id behind `last`; 0 is nobody's.
+pub(crate) fn id_after(last: u32) -> u32 {
+    last.wrapping_add(1).max(1)
+}
+
+/// The end of the sandbox, if this frame tells it.
+pub(crate) fn end_told(frame: &Frame<'_>) -> Result<Option<Ended>, DecodeError> {
+    if frame.id != 0 {
+        return Ok(None);
+    }
+    wire::decode(&Envelope::parse(frame.body)?).transpose()
+}
+
+/// The refusal, if this answer is one.
+pub(crate) fn refusal(envelope: &Envelope<'_>) -> Result<Option<Failed>, DecodeError> {
+    wire::decode(envelope).transpose()
+}
+
+/// What is wrong with a message that may not stand where it does.
+pub(crate) fn unexpected(envelope: &Envelope<'_>) -> DecodeError {
+    DecodeError::unknown("message", &envelope.type_name)
+}
+
+// === impl Link ===
+
+impl Link {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self { stream, outbox: Mutex::default(), queued: Notify::new() }
+    }
+
+    /// Queues a message and sends what can be sent without waiting.
+    pub(crate) fn send<'m, M: Message<'m>>(&self, version: u8, id: u32, message: &M) -> Result<(), EncodeError> {
+        let mut outbox = self.lock();
+        outbox.forget_sent();
+        wire::encode(&mut outbox.bytes, version, id, message)?;
+        // What is wrong with the connection is for whoever waits for frames, and tries again.
+        if !outbox.flush(&self.stream).unwrap_or(false) {
+            self.queued.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Ends the connection for everybody who holds it.
+    pub(crate) fn shut_down(&self) {
+        let _told = rustix::net::shutdown(&self.stream, Shutdown::Both);
+    }
+
+    /// Sends what can be sent; whether nothing is left.
+    fn flush(&self) -> io::Result<bool> {
+        self.lock().flush(&self.stream)
+    }
+
+    /// Reads what is there, and descriptors where they are wanted.
+    fn read(&self, room: &mut [u8], descriptors: Option<&mut Vec<OwnedFd>>) -> io::Result<usize> {
+        match descriptors {
+            None => self.stream.try_read(room),
+            Some(descriptors) => self.stream.try_io(Interest::READABLE, || receive(&self.stream, room, descriptors)),
+        }
+    }
+
+    /// Waits until there may be something to read, or to send.
+    async fn ready(&self, flushed: bool) -> io::Result<()> {
+        let interest = if flushed { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+        let mut ready = pin!(self.stream.ready(interest));
+        let mut queued = pin!(self.queued.notified());
+        poll_fn(|cx| match ready.as_mut().poll(cx) {
+            Poll::Ready(ready) => Poll::Ready(ready.map(drop)),
+            Poll::Pending => queued.as_mut().poll(cx).map(Ok),
+        })
+        .await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    fn flush(&mut self, stream: &UnixStream) -> io::Result<bool> {
+        while self.sent < self.bytes.len() && !self.refused {
+            match stream.try_write(self.bytes.get(self.sent..).unwrap_or_default()) {
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                // It may have said why before it went: that is still to be read.
+                Err(error) if is_gone(&error) => self.refused = true,
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+
+    /// Makes room when most of what is kept is sent, so that a queue which never runs dry does not grow.
+    fn forget_sent(&mut self) {
+        if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected)
+}
+
+fn receive(stream: &UnixStream, room: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(room)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok(received.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::messages::JobWrite;
+
+    #[tokio::test]
+    async fn a_queue_that_never_runs_dry_keeps_its_order_and_does_not_grow() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        // A little at a time, so that something is left whenever something is queued.
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 8192).unwrap();
+        let link = Link::new(ours);
+        let unsent = || {
+            let outbox = link.lock();
+            outbox.bytes.len() - outbox.sent
+        };
+        let sending = async {
+            let mut most_kept = 0;
+            for id in 1..=300 {
+                let message = JobWrite { job: "job".into(), data: vec![7; 30_000].into(), offset: None };
+                link.send(1, id, &message).unwrap();
+                most_kept = most_kept.max(link.lock().bytes.len());
+                while unsent() > 100_000 {
+                    link.stream.writable().await.unwrap();
+                    link.flush().unwrap();
+                }
+            }
+            while !link.flush().unwrap() {
+                link.stream.writable().await.unwrap();
+            }
+            link.shut_down();
+            most_kept
+        };
+        let mut arrived = Vec::new();
+        let (most_kept, read) = tokio::join!(sending, theirs.read_to_end(&mut arrived));
+        read.unwrap();
+        assert!(most_kept < 500_000, "{most_kept}");
+        let mut rest = &*arrived;
+        for id in 1..=300 {
+            let (frame, behind) = Frame::split(rest).unwrap().unwrap();
+            assert_eq!(frame.id, id);
+            Envelope::parse(frame.body).unwrap();
+            rest = behind;
+        }
+        assert!(rest.is_empty());
+    }
+}

@@ -1,0 +1,149 @@
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use super::*;
+use crate::layout::{began, boot_id, open_directory};
+use crate::messages::{Keep, Limits};
+use crate::root::Root;
+
+/// A record of the process that runs the test, as if it were a supervisor.
+pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
+    let root = Root { layers: vec![], trees: vec![], links: vec![], files: vec![], directories: vec![] };
+    let create = Create {
+        name: name.into(),
+        incarnation: incarnation.into(),
+        directory: "/d".into(),
+        programs: "/p".into(),
+        ids: "/i".into(),
+        agentd: "/a".into(),
+        root,
+        mounts: vec![],
+        project: None,
+        disk: 1 << 20,
+        kept_disk: None,
+        hostname: "h".into(),
+        limits: Limits::default(),
+        allow_unenforced: false,
+        image: "host".into(),
+        lasting: false,
+        logs: None,
+        keep: Keep::default(),
+    };
+    let pid = std::process::id();
+    SandboxRecord {
+        name: name.into(),
+        incarnation: incarnation.into(),
+        boot_id: boot_id().unwrap(),
+        release: "0.1.0".into(),
+        version: 1,
+        shim_pid: pid,
+        shim_began: began(pid).unwrap(),
+        created_ms: 1,
+        image: "host".into(),
+        owner: Peer { pid, user: 0, began: 0, command: "test".into() },
+        id_base: 0x4000_0000,
+        id_count: 65_536,
+        supervisor_user: rustix::process::geteuid().as_raw(),
+        cgroup: incarnation.into(),
+        logs: "/d/jobs".into(),
+        agent_socket: "/d/agent.sock".into(),
+        shim_socket: "/d/shim.sock".into(),
+        lasting: false,
+        create,
+    }
+}
+
+fn open(path: &Path) -> OwnedFd {
+    open_directory(rustix::fs::CWD, path).unwrap()
+}
+
+#[test]
+fn a_record_comes_back_and_is_replaced_whole() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = open(home.path());
+    assert!(matches!(SandboxRecord::read(&directory), Err(RecordError::Absent)));
+    for lasting in [false, true] {
+        let written = SandboxRecord { lasting, ..record("demo", "i-1") };
+        // What one who died left does not keep the next one.
+        std::fs::write(home.path().join(UNFINISHED), "half").unwrap();
+        written.write(&directory).unwrap();
+        assert_eq!(SandboxRecord::read(&directory).unwrap(), written);
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn every_cut_and_every_damaged_byte_is_noticed() {
+    let bytes = record("demo", "i-1").to_bytes().unwrap();
+    for length in 0..bytes.len() {
+        assert!(matches!(SandboxRecord::from_bytes(&bytes[..length]), Err(RecordError::Damaged)), "{length}");
+    }
+    for place in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[place] ^= 0x10;
+        let error = SandboxRecord::from_bytes(&damaged).unwrap_err();
+        let format = place == MAGIC.len();
+        assert!(matches!(error, RecordError::Format { .. } if format) || matches!(error, RecordError::Damaged));
+    }
+    assert!(SandboxRecord::from_bytes(&bytes).is_ok());
+}
+
+#[test]
+fn a_newer_format_is_told_from_damage() {
+    let newer = [MAGIC.as_slice(), &[FORMAT + 1], b"whatever it is"].concat();
+    assert!(matches!(SandboxRecord::from_bytes(&newer), Err(RecordError::Format { found: 2 })));
+}
+
+#[test]
+fn a_record_with_a_right_checksum_and_no_sense_is_refused() {
+    let body = [0xa1, 0x64, b'n', b'a', b'm', b'e', 0x01];
+    let bytes = [MAGIC.as_slice(), &[FORMAT], &checksum(&body).to_be_bytes(), &body].concat();
+    assert!(matches!(SandboxRecord::from_bytes(&bytes), Err(RecordError::Unreadable(_))));
+}
+
+#[test]
+fn a_record_that_another_user_wrote_is_not_believed() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = open(home.path());
+    record("demo", "i-1").write(&directory).unwrap();
+    assert!(SandboxRecord::read(&directory).is_ok());
+    std::os::unix::fs::chown(home.path().join(RECORD), Some(0x6000_0001), None).unwrap();
+    assert!(matches!(SandboxRecord::read(&directory), Err(RecordError::Forged { author: 0x6000_0001 })));
+}
+
+#[test]
+fn what_is_no_plain_file_is_no_record() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = open(home.path());
+    std::fs::write(home.path().join("elsewhere"), record("demo", "i-1").to_bytes().unwrap()).unwrap();
+    std::os::unix::fs::symlink("elsewhere", home.path().join(RECORD)).unwrap();
+    assert!(matches!(SandboxRecord::read(&directory), Err(RecordError::Damaged)));
+    std::fs::remove_file(home.path().join(RECORD)).unwrap();
+    std::fs::create_dir(home.path().join(RECORD)).unwrap();
+    assert!(matches!(SandboxRecord::read(&directory), Err(RecordError::Damaged)));
+}
+
+#[test]
+fn a_process_is_its_supervisor_only_if_it_began_then_and_in_this_boot() {
+    let ours = record("demo", "i-1");
+    assert_eq!(ours.shim(), Some(std::process::id()));
+    assert!(ours.shim_handle().is_some());
+    let reused = SandboxRecord { shim_began: ours.shim_began + 1, ..ours.clone() };
+    let rebooted = SandboxRecord { boot_id: "00000000-0000-0000-0000-000000000000".into(), ..ours.clone() };
+    let nobody = SandboxRecord { shim_pid: 0, ..ours.clone() };
+    for record in [reused, rebooted, nobody, SandboxRecord { shim_pid: u32::MAX, ..ours }] {
+        assert_eq!(record.shim(), None);
+        assert!(record.shim_handle().is_none());
+    }
+}
+
+#[test]
+fn fuzz_a_record_from_any_bytes() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let _any = SandboxRecord::from_bytes(bytes);
+        let sealed = [MAGIC.as_slice(), &[FORMAT], &checksum(bytes).to_be_bytes(), bytes].concat();
+        if let Ok(record) = SandboxRecord::from_bytes(&sealed) {
+            assert_eq!(SandboxRecord::from_bytes(&record.to_bytes().unwrap()).unwrap(), record);
+        }
+    });
+}

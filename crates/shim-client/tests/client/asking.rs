@@ -1,0 +1,336 @@
+//! Requests and their answers.
+
+use std::time::Duration;
+
+use carrel_protocol::Flags;
+use carrel_shim_client::messages::{
+    Done, FailureCode, GetStatistics, GetStatus, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded, JobGet,
+    JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobState, JobWait, JobWrite,
+    JobWrote, Pause, Resume, State, Statistics, Status, Stop, StreamName, Supervise, Withdraw,
+};
+use carrel_shim_client::{Chunk, ShimError, decode};
+
+use crate::peer::{Peer, connected, ended, failed, info, invented};
+
+fn status() -> Status {
+    Status { state: State::Paused, supervisor: None, sequence: 7, running_jobs: 1, ended_jobs: 2, pruned_jobs: 3 }
+}
+
+/// The next frame, which has to be input for the job `job`.
+pub async fn expect_input(peer: &mut Peer) -> (u32, Vec<u8>, Option<u64>) {
+    let asked = peer.frame().await.expect("the client closed");
+    asked.read(1, |envelope| {
+        let write = decode::<JobWrite<'_>>(envelope)?.unwrap();
+        assert_eq!(write.job, "job");
+        Some((asked.id, write.data.into_owned(), write.offset))
+    })
+}
+
+/// Polls once.
+pub fn is_pending(future: std::pin::Pin<&mut impl Future>) -> bool {
+    future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending()
+}
+
+#[tokio::test]
+async fn every_request_has_its_answer() {
+    let (mut client, mut peer) = connected().await;
+    let command = JobCommand { program: "cat".into(), ..JobCommand::default() };
+    let job = info("job", JobState::Running);
+    let answering = async {
+        let (id, GetStatus {}) = peer.expect().await;
+        peer.send(id, &status()).await;
+        let (id, GetStatistics {}) = peer.expect().await;
+        peer.send(id, &Statistics { clients: 5, ..Statistics::default() }).await;
+        let (id, Pause {}) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+        let (id, Resume {}) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+        let (id, Supervise {}) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+        let (id, started) = peer.expect::<JobStart>().await;
+        assert_eq!(started, JobStart { job: "job".into(), command: command.clone() });
+        peer.send(id, &JobStarted { created: true, info: job.clone() }).await;
+        let (id, asked) = peer.expect::<JobGet>().await;
+        peer.send(id, &info(&asked.job, JobState::Ending)).await;
+        let (id, JobClose { job: _ }) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+        assert_eq!(peer.expect::<JobResize>().await.1, JobResize { job: "job".into(), rows: 3, cols: 4 });
+        peer.send(id + 1, &Done {}).await;
+        assert_eq!(peer.expect::<JobSignal>().await.1, JobSignal { job: "job".into(), signal: 15 });
+        peer.send(id + 2, &Done {}).await;
+        let (id, cancel) = peer.expect::<JobCancel>().await;
+        assert_eq!(cancel, JobCancel { job: "job".into(), grace_ms: 1500 });
+        peer.send(id, &info("job", JobState::Ended)).await;
+        let (id, JobWait { job: _ }) = peer.expect().await;
+        peer.send(id, &JobEnded { info: info("job", JobState::Ended) }).await;
+    };
+    let asking = async {
+        assert_eq!(client.status().await.unwrap(), status());
+        assert_eq!(client.statistics().await.unwrap().clients, 5);
+        client.pause().await.unwrap();
+        client.resume().await.unwrap();
+        client.supervise().await.unwrap();
+        assert_eq!(
+            client.start("job", &command).await.unwrap(),
+            JobStarted { created: true, info: info("job", JobState::Running) }
+        );
+        assert_eq!(client.job("job").await.unwrap().state, JobState::Ending);
+        client.close("job").await.unwrap();
+        client.resize("job", 3, 4).await.unwrap();
+        client.signal("job", 15).await.unwrap();
+        assert_eq!(client.cancel("job", Duration::from_millis(1500)).await.unwrap().state, JobState::Ended);
+        assert_eq!(client.wait("job").await.unwrap().state, JobState::Ended);
+    };
+    tokio::join!(asking, answering);
+    drop(client);
+    peer.expect_end().await;
+}
+
+#[tokio::test]
+async fn an_answer_in_parts_is_put_together() {
+    let (mut client, mut peer) = connected().await;
+    let names = ["a", "b", "c"].map(|name| info(name, JobState::Running));
+    let answering = async {
+        let (id, JobList {}) = peer.expect().await;
+        peer.send(id, &JobSome { jobs: names[..2].to_vec() }).await;
+        peer.raw(&invented(id, Flags::NONE)).await;
+        peer.send(id, &JobSome { jobs: names[2..].to_vec() }).await;
+        peer.send(id, &JobAll {}).await;
+        let (id, JobList {}) = peer.expect().await;
+        peer.send(id, &JobAll {}).await;
+    };
+    let asking = async { (client.jobs().await.unwrap(), client.jobs().await.unwrap()) };
+    let ((jobs, none), ()) = tokio::join!(asking, answering);
+    assert_eq!(jobs, names);
+    assert_eq!(none, []);
+}
+
+#[tokio::test]
+async fn bytes_are_read_and_written_at_their_places() {
+    let (mut client, mut peer) = connected().await;
+    let data: Vec<u8> = (0..=255).cycle().take(150_000).collect();
+    let answering = async {
+        let (id, asked) = peer.expect::<JobRead>().await;
+        assert_eq!(asked, JobRead { job: "job".into(), stream: StreamName::Stderr, offset: 5, limit: 65_536 });
+        peer.send(id, &JobBytes { offset: 9, data: data[..65_536].into(), end: true }).await;
+        let mut place = 1_000;
+        for length in [65_536, 65_536, 18_928] {
+            let (id, piece, offset) = expect_input(&mut peer).await;
+            assert_eq!((piece.len(), offset), (length, Some(place)));
+            assert_eq!(piece, data[usize::try_from(place).unwrap() - 1_000..][..length]);
+            place += length as u64;
+            peer.send(id, &JobWrote { written: place }).await;
+        }
+        let (id, piece, offset) = expect_input(&mut peer).await;
+        assert_eq!((&*piece, offset), (&b""[..], None));
+        peer.send(id, &JobWrote { written: place }).await;
+    };
+    let asking = async {
+        let chunk = client.read("job", StreamName::Stderr, 5, 65_536).await.unwrap();
+        assert_eq!(chunk, Chunk { offset: 9, data: data[..65_536].to_vec(), end: true });
+        assert_eq!(client.write("job", &data, Some(1_000)).await.unwrap(), 151_000);
+        assert_eq!(client.write("job", b"", None).await.unwrap(), 151_000);
+    };
+    tokio::join!(asking, answering);
+}
+
+#[tokio::test]
+async fn a_refusal_keeps_its_kind_and_the_next_request_is_answered() {
+    let (mut client, mut peer) = connected().await;
+    let codes = [FailureCode::JobUnknown, FailureCode::JobPruned, FailureCode::WrongState, FailureCode::Unknown];
+    for code in codes {
+        let answering = async {
+            let (id, JobGet { job: _ }) = peer.expect().await;
+            peer.send(id, &failed(code)).await;
+        };
+        let error = tokio::join!(client.job("job"), answering).0.unwrap_err();
+        assert_eq!(error.code(), Some(code));
+        assert!(matches!(&error, ShimError::Failed(told) if *told == failed(code)), "{error}");
+    }
+    let answering = async {
+        let (id, JobList {}) = peer.expect().await;
+        peer.send(id, &JobSome { jobs: vec![info("a", JobState::Running)] }).await;
+        peer.send(id, &failed(FailureCode::JournalFailed)).await;
+    };
+    assert!(matches!(tokio::join!(client.jobs(), answering).0, Err(ShimError::Failed(_))), "in the middle");
+}
+
+#[tokio::test]
+async fn an_answer_of_another_kind_is_unreadable_and_costs_only_its_request() {
+    let (mut client, mut peer) = connected().await;
+    let answering = async {
+        let (id, GetStatus {}) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+        let (id, GetStatus {}) = peer.expect().await;
+        peer.raw(&invented(id, Flags::TERMINAL)).await;
+        let (id, GetStatus {}) = peer.expect().await;
+        peer.raw(&invented(id, Flags::NONE)).await;
+        peer.raw(&invented(0, Flags::NONE)).await;
+        peer.send(id, &status()).await;
+    };
+    let asking = async {
+        for _ in 0..2 {
+            let error = client.status().await.unwrap_err();
+            assert!(matches!(error, ShimError::Unreadable(_)), "{error}");
+        }
+        assert_eq!(client.status().await.unwrap(), status());
+    };
+    tokio::join!(asking, answering);
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_is_withdrawn_and_its_late_answer_passed_over() {
+    let (mut client, mut peer) = connected().await;
+    {
+        let mut waiting = std::pin::pin!(client.wait("slow"));
+        let asked = async {
+            let (id, JobWait { job }) = peer.expect().await;
+            assert_eq!(job, "slow");
+            id
+        };
+        let id = tokio::select! {
+            _ = &mut waiting => panic!("nobody has answered"),
+            id = asked => id,
+        };
+        assert_eq!(id, 1);
+    }
+    let answering = async {
+        let (withdrawal, withdraw) = peer.expect::<Withdraw>().await;
+        assert_eq!(withdraw, Withdraw { request: 1 });
+        let (id, JobGet { job }) = peer.expect().await;
+        assert!(id != 1 && id != withdrawal);
+        // Out of order: what nobody waits for any more comes first.
+        peer.send(1, &info("slow", JobState::Ended)).await;
+        peer.send(withdrawal, &Done {}).await;
+        peer.send(id, &info(&job, JobState::Running)).await;
+    };
+    let (info, ()) = tokio::join!(client.job("other"), answering);
+    assert_eq!(info.unwrap().job, "other");
+}
+
+#[tokio::test]
+async fn a_request_that_is_answered_is_not_withdrawn() {
+    let (mut client, mut peer) = connected().await;
+    let answering = async {
+        let (id, Pause {}) = peer.expect().await;
+        peer.send(id, &failed(FailureCode::WrongState)).await;
+        let (id, Resume {}) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+    };
+    let asking = async {
+        client.pause().await.unwrap_err();
+        client.resume().await.unwrap();
+        drop(client);
+    };
+    tokio::join!(asking, answering);
+    peer.expect_end().await;
+}
+
+#[tokio::test]
+async fn the_end_in_the_middle_of_a_request_is_told_and_stays() {
+    let (mut client, mut peer) = connected().await;
+    let answering = async {
+        let (_, JobWait { job: _ }) = peer.expect().await;
+        peer.send(0, &ended()).await;
+        drop(peer);
+    };
+    let error = tokio::join!(client.wait("job"), answering).0.unwrap_err();
+    assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+    assert_eq!(client.ended().await.unwrap(), ended());
+    assert!(matches!(client.status().await, Err(ShimError::Ended(_))));
+    assert!(matches!(client.subscribe(1).await, Err(ShimError::Ended(_))));
+}
+
+#[tokio::test]
+async fn a_stop_returns_with_the_end() {
+    for answered in [true, false] {
+        let (mut client, mut peer) = connected().await;
+        let answering = async {
+            let (id, stop) = peer.expect::<Stop>().await;
+            assert_eq!(stop.grace_ms, u64::MAX);
+            if answered {
+                peer.send(id, &Done {}).await;
+            }
+            peer.send(0, &ended()).await;
+        };
+        let (told, ()) = tokio::join!(client.stop(Duration::MAX), answering);
+        assert_eq!(told.unwrap(), ended());
+    }
+}
+
+#[tokio::test]
+async fn a_wait_for_the_end_may_be_given_up_and_taken_up() {
+    let (mut client, mut peer) = connected().await;
+    assert!(is_pending(std::pin::pin!(client.ended())));
+    let answering = async {
+        let (id, GetStatus {}) = peer.expect().await;
+        peer.send(id, &status()).await;
+        peer.send(0, &ended()).await;
+    };
+    let asking = async {
+        client.status().await.unwrap();
+        client.ended().await.unwrap()
+    };
+    assert_eq!(tokio::join!(asking, answering).0, ended());
+}
+
+#[tokio::test]
+async fn a_supervisor_that_closes_is_gone_however_it_closes() {
+    // It has read everything; it has not; it is in the middle of a frame.
+    for (read, said) in [(true, &b""[..]), (false, b""), (true, b"\0\0\0\x10abc")] {
+        let (mut client, mut peer) = connected().await;
+        let closing = async {
+            if read {
+                peer.frame().await.unwrap();
+            } else {
+                peer.stream.readable().await.unwrap();
+            }
+            peer.raw(said).await;
+            drop(peer);
+        };
+        let error = tokio::join!(client.status(), closing).0.unwrap_err();
+        assert!(matches!(error, ShimError::Gone), "{error}");
+        assert!(matches!(client.status().await, Err(ShimError::Gone)));
+        assert!(matches!(client.ended().await, Err(ShimError::Gone)));
+    }
+}
+
+#[tokio::test]
+async fn last_words_are_heard_though_nothing_can_be_sent_any_more() {
+    let (mut client, mut peer) = connected().await;
+    peer.send(0, &ended()).await;
+    drop(peer);
+    let error = client.status().await.unwrap_err();
+    assert!(matches!(&error, ShimError::Ended(told) if *told == ended()), "{error}");
+}
+
+#[tokio::test]
+async fn a_length_that_cannot_be_is_the_end_of_the_connection() {
+    let (mut client, mut peer) = connected().await;
+    let answering = async {
+        peer.frame().await.unwrap();
+        peer.raw(&u32::MAX.to_be_bytes()).await;
+    };
+    let error = tokio::join!(client.job("job"), answering).0.unwrap_err();
+    assert!(matches!(error, ShimError::Broken(_)), "{error}");
+    assert!(matches!(client.job("job").await, Err(ShimError::Broken(_))));
+}
+
+#[tokio::test]
+async fn an_answer_of_a_megabyte_is_understood() {
+    let (mut client, mut peer) = connected().await;
+    let jobs: Vec<JobInfo> = (0..20_000).map(|job| info(&format!("job-{job}"), JobState::Ended)).collect();
+    let answering = async {
+        for _ in 0..2 {
+            let (id, JobList {}) = peer.expect().await;
+            peer.send(id, &JobSome { jobs: jobs.clone() }).await;
+            peer.send(id, &JobAll {}).await;
+        }
+    };
+    let asking = async {
+        for _ in 0..2 {
+            assert_eq!(client.jobs().await.unwrap(), jobs);
+        }
+    };
+    tokio::join!(asking, answering);
+}

@@ -1,0 +1,266 @@
+//! What is done to a job while it is followed.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use carrel_shim_client::messages::{
+    Done, FailureCode, JobCancel, JobClose, JobEnded, JobResize, JobSignal, JobState, JobWrote,
+};
+use carrel_shim_client::{Follow, FollowEvent, JobControl, ShimError};
+
+use crate::asking::{expect_input, is_pending};
+use crate::follow::{output, output_event};
+use crate::peer::{Peer, failed, following, info};
+
+const PIECE: usize = 64 * 1024;
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..=250).cycle().take(length).collect()
+}
+
+/// Runs `scene` while somebody polls [`Follow::next`], which has nothing to tell.
+async fn attended<T>(follow: &mut Follow, scene: impl Future<Output = T>) -> T {
+    tokio::select! {
+        event = follow.next() => panic!("{event:?}"),
+        done = scene => done,
+    }
+}
+
+/// Proves that nothing was sent before: a signal is what comes next.
+async fn nothing_else_comes(control: &JobControl, peer: &mut Peer) {
+    let answering = async {
+        let (id, JobSignal { job: _, signal: _ }) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+    };
+    tokio::join!(control.signal(1), answering).0.unwrap();
+}
+
+#[tokio::test]
+async fn every_request_has_its_answer_though_they_are_answered_in_another_order() {
+    let (mut follow, mut peer, followed) = following().await;
+    let control = follow.control();
+    let answering = async {
+        let (signal, asked) = peer.expect::<JobSignal>().await;
+        assert_eq!(asked, JobSignal { job: "job".into(), signal: 2 });
+        let (resize, asked) = peer.expect::<JobResize>().await;
+        assert_eq!(asked, JobResize { job: "job".into(), rows: 50, cols: 132 });
+        let (cancel, asked) = peer.expect::<JobCancel>().await;
+        assert_eq!(asked, JobCancel { job: "job".into(), grace_ms: 2000 });
+        let (close, JobClose { job: _ }) = peer.expect().await;
+        assert!(![signal, resize, cancel, close].contains(&followed));
+        peer.send(close, &failed(FailureCode::InputClosed)).await;
+        peer.send(cancel, &info("job", JobState::Ended)).await;
+        peer.send(resize, &Done {}).await;
+        peer.send(signal, &Done {}).await;
+    };
+    let asking = async {
+        tokio::join!(
+            control.signal(2),
+            control.resize(50, 132),
+            control.cancel(Duration::from_secs(2)),
+            control.close(),
+            answering
+        )
+    };
+    let (signalled, resized, cancelled, closed, ()) = attended(&mut follow, asking).await;
+    signalled.unwrap();
+    resized.unwrap();
+    assert_eq!(cancelled.unwrap().state, JobState::Ended);
+    assert_eq!(closed.unwrap_err().code(), Some(FailureCode::InputClosed));
+}
+
+#[tokio::test]
+async fn no_more_than_256_kib_wait_for_their_answers() {
+    let (mut follow, mut peer, _) = following().await;
+    let control = follow.control();
+    let data = bytes(6 * PIECE + 1);
+    let answering = async {
+        let (mut ids, mut arrived) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            let (id, piece, offset) = expect_input(&mut peer).await;
+            assert_eq!((piece.len(), offset), (PIECE, None));
+            ids.push(id);
+            arrived.extend(piece);
+        }
+        nothing_else_comes(&control, &mut peer).await;
+        for answered in 0..3 {
+            peer.send(ids[answered], &JobWrote { written: 1 }).await;
+            let (id, piece, _) = expect_input(&mut peer).await;
+            ids.push(id);
+            arrived.extend(piece);
+        }
+        // Everything was sent, the last byte while 192 KiB waited.
+        assert_eq!(arrived.len(), data.len());
+        for id in &ids[3..] {
+            nothing_else_comes(&control, &mut peer).await;
+            peer.send(*id, &JobWrote { written: 2 }).await;
+        }
+        arrived
+    };
+    let asking = async { tokio::join!(control.write(&data), answering) };
+    let (written, arrived) = attended(&mut follow, asking).await;
+    written.unwrap();
+    assert_eq!(arrived, data);
+}
+
+#[tokio::test]
+async fn a_write_is_over_when_all_of_it_is_accepted() {
+    let (mut follow, mut peer, _) = following().await;
+    let control = follow.control();
+    let mut writing = pin!(control.write(b"some"));
+    assert!(is_pending(writing.as_mut()));
+    let asked = attended(&mut follow, async { expect_input(&mut peer).await.0 }).await;
+    assert!(is_pending(writing.as_mut()));
+    peer.send(asked, &JobWrote { written: 4 }).await;
+    attended(&mut follow, writing).await.unwrap();
+}
+
+#[tokio::test]
+async fn output_goes_on_while_input_waits_for_its_answer_in_another_task() {
+    let (mut follow, mut peer, id) = following().await;
+    let control = follow.control();
+    let data = bytes(20 * PIECE);
+    let written = tokio::spawn({
+        let (control, data) = (control.clone(), data.clone());
+        async move {
+            control.write(&data).await.unwrap();
+            control.close().await.unwrap();
+        }
+    });
+    // The job writes back what it is given, and is given nothing more while that is not read.
+    let echoing = tokio::spawn(async move {
+        for turn in 0..20u64 {
+            let (write, piece, _) = expect_input(&mut peer).await;
+            peer.send(id, &output(turn * PIECE as u64, &piece)).await;
+            peer.send(write, &JobWrote { written: 0 }).await;
+        }
+        let (close, JobClose { job: _ }) = peer.expect().await;
+        peer.send(close, &Done {}).await;
+        peer.send(id, &JobEnded { info: info("job", JobState::Ended) }).await;
+        peer
+    });
+    let mut echoed = Vec::new();
+    while let Some(event) = follow.next().await.unwrap() {
+        match event {
+            FollowEvent::Output { offset, data, .. } => {
+                assert_eq!(offset, echoed.len() as u64);
+                echoed.extend(data);
+            }
+            FollowEvent::Ended(ended) => assert_eq!(ended.state, JobState::Ended),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(echoed, data);
+    written.await.unwrap();
+    drop(echoing.await.unwrap());
+}
+
+#[tokio::test]
+async fn what_two_give_at_a_time_is_not_mixed_and_a_close_comes_behind_it() {
+    let (mut follow, mut peer, _) = following().await;
+    let control = follow.control();
+    let (ones, twos) = (vec![1; 5 * PIECE], vec![2; 5 * PIECE]);
+    let answering = async {
+        let mut arrived = Vec::new();
+        for _ in 0..10 {
+            let (id, piece, _) = expect_input(&mut peer).await;
+            arrived.extend(piece);
+            peer.send(id, &JobWrote { written: 0 }).await;
+        }
+        let (id, JobClose { job: _ }) = peer.expect().await;
+        peer.send(id, &Done {}).await;
+        arrived
+    };
+    let asking = async { tokio::join!(control.write(&ones), control.write(&twos), control.close(), answering) };
+    let (first, second, closed, arrived) = attended(&mut follow, asking).await;
+    first.unwrap();
+    second.unwrap();
+    closed.unwrap();
+    assert_eq!(arrived, [ones, twos].concat());
+}
+
+#[tokio::test]
+async fn nothing_is_sent_behind_input_that_was_refused() {
+    let (mut follow, mut peer, _) = following().await;
+    let control = follow.control();
+    let data = bytes(10 * PIECE);
+    let answering = async {
+        let first = expect_input(&mut peer).await.0;
+        for _ in 0..3 {
+            expect_input(&mut peer).await;
+        }
+        peer.send(first, &failed(FailureCode::InputTaken)).await;
+    };
+    let asking = async { tokio::join!(control.write(&data), answering) };
+    let (refused, ()) = attended(&mut follow, asking).await;
+    assert_eq!(refused.unwrap_err().code(), Some(FailureCode::InputTaken));
+    attended(&mut follow, nothing_else_comes(&control, &mut peer)).await;
+}
+
+#[tokio::test]
+async fn input_that_was_given_up_counts_until_it_is_answered() {
+    let (mut follow, mut peer, _) = following().await;
+    let control = follow.control();
+    let data = bytes(10 * PIECE);
+    assert!(is_pending(pin!(control.write(&data))));
+    let second = async {
+        let mut ids = Vec::new();
+        for _ in 0..4 {
+            ids.push(expect_input(&mut peer).await.0);
+        }
+        nothing_else_comes(&control, &mut peer).await;
+        peer.send(ids[2], &JobWrote { written: 0 }).await;
+        let (id, piece, _) = expect_input(&mut peer).await;
+        assert_eq!(piece, b"more");
+        peer.send(id, &JobWrote { written: 0 }).await;
+    };
+    let asking = async { tokio::join!(control.write(b"more"), second) };
+    attended(&mut follow, asking).await.0.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_that_was_given_up_leaves_whole_frames_to_be_sent() {
+    let (mut follow, mut peer, id) = following().await;
+    let control = follow.control();
+    let data = bytes(4 * PIECE);
+    // More than the socket holds, since nobody reads: a frame is sent in part when the write is given up.
+    assert!(is_pending(pin!(control.write(&data))));
+    let reading = async {
+        let mut arrived = Vec::new();
+        for _ in 0..4 {
+            arrived.extend(expect_input(&mut peer).await.1);
+        }
+        assert_eq!(arrived, data);
+        nothing_else_comes(&control, &mut peer).await;
+        peer.send(id, &output(0, b"fine")).await;
+    };
+    let (event, ()) = tokio::join!(follow.next(), reading);
+    assert_eq!(event.unwrap(), Some(output_event(0, b"fine")));
+}
+
+#[tokio::test]
+async fn once_the_end_of_the_job_was_told_everybody_knows() {
+    let (mut follow, mut peer, id) = following().await;
+    let control = follow.control();
+    let data = bytes(10 * PIECE);
+    let mut writing = pin!(control.write(&data));
+    let mut cancelling = pin!(control.cancel(Duration::ZERO));
+    assert!(is_pending(writing.as_mut()) && is_pending(cancelling.as_mut()));
+    let ended = info("job", JobState::Ended);
+    peer.send(id, &JobEnded { info: ended.clone() }).await;
+    assert_eq!(follow.next().await.unwrap(), Some(FollowEvent::Ended(ended.clone())));
+    assert_eq!(writing.await.unwrap_err().code(), Some(FailureCode::JobEnded));
+    assert_eq!(cancelling.await.unwrap(), ended);
+    assert_eq!(control.signal(15).await.unwrap_err().code(), Some(FailureCode::JobEnded));
+    assert_eq!(control.cancel(Duration::ZERO).await.unwrap(), ended);
+}
+
+#[tokio::test]
+async fn a_supervisor_that_closes_ends_whoever_waits() {
+    let (mut follow, peer, _) = following().await;
+    let control = follow.control();
+    let waiting = tokio::spawn(async move { control.cancel(Duration::ZERO).await });
+    drop(peer);
+    assert!(matches!(follow.next().await, Err(ShimError::Gone)));
+    assert!(matches!(waiting.await.unwrap(), Err(ShimError::Gone)));
+}

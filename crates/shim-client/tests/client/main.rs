@@ -1,0 +1,12 @@
+//! The client of a supervisor against a peer that follows a script.
+
+#![cfg(feature = "owner")]
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "modules of one test program")]
+
+mod asking;
+mod control;
+mod cut;
+mod follow;
+mod greeting;
+mod journal;
+mod peer;

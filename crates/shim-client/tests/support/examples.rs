@@ -1,0 +1,229 @@
+//! Examples of every message: every key and every choice, with numbers at the edges of their heads.
+
+use carrel_image::{Directory, File, GuestPath, Link, RootFs, Tree};
+use carrel_shim_client::HostPath;
+use carrel_shim_client::messages::*;
+
+use self::jobs::{command, input, lists, output, some};
+use crate::sample::{Sample, sample};
+
+#[path = "examples_jobs.rs"]
+mod jobs;
+
+/// All of them, in the order of the corpus: new ones are added at its end.
+pub(crate) fn samples() -> Vec<Sample> {
+    [making(), ends(), requests(), presence(), journal(), command(), lists(), output(), input()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn guest(path: &str) -> GuestPath {
+    GuestPath::new(path).expect("a path inside")
+}
+
+fn root() -> RootFs {
+    RootFs {
+        layers: vec!["/images/a".into(), "/images/b".into()],
+        trees: vec![Tree { source: "/usr".into(), target: guest("/usr") }],
+        links: vec![Link { path: guest("/bin"), target: "usr/bin".into() }],
+        files: vec![File { path: guest("/etc/hostname"), content: b"carrel\n".to_vec(), mode: 0o644 }],
+        directories: vec![Directory { path: guest("/workspace"), mode: 0o755, owner: 1000 }],
+    }
+}
+
+fn create() -> Create {
+    Create {
+        name: "one".to_owned(),
+        incarnation: "0123456789abcdef".to_owned(),
+        directory: "/var/lib/carrel/run/sandboxes/0".into(),
+        programs: "/var/lib/carrel/programs".into(),
+        ids: "/run/carrel/ids".into(),
+        agentd: "/usr/libexec/carrel-agentd".into(),
+        root: (&RootFs::default()).into(),
+        mounts: vec![],
+        project: None,
+        disk: 1 << 30,
+        kept_disk: None,
+        hostname: "carrel".to_owned(),
+        limits: Limits::default(),
+        allow_unenforced: false,
+        image: "host".to_owned(),
+        lasting: false,
+        logs: None,
+        keep: Keep::default(),
+    }
+}
+
+fn making() -> Vec<Sample> {
+    let mount =
+        Mount { source: "/srv/data".into(), target: "/data".into(), writable: true, user: 1000, group: u32::MAX };
+    let everything = Create {
+        root: (&root()).into(),
+        mounts: vec![mount],
+        project: Some(Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000 }),
+        kept_disk: Some(KeptDisk { directory: "/var/lib/carrel/disks/1".into(), host_free: u64::MAX }),
+        limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
+        allow_unenforced: true,
+        lasting: true,
+        logs: Some(HostPath::from("/var/log/carrel")),
+        keep: Keep { stream_bytes: 0, total_bytes: 255, ended_jobs: 65_535, ended_ms: 1 << 32 },
+        ..create()
+    };
+    let ready = |changes| Ready { agent_socket: "/run/agent.sock".into(), pid: 4711, id_base: 655_360, changes };
+    vec![
+        sample("the least", create()),
+        sample("everything", everything),
+        sample("without a project", ready(false)),
+        sample("with a project", ready(true)),
+    ]
+}
+
+fn ends() -> Vec<Sample> {
+    let failed = |note, code, hint: Option<&str>| {
+        sample(note, Failed { code, message: "why".to_owned(), hint: hint.map(str::to_owned) })
+    };
+    let ended = |note, reason| {
+        let (message, code, signal) = (String::new(), None, None);
+        sample(note, Ended { reason, message, code, signal, out_of_memory_kills: 0, stray_frames: 0 })
+    };
+    let everything = Ended {
+        reason: EndReason::OutOfMemory,
+        message: "what there is to say".to_owned(),
+        code: Some(-1),
+        signal: Some(9),
+        out_of_memory_kills: 24,
+        stray_frames: u64::MAX,
+    };
+    vec![
+        failed("a wrong request", FailureCode::InvalidRequest, None),
+        failed("a name that is taken", FailureCode::NameTaken, Some("take another")),
+        failed("an unfit host", FailureCode::HostUnfit, None),
+        failed("a limit", FailureCode::LimitUnenforceable, None),
+        failed("no launch", FailureCode::LaunchFailed, None),
+        failed("no agent", FailureCode::AgentFailed, None),
+        failed("a wrong state", FailureCode::WrongState, None),
+        failed("another supervisor", FailureCode::Supervised, None),
+        failed("another command", FailureCode::JobConflict, None),
+        failed("a job no longer kept", FailureCode::JobPruned, None),
+        failed("no such job", FailureCode::JobUnknown, None),
+        failed("a job that ended", FailureCode::JobEnded, None),
+        failed("input that is taken", FailureCode::InputTaken, None),
+        failed("input that is closed", FailureCode::InputClosed, None),
+        failed("a gap in the input", FailureCode::InputGap, None),
+        failed("one too many", FailureCode::TooMany, None),
+        failed("no journal", FailureCode::JournalFailed, None),
+        failed("an unknown request", FailureCode::Unsupported, None),
+        ended("stopped", EndReason::Stopped),
+        ended("shut down", EndReason::Shutdown),
+        ended("exited", EndReason::GuestExit),
+        sample("everything", everything),
+        ended("misbehaved", EndReason::Misbehaved),
+        ended("lost", EndReason::SupervisorLost),
+    ]
+}
+
+fn requests() -> Vec<Sample> {
+    let nothing =
+        Statistics { clients: 0, bytes_out: 0, bytes_in: 0, stray_frames: 0, paused: false, ..Statistics::default() };
+    let everything = Statistics {
+        memory_bytes: Some(1 << 20),
+        memory_peak: Some(u64::MAX),
+        out_of_memory_kills: Some(1),
+        pids: Some(23),
+        cpu_nanos: Some(24),
+        clients: 127,
+        bytes_out: 256,
+        bytes_in: 65_536,
+        stray_frames: 1 << 32,
+        paused: true,
+    };
+    vec![
+        sample("half a second", Stop { grace_ms: 500 }),
+        sample("", Pause {}),
+        sample("", Resume {}),
+        sample("", GetStatistics {}),
+        sample("what is always counted", nothing),
+        sample("everything", everything),
+        sample("", Done {}),
+    ]
+}
+
+fn presence() -> Vec<Sample> {
+    let hello = Hello {
+        version: 1,
+        release: "0.1.0".to_owned(),
+        name: "one".to_owned(),
+        incarnation: "0123456789abcdef".to_owned(),
+        boot_id: "5f9c1b0e-7b7a-4a51-9d3e-0d6f6a0c2b11".to_owned(),
+        shim_pid: 4710,
+        pid: 4711,
+        agent_version: "0.1.0".to_owned(),
+    };
+    let alone = |state| Status { state, supervisor: None, sequence: 0, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0 };
+    let everything = Status {
+        supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
+        sequence: u64::MAX,
+        running_jobs: 24,
+        ended_jobs: 1000,
+        pruned_jobs: 1 << 32,
+        ..alone(State::Running)
+    };
+    vec![
+        sample("all that is said", hello),
+        sample("", GetStatus {}),
+        sample("supervised", everything),
+        sample("paused", alone(State::Paused)),
+        sample("ending", alone(State::Ending)),
+        sample("", Supervise {}),
+        sample("a request", Withdraw { request: u32::MAX }),
+    ]
+}
+
+/// One fact of each kind, with what such a fact says.
+pub(crate) fn facts() -> Vec<Fact> {
+    let fact = |at_ms: u64, kind| Fact::new(1_700_000_000_000 + at_ms, kind);
+    let outcome = Outcome {
+        kind: OutcomeKind::Exited,
+        code: Some(3),
+        signal: None,
+        failure: None,
+        errno_name: None,
+        message: None,
+    };
+    let facts = [
+        fact(0, FactKind::Claimed),
+        Fact { pid: Some(4711), ..fact(3, FactKind::Started) },
+        Fact {
+            job: some("build-1"),
+            command: Some(vec!["make".into(), "all".into()]),
+            ..fact(4, FactKind::JobStarted)
+        },
+        fact(10, FactKind::Paused),
+        fact(20, FactKind::Resumed),
+        Fact { out_of_memory_kills: Some(2), ..fact(30, FactKind::OutOfMemory) },
+        Fact { job: some("build-1"), outcome: Some(outcome), ..fact(40, FactKind::JobEnded) },
+        Fact { reason: Some(EndReason::Stopped), ..fact(50, FactKind::StopAsked) },
+        Fact { code: Some(0), signal: Some(15), ..fact(60, FactKind::GuestExited) },
+        Fact { reason: Some(EndReason::Stopped), message: some("as asked"), ..fact(70, FactKind::Ended) },
+        Fact { message: some("no room"), ..fact(80, FactKind::Failed) },
+    ];
+    (1..).zip(facts).map(|(sequence, fact)| Fact { sequence, ..fact }).collect()
+}
+
+fn journal() -> Vec<Sample> {
+    let ends = [EndReason::Shutdown, EndReason::GuestExit, EndReason::OutOfMemory, EndReason::Misbehaved];
+    let ends = ends.into_iter().chain([EndReason::SupervisorLost]);
+    let ends = ends.map(|reason| Fact { reason: Some(reason), ..Fact::new(0, FactKind::Ended) }).collect();
+    let outcomes = jobs::outcomes().into_iter();
+    let outcomes = outcomes.map(|outcome| Fact { outcome: Some(outcome), ..Fact::new(0, FactKind::JobEnded) });
+    vec![
+        sample("all of it", JournalRead { from: 1, follow: false }),
+        sample("what is to come", JournalRead { from: u64::MAX, follow: true }),
+        sample("nothing", JournalFacts { facts: vec![] }),
+        sample("one of each kind", JournalFacts { facts: facts() }),
+        sample("every end", JournalFacts { facts: ends }),
+        sample("every end of a job", JournalFacts { facts: outcomes.collect() }),
+        sample("the last", JournalEnd { last: 11 }),
+    ]
+}

@@ -1,0 +1,64 @@
+//! A message as a value that was written by hand, to be held against bytes that were written down.
+
+use carrel_protocol::{Envelope, Frame};
+use carrel_shim_client::{Message, decode, encode};
+
+/// One message, whatever its type.
+pub(crate) struct Sample {
+    /// What it shows; unique among the samples of its type.
+    pub(crate) note: &'static str,
+    /// The name of its type.
+    pub(crate) name: &'static str,
+    encode: Box<dyn Fn(u32) -> Vec<u8>>,
+    compare: Box<dyn Fn(&'static [u8], u32)>,
+}
+
+/// A sample of `value`.
+pub(crate) fn sample<M: Message<'static> + PartialEq + std::fmt::Debug + Clone + 'static>(
+    note: &'static str,
+    value: M,
+) -> Sample {
+    let sent = value.clone();
+    Sample {
+        note,
+        name: M::NAME,
+        encode: Box::new(move |id| {
+            let mut frame = Vec::new();
+            encode(&mut frame, M::SINCE, id, &sent).expect("a sample fits into a frame");
+            frame
+        }),
+        compare: Box::new(move |wire, id| {
+            let (frame, rest) = Frame::split(wire).expect("a sound length").expect("a whole frame");
+            assert_eq!((frame.id, frame.flags, rest.len()), (id, M::FLAGS, 0));
+            // Messages borrow from their bytes, and a sample outlives every frame: the few bytes may be leaked.
+            let envelope: &'static Envelope<'static> = Box::leak(Box::new(Envelope::parse(frame.body).expect("CBOR")));
+            assert_eq!(envelope.generation.get(), M::SINCE);
+            assert_eq!(decode::<M>(envelope).as_ref(), Some(&Ok(value.clone())));
+        }),
+    }
+}
+
+/// The bytes that hexadecimal digits stand for.
+pub(crate) fn bytes(hex: &str) -> Vec<u8> {
+    let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("two digits");
+    hex.as_bytes().chunks(2).map(digits).collect()
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+// === impl Sample ===
+
+impl Sample {
+    /// What we send for the value.
+    pub(crate) fn frame(&self, id: u32) -> Vec<u8> {
+        (self.encode)(id)
+    }
+
+    /// Decodes a whole frame and holds it against the value.
+    pub(crate) fn assert_is_in(&self, wire: Vec<u8>, id: u32) {
+        (self.compare)(wire.leak(), id);
+    }
+}

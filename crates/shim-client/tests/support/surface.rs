@@ -1,0 +1,45 @@
+//! The surface of the messages `shim.*` at one version, as it stands in `schema/version-N.json`.
+
+use carrel_protocol::Generation;
+use carrel_protocol::schema::{Field, Shape};
+use carrel_shim_client::messages;
+use serde_json::{Map, Value, json};
+
+/// Everything that two sides of that version agree on. What frames are is the runtime protocol's to say.
+pub(crate) fn surface(version: u8) -> Value {
+    let known = messages::all().into_iter().filter(|(_, since, ..)| *since <= version);
+    let message = |(name, since, flags, payload): (&str, u8, carrel_protocol::Flags, Shape)| {
+        let payload = payload.at(Generation::new(version));
+        json!({"type": name, "introduced_in": since, "flags": flags.bits(), "payload": shape(payload, since)})
+    };
+    json!({"protocol_version": version, "messages": known.map(message).collect::<Vec<_>>()})
+}
+
+/// A shape inside something that exists since `outer`: no part is older than the whole.
+fn shape(shape: Shape, outer: u8) -> Value {
+    let inner = |inner: Shape| self::shape(inner, outer);
+    match shape {
+        Shape::Scalar(name) => name.into(),
+        Shape::Nullable(of) => json!({"nullable": inner(*of)}),
+        Shape::List(of) => json!({"list": inner(*of)}),
+        Shape::Record(fields) => json!({"fields": fields.into_iter().map(|of| field(of, outer)).collect::<Vec<_>>()}),
+        Shape::Choice(values) => {
+            let value = |(value, since): (String, Generation)| json!({"value": value, "since": since.get().max(outer)});
+            json!({"choice": values.into_iter().map(value).collect::<Vec<_>>()})
+        }
+        Shape::Tagged(variants) => {
+            let variants: Map<_, _> = variants.into_iter().map(|(name, of)| (name.to_owned(), inner(of))).collect();
+            json!({"tagged": variants})
+        }
+    }
+}
+
+fn field(field: Field, outer: u8) -> Value {
+    let since = field.since.get().max(outer);
+    json!({
+        "name": field.name,
+        "presence": field.presence.as_str(),
+        "since": since,
+        "shape": shape(field.shape, since),
+    })
+}
