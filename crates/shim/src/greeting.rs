@@ -10,11 +10,15 @@ const LARGEST: usize = 64 * 1024;
 /// The longest version that is passed on.
 const LONGEST_VERSION: usize = 64;
 
+/// The most output of a job that may be on its way, and the largest piece of it: those who hold a job make us keep it.
+const MOST_OUTPUT: u32 = 1024 * 1024;
+const LARGEST_OUTPUT: u32 = 64 * 1024;
+
 /// What a guest said so far.
 #[derive(Debug, Default)]
 pub(crate) struct Greeting {
     arrived: Vec<u8>,
-    ready: Option<Vec<u8>>,
+    ready: Option<(Vec<u8>, Ready)>,
     credit: Option<bool>,
 }
 
@@ -25,6 +29,10 @@ pub(crate) struct Greeted {
     pub(crate) ready: Vec<u8>,
     /// Whether it keeps credit.
     pub(crate) credit: bool,
+    /// Under which limits it runs commands for the host.
+    pub(crate) limits: Option<ExecLimits>,
+    /// Its release.
+    pub(crate) version: String,
     /// What it has said since.
     pub(crate) rest: Vec<u8>,
 }
@@ -74,14 +82,18 @@ impl Greeting {
             }
             self.arrived.drain(..taken);
         }
-        let (Some(ready), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
-        Ok(Some(Greeted { ready, credit, rest: std::mem::take(&mut self.arrived) }))
+        let (Some((ready, said)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
+        // A guest that would send more than is borne runs no jobs.
+        let borne = |limits: &ExecLimits| limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
+        let limits = said.exec_limits.filter(|limits| credit && borne(limits));
+        let rest = std::mem::take(&mut self.arrived);
+        Ok(Some(Greeted { ready, credit, limits, version: said.agent_version, rest }))
     }
 }
 
 /// The guest's `core.ready` as its clients are to hear it: no newer than what is published, and nothing in it that we do
 /// not know.
-fn say_again(frame: Frame<'_>) -> Result<Vec<u8>, BadGreeting> {
+fn say_again(frame: Frame<'_>) -> Result<(Vec<u8>, Ready), BadGreeting> {
     let envelope = Envelope::parse(frame.body)?;
     if frame.flags.known() != Flags::NONE || envelope.message_type() != Some(MessageType::Ready) {
         let name: String = envelope.type_name.chars().take(40).filter(|c| !c.is_control()).collect();
@@ -102,7 +114,7 @@ fn say_again(frame: Frame<'_>) -> Result<Vec<u8>, BadGreeting> {
     };
     let mut again = Vec::new();
     codec::encode(&mut again, generation, 0, &ready).map_err(|error| BadGreeting::Refused(error.to_string()))?;
-    Ok(again)
+    Ok((again, ready))
 }
 
 #[cfg(test)]

@@ -3,8 +3,13 @@
 //! One thread, no runtime, nothing of HTTP, TLS or secrets. What the guest says is read as if an attacker had written
 //! it. Once the sandbox runs, the supervisor has given up every right that it does not need to end it.
 
+mod desk;
 mod directory;
+#[allow(unreachable_pub, dead_code, reason = "most of it is for builds that are made to die")]
+mod failpoint;
 mod greeting;
+mod jobs;
+mod log;
 mod owner;
 mod poll;
 mod program;
@@ -15,7 +20,10 @@ mod start;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-pub use self::directory::{DirectoryError, sweep};
+pub use self::directory::{DirectoryError, collect, sweep};
+pub use self::failpoint::Failpoint;
+#[cfg(feature = "failpoints")]
+pub use self::failpoint::arm;
 use self::owner::{Owner, OwnerFault};
 
 /// Supervises the sandbox that the owner on standard input asks for, to its end.
@@ -24,6 +32,10 @@ pub fn supervise() -> ExitCode {
         Ok(stream) => UnixStream::from(stream),
         Err(errno) => return complain(&errno),
     };
+    // Nobody else has it open from here on, so that it is closed when it is let go.
+    if let Err(errno) = forget_stdin() {
+        return complain(&errno);
+    }
     let mut owner = Owner::new(stream);
     let create = match owner.create() {
         Ok(create) => create,
@@ -42,6 +54,12 @@ pub fn supervise() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Puts nothing in the place of standard input.
+fn forget_stdin() -> Result<(), rustix::io::Errno> {
+    let nothing = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdin(&nothing)
 }
 
 fn complain(error: &dyn std::fmt::Display) -> ExitCode {

@@ -1,15 +1,16 @@
 //! The owner of the sandbox, at the other end of standard input.
 
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use carrel_protocol::frame::BrokenLength;
 use carrel_protocol::{DecodeError, Envelope, Frame};
-use carrel_shim_client::messages::{Create, Failed};
+use carrel_shim_client::messages::{Create, Failed, Peer, VERSION};
 use carrel_shim_client::{Message, decode, encode};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+/// How much of a command is remembered.
+const LONGEST_COMMAND: u64 = 256;
 
 /// The connection to the owner.
 #[derive(Debug)]
@@ -19,9 +20,8 @@ pub(crate) struct Owner {
 }
 
 /// What an owner says.
-pub(crate) struct Said {
-    pub(crate) id: u32,
-    pub(crate) body: Vec<u8>,
+struct Said {
+    body: Vec<u8>,
 }
 
 /// An owner that cannot be understood.
@@ -62,54 +62,57 @@ impl Owner {
         decode::<Create>(&envelope).ok_or(OwnerFault::Unexpected)?.map_err(OwnerFault::Unreadable)
     }
 
-    /// Reads what has arrived. `Ok(false)` when the owner is gone.
-    pub(crate) fn read(&mut self) -> Result<bool, OwnerFault> {
-        let mut bytes = [0; 4096];
-        match rustix::net::recv(&self.stream, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Ok(false),
-            Ok((count, _)) => {
-                self.arrived.extend_from_slice(bytes.get(..count).unwrap_or_default());
-                Ok(true)
-            }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(true),
-            Err(errno) => Err(OwnerFault::Io(errno.into())),
-        }
-    }
-
     /// The next thing that was said.
-    pub(crate) fn next(&mut self) -> Result<Option<Said>, OwnerFault> {
+    fn next(&mut self) -> Result<Option<Said>, OwnerFault> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
-        let said = Said { id: frame.id, body: frame.body.to_vec() };
+        let said = Said { body: frame.body.to_vec() };
         let taken = self.arrived.len() - rest.len();
         self.arrived.drain(..taken);
         Ok(Some(said))
     }
 
     /// Tells the owner something. One that does not listen any more is told nothing.
-    pub(crate) fn tell<M: Message>(&self, id: u32, message: &M) {
+    pub(crate) fn tell<M: for<'b> Message<'b>>(&self, id: u32, message: &M) {
         self.tell_with(id, message, None);
     }
 
     /// Tells the owner something, and hands it a descriptor.
-    pub(crate) fn tell_with<M: Message>(&self, id: u32, message: &M, descriptor: Option<BorrowedFd<'_>>) {
+    pub(crate) fn tell_with<M: for<'b> Message<'b>>(&self, id: u32, message: &M, descriptor: Option<BorrowedFd<'_>>) {
         let mut frame = Vec::new();
-        if encode(&mut frame, id, message).is_err() {
+        if encode(&mut frame, VERSION, id, message).is_err() {
             return;
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = descriptor.into_iter().collect();
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
         // Answers are few and small; an owner that lets them pile up misses them.
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let _heard = rustix::net::sendmsg(&self.stream, &[IoSlice::new(&frame)], &mut control, flags);
+        crate::desk::send_with(&self.stream, &frame, descriptor);
+    }
+
+    /// Who it is, as the kernel says, and as long as it is there to be looked at.
+    pub(crate) fn peer(&self) -> Peer {
+        let peer = crate::desk::peer(self.stream.as_fd());
+        let began = carrel_shim_client::began(peer.pid).unwrap_or(0);
+        Peer { began, command: command(peer.pid), ..peer }
+    }
+
+    /// What is left of it when it is a caller like others: its socket, who it is, and what it has said.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Peer, Vec<u8>) {
+        let peer = crate::desk::peer(self.stream.as_fd());
+        // One that could still be waited for is not read: it answers at once, or not at all.
+        let _nonblocking = self.stream.set_nonblocking(true);
+        (self.stream.into(), peer, self.arrived)
     }
 
     pub(crate) fn fail(&self, failed: &Failed) {
         self.tell(0, failed);
     }
+}
+
+/// The command of a process, for people: on one line, and not too long.
+fn command(pid: u32) -> String {
+    let mut words = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/cmdline"));
+    let _read = file.and_then(|file| file.take(LONGEST_COMMAND).read_to_end(&mut words));
+    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl AsFd for Owner {

@@ -14,9 +14,13 @@ use crate::relay::Slot;
 pub(crate) enum Token {
     Guest,
     Listener,
-    Owner,
+    /// Where those connect who talk to the supervisor itself.
+    Desk,
     Process,
+    /// The kernel's word that memory ran out.
+    Memory,
     Client(Slot),
+    Caller(usize),
 }
 
 /// What a descriptor is watched for.
@@ -24,6 +28,8 @@ pub(crate) enum Token {
 pub(crate) struct Interest {
     pub(crate) read: bool,
     pub(crate) write: bool,
+    /// Something out of turn.
+    pub(crate) urgent: bool,
 }
 
 /// What became ready.
@@ -90,12 +96,13 @@ impl Poller {
 // === impl Interest ===
 
 impl Interest {
-    pub(crate) const READ: Self = Self { read: true, write: false };
+    pub(crate) const READ: Self = Self { read: true, write: false, urgent: false };
 
     fn flags(self) -> epoll::EventFlags {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, self.read);
         flags.set(epoll::EventFlags::OUT, self.write);
+        flags.set(epoll::EventFlags::PRI, self.urgent);
         flags
     }
 }
@@ -104,14 +111,17 @@ impl Interest {
 
 impl Token {
     const CLIENTS: u64 = 16;
+    const CALLERS: u64 = 1024;
 
     fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
             Self::Guest => 0,
             Self::Listener => 1,
-            Self::Owner => 2,
+            Self::Desk => 2,
             Self::Process => 3,
+            Self::Memory => 4,
             Self::Client(slot) => Self::CLIENTS + slot as u64,
+            Self::Caller(number) => Self::CALLERS + number as u64,
         })
     }
 
@@ -119,8 +129,10 @@ impl Token {
         Some(match data {
             0 => Self::Guest,
             1 => Self::Listener,
-            2 => Self::Owner,
+            2 => Self::Desk,
             3 => Self::Process,
+            4 => Self::Memory,
+            Self::CALLERS.. => Self::Caller(usize::try_from(data - Self::CALLERS).ok()?),
             _ => Self::Client(usize::try_from(data.checked_sub(Self::CLIENTS)?).ok()?),
         })
     }

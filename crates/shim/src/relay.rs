@@ -10,6 +10,8 @@
 
 mod client;
 mod inbox;
+#[cfg(test)]
+mod job_tests;
 mod own;
 mod route;
 #[cfg(test)]
@@ -19,10 +21,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::relay_flow::{INPUT_WINDOW, Sender};
-use carrel_protocol::{Codec, Header, IdRange};
+use carrel_protocol::{Codec, Frame, Header, IdRange};
 
 use self::client::Client;
-pub(crate) use self::client::Fault;
+pub(crate) use self::client::{Fault, Outbox};
 use self::inbox::Inbox;
 pub(crate) use self::own::HELLO_ID;
 use self::own::{Heard, Own};
@@ -31,6 +33,8 @@ use self::route::{Route, Run, Target};
 
 /// How many clients there may be. The upper half of the last one's ids is the host's own.
 pub(crate) const SLOTS: usize = 128;
+/// What jobs are given takes turns with what clients send, as if there were one client more.
+const DATA: Slot = SLOTS;
 /// How much one client sends at its turn.
 const TURN: usize = 256 * 1024;
 /// How much may wait for all clients together, before the one with the most has to go.
@@ -79,6 +83,15 @@ enum Place {
     /// Its client is gone; until the guest has answered the question asked behind that news, what it sends may still be
     /// for the one who is gone.
     Leaving(u32),
+}
+
+/// Where what the guest says goes.
+pub(crate) trait Listeners {
+    /// Offers bytes to a client; says how much of it went out at once.
+    fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize;
+
+    /// Gives a frame to the job of its id; says whether it made sense.
+    fn job(&mut self, frame: Frame<'_>) -> bool;
 }
 
 /// What the outside has to do.
@@ -285,6 +298,26 @@ impl Relay {
         self.own.say(frame);
     }
 
+    /// Opens an id on which a job is run.
+    pub(crate) fn open_job(&mut self) -> u32 {
+        self.own.open_job()
+    }
+
+    /// The job of that id has ended.
+    pub(crate) fn close_job(&mut self, id: u32) {
+        self.own.close_job(id);
+    }
+
+    /// Queues what a job is given: it takes turns with what clients send.
+    pub(crate) fn give(&mut self, frame: &[u8]) {
+        self.own.data.push(frame);
+    }
+
+    /// How much of the host's own words waits to be sent.
+    pub(crate) fn unsaid(&self) -> usize {
+        self.own.waiting()
+    }
+
     /// The next bytes for the guest.
     pub(crate) fn for_guest(&mut self) -> &[u8] {
         if self.sending.is_none() {
@@ -294,6 +327,7 @@ impl Relay {
             }
         }
         match self.sending {
+            Some((DATA, left)) => self.own.data.rest().get(..left).unwrap_or_default(),
             Some((slot, left)) => self.client(slot).map_or(&[], |client| client.inbox.front(left)),
             None => self.own.rest(),
         }
@@ -304,6 +338,9 @@ impl Relay {
         let Some((slot, left)) = self.sending else { return self.own.took(bytes) };
         let left = left.saturating_sub(bytes);
         self.sending = (left > 0).then_some((slot, left));
+        if slot == DATA {
+            return self.own.data.took(bytes);
+        }
         if let Some(client) = self.client_mut(slot) {
             client.inbox.took(bytes);
         }
@@ -312,12 +349,15 @@ impl Relay {
 
     /// The next client that has a whole frame and may send it, with as many whole frames as a turn allows.
     fn next_sender(&mut self) -> Option<(Slot, usize)> {
-        for step in 0..SLOTS {
-            let slot = (self.turn + step) % SLOTS;
-            let Some(Place::Taken(client)) = self.places.get_mut(slot) else { continue };
-            let bytes = client.take_turn(TURN);
+        for step in 0..=SLOTS {
+            let slot = (self.turn + step) % (SLOTS + 1);
+            let bytes = match self.places.get_mut(slot) {
+                Some(Place::Taken(client)) => client.take_turn(TURN),
+                None => self.own.data_turn(TURN),
+                Some(_) => 0,
+            };
             if bytes > 0 {
-                self.turn = (slot + 1) % SLOTS;
+                self.turn = (slot + 1) % (SLOTS + 1);
                 return Some((slot, bytes));
             }
         }
@@ -346,20 +386,25 @@ impl Relay {
 
     // --- from the guest
 
-    /// Takes bytes from the guest. Whatever is for a client is offered to `deliver`, which says how much of it went out
-    /// at once; the rest waits. Nothing is offered to a client for which something waits already.
+    /// Takes bytes from the guest. What did not go out to a client at once waits. Nothing is offered to a client for
+    /// which something waits already.
     pub(crate) fn hear_guest(
         &mut self,
         mut bytes: &[u8],
         now: Instant,
-        mut deliver: impl FnMut(Slot, &[u8]) -> usize,
+        listeners: &mut impl Listeners,
     ) -> Result<(), Misbehaviour> {
         while !bytes.is_empty() {
-            let (target, run, rest) = self.route.next(bytes, |header| target(&self.places, header))?;
+            let (target, run, rest) = self.route.next(bytes, |header| target(&self.places, &self.own, header))?;
             bytes = rest;
             match target {
-                Target::Client(slot) => self.pass_on(slot, run, &mut deliver),
+                Target::Client(slot) => self.pass_on(slot, run, listeners),
                 Target::Own => self.heard(run),
+                Target::Job => {
+                    if !self.own.hear_job(run, |frame| listeners.job(frame)) {
+                        self.route.stray();
+                    }
+                }
                 Target::Gone | Target::Stray => {}
             }
             self.totals.stray_frames += self.route.take_strays(now)?;
@@ -367,14 +412,14 @@ impl Relay {
         Ok(())
     }
 
-    fn pass_on(&mut self, slot: Slot, run: Run<'_>, deliver: &mut impl FnMut(Slot, &[u8]) -> usize) {
+    fn pass_on(&mut self, slot: Slot, run: Run<'_>, listeners: &mut impl Listeners) {
         let Some(Place::Taken(client)) = self.places.get_mut(slot) else { return };
         if client.dead {
             return;
         }
         client.output.received(run.len() as u64);
         for piece in run.pieces() {
-            let gone = if client.outbox.is_empty() { deliver(slot, piece).min(piece.len()) } else { 0 };
+            let gone = if client.outbox.is_empty() { listeners.client(slot, piece).min(piece.len()) } else { 0 };
             self.totals.to_clients += gone as u64;
             client.outbox.push(piece.get(gone..).unwrap_or_default());
             self.waiting += piece.len() - gone;
@@ -465,9 +510,12 @@ fn ids_of(slot: Slot) -> Option<IdRange> {
 }
 
 /// Who a frame of the guest is for.
-fn target(places: &[Place], header: Header) -> Target {
+fn target(places: &[Place], own: &Own, header: Header) -> Target {
     if own::listens_to(header) {
         return Target::Own;
+    }
+    if own.is_for_job(header) {
+        return Target::Job;
     }
     let slot = Codec::Current.slot_of(header.id) as usize;
     match places.get(slot) {

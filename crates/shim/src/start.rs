@@ -6,19 +6,22 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use carrel_image::{BadGuestPath, GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, LimitError, Limits, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, LimitError, Limits, OomWatch, Policy};
 use carrel_sandbox::{
     Access, Container, Disk, DiskError, IdRange, IdsError, KeptDisk, LaunchError, Mount, Project, Shed, ShedError,
     Spec, Watermark, launch, leave_host_mounts, shed,
 };
-use carrel_shim_client::BadRoot;
-use carrel_shim_client::messages::{self, Create, Failed, FailureCode, Ready};
+use carrel_shim_client::messages::{self, Create, Fact, FactKind, Failed, FailureCode, Hello, Ready, VERSION};
+use carrel_shim_client::{BadRoot, SandboxRecord, began, boot_id};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::directory::{DirectoryError, RunDirectory};
+use crate::failpoint::{Failpoint, reached};
 use crate::greeting::{BadGreeting, Greeted, Greeting, hello};
+use crate::jobs::Jobs;
+use crate::log::{Log, wall_ms};
 use crate::owner::Owner;
 use crate::program;
 
@@ -33,12 +36,26 @@ const SEND_BUFFER: usize = 1024 * 1024;
 pub(crate) struct Running {
     pub(crate) container: Container,
     pub(crate) cgroup: Option<Cgroup>,
-    pub(crate) directory: RunDirectory,
+    /// Tells when memory runs out.
+    pub(crate) memory: Option<OomWatch>,
+    directory: Option<RunDirectory>,
     pub(crate) channel: OwnedFd,
     pub(crate) listener: UnixListener,
     pub(crate) greeted: Greeted,
     /// How much of the host's own disk has to stay free.
     pub(crate) watermark: Watermark,
+    /// Whether it stays when its owner leaves.
+    pub(crate) lasting: bool,
+    /// What the loop begins with.
+    pub(crate) parts: Option<Parts>,
+}
+
+/// What the loop begins with.
+pub(crate) struct Parts {
+    pub(crate) desk: UnixListener,
+    pub(crate) hello: Hello,
+    pub(crate) jobs: Jobs,
+    pub(crate) log: Log,
 }
 
 /// Why there is no sandbox; nothing of it is left.
@@ -85,14 +102,15 @@ pub(crate) fn start(create: &Create, owner: &Owner) -> Result<Running, StartErro
     leave_host_mounts()?;
     let program = program::open(&create.agentd.0, &create.programs.0)
         .map_err(|error| StartError::Program(create.agentd.0.display().to_string(), error))?;
-    let directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
+    let mut directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
+    reached(Failpoint::Claimed);
+    let mut log = Log::new(directory.take_journal()?);
     let made = Made { create, root, mounts, project, program };
-    match make(made, &limits, owner, &directory) {
-        Ok((container, cgroup, channel, listener, greeted)) => {
-            let watermark = Watermark { free_bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free) };
-            Ok(Running { container, cgroup, directory, channel, listener, greeted, watermark })
-        }
+    match make(made, &limits, owner, &mut directory) {
+        Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
+            let fact = Fact { message: Some(error.to_string()), ..Fact::new(wall_ms(), FactKind::Failed) };
+            log.note(fact);
             // The container and its group are gone with what held them.
             let _removed = directory.remove();
             Err(error)
@@ -109,14 +127,29 @@ struct Made<'a> {
     program: OwnedFd,
 }
 
-type Parts = (Container, Option<Cgroup>, OwnedFd, UnixListener, Greeted);
+/// What was made of it.
+struct Whole {
+    container: Container,
+    cgroup: Option<Cgroup>,
+    memory: Option<OomWatch>,
+    channel: OwnedFd,
+    listener: UnixListener,
+    desk: UnixListener,
+    logs: OwnedFd,
+    greeted: Greeted,
+    hello: Hello,
+}
 
-fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &RunDirectory) -> Result<Parts, StartError> {
+fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirectory) -> Result<Whole, StartError> {
     let system = |what| move |errno: Errno| StartError::System(what, errno.into());
     let create = made.create;
     let ids = IdRange::allocate(&create.ids.0)?;
     let (id_base, supervisor) = (ids.base(), ids.supervisor());
+    let record = record(create, owner, directory, &ids)?;
+    directory.record(&record)?;
+    reached(Failpoint::Recorded);
     let cgroup = group(create, limits)?;
+    reached(Failpoint::GroupMade);
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
     rustix::io::write(&ours, &hello()).map_err(system("write"))?;
@@ -136,21 +169,69 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &RunDirectory
         },
         cgroup.as_ref(),
     )?;
+    reached(Failpoint::Launched);
     let listener = directory.listen()?;
+    let logs = directory.logs(create.logs.as_ref().map(|logs| logs.0.as_path()), supervisor)?;
+    // Without it, memory is looked at when something was killed.
+    let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
     let greeted = greet(&ours, &container, owner)?;
+    reached(Failpoint::Greeted);
     rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(system("fcntl"))?;
+    let desk = directory.listen_shim()?;
     let changes = container.changes().map(AsFd::as_fd);
-    let ready = Ready {
-        agent_socket: directory.socket().into(),
-        pid: container.pid().as_raw_nonzero().get().unsigned_abs(),
-        id_base,
-        changes: changes.is_some(),
-    };
+    let pid = container.pid().as_raw_nonzero().get().unsigned_abs();
+    let ready = Ready { agent_socket: directory.socket().into(), pid, id_base, changes: changes.is_some() };
     cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
     directory.give(supervisor)?;
+    reached(Failpoint::Given);
     shed(Shed { kill: true, user: Some(supervisor) })?;
+    reached(Failpoint::Shed);
     owner.tell_with(0, &ready, changes);
-    Ok((container, cgroup, ours, listener, greeted))
+    reached(Failpoint::Told);
+    let hello = Hello {
+        version: VERSION,
+        release: record.release,
+        name: record.name,
+        incarnation: record.incarnation,
+        boot_id: record.boot_id,
+        shim_pid: record.shim_pid,
+        pid,
+        agent_version: greeted.version.clone(),
+    };
+    Ok(Whole { container, cgroup, memory, channel: ours, listener, desk, logs, greeted, hello })
+}
+
+/// What a stranger has to know to find this sandbox and to judge it.
+fn record(
+    create: &Create,
+    owner: &Owner,
+    directory: &RunDirectory,
+    ids: &IdRange,
+) -> Result<SandboxRecord, StartError> {
+    let system = |what| move |error: std::io::Error| StartError::System(what, error);
+    let shim_pid = std::process::id();
+    let missing = || StartError::System("when this process began", std::io::ErrorKind::NotFound.into());
+    Ok(SandboxRecord {
+        name: create.name.clone(),
+        incarnation: create.incarnation.clone(),
+        boot_id: boot_id().map_err(system("the boot id"))?,
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        version: VERSION,
+        shim_pid,
+        shim_began: began(shim_pid).ok_or_else(missing)?,
+        created_ms: wall_ms(),
+        image: create.image.clone(),
+        owner: owner.peer(),
+        id_base: ids.base(),
+        id_count: IdRange::COUNT,
+        supervisor_user: ids.supervisor(),
+        cgroup: create.incarnation.clone(),
+        logs: create.logs.clone().unwrap_or_else(|| directory.logs_path().into()),
+        agent_socket: directory.socket().into(),
+        shim_socket: directory.shim_socket().into(),
+        lasting: create.lasting,
+        create: create.clone(),
+    })
 }
 
 /// The group of the sandbox. It has one even without limits: that is how it is paused and counted.
@@ -246,6 +327,40 @@ fn limits(limits: &messages::Limits) -> Result<Limits, StartError> {
     Ok(Limits::new(limits.memory, limits.pids, cpus)?)
 }
 
+// === impl Whole ===
+
+impl Whole {
+    fn into_running(self, create: &Create, directory: RunDirectory, log: Log) -> Running {
+        let logs_path = create.logs.as_ref().map_or_else(|| directory.logs_path(), |logs| logs.0.clone());
+        let jobs = Jobs::new(self.logs, logs_path, create.keep.clone(), self.greeted.limits);
+        Running {
+            container: self.container,
+            cgroup: self.cgroup,
+            memory: self.memory,
+            directory: Some(directory),
+            channel: self.channel,
+            listener: self.listener,
+            greeted: self.greeted,
+            watermark: Watermark { free_bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free) },
+            lasting: create.lasting,
+            parts: Some(Parts { desk: self.desk, hello: self.hello, jobs, log }),
+        }
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Removes its directory; of one that lasts, what is to be known when it has ended stays.
+    pub(crate) fn leave(&mut self) -> std::io::Result<()> {
+        match self.directory.take() {
+            Some(directory) if self.lasting => directory.leave(),
+            Some(directory) => directory.remove(),
+            None => Ok(()),
+        }
+    }
+}
+
 // === impl StartError ===
 
 impl StartError {
@@ -256,7 +371,8 @@ impl StartError {
     fn code(&self) -> FailureCode {
         match self {
             Self::Path(_) | Self::Root(_) | Self::Limit(_) | Self::Program(..) => FailureCode::InvalidRequest,
-            Self::Directory(DirectoryError::Taken) => FailureCode::NameTaken,
+            Self::Directory(DirectoryError::Taken | DirectoryError::Uncollected) => FailureCode::NameTaken,
+            Self::Directory(DirectoryError::Logs(_) | DirectoryError::LogsTaken(_)) => FailureCode::InvalidRequest,
             Self::Cgroup(CgroupError::Unenforceable(_)) => FailureCode::LimitUnenforceable,
             Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
                 FailureCode::HostUnfit
@@ -270,6 +386,7 @@ impl StartError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
+            Self::Directory(DirectoryError::Uncollected) => Some("choose another name, or remove the one that ended"),
             // What was asked to be shown is the caller's to change, not the host's.
             Self::Launch(LaunchError::Mount(_)) => None,
             Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {

@@ -18,6 +18,8 @@ pub(crate) enum Target {
     Client(Slot),
     /// The host itself.
     Own,
+    /// A job.
+    Job,
     /// A client that has left: it was under way.
     Gone,
     /// Nobody, and nobody was.
@@ -92,7 +94,7 @@ impl Route {
         let mut taken = self.left.min(rest.len());
         self.left -= taken;
         // What follows for the same one goes along.
-        while self.left == 0 && self.target != Target::Own {
+        while self.left == 0 && !matches!(self.target, Target::Own | Target::Job) {
             let before = (self.target, self.strays);
             let Some(ahead) = rest.get(taken..).filter(|ahead| ahead.len() >= PREFIX_SIZE) else { break };
             self.begin_in(ahead, &target)?;
@@ -167,6 +169,11 @@ pub(crate) fn is_sensible(flags: Flags) -> bool {
 impl<'a> Run<'a> {
     pub(crate) fn len(&self) -> usize {
         self.head_len + self.body.len()
+    }
+
+    /// All of it, if it is in one piece.
+    pub(crate) fn whole(&self) -> Option<&'a [u8]> {
+        (self.head_len == 0).then_some(self.body)
     }
 
     /// Its parts, none of them empty.

@@ -58,6 +58,16 @@ enum Step {
     GuestTakes(u16),
 }
 
+impl<F: FnMut(Slot, &[u8]) -> usize> Listeners for F {
+    fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize {
+        self(slot, bytes)
+    }
+
+    fn job(&mut self, _frame: Frame<'_>) -> bool {
+        false
+    }
+}
+
 fn ready() -> Vec<u8> {
     let mut frame = Vec::new();
     codec::encode(&mut frame, Generation::PUBLISHED, 0, &carrel_protocol::payload::Ready::default()).unwrap();
@@ -180,7 +190,7 @@ impl World {
         let clients = &mut self.clients;
         // Time passes, so that strays are few in any second.
         self.now += Duration::from_millis(10);
-        let outcome = self.relay.hear_guest(&bytes, self.now, |slot, piece| {
+        let outcome = self.relay.hear_guest(&bytes, self.now, &mut |slot: Slot, piece: &[u8]| {
             let gone = piece.len() / 2;
             let client = clients.get_mut(&slot).expect("only those who are there are offered anything");
             client.got.extend_from_slice(&piece[..gone]);
@@ -302,7 +312,7 @@ fn fuzz_what_a_guest_sends_is_routed_or_refused() {
         let (first, second) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
         let (head, tail) = bytes.split_at(usize::from(*cut).min(bytes.len()));
         for part in [head, tail] {
-            let outcome = relay.hear_guest(part, Instant::now(), |slot, piece| {
+            let outcome = relay.hear_guest(part, Instant::now(), &mut |slot: Slot, piece: &[u8]| {
                 assert!(slot == first || slot == second);
                 piece.len()
             });
@@ -388,7 +398,7 @@ fn a_slot_is_free_again_only_behind_the_answer() {
     let (ping, _) = Frame::split(rest).unwrap().unwrap();
     let mut pong = Vec::new();
     codec::encode(&mut pong, Generation::PUBLISHED, ping.id, &Pong {}).unwrap();
-    relay.hear_guest(&pong, Instant::now(), |_, _| 0).unwrap();
+    relay.hear_guest(&pong, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
     assert_eq!(relay.connect(Instant::now()), Some(5));
 }
 
@@ -397,14 +407,14 @@ fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let now = Instant::now();
     for number in 1..=1000 {
-        relay.hear_guest(&frame(number, Flags::NONE, 1), now, |_, _| 0).unwrap();
+        relay.hear_guest(&frame(number, Flags::NONE, 1), now, &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
     assert_eq!(relay.totals().stray_frames, 1000);
     let one_more = frame(1, Flags::NONE, 1);
-    assert_eq!(relay.hear_guest(&one_more, now, |_, _| 0), Err(Misbehaviour::Strays));
+    assert_eq!(relay.hear_guest(&one_more, now, &mut |_: Slot, _: &[u8]| 0), Err(Misbehaviour::Strays));
     let mut patient = Relay::new(ready(), true, Instant::now());
     for second in 0..2000 {
-        patient.hear_guest(&one_more, now + Duration::from_secs(second), |_, _| 0).unwrap();
+        patient.hear_guest(&one_more, now + Duration::from_secs(second), &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
 }
 
@@ -492,9 +502,9 @@ fn a_client_that_has_to_go_is_sent_nothing_behind_a_gap() {
     let slot = relay.connect(Instant::now()).unwrap();
     let answer = frame(1, Flags::NONE, 1 << 20);
     while relay.take_events().is_empty() {
-        relay.hear_guest(&answer, Instant::now(), |_, _| 0).unwrap();
+        relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
     }
-    relay.hear_guest(&answer, Instant::now(), |_, _| panic!("it is offered something")).unwrap();
+    relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| panic!("it is offered something")).unwrap();
     assert_eq!(relay.for_client(slot), b"");
 }
 
@@ -504,7 +514,7 @@ fn a_client_that_does_not_read_costs_itself_alone() {
     let (deaf, other) = (relay.connect(Instant::now()).unwrap(), relay.connect(Instant::now()).unwrap());
     let answer = frame(1, Flags::TERMINAL, 1 << 20);
     for _ in 0..40 {
-        relay.hear_guest(&answer, Instant::now(), |_, _| 0).unwrap();
+        relay.hear_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
         for event in relay.take_events() {
             assert_eq!(event, Event::Drop(deaf, Fault::TooSlow));
             relay.disconnect(deaf);
@@ -515,7 +525,7 @@ fn a_client_that_does_not_read_costs_itself_alone() {
     let mut got = 0;
     relay.client_took(other, relay.for_client(other).len());
     relay
-        .hear_guest(&theirs, Instant::now(), |slot, piece| {
+        .hear_guest(&theirs, Instant::now(), &mut |slot: Slot, piece: &[u8]| {
             assert_eq!(slot, other);
             got += piece.len();
             piece.len()

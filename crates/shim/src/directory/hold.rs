@@ -1,0 +1,77 @@
+//! The lock of a directory: whoever holds it supervises the sandbox, or sweeps what is left of one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use carrel_shim_client::layout::{LOCK, is_same};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::empty::discard;
+
+/// How often something is tried that somebody else may only be looking at, or sweeping.
+pub(super) const TRIES: usize = 100;
+/// How long is waited in between.
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
+
+/// A lock that was tried.
+#[derive(Debug)]
+pub(super) enum Hold {
+    /// It is ours.
+    Held(File),
+    /// It is somebody else's.
+    Taken,
+    /// There is none, or none any more.
+    Absent,
+}
+
+/// Takes the lock of a directory, if nobody holds it and it is still there.
+pub(super) fn hold(directory: &OwnedFd, create: OFlags) -> io::Result<Hold> {
+    discard_strange(directory)?;
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | create;
+    let file = match rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(Hold::Absent),
+        Err(errno) => return Err(errno.into()),
+    };
+    for _ in 0..TRIES {
+        if lock(&file, FlockOperation::NonBlockingLockExclusive)? {
+            return still_there(directory, file);
+        }
+        // Whoever only looks shares it with us; whoever holds it does not.
+        if !lock(&file, FlockOperation::NonBlockingLockShared)? {
+            return Ok(Hold::Taken);
+        }
+        rustix::fs::flock(&file, FlockOperation::Unlock)?;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(Hold::Taken)
+}
+
+fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whoever swept the directory meanwhile has removed the file that is locked now.
+fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<Hold> {
+    match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) if is_same(&there, &rustix::fs::fstat(&file)?) => Ok(Hold::Held(file.into())),
+        Ok(_) | Err(Errno::NOENT) => Ok(Hold::Absent),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What cannot be held is no lock. A supervisor that put it there has none.
+fn discard_strange(directory: &OwnedFd) -> io::Result<()> {
+    match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) if FileType::from_raw_mode(there.st_mode) != FileType::RegularFile => discard(directory, LOCK),
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,366 @@
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use carrel_sandbox::cgroup::{Limits, Policy};
+use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
+use carrel_shim_client::{Life, find};
+
+use super::*;
+use crate::directory::RunDirectory;
+use crate::directory::tests::{SOMEBODY, home, kinds, record};
+
+/// An incarnation that no other test has.
+fn incarnation(test: &str) -> String {
+    format!("sweep-{test}-{}", std::process::id())
+}
+
+/// The directory of a lasting sandbox whose supervisor is dead.
+fn lasting(path: &Path, incarnation: &str) {
+    let mut held = RunDirectory::claim(path, incarnation).unwrap();
+    held.record(&record(path, incarnation, true)).unwrap();
+    held.logs(None, SOMEBODY).unwrap();
+    std::fs::write(path.join("jobs/one.stdout.log"), "said").unwrap();
+    drop((held.listen().unwrap(), held.listen_shim().unwrap()));
+    held.give(SOMEBODY).unwrap();
+}
+
+fn ends(path: &Path) -> usize {
+    kinds(path).into_iter().filter(|kind| *kind == FactKind::Ended).count()
+}
+
+/// A process in a group of its own.
+struct Grouped {
+    name: String,
+    child: Child,
+}
+
+impl Grouped {
+    fn start(name: &str, owner: Option<u32>) -> Self {
+        let group =
+            Cgroup::create(&Host::detect().unwrap(), name, &Limits::default(), Policy::AllowUnenforced).unwrap();
+        let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        group.add(rustix::process::Pid::from_child(&child)).unwrap();
+        if let Some(owner) = owner {
+            group.give(owner).unwrap();
+        }
+        group.leave();
+        Self { name: name.to_owned(), child }
+    }
+
+    fn is_there(&self) -> bool {
+        Cgroup::adopt(&Host::detect().unwrap(), &self.name).is_ok()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Grouped {
+    fn drop(&mut self) {
+        let _ended = (self.child.kill(), self.child.wait());
+        if let Ok(group) = Cgroup::adopt(&Host::detect().unwrap(), &self.name) {
+            group.remove().unwrap();
+        }
+    }
+}
+
+#[test]
+fn one_that_died_as_it_began_is_swept() {
+    let (_home, path) = home();
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_record_that_is_none_keeps_neither_the_name_nor_the_others() {
+    let (_home, path) = home();
+    let sandboxes = path.parent().unwrap();
+    for (name, incarnation) in [("empty", ""), ("nonsense", "../../x"), ("whole", "incarnation-1")] {
+        drop(RunDirectory::claim(&sandboxes.join(name), "incarnation-0").unwrap());
+        std::fs::write(sandboxes.join(name).join(INCARNATION), incarnation).unwrap();
+        std::fs::write(sandboxes.join(name).join(RECORD), "nonsense").unwrap();
+    }
+    let again = RunDirectory::claim(&sandboxes.join("empty"), "incarnation-2").unwrap();
+    again.remove().unwrap();
+    assert_eq!(sweep(sandboxes).unwrap(), 2);
+    assert_eq!(std::fs::read_dir(sandboxes).unwrap().count(), 0);
+}
+
+#[test]
+fn a_parent_that_others_can_change_is_not_swept() {
+    let (_home, path) = home();
+    drop(RunDirectory::claim(&path, "incarnation-1").unwrap());
+    std::fs::set_permissions(path.parent().unwrap(), PermissionsExt::from_mode(0o777)).unwrap();
+    assert!(matches!(sweep(path.parent().unwrap()), Err(DirectoryError::Open(_))));
+    assert!(matches!(collect(&path), Err(DirectoryError::Open(_))));
+    std::fs::set_permissions(path.parent().unwrap(), PermissionsExt::from_mode(0o700)).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+}
+
+#[test]
+fn what_is_to_last_stays_and_its_end_is_told_exactly_once() {
+    let (home, path) = home();
+    lasting(&path, &incarnation("lasting"));
+    assert_eq!(ends(&path), 0);
+    // Killed in the middle of a fact.
+    let torn = [std::fs::read(path.join(JOURNAL)).unwrap().as_slice(), b"\0\0\0\x20torn"].concat();
+    std::fs::write(path.join(JOURNAL), torn).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0, "there is nothing left to do");
+    assert_eq!(kinds(&path), [FactKind::Claimed, FactKind::Ended]);
+    for name in [AGENT_SOCKET, SHIM_SOCKET] {
+        assert!(!path.join(name).exists(), "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(path.join("jobs/one.stdout.log")).unwrap(), "said");
+
+    let found = find(home.path(), "name").unwrap().unwrap();
+    assert!(found.problem.is_none(), "{:?}", found.problem);
+    let Life::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
+    assert_eq!(facts.last().unwrap().reason, Some(EndReason::SupervisorLost));
+    assert_eq!(facts.last().unwrap().sequence, 2);
+    assert!(collect(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_end_that_was_told_is_not_told_again() {
+    for kind in [FactKind::Ended, FactKind::Failed] {
+        let (_home, path) = home();
+        lasting(&path, &incarnation("told"));
+        let own = open_directory(CWD, &path).unwrap();
+        Journal::open(&own).unwrap().append(Fact::new(5, kind)).unwrap();
+        sweep(path.parent().unwrap()).unwrap();
+        sweep(path.parent().unwrap()).unwrap();
+        assert_eq!(kinds(&path), [FactKind::Claimed, kind]);
+    }
+}
+
+#[test]
+fn jobs_that_ran_when_a_supervisor_was_lost_are_told_to_have_ended_with_the_sandbox() {
+    let (_home, path) = home();
+    lasting(&path, &incarnation("jobs"));
+    let own = open_directory(CWD, &path).unwrap();
+    let mut journal = Journal::open(&own).unwrap();
+    let about = |job: &str, kind| Fact { job: Some(job.to_owned()), ..Fact::new(5, kind) };
+    for job in ["one", "two", "three"] {
+        journal.append(about(job, FactKind::JobStarted)).unwrap();
+    }
+    journal.append(about("two", FactKind::JobEnded)).unwrap();
+    sweep(path.parent().unwrap()).unwrap();
+    sweep(path.parent().unwrap()).unwrap();
+    let facts = Journal::load(&own).unwrap().facts;
+    let told: Vec<_> = facts.iter().skip(5).map(|fact| (fact.kind, fact.job.as_deref())).collect();
+    let expected = [(FactKind::JobEnded, Some("one")), (FactKind::JobEnded, Some("three")), (FactKind::Ended, None)];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_journal_that_is_none_keeps_nothing_from_being_swept() {
+    for strange in ["nonsense", "absent", "link", "tree"] {
+        let (_home, path) = home();
+        lasting(&path, &incarnation("strange"));
+        std::fs::remove_file(path.join(JOURNAL)).unwrap();
+        match strange {
+            "nonsense" => std::fs::write(path.join(JOURNAL), strange).unwrap(),
+            "link" => symlink(INCARNATION, path.join(JOURNAL)).unwrap(),
+            "tree" => std::fs::create_dir_all(path.join(JOURNAL).join("a")).unwrap(),
+            _ => {}
+        }
+        assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1, "{strange}");
+        assert!(path.exists() && !path.join(SHIM_SOCKET).exists(), "{strange}");
+        assert!(collect(&path).unwrap(), "{strange}");
+    }
+}
+
+#[test]
+fn one_of_another_boot_is_swept_like_any_other() {
+    for stays in [true, false] {
+        let (home, path) = home();
+        let held = RunDirectory::claim(&path, &incarnation("boot")).unwrap();
+        let mut made = record(&path, &incarnation("boot"), stays);
+        made.boot_id = "another".into();
+        held.record(&made).unwrap();
+        held.give(SOMEBODY).unwrap();
+        drop(held);
+        // Its process is one that lives, in another boot: nobody signals it.
+        assert_eq!(began(made.shim_pid), Some(made.shim_began));
+        assert_eq!(made.shim(), None);
+        assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+        assert_eq!(path.exists(), stays);
+        if stays {
+            let found = find(home.path(), "name").unwrap().unwrap();
+            assert!(matches!(found.life, Life::Dead { rebooted: true, .. }));
+            assert_eq!(ends(&path), 1);
+        }
+    }
+}
+
+#[test]
+fn a_group_is_ended_with_its_sandbox_whether_that_stays_or_not() {
+    for stays in [true, false] {
+        let (_home, path) = home();
+        let name = incarnation(if stays { "group-stays" } else { "group-goes" });
+        let held = RunDirectory::claim(&path, &name).unwrap();
+        held.record(&record(&path, &name, stays)).unwrap();
+        held.give(SOMEBODY).unwrap();
+        let mut grouped = Grouped::start(&name, Some(SOMEBODY));
+        assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
+        assert!(grouped.lives() && grouped.is_there(), "its supervisor lives");
+        drop(held);
+        assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+        assert!(!grouped.is_there());
+        assert!(!grouped.child.wait().unwrap().success());
+        assert_eq!(path.exists(), stays);
+    }
+}
+
+#[test]
+fn a_supervisor_ends_no_group_but_its_own_by_what_it_wrote() {
+    let (_home, path) = home();
+    let name = incarnation("another");
+    let mut grouped = Grouped::start(&name, Some(SOMEBODY + 1));
+    lasting(&path, &incarnation("liar"));
+    // Taken over, it names another's.
+    std::fs::write(path.join(INCARNATION), &name).unwrap();
+    chown(path.join(INCARNATION), Some(SOMEBODY), None).unwrap();
+    for _ in 0..2 {
+        // The second time the directory is ours again; who wrote the name is not.
+        sweep(path.parent().unwrap()).unwrap();
+        assert!(grouped.lives() && grouped.is_there());
+    }
+    assert!(collect(&path).unwrap());
+    assert!(grouped.lives() && grouped.is_there());
+    // The same words from the one whose group it is.
+    lasting(&path, &name);
+    chown(&path, Some(SOMEBODY + 1), None).unwrap();
+    assert!(collect(&path).unwrap());
+    assert!(!grouped.is_there());
+}
+
+#[test]
+fn what_stays_is_out_of_reach_of_the_next_one_with_the_same_user() {
+    let (_home, path) = home();
+    lasting(&path, &incarnation("taken-back"));
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().uid(), SOMEBODY);
+    sweep(path.parent().unwrap()).unwrap();
+    let after = std::fs::metadata(&path).unwrap();
+    assert_eq!((after.uid(), after.mode() & 0o7777), (rustix::process::geteuid().as_raw(), 0o700));
+}
+
+#[test]
+fn a_record_of_a_release_that_knows_more_is_not_thrown_away() {
+    let (_home, path) = home();
+    lasting(&path, &incarnation("newer"));
+    let mut newer = std::fs::read(path.join(RECORD)).unwrap();
+    newer[8] += 1;
+    std::fs::write(path.join(RECORD), newer).unwrap();
+    sweep(path.parent().unwrap()).unwrap();
+    assert!(path.join(RECORD).exists());
+    assert!(matches!(RunDirectory::claim(&path, "i"), Err(DirectoryError::Uncollected)));
+    assert!(collect(&path).unwrap());
+}
+
+#[test]
+fn a_supervisor_cannot_make_its_directory_last() {
+    let (_home, path) = home();
+    let held = RunDirectory::claim(&path, &incarnation("forged")).unwrap();
+    held.record(&record(&path, &incarnation("forged"), true)).unwrap();
+    held.give(SOMEBODY).unwrap();
+    drop(held);
+    chown(path.join(RECORD), Some(SOMEBODY), None).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+    assert!(!path.exists());
+}
+
+#[test]
+fn whatever_a_supervisor_filled_its_directory_with_goes() {
+    let (home, path) = home();
+    let outside = home.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("file"), "precious").unwrap();
+    for collected in [false, true] {
+        let mut held = RunDirectory::claim(&path, &incarnation("hostile")).unwrap();
+        held.logs(None, SOMEBODY).unwrap();
+        for place in [path.clone(), path.join(JOBS)] {
+            std::fs::create_dir_all(place.join("a/b/c")).unwrap();
+            std::fs::write(place.join("a/b/file"), "").unwrap();
+            symlink(&outside, place.join("link")).unwrap();
+            symlink("..", place.join("a/up")).unwrap();
+        }
+        // Names that mean something, as something else.
+        std::fs::create_dir_all(path.join("agent.sock/a")).unwrap();
+        symlink(outside.join("file"), path.join(SHIM_SOCKET)).unwrap();
+        symlink(&outside, path.join(RECORD)).unwrap();
+        std::fs::remove_file(path.join(LOCK)).unwrap();
+        std::fs::create_dir_all(path.join("lock/a")).unwrap();
+        held.give(SOMEBODY).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+        drop(held);
+        if collected {
+            assert!(collect(&path).unwrap());
+        } else {
+            assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+        }
+        assert!(!path.exists());
+        assert_eq!(std::fs::read_to_string(outside.join("file")).unwrap(), "precious");
+    }
+}
+
+#[test]
+fn a_directory_whose_lock_was_taken_away_is_swept_too() {
+    let (_home, path) = home();
+    drop(RunDirectory::claim(&path, &incarnation("unlocked")).unwrap());
+    std::fs::remove_file(path.join(LOCK)).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_left_alone() {
+    let (_home, path) = home();
+    drop(RunDirectory::claim(&path, &incarnation("theirs")).unwrap());
+    chown(&path, Some(1000), None).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
+    assert!(!collect(&path).unwrap());
+    chown(&path, Some(SOMEBODY), None).unwrap();
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+}
+
+#[test]
+fn a_directory_that_took_the_place_of_another_is_not_removed_for_it() {
+    let (home, path) = home();
+    drop(RunDirectory::claim(&path, &incarnation("first")).unwrap());
+    let parent = open_parent(path.parent().unwrap()).unwrap().unwrap();
+    let name = path.file_name().unwrap();
+    let Tried::Dead(first) = try_name(&parent, name).unwrap() else { panic!("it is dead") };
+    // While it is held, its name is given to one that lives.
+    let aside: PathBuf = home.path().join("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    let second = RunDirectory::claim(&path, &incarnation("second")).unwrap();
+    assert!(first.remove().is_err(), "the name is not its own any more");
+    assert!(path.join(LOCK).exists() && path.join(JOURNAL).exists(), "nothing of the other is touched");
+    assert!(matches!(try_name(&parent, name).unwrap(), Tried::Left));
+    second.remove().unwrap();
+}
+
+#[test]
+fn those_who_sweep_at_once_sweep_once() {
+    let (_home, path) = home();
+    let sandboxes = path.parent().unwrap();
+    for number in 0..20 {
+        drop(RunDirectory::claim(&sandboxes.join(number.to_string()), &incarnation("crowd")).unwrap());
+    }
+    lasting(&path, &incarnation("crowd-lasting"));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert!(sweep(sandboxes).is_ok()));
+        }
+    });
+    sweep(sandboxes).unwrap();
+    assert_eq!(std::fs::read_dir(sandboxes).unwrap().count(), 1);
+    assert_eq!(ends(&path), 1);
+}

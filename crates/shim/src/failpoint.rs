@@ -1,0 +1,97 @@
+//! Places at which a supervisor may die. Only a build with the feature `failpoints` dies at one, and only if it is
+//! told which.
+
+/// A place at which a supervisor may die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say where")]
+pub enum Failpoint {
+    Claimed = 1,
+    Recorded,
+    GroupMade,
+    Launched,
+    Greeted,
+    Given,
+    Shed,
+    Told,
+    JobRecorded,
+    JobSent,
+    JobStarted,
+    OutputKept,
+    JobEnded,
+    Pausing,
+    Paused,
+    StopAsked,
+    GuestGone,
+    GroupRemoved,
+    EndRecorded,
+    Emptied,
+}
+
+impl Failpoint {
+    /// Every one of them.
+    pub const ALL: [Self; 20] = [
+        Self::Claimed,
+        Self::Recorded,
+        Self::GroupMade,
+        Self::Launched,
+        Self::Greeted,
+        Self::Given,
+        Self::Shed,
+        Self::Told,
+        Self::JobRecorded,
+        Self::JobSent,
+        Self::JobStarted,
+        Self::OutputKept,
+        Self::JobEnded,
+        Self::Pausing,
+        Self::Paused,
+        Self::StopAsked,
+        Self::GuestGone,
+        Self::GroupRemoved,
+        Self::EndRecorded,
+        Self::Emptied,
+    ];
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|point| format!("{point:?}") == name)
+    }
+}
+
+#[cfg(feature = "failpoints")]
+mod armed {
+    use std::os::fd::OwnedFd;
+    use std::sync::OnceLock;
+
+    use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+    use super::Failpoint;
+
+    /// Where to die, and a handle of this process: what a supervisor may call is not enough to signal by number.
+    static ARMED: OnceLock<(Failpoint, OwnedFd)> = OnceLock::new();
+
+    /// Lets this process die as if it were killed, as soon as it reaches that place.
+    pub fn arm(point: Failpoint) -> std::io::Result<()> {
+        let ourselves = pidfd_open(getpid(), PidfdFlags::empty())?;
+        let _once = ARMED.set((point, ourselves));
+        Ok(())
+    }
+
+    pub(crate) fn reached(point: Failpoint) {
+        if let Some((armed, ourselves)) = ARMED.get() {
+            if *armed == point {
+                let _dead = pidfd_send_signal(ourselves, Signal::KILL);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "failpoints")]
+pub use self::armed::arm;
+#[cfg(feature = "failpoints")]
+pub(crate) use self::armed::reached;
+
+/// Nobody dies here.
+#[cfg(not(feature = "failpoints"))]
+pub(crate) fn reached(_point: Failpoint) {}

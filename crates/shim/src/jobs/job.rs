@@ -1,0 +1,413 @@
+//! One job: from the request to its end, as the guest tells it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use carrel_protocol::exec_flow::OUTPUT_CHUNK_CHARGE;
+use carrel_protocol::payload::{
+    CoreError, ExecExited, ExecFailed, ExecLimits, ExecOutputAck, ExecRequest, ExecResize, ExecSignal, ExecStarted,
+    ExecStderr, ExecStdinAck, ExecStdout, ResourceLimit,
+};
+use carrel_protocol::{Envelope, Flags, Frame, Generation, MessageType, codec};
+use carrel_shim_client::messages::{JobCommand, JobInfo, JobState, JobStream, Outcome, OutcomeKind, StreamName};
+
+use super::input::Input;
+use super::order::{Order, index};
+use super::output::Stream;
+
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+/// How much of what a guest says about a failure is passed on, and of the name that it gives to it.
+const LONGEST_WORDS: usize = 1024;
+const LONGEST_NAME: usize = 32;
+/// How long a job has to end by itself when its time is up.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) id: String,
+    pub(crate) command: JobCommand,
+    /// Its id on the guest's stream.
+    pub(crate) channel: u32,
+    state: JobState,
+    pid: Option<u32>,
+    started_ms: u64,
+    ended_ms: Option<u64>,
+    /// When it was over, for those who keep it for a while.
+    pub(crate) ended: Option<Instant>,
+    /// When its time is up; when it is to be insisted.
+    deadline: Option<Instant>,
+    insist: Option<Instant>,
+    /// Why it is told to end.
+    ending: Option<OutcomeKind>,
+    pub(crate) streams: [Stream; 2],
+    pub(crate) order: Order,
+    /// What arrived and was not acknowledged: which output, up to where, and what it was charged.
+    unacknowledged: VecDeque<(StreamName, u64, u64)>,
+    outstanding: u64,
+    acknowledged: u64,
+    told: u64,
+    pub(crate) input: Input,
+    pub(crate) viewers: u32,
+    outcome: Option<Outcome>,
+    /// How many processes had been ended for want of memory when it began.
+    pub(crate) kills_before: u64,
+    /// A size that the guest was not told yet.
+    size: Option<(u16, u16)>,
+}
+
+/// What a frame of the guest meant for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Something about it is different now.
+    News,
+    /// The job ended in this way, or never ran.
+    Over,
+    /// The input is not taken any more.
+    InputBroken,
+    /// It makes no sense.
+    Nonsense,
+    /// More output than was allowed.
+    Flood,
+}
+
+/// What a guest says, so that it can be recorded and shown: not too long, and nothing that moves a cursor.
+fn said(text: &str, longest: usize) -> String {
+    text.chars().take(longest).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+// === impl Job ===
+
+impl Job {
+    pub(crate) fn create(
+        logs: &OwnedFd,
+        id: &str,
+        command: JobCommand,
+        channel: u32,
+        limit: u64,
+        now: (Instant, u64),
+    ) -> io::Result<Self> {
+        let limit = command.keep_bytes.unwrap_or(limit).min(limit);
+        let stdout = Stream::create(logs, format!("{id}.stdout.log"), limit)?;
+        let stderr = Stream::create(logs, format!("{id}.stderr.log"), limit).inspect_err(|_| {
+            let _gone = rustix::fs::unlinkat(logs, stdout.name(), rustix::fs::AtFlags::empty());
+        })?;
+        Ok(Self {
+            id: id.to_owned(),
+            channel,
+            state: JobState::Starting,
+            pid: None,
+            started_ms: now.1,
+            ended_ms: None,
+            ended: None,
+            deadline: command.timeout_ms.and_then(|timeout| now.0.checked_add(Duration::from_millis(timeout))),
+            insist: None,
+            ending: None,
+            streams: [stdout, stderr],
+            order: Order::default(),
+            unacknowledged: VecDeque::new(),
+            outstanding: 0,
+            acknowledged: 0,
+            told: 0,
+            input: Input::new(command.stdin),
+            viewers: 0,
+            outcome: None,
+            kills_before: 0,
+            size: None,
+            command,
+        })
+    }
+
+    /// The request to the guest.
+    pub(crate) fn request(&self) -> Vec<u8> {
+        let command = self.command.clone();
+        let limit = |limit: carrel_shim_client::messages::JobLimit| ResourceLimit {
+            resource: limit.resource,
+            soft: limit.soft,
+            hard: limit.hard,
+        };
+        let request = ExecRequest {
+            cmd: command.program,
+            args: command.args,
+            env: command.env,
+            cwd: command.cwd,
+            user: command.user,
+            tty: command.tty,
+            rows: command.rows,
+            cols: command.cols,
+            rlimits: command.rlimits.into_iter().map(limit).collect(),
+        };
+        let mut frame = Vec::new();
+        // Whoever asked for it sent it in a frame of that size.
+        let _fits = codec::encode(&mut frame, Generation::CURRENT, self.channel, &request);
+        frame
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    pub(crate) fn info(&self, logs: &Path) -> JobInfo {
+        let stream = |stream: &Stream| {
+            let gap = stream.gap();
+            JobStream {
+                path: Some(logs.join(stream.name()).into()),
+                length: stream.length(),
+                cut_from: gap.map(|(from, _)| from),
+                cut_to: gap.map(|(_, to)| to),
+            }
+        };
+        let [stdout, stderr] = &self.streams;
+        JobInfo {
+            job: self.id.clone(),
+            command: self.words(),
+            user: self.command.user.clone(),
+            cwd: self.command.cwd.clone(),
+            tty: self.command.tty,
+            state: self.state,
+            pid: self.pid,
+            started_ms: self.started_ms,
+            ended_ms: self.ended_ms,
+            timeout_ms: self.command.timeout_ms,
+            stdout: stream(stdout),
+            stderr: stream(stderr),
+            stdin_bytes: self.input.accepted(),
+            stdin_open: self.input.is_open() && !self.is_over(),
+            input: self.input.holder.as_ref().filter(|_| !self.is_over()).map(|holder| holder.peer.clone()),
+            viewers: self.viewers,
+            outcome: self.outcome.clone(),
+        }
+    }
+
+    pub(crate) fn words(&self) -> Vec<String> {
+        std::iter::once(&self.command.program).chain(&self.command.args).cloned().collect()
+    }
+
+    // --- what the guest says
+
+    /// Takes a frame of the guest. Of the disk, no more than `allowed` bytes may be taken.
+    pub(crate) fn hear(
+        &mut self,
+        frame: Frame<'_>,
+        allowed: u64,
+        held: [Option<u64>; 2],
+        limits: &ExecLimits,
+    ) -> Heard {
+        let Ok(envelope) = Envelope::parse(frame.body) else { return Heard::Nonsense };
+        let last = frame.flags.known() == Flags::TERMINAL;
+        match (envelope.message_type(), last) {
+            (Some(MessageType::ExecStdout), false) => match envelope.payload::<ExecStdout<'_>>() {
+                Ok(output) => self.wrote(StreamName::Stdout, &output.data, allowed, held, limits),
+                Err(_) => Heard::Nonsense,
+            },
+            (Some(MessageType::ExecStderr), false) => match envelope.payload::<ExecStderr<'_>>() {
+                Ok(output) => self.wrote(StreamName::Stderr, &output.data, allowed, held, limits),
+                Err(_) => Heard::Nonsense,
+            },
+            (Some(MessageType::ExecStarted), false) => match envelope.payload::<ExecStarted>() {
+                Ok(started) if self.pid.is_none() => {
+                    self.pid = Some(started.pid);
+                    if self.state == JobState::Starting {
+                        self.state = JobState::Running;
+                    }
+                    Heard::News
+                }
+                _ => Heard::Nonsense,
+            },
+            (Some(MessageType::ExecStdinAck), false) => match envelope.payload::<ExecStdinAck>() {
+                Ok(ack) if self.input.took(ack.consumed) => Heard::News,
+                _ => Heard::Nonsense,
+            },
+            (Some(MessageType::ExecStdinError), false) => Heard::InputBroken,
+            (Some(MessageType::ExecExited), true) => match envelope.payload::<ExecExited>() {
+                Ok(exited) => self.exited(exited),
+                Err(_) => Heard::Nonsense,
+            },
+            (Some(MessageType::ExecFailed), true) => match envelope.payload::<ExecFailed>() {
+                Ok(failed) => {
+                    let errno_name = failed.errno_name.as_deref().map(|name| said(name, LONGEST_NAME));
+                    self.never_ran(failed.kind.as_str(), errno_name, said(&failed.message, LONGEST_WORDS));
+                    Heard::Over
+                }
+                Err(_) => Heard::Nonsense,
+            },
+            (Some(MessageType::CoreError), true) => match envelope.payload::<CoreError>() {
+                Ok(error) => {
+                    self.never_ran("refused", None, said(&error.message, LONGEST_WORDS));
+                    Heard::Over
+                }
+                Err(_) => Heard::Nonsense,
+            },
+            _ => Heard::Nonsense,
+        }
+    }
+
+    fn wrote(
+        &mut self,
+        name: StreamName,
+        data: &[u8],
+        allowed: u64,
+        held: [Option<u64>; 2],
+        limits: &ExecLimits,
+    ) -> Heard {
+        let [stdout, stderr] = &mut self.streams;
+        let stream = if name == StreamName::Stdout { stdout } else { stderr };
+        if data.is_empty() || data.len() > limits.output_chunk_size as usize {
+            return Heard::Nonsense;
+        }
+        stream.append(data, allowed, held.get(index(name)).copied().flatten());
+        self.order.note(name, stream.length());
+        let charge = data.len() as u64 + OUTPUT_CHUNK_CHARGE;
+        self.unacknowledged.push_back((name, stream.length(), charge));
+        self.outstanding += charge;
+        if self.outstanding > u64::from(limits.output_limit) * 2 { Heard::Flood } else { Heard::News }
+    }
+
+    fn exited(&mut self, exited: ExecExited) -> Heard {
+        let by_signal = exited.signal.is_some() || exited.code < 0;
+        let kind = match (self.ending, by_signal) {
+            (Some(why), _) => why,
+            (None, true) => OutcomeKind::Signalled,
+            (None, false) => OutcomeKind::Exited,
+        };
+        let code = (exited.code >= 0 && exited.signal.is_none()).then_some(exited.code);
+        self.outcome = Some(Outcome { code, signal: exited.signal, ..Outcome::of(kind) });
+        Heard::Over
+    }
+
+    fn never_ran(&mut self, failure: &str, errno_name: Option<String>, message: String) {
+        self.outcome = Some(Outcome {
+            failure: Some(failure.to_owned()),
+            errno_name,
+            message: Some(message),
+            ..Outcome::of(OutcomeKind::NeverRan)
+        });
+    }
+
+    /// The sandbox ended before the job did.
+    pub(crate) fn lose(&mut self) {
+        if self.outcome.is_none() {
+            self.outcome = Some(Outcome::of(self.ending.unwrap_or(OutcomeKind::SandboxEnded)));
+        }
+    }
+
+    /// Whether it, or something that it waited for, was killed.
+    pub(crate) fn was_killed(&self) -> bool {
+        let killed = |outcome: &Outcome| outcome.signal == Some(SIGKILL) || outcome.code == Some(128 + SIGKILL);
+        self.outcome.as_ref().is_some_and(killed)
+    }
+
+    /// The job is over. So many processes were ended for want of memory by now, in all.
+    pub(crate) fn conclude(&mut self, now: (Instant, u64), kills: u64) {
+        let meanwhile = if self.was_killed() { kills.saturating_sub(self.kills_before) } else { 0 };
+        if let Some(outcome) = self.outcome.as_mut().filter(|_| meanwhile > 0) {
+            if outcome.kind == OutcomeKind::Signalled && outcome.signal == Some(SIGKILL) {
+                outcome.kind = OutcomeKind::OutOfMemory;
+            }
+            let words = format!("the kernel ended {meanwhile} processes of the sandbox for want of memory meanwhile");
+            outcome.message.get_or_insert(words);
+        }
+        (self.state, self.ended, self.ended_ms) = (JobState::Ended, Some(now.0), Some(now.1));
+        (self.deadline, self.insist) = (None, None);
+        self.unacknowledged = VecDeque::new();
+        self.streams.iter_mut().for_each(Stream::finish);
+    }
+
+    // --- what the guest is told
+
+    /// Acknowledges output, as far as those who hold the job have come.
+    pub(crate) fn acknowledge(&mut self, out: &mut Vec<u8>, held: [Option<u64>; 2], limits: &ExecLimits) {
+        while let Some((stream, end, charge)) = self.unacknowledged.front().copied() {
+            let [stdout, stderr] = &self.streams;
+            let (kept, held) = if stream == StreamName::Stdout { (stdout, held[0]) } else { (stderr, held[1]) };
+            if held.is_some_and(|held| end > kept.may_reach(held)) {
+                break;
+            }
+            self.acknowledged += charge;
+            self.outstanding -= charge;
+            self.unacknowledged.pop_front();
+        }
+        // Not every piece is worth a word, as long as the guest can go on.
+        if self.acknowledged - self.told >= u64::from(limits.output_limit) / 4 {
+            self.told = self.acknowledged;
+            let ack = ExecOutputAck { consumed: self.told };
+            let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ack);
+        }
+    }
+
+    /// Sends a signal to its process group.
+    pub(crate) fn signal(&self, out: &mut Vec<u8>, signal: i32) {
+        self.send_signal(out, signal, false);
+    }
+
+    fn send_signal(&self, out: &mut Vec<u8>, signal: i32, whole: bool) {
+        let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ExecSignal { signal, whole });
+    }
+
+    /// Notes a new size of its terminal; only the last one counts.
+    pub(crate) fn resize(&mut self, rows: u16, cols: u16) {
+        self.size = Some((rows, cols));
+    }
+
+    /// Tells the guest the last size.
+    pub(crate) fn tell_size(&mut self, out: &mut Vec<u8>) {
+        if let Some((rows, cols)) = self.size.take().filter(|_| !self.is_over()) {
+            let _fits = codec::encode(out, Generation::CURRENT, self.channel, &ExecResize { rows, cols });
+        }
+    }
+
+    /// Ends its process group: asks, and insists after a while.
+    pub(crate) fn end(&mut self, out: &mut Vec<u8>, why: OutcomeKind, grace: Duration, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        self.deadline = None;
+        self.ending.get_or_insert(why);
+        self.state = JobState::Ending;
+        if grace.is_zero() {
+            self.insist = None;
+            return self.send_signal(out, SIGKILL, true);
+        }
+        let due = now.checked_add(grace);
+        if self.insist.is_none() {
+            self.send_signal(out, SIGTERM, true);
+        }
+        self.insist = match (self.insist, due) {
+            (Some(before), Some(due)) => Some(before.min(due)),
+            (before, due) => before.or(due),
+        };
+    }
+
+    /// Does what is due; returns when something is due again.
+    pub(crate) fn tick(&mut self, out: &mut Vec<u8>, now: Instant) -> Option<Instant> {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.end(out, OutcomeKind::TimedOut, GRACE, now);
+        }
+        if self.insist.is_some_and(|insist| insist <= now) {
+            self.insist = None;
+            self.send_signal(out, SIGKILL, true);
+        }
+        [self.deadline, self.insist].into_iter().flatten().min()
+    }
+
+    /// The sandbox was paused for a while, which does not count.
+    pub(crate) fn postpone(&mut self, by: Duration) {
+        for due in [&mut self.deadline, &mut self.insist] {
+            *due = due.and_then(|due| due.checked_add(by));
+        }
+    }
+
+    pub(crate) fn rest(&mut self) {
+        self.streams.iter_mut().for_each(Stream::rest);
+        self.unacknowledged.shrink_to_fit();
+        self.input.rest();
+    }
+}

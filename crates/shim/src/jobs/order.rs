@@ -1,0 +1,91 @@
+//! In which order a job wrote to its two outputs, as far back as that is remembered.
+
+use std::collections::VecDeque;
+
+use carrel_shim_client::messages::StreamName;
+
+/// How many changes from one output to the other are remembered.
+const MOST: usize = 256;
+
+/// The order of what was written.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// Up to where each output is older than what is remembered.
+    before: [u64; 2],
+    /// Which output was written, and up to where.
+    turns: VecDeque<(StreamName, u64)>,
+}
+
+/// The place of an output in a pair.
+pub(crate) fn index(stream: StreamName) -> usize {
+    match stream {
+        StreamName::Stdout => 0,
+        StreamName::Stderr => 1,
+    }
+}
+
+// === impl Order ===
+
+impl Order {
+    /// Notes that an output was written up to a place.
+    pub(crate) fn note(&mut self, stream: StreamName, end: u64) {
+        match self.turns.back_mut() {
+            Some((last, until)) if *last == stream => *until = end,
+            _ => self.turns.push_back((stream, end)),
+        }
+        if self.turns.len() > MOST {
+            if let Some((stream, end)) = self.turns.pop_front() {
+                if let Some(before) = self.before.get_mut(index(stream)) {
+                    *before = end;
+                }
+            }
+        }
+    }
+
+    /// What comes next for one who is at these places: which output, and up to where.
+    pub(crate) fn next(&self, at: [Option<u64>; 2]) -> Option<(StreamName, u64)> {
+        let wants = |stream, end: u64| at.get(index(stream)).copied().flatten().is_some_and(|at| at < end);
+        let old = [(StreamName::Stdout, self.before[0]), (StreamName::Stderr, self.before[1])];
+        old.into_iter().chain(self.turns.iter().copied()).find(|(stream, end)| wants(*stream, *end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_outputs_are_told_in_the_order_in_which_they_were_written() {
+        let (mut order, mut wrote) = (Order::default(), [0, 0]);
+        let mut write = |order: &mut Order, stream, bytes: u64| {
+            wrote[index(stream)] += bytes;
+            order.note(stream, wrote[index(stream)]);
+        };
+        write(&mut order, StreamName::Stdout, 3);
+        write(&mut order, StreamName::Stdout, 2);
+        write(&mut order, StreamName::Stderr, 7);
+        write(&mut order, StreamName::Stdout, 1);
+        assert_eq!(order.next([Some(0), Some(0)]), Some((StreamName::Stdout, 5)));
+        assert_eq!(order.next([Some(5), Some(0)]), Some((StreamName::Stderr, 7)));
+        assert_eq!(order.next([Some(5), Some(7)]), Some((StreamName::Stdout, 6)));
+        assert_eq!(order.next([Some(5), None]), Some((StreamName::Stdout, 6)));
+        assert_eq!(order.next([Some(6), Some(7)]), None);
+        assert_eq!(order.next([None, Some(2)]), Some((StreamName::Stderr, 7)));
+    }
+
+    #[test]
+    fn what_is_too_old_comes_one_output_after_the_other() {
+        let mut order = Order::default();
+        for number in 1..=1000 {
+            order.note(StreamName::Stdout, number);
+            order.note(StreamName::Stderr, number);
+        }
+        let mut at = [Some(0), Some(0)];
+        let mut told = 0;
+        while let Some((stream, end)) = order.next(at) {
+            at[index(stream)] = Some(end);
+            told += 1;
+        }
+        assert_eq!((at, told), ([Some(1000), Some(1000)], MOST + 2));
+    }
+}

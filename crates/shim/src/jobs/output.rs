@@ -1,0 +1,346 @@
+//! One output of a job: its beginning in a file, its end in memory, and a mark where something between them is not kept.
+//!
+//! The file has the bytes as the job wrote them, up to a limit. Behind the limit stands a mark, and, once the job has
+//! ended, the last of what it wrote. While it runs, that end is in memory, where those who follow find it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// How much of the end is in memory.
+pub(crate) const RING: usize = 256 * 1024;
+
+/// One output of a job.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    name: String,
+    /// Open while it is written, and while somebody reads it.
+    file: Option<File>,
+    /// How much of the beginning may be kept.
+    limit: u64,
+    /// How much of the beginning is kept.
+    head: u64,
+    length: u64,
+    /// The last bytes, the newest at its end.
+    ring: VecDeque<u8>,
+    /// Something behind the head is not kept, or is kept in memory alone.
+    cut: bool,
+    /// Where the end begins, and where it is in the file, once the job has ended.
+    tail: Option<(u64, u64)>,
+    /// How much of the file counts against what a sandbox may keep.
+    charged: u64,
+}
+
+/// What is found at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// So many bytes were given.
+    Bytes(usize),
+    /// Nothing is kept from there up to this place.
+    Cut(u64),
+    /// Nothing was written there yet.
+    Nothing,
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// An output that keeps so much of its beginning. The file is there at once.
+    pub(crate) fn create(directory: &OwnedFd, name: String, limit: u64) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(directory, name.as_str(), flags, Mode::from_raw_mode(0o600))?;
+        let (file, ring) = (Some(file.into()), VecDeque::new());
+        Ok(Self { name, file, limit, head: 0, length: 0, ring, cut: false, tail: None, charged: 0 })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many bytes the job wrote.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How many bytes of the host's disk it takes.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// The first byte that is not kept, and the first behind those that is.
+    pub(crate) fn gap(&self) -> Option<(u64, u64)> {
+        let kept = self.kept_again();
+        (self.cut && kept > self.head).then_some((self.head, kept))
+    }
+
+    /// The first byte that is kept behind the head.
+    fn kept_again(&self) -> u64 {
+        let ring = self.length - self.ring.len() as u64;
+        self.tail.map_or(ring, |(from, _)| from).max(self.head)
+    }
+
+    /// Takes what the job wrote. Of the disk, no more than `allowed` bytes may be taken; what those who hold the job have
+    /// not seen, from `held` on, stays in memory.
+    pub(crate) fn append(&mut self, data: &[u8], allowed: u64, held: Option<u64>) {
+        if !self.cut {
+            let room = (self.limit - self.head).min(allowed);
+            let (kept, rest) = data.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(data.len()));
+            let written = self.file.as_mut().map_or(0, |file| write(file, kept));
+            self.head += written as u64;
+            self.charged = self.head;
+            if written < kept.len() || !rest.is_empty() {
+                self.cut = true;
+                self.mark(&format!("\n[carrel: cut here: byte {} and what follows is not kept]\n", self.head));
+            }
+        }
+        self.length += data.len() as u64;
+        self.ring.extend(data);
+        self.trim(held);
+    }
+
+    /// Forgets what need not be in memory.
+    pub(crate) fn trim(&mut self, held: Option<u64>) {
+        let start = self.length - self.ring.len() as u64;
+        let surplus = (self.ring.len().saturating_sub(RING)) as u64;
+        // What is in the file need not be here as well.
+        let wanted = held.map_or(u64::MAX, |held| held.max(self.head));
+        let dropped = surplus.min(wanted.saturating_sub(start));
+        self.ring.drain(..usize::try_from(dropped).unwrap_or(0));
+    }
+
+    /// How much may have been taken from the guest when a viewer that has to be waited for is at `held`.
+    pub(crate) fn may_reach(&self, held: u64) -> u64 {
+        let limit = if self.cut { self.head } else { self.limit };
+        held.saturating_add(RING as u64).max(limit)
+    }
+
+    /// The job has ended: the end is kept too, behind the mark.
+    pub(crate) fn finish(&mut self) {
+        if self.cut && self.kept_again() < self.length {
+            let from = self.length - self.ring.len() as u64;
+            self.mark(&format!("[carrel: it goes on at byte {from}]\n"));
+            let at = self.charged;
+            let written = self.file.as_mut().map_or(0, |file| write(file, self.ring.make_contiguous()));
+            if written == self.ring.len() {
+                self.tail = Some((from, at));
+                self.charged += written as u64;
+            } else {
+                // A part of the end is of no use: where it stops could not be told.
+                let _shortened = self.file.as_ref().map(|file| file.set_len(at));
+            }
+        }
+        self.ring = VecDeque::new();
+        self.file = None;
+    }
+
+    /// Writes words of ours behind the head; without room for them the file just ends there.
+    fn mark(&mut self, words: &str) {
+        let Some(file) = &mut self.file else { return };
+        let written = write(file, words.as_bytes());
+        if written < words.len() {
+            let _shortened = file.set_len(self.charged);
+        } else {
+            self.charged += words.len() as u64;
+        }
+    }
+
+    /// Appends at most `limit` bytes from `offset` on to `out`.
+    pub(crate) fn read(&mut self, directory: &OwnedFd, offset: u64, limit: usize, out: &mut Vec<u8>) -> Piece {
+        if offset >= self.length {
+            return Piece::Nothing;
+        }
+        let ring = self.length - self.ring.len() as u64;
+        if offset >= ring {
+            let skip = usize::try_from(offset - ring).unwrap_or(usize::MAX);
+            let (front, back) = self.ring.as_slices();
+            let (first, second) = match front.get(skip..) {
+                Some(first) => (first, back),
+                None => (back.get(skip - front.len()..).unwrap_or_default(), &[][..]),
+            };
+            let first = first.get(..limit).unwrap_or(first);
+            out.extend_from_slice(first);
+            let second = second.get(..limit - first.len()).unwrap_or(second);
+            out.extend_from_slice(second);
+            return Piece::Bytes(first.len() + second.len());
+        }
+        let place = match self.tail {
+            _ if offset < self.head => Some((offset, self.head)),
+            Some((from, at)) if offset >= from => Some((at + (offset - from), self.length - from + at)),
+            _ => None,
+        };
+        let Some((at, end)) = place else { return Piece::Cut(self.kept_again()) };
+        let length = limit.min(usize::try_from(end - at).unwrap_or(usize::MAX));
+        match self.read_file(directory, at, length, out) {
+            // Somebody else shortened the file.
+            Ok(0) | Err(_) if offset < self.head => Piece::Cut(self.head.max(self.kept_again())),
+            Ok(0) | Err(_) => Piece::Cut(self.length),
+            Ok(count) => Piece::Bytes(count),
+        }
+    }
+
+    fn read_file(&mut self, directory: &OwnedFd, at: u64, length: usize, out: &mut Vec<u8>) -> io::Result<usize> {
+        let file = match &self.file {
+            Some(file) => file,
+            None => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(directory.as_fd(), self.name.as_str(), flags, Mode::empty())?;
+                self.file.insert(file.into())
+            }
+        };
+        let before = out.len();
+        out.resize(before + length, 0);
+        let read = file.read_at(out.get_mut(before..).unwrap_or_default(), at);
+        out.truncate(before + read.as_ref().copied().unwrap_or(0));
+        read
+    }
+
+    /// Nobody reads it any more.
+    pub(crate) fn close(&mut self) {
+        self.file = None;
+    }
+
+    /// Gives back memory that is not needed.
+    pub(crate) fn rest(&mut self) {
+        self.ring.shrink_to_fit();
+    }
+
+    /// Removes the file.
+    pub(crate) fn remove(&mut self, directory: &OwnedFd) {
+        self.file = None;
+        // One that is not there need not be removed.
+        let _gone = rustix::fs::unlinkat(directory, self.name.as_str(), AtFlags::empty());
+    }
+}
+
+/// Writes as much as goes; the rest has no place.
+fn write(file: &mut File, mut bytes: &[u8]) -> usize {
+    let whole = bytes.len();
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => break,
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    whole - bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, Stream) {
+        let home = tempfile::tempdir().unwrap();
+        let directory: OwnedFd = File::open(home.path()).unwrap().into();
+        let stream = Stream::create(&directory, "a.stdout.log".to_owned(), limit).unwrap();
+        (home, directory, stream)
+    }
+
+    /// Everything that is kept, in pieces, with the gaps between them.
+    fn read_all(stream: &mut Stream, directory: &OwnedFd, from: u64, step: usize) -> Vec<(u64, Result<Vec<u8>, u64>)> {
+        let (mut found, mut offset) = (Vec::new(), from);
+        loop {
+            let mut bytes = Vec::new();
+            match stream.read(directory, offset, step, &mut bytes) {
+                Piece::Bytes(count) => {
+                    assert_eq!(count, bytes.len());
+                    assert!(count > 0);
+                    match found.last_mut() {
+                        Some((_, Ok(before))) => Vec::extend_from_slice(before, &bytes),
+                        _ => found.push((offset, Ok(bytes))),
+                    }
+                    offset += count as u64;
+                }
+                Piece::Cut(to) => {
+                    assert!(to > offset);
+                    found.push((offset, Err(to)));
+                    offset = to;
+                }
+                Piece::Nothing => return found,
+            }
+        }
+    }
+
+    fn numbered(bytes: std::ops::Range<u64>) -> Vec<u8> {
+        bytes.map(|number| (number % 251) as u8).collect()
+    }
+
+    #[test]
+    fn what_fits_is_kept_whole_and_the_file_is_nothing_else() {
+        let (home, directory, mut stream) = stream(1 << 20);
+        stream.append(b"out\xff\x00", u64::MAX, None);
+        stream.append(b"put", u64::MAX, None);
+        stream.finish();
+        assert_eq!(read_all(&mut stream, &directory, 0, 3), [(0, Ok(b"out\xff\x00put".to_vec()))]);
+        assert_eq!(read_all(&mut stream, &directory, 5, 100), [(5, Ok(b"put".to_vec()))]);
+        assert_eq!(stream.gap(), None);
+        assert_eq!(std::fs::read(home.path().join("a.stdout.log")).unwrap(), b"out\xff\x00put");
+    }
+
+    #[test]
+    fn beginning_and_end_are_kept_with_marks_between_them() {
+        let (home, directory, mut stream) = stream(10);
+        let all = numbered(0..1_000_000);
+        for piece in all.chunks(16 * 1024) {
+            stream.append(piece, u64::MAX, None);
+        }
+        let ring = all.len() - RING;
+        let expected = [(0, Ok(all[..10].to_vec())), (10, Err(ring as u64)), (ring as u64, Ok(all[ring..].to_vec()))];
+        assert_eq!(read_all(&mut stream, &directory, 0, 70_000), expected);
+        stream.finish();
+        assert_eq!(read_all(&mut stream, &directory, 0, 70_000), expected);
+        assert_eq!(stream.gap(), Some((10, ring as u64)));
+        let file = std::fs::read(home.path().join("a.stdout.log")).unwrap();
+        assert_eq!(file.len() as u64, stream.charged());
+        let marks = format!(
+            "\n[carrel: cut here: byte 10 and what follows is not kept]\n[carrel: it goes on at byte {ring}]\n"
+        );
+        assert_eq!(&file[..10], &all[..10]);
+        assert_eq!(String::from_utf8_lossy(&file[10..10 + marks.len()]), marks);
+        assert_eq!(&file[10 + marks.len()..], &all[ring..]);
+    }
+
+    #[test]
+    fn whoever_holds_a_job_finds_everything() {
+        let (_home, directory, mut stream) = stream(10);
+        let all = numbered(0..900_000);
+        stream.append(&all[..600_000], u64::MAX, Some(0));
+        stream.append(&all[600_000..], u64::MAX, Some(100_000));
+        assert_eq!(read_all(&mut stream, &directory, 100_000, 5000), [(100_000, Ok(all[100_000..].to_vec()))]);
+        assert_eq!(stream.may_reach(100_000), 100_000 + RING as u64);
+        stream.trim(None);
+        assert_eq!(stream.gap(), Some((10, (all.len() - RING) as u64)));
+    }
+
+    #[test]
+    fn without_room_on_disk_the_output_goes_on_and_the_cut_is_told() {
+        let (home, directory, mut stream) = stream(1 << 20);
+        stream.append(b"0123456789", 4, None);
+        stream.append(b"abc", 0, None);
+        assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Ok(b"0123456789abc".to_vec()))]);
+        stream.finish();
+        let file = std::fs::read_to_string(home.path().join("a.stdout.log")).unwrap();
+        assert!(file.starts_with("0123\n[carrel: cut here: byte 4 "), "{file}");
+        assert!(file.ends_with("goes on at byte 0]\n0123456789abc"), "{file}");
+        assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Ok(b"0123456789abc".to_vec()))]);
+    }
+
+    #[test]
+    fn a_file_that_somebody_shortened_or_removed_is_a_cut_and_no_end() {
+        let (home, directory, mut stream) = stream(1 << 20);
+        let all = numbered(0..400_000);
+        stream.append(&all, u64::MAX, None);
+        stream.finish();
+        std::fs::write(home.path().join("a.stdout.log"), b"x").unwrap();
+        let found = read_all(&mut stream, &directory, 0, 1000);
+        assert_eq!(found, [(0, Ok(b"x".to_vec())), (1, Err(400_000))]);
+        stream.close();
+        stream.remove(&directory);
+        assert_eq!(read_all(&mut stream, &directory, 0, 1000), [(0, Err(400_000))]);
+    }
+}

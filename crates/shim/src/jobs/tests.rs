@@ -1,0 +1,288 @@
+//! Jobs next to a guest that does what a test says.
+
+use std::borrow::Cow;
+use std::fs::File;
+
+use carrel_protocol::payload::{ExecExited, ExecFailed, ExecFailureKind, ExecStarted, ExecStdinAck, ExecStdout};
+use carrel_protocol::{Envelope, Generation, MessageType, codec};
+use carrel_shim_client::Journal;
+use carrel_shim_client::messages::{InputWish, JobState, Outcome, OutcomeKind};
+
+use super::*;
+
+const ONE: Asker = Asker { connection: 1, request: 5 };
+const OTHER: Asker = Asker { connection: 2, request: 5 };
+
+struct World {
+    home: tempfile::TempDir,
+    jobs: Jobs,
+    log: Log,
+    channel: u32,
+}
+
+impl World {
+    fn new(keep: Keep) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let directory: OwnedFd = File::open(home.path()).unwrap().into();
+        let log = Log::new(Journal::create(&directory, "incarnation").unwrap());
+        let jobs = Jobs::new(directory, home.path().to_owned(), keep, Some(ExecLimits::DEFAULT));
+        Self { home, jobs, log, channel: 1000 }
+    }
+
+    fn start(&mut self, id: &str, command: JobCommand) -> Result<(Key, bool), Refusal> {
+        match self.jobs.look(id, &command)? {
+            Started::Attached(key) => Ok((key, false)),
+            Started::New => {
+                self.channel += 2;
+                let channel = self.channel;
+                self.jobs.start(&mut self.log, id, command, || channel, 0).map(|key| (key, true))
+            }
+        }
+    }
+
+    fn says<'b, P: carrel_protocol::Payload<'b>>(&mut self, payload: &P) -> bool {
+        let mut bytes = Vec::new();
+        codec::encode(&mut bytes, Generation::CURRENT, self.channel, payload).unwrap();
+        let (frame, _) = Frame::split(&bytes).unwrap().unwrap();
+        self.jobs.hear(frame)
+    }
+
+    fn exits(&mut self, code: i32, signal: Option<i32>, kills: u64) {
+        assert!(self.says(&ExecExited { code, signal }));
+        assert!(self.jobs.conclude(&mut self.log, kills));
+    }
+
+    fn outcome(&self, key: Key) -> Outcome {
+        self.jobs.info(key).unwrap().outcome.unwrap()
+    }
+
+    /// The types of what the guest was told.
+    fn told(&mut self) -> Vec<MessageType> {
+        let outgoing = self.jobs.take_outgoing();
+        let mut types = Vec::new();
+        for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
+            while let Some((frame, rest)) = Frame::split(bytes).unwrap() {
+                types.push(Envelope::parse(frame.body).unwrap().message_type().unwrap());
+                bytes = rest;
+            }
+        }
+        types
+    }
+}
+
+fn command(program: &str) -> JobCommand {
+    JobCommand { program: program.to_owned(), ..JobCommand::default() }
+}
+
+fn code(refused: Result<(Key, bool), Refusal>) -> FailureCode {
+    refused.unwrap_err().code
+}
+
+#[test]
+fn the_same_request_runs_once_and_another_command_is_a_conflict() {
+    let mut world = World::new(Keep::default());
+    let (key, created) = world.start("a", command("true")).unwrap();
+    assert!(created);
+    assert_eq!(world.told(), [MessageType::ExecRequest, MessageType::ExecStdin]);
+    for _ in 0..100 {
+        let wider = JobCommand { cols: 200, ..command("true") };
+        assert_eq!(world.start("a", wider), Ok((key, false)));
+    }
+    assert_eq!(code(world.start("a", command("false"))), FailureCode::JobConflict);
+    world.exits(0, None, 0);
+    assert_eq!(world.start("a", command("true")), Ok((key, false)));
+    assert_eq!(world.told(), []);
+}
+
+#[test]
+fn a_pruned_job_is_remembered_and_its_files_are_gone() {
+    let mut world = World::new(Keep { ended_jobs: 2, ..Keep::default() });
+    for number in 0..5 {
+        world.start(&format!("job-{number}"), command("true")).unwrap();
+        assert!(world.says(&ExecStdout { data: Cow::Borrowed(b"hello") }));
+        world.exits(0, None, 0);
+        world.jobs.tick(Instant::now(), false);
+    }
+    assert_eq!(world.jobs.counts(), (0, 2, 3));
+    assert_eq!(code(world.start("job-0", command("true"))), FailureCode::JobPruned);
+    assert_eq!(code(world.start("job-0", command("other"))), FailureCode::JobConflict);
+    assert_eq!(world.jobs.find("job-1").unwrap_err().code, FailureCode::JobPruned);
+    assert_eq!(world.jobs.find("job-9").unwrap_err().code, FailureCode::JobUnknown);
+    assert!(!world.home.path().join("job-0.stdout.log").exists());
+    assert_eq!(std::fs::read(world.home.path().join("job-4.stdout.log")).unwrap(), b"hello");
+}
+
+#[test]
+fn a_job_is_kept_for_its_time_and_while_somebody_follows_it() {
+    let mut world = World::new(Keep { ended_ms: 1000, ..Keep::default() });
+    let (key, _) = world.start("a", command("true")).unwrap();
+    world.exits(0, None, 0);
+    let now = Instant::now();
+    world.jobs.watch(key, true);
+    assert!(world.jobs.tick(now, false).is_some());
+    world.jobs.tick(now + Duration::from_secs(5), false);
+    assert_eq!(world.jobs.counts(), (0, 1, 0));
+    world.jobs.watch(key, false);
+    world.jobs.tick(now + Duration::from_secs(5), false);
+    assert_eq!(world.jobs.counts(), (0, 0, 1));
+}
+
+#[test]
+fn every_end_is_told_apart() {
+    let mut world = World::new(Keep::default());
+    let mut end = |id: &str, exited: (i32, Option<i32>), kills| {
+        let (key, _) = world.start(id, command("x")).unwrap();
+        world.exits(exited.0, exited.1, kills);
+        let outcome = world.outcome(key);
+        (outcome.kind, outcome.code, outcome.signal)
+    };
+    assert_eq!(end("exited", (3, None), 0), (OutcomeKind::Exited, Some(3), None));
+    assert_eq!(end("signalled", (-1, Some(15)), 0), (OutcomeKind::Signalled, None, Some(15)));
+    assert_eq!(end("killed", (-1, Some(9)), 0), (OutcomeKind::Signalled, None, Some(9)));
+    assert_eq!(end("memory", (-1, Some(9)), 1), (OutcomeKind::OutOfMemory, None, Some(9)));
+    assert_eq!(end("shell", (137, None), 1), (OutcomeKind::Exited, Some(137), None));
+
+    let (key, _) = world.start("absent", command("x")).unwrap();
+    let failed = ExecFailed {
+        kind: ExecFailureKind::NotFound,
+        errno: Some(2),
+        errno_name: Some("ENOENT".to_owned()),
+        message: "no".to_owned(),
+        stage: None,
+    };
+    assert!(world.says(&failed));
+    world.jobs.conclude(&mut world.log, 0);
+    assert_eq!(world.outcome(key).kind, OutcomeKind::NeverRan);
+    assert_eq!(world.outcome(key).errno_name.as_deref(), Some("ENOENT"));
+
+    let (key, _) = world.start("lost", command("x")).unwrap();
+    world.jobs.lose_all();
+    assert!(world.jobs.conclude(&mut world.log, 0));
+    assert_eq!(world.outcome(key).kind, OutcomeKind::SandboxEnded);
+    let facts = world.log.read(1, 1000).unwrap();
+    assert_eq!(facts.iter().filter(|fact| fact.kind == FactKind::JobEnded).count(), 7);
+    assert!(facts.iter().map(|fact| fact.sequence).eq(1..=14));
+}
+
+#[test]
+fn a_job_whose_time_is_up_is_asked_then_killed_and_over_only_when_it_is_dead() {
+    let mut world = World::new(Keep::default());
+    let timed = JobCommand { timeout_ms: Some(500), ..command("sleep") };
+    let (key, _) = world.start("a", timed).unwrap();
+    world.says(&ExecStarted { pid: 7 });
+    world.told();
+    let now = Instant::now();
+    assert!(world.jobs.tick(now, false).is_some());
+    assert_eq!(world.told(), []);
+    // Time in which it is paused does not count.
+    assert_eq!(world.jobs.tick(now + Duration::from_secs(1), true), None);
+    world.jobs.postpone(Duration::from_secs(1));
+    world.jobs.tick(now + Duration::from_secs(1), false);
+    assert_eq!(world.told(), []);
+    world.jobs.tick(now + Duration::from_secs(2), false);
+    assert_eq!(world.told(), [MessageType::ExecSignal]);
+    world.jobs.tick(now + Duration::from_secs(4), false);
+    assert_eq!(world.told(), [MessageType::ExecSignal]);
+    assert_eq!(world.jobs.info(key).unwrap().state, JobState::Ending);
+    world.exits(-1, Some(9), 0);
+    assert_eq!((world.outcome(key).kind, world.outcome(key).signal), (OutcomeKind::TimedOut, Some(9)));
+}
+
+#[test]
+fn one_holds_the_input_another_may_take_it_and_the_first_is_told() {
+    let mut world = World::new(Keep::default());
+    world.start("a", JobCommand { stdin: true, ..command("cat") }).unwrap();
+    let peer = |pid| Peer { pid, user: 0, began: 0, command: String::new() };
+    let held = world.jobs.take_input("a", InputWish::Ask, Holder { asker: ONE, peer: peer(1) });
+    assert_eq!(held, Ok(Some(0)));
+    world.jobs.write(ONE, "a", b"abc", Some(0)).unwrap();
+    assert_eq!(world.jobs.write(OTHER, "a", b"x", None).unwrap_err().code, FailureCode::InputTaken);
+    assert_eq!(world.jobs.close(OTHER, "a").unwrap_err().code, FailureCode::InputTaken);
+    let second = || Holder { asker: OTHER, peer: peer(2) };
+    assert_eq!(world.jobs.take_input("a", InputWish::Ask, second()).unwrap_err().code, FailureCode::InputTaken);
+    assert_eq!(world.jobs.take_input("a", InputWish::Take, second()), Ok(Some(3)));
+    let events = world.jobs.take_events();
+    assert!(matches!(events.as_slice(), [Event::Wrote(ONE, 3), Event::InputLost(ONE, _, 3)]), "{events:?}");
+    assert_eq!(world.jobs.write(ONE, "a", b"x", None).unwrap_err().code, FailureCode::InputTaken);
+    world.jobs.write(OTHER, "a", b"def", Some(3)).unwrap();
+    world.jobs.forget(OTHER.connection);
+    world.jobs.write(ONE, "a", b"ghi", None).unwrap();
+    assert!(world.says(&ExecStdinAck { consumed: 9 }));
+    assert!(!world.says(&ExecStdinAck { consumed: 10 }), "it cannot have taken more than it was given");
+}
+
+#[test]
+fn output_is_acknowledged_unless_somebody_holds_the_job() {
+    let mut world = World::new(Keep { stream_bytes: 0, ..Keep::default() });
+    let (key, _) = world.start("a", command("yes")).unwrap();
+    world.told();
+    let piece = vec![b'y'; 16 * 1024];
+    let output = ExecStdout { data: Cow::Borrowed(&piece) };
+    for _ in 0..40 {
+        assert!(world.says(&output));
+    }
+    assert!(!world.told().is_empty());
+    world.jobs.hold(HashMap::from([(key, [Some(40 * 16 * 1024), Some(0)])]));
+    for _ in 0..50 {
+        assert!(world.says(&output));
+    }
+    let before = world.told().len();
+    assert!(before <= 1, "what the holder has not seen is not acknowledged");
+    let mut all = Vec::new();
+    let mut at = 40 * 16 * 1024;
+    while let Piece::Bytes(count) = world.jobs.read(key, StreamName::Stdout, at, 1 << 20, &mut all) {
+        at += count as u64;
+    }
+    assert_eq!(all.len(), 50 * 16 * 1024, "and nothing of it is forgotten");
+    world.jobs.hold(HashMap::new());
+    assert_eq!(world.told(), [MessageType::ExecOutputAck]);
+}
+
+#[test]
+fn a_guest_that_sends_more_than_it_may_is_found_out() {
+    let mut world = World::new(Keep { stream_bytes: 0, ..Keep::default() });
+    let (key, _) = world.start("a", command("yes")).unwrap();
+    world.jobs.hold(HashMap::from([(key, [Some(0), Some(0)])]));
+    let piece = vec![b'y'; 16 * 1024];
+    let mut flooded = false;
+    for _ in 0..200 {
+        assert!(world.says(&ExecStdout { data: Cow::Borrowed(&piece) }));
+        flooded |= world.jobs.take_events().iter().any(|event| matches!(event, Event::Flood));
+    }
+    assert!(flooded);
+    let large = vec![b'y'; 16 * 1024 + 1];
+    assert!(!world.says(&ExecStdout { data: Cow::Borrowed(&large) }));
+}
+
+#[test]
+fn all_outputs_together_take_no_more_of_the_disk_than_they_may() {
+    let mut world = World::new(Keep { total_bytes: 100, ..Keep::default() });
+    for id in ["a", "b", "c"] {
+        world.start(id, command("x")).unwrap();
+        world.says(&ExecStdout { data: Cow::Borrowed(&[b'x'; 60]) });
+        world.says(&ExecExited { code: 0, signal: None });
+    }
+    world.jobs.conclude(&mut world.log, 0);
+    world.jobs.tick(Instant::now(), false);
+    let (_, kept, pruned) = world.jobs.counts();
+    assert!(pruned > 0 && kept < 3, "the oldest make room");
+}
+
+#[test]
+fn an_id_that_could_leave_the_directory_is_refused() {
+    let mut world = World::new(Keep::default());
+    for id in ["", ".", "..", "a/b", ".hidden", "a b", "ü", &"x".repeat(129)] {
+        assert_eq!(code(world.start(id, command("true"))), FailureCode::InvalidRequest, "{id:?}");
+    }
+    world.start(&"x".repeat(128), command("true")).unwrap();
+}
+
+#[test]
+fn a_job_that_cannot_be_recorded_does_not_run() {
+    let mut world = World::new(Keep::default());
+    // The directory is gone: neither outputs nor anything else can be made in it.
+    std::fs::remove_dir_all(world.home.path()).unwrap();
+    assert_eq!(code(world.start("a", command("true"))), FailureCode::HostUnfit);
+    assert_eq!(world.told(), []);
+    assert_eq!(world.jobs.take_outgoing().closed, Vec::<u32>::new());
+}

@@ -1,0 +1,90 @@
+//! The clients of the sandbox's agent: let in, read, and let go.
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::time::{Duration, Instant};
+
+use carrel_shim_client::messages::EndReason;
+
+use super::{Connection, READS_AT_A_TURN, Server};
+use crate::poll::{Interest, Readiness, Token};
+use crate::relay::{Event, Slot};
+
+/// How many clients are let in before those who are there have their turn.
+const ACCEPTS_AT_A_TURN: usize = 16;
+/// How long a sandbox has when a client asks it to shut down.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+
+impl Server {
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTS_AT_A_TURN {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.running.listener, flags) {
+                Ok(socket) => {
+                    // One client too many is closed without a word, as every published relay does.
+                    let Some(slot) = self.relay.connect(Instant::now()) else { continue };
+                    let interest = Interest::READ;
+                    match (self.poller.add(&socket, Token::Client(slot), interest), self.clients.get_mut(slot)) {
+                        (Ok(()), Some(place)) => *place = Some(Connection { socket, interest }),
+                        _ => self.relay.disconnect(slot),
+                    }
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                // Without descriptors nobody else comes in until one is free.
+                Err(_) => return self.listen(false),
+            }
+        }
+    }
+
+    pub(super) fn serve_client(&mut self, slot: Slot, readiness: Readiness) {
+        if readiness.readable {
+            for _ in 0..READS_AT_A_TURN {
+                let Some(client) = self.clients.get(slot).and_then(Option::as_ref) else { return };
+                if self.relay.wanted_from(slot) == 0 {
+                    break;
+                }
+                let Some(inbox) = self.relay.inbox(slot) else { return };
+                match rustix::io::read(&client.socket, spare_capacity(inbox)) {
+                    Ok(0) => {
+                        self.relay.ended(slot);
+                        break;
+                    }
+                    Ok(count) => self.relay.arrived_from(slot, count, Instant::now()),
+                    Err(Errno::AGAIN | Errno::INTR) => break,
+                    Err(_) => return self.disconnect(slot),
+                }
+            }
+        } else if readiness.gone {
+            self.disconnect(slot);
+        }
+    }
+
+    /// Lets clients in, or lets them wait.
+    pub(super) fn listen(&mut self, listening: bool) {
+        if self.listening != listening {
+            let interest = Interest { read: listening, ..Interest::default() };
+            let changed = self.poller.change(&self.running.listener, Token::Listener, interest);
+            self.listening = listening == changed.is_ok();
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, slot: Slot) {
+        self.listen(true);
+        if let Some(place) = self.clients.get_mut(slot) {
+            *place = None;
+        }
+        self.relay.disconnect(slot);
+    }
+
+    /// Does what the relay says.
+    pub(super) fn obey(&mut self) {
+        for event in self.relay.take_events() {
+            match event {
+                Event::Drop(slot, _fault) => self.disconnect(slot),
+                Event::Shutdown => self.end(EndReason::Shutdown, "a client asked for it".to_owned(), SHUTDOWN_GRACE),
+            }
+        }
+    }
+}

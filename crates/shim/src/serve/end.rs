@@ -1,0 +1,176 @@
+//! The end of a sandbox: asked for, insisted on, and recorded; and then nothing of it is left.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use carrel_protocol::payload::Shutdown;
+use carrel_protocol::{Generation, codec};
+use carrel_shim_client::messages::{EndReason, Ended, Fact, FactKind};
+use rustix::process::{Signal, WaitIdStatus};
+
+use super::Server;
+use crate::failpoint::{Failpoint, reached};
+use crate::log::wall_ms;
+use crate::poll::Token;
+use crate::relay::SLOTS;
+
+/// How long those who are connected have to take what a sandbox said last.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long they have to take that it is over.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Why a sandbox is coming to an end, and when it has to.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) reason: EndReason,
+    pub(super) message: String,
+    pub(super) due: Instant,
+}
+
+impl Server {
+    /// Begins the end: asks, and remembers when to insist. The first reason counts, the earliest end too.
+    pub(super) fn end(&mut self, reason: EndReason, message: String, grace: Duration) {
+        let now = Instant::now();
+        // A time that cannot be told never comes.
+        let due = now.checked_add(grace).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
+        match &mut self.ending {
+            Some(ending) => ending.due = due.min(ending.due),
+            None => {
+                let fact = Fact {
+                    reason: Some(reason),
+                    message: Some(message.clone()),
+                    ..Fact::new(wall_ms(), FactKind::StopAsked)
+                };
+                self.ending = Some(Ending { reason, message, due });
+                self.record(fact);
+                reached(Failpoint::StopAsked);
+                self.ask_to_end();
+            }
+        }
+    }
+
+    fn ask_to_end(&mut self) {
+        if self.paused.is_some() {
+            // Whoever is frozen cannot end. Killed it will be, if this fails.
+            let _thawed = self.resume();
+        }
+        let mut frame = Vec::new();
+        // It is small and always fits.
+        let _fits = codec::encode(&mut frame, Generation::PUBLISHED, 0, &Shutdown);
+        self.relay.say(&frame);
+        let _asked = self.running.container.signal(Signal::TERM);
+    }
+
+    pub(super) fn kill(&mut self) {
+        if self.paused.is_some() {
+            let _thawed = self.resume();
+        }
+        self.killed = true;
+        let _killed = self.running.container.signal(Signal::KILL);
+    }
+
+    /// The guest has ended: what it said is read to its end, and those who listen have a while to take it.
+    pub(super) fn pass_on_last_words(&mut self) {
+        // Whether it listened until its end does not matter: what it said is there.
+        while self.guest.read && self.read_guest() {}
+        (self.deaf, self.over) = (true, true);
+        self.conclude_jobs();
+        self.jobs.lose_all();
+        self.conclude_jobs();
+        self.drain(Instant::now() + LAST_WORDS);
+    }
+
+    /// Passes on what waits, until all is taken or the time has come.
+    fn drain(&mut self, until: Instant) {
+        self.desk.stirred = true;
+        self.settle();
+        while self.has_unsent() && Instant::now() < until {
+            self.obey();
+            let Ok(ready) = self.watch().and_then(|()| self.poller.wait(Some(until))) else { return };
+            if ready.is_empty() {
+                return;
+            }
+            for readiness in ready {
+                match readiness.token {
+                    Token::Client(slot) if readiness.gone => self.disconnect(slot),
+                    Token::Caller(number) if readiness.gone => self.dismiss(number),
+                    // Whoever else is ready from now on is not listened to.
+                    Token::Process => self.poller.remove(self.running.container.process()),
+                    Token::Listener => self.listen(false),
+                    Token::Desk => self.desk.listen(&self.poller, false),
+                    Token::Memory => {
+                        if let Some(memory) = self.running.memory.take() {
+                            self.poller.remove(&memory);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            self.desk.stirred = true;
+            self.settle();
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.desk.has_unsent() || (0..SLOTS).any(|slot| !self.relay.for_client(slot).is_empty())
+    }
+
+    /// Removes everything of the sandbox, and tells all who are there how it ended.
+    pub(super) fn bury(mut self) -> ExitCode {
+        // Its first process may have gone on after all: it does not outlive its supervision.
+        let _killed = self.running.container.signal(Signal::KILL);
+        let status = self.running.container.wait().ok();
+        reached(Failpoint::GuestGone);
+        (self.deaf, self.over) = (true, true);
+        self.jobs.lose_all();
+        self.note_kills();
+        self.conclude_jobs();
+        self.clients.iter_mut().for_each(|client| *client = None);
+        let mut ended = self.epitaph(status.as_ref());
+        self.record(Fact {
+            code: ended.code,
+            signal: ended.signal,
+            out_of_memory_kills: Some(self.kills),
+            ..Fact::new(wall_ms(), FactKind::GuestExited)
+        });
+        let removed = self.running.cgroup.take().map_or(Ok(()), carrel_sandbox::cgroup::Cgroup::remove);
+        reached(Failpoint::GroupRemoved);
+        if let Err(error) = &removed {
+            ended.message = format!("{}; something of it is left: {error}", ended.message);
+        }
+        self.record(Fact {
+            reason: Some(ended.reason),
+            message: Some(ended.message.clone()),
+            code: ended.code,
+            signal: ended.signal,
+            ..Fact::new(wall_ms(), FactKind::Ended)
+        });
+        reached(Failpoint::EndRecorded);
+        self.drain(Instant::now() + FAREWELL);
+        let swept = self.running.leave();
+        reached(Failpoint::Emptied);
+        if let Err(error) = &swept {
+            ended.message = format!("{}; something of it is left: {error}", ended.message);
+        }
+        self.desk.tell_all(&ended);
+        let _gone = self.desk.flush();
+        if removed.is_ok() && swept.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// How a sandbox ended, and why. Whether the kernel ended it for want of memory is told by its counter.
+    fn epitaph(&mut self, status: Option<&WaitIdStatus>) -> Ended {
+        let code = status.and_then(WaitIdStatus::exit_status);
+        let signal = status.and_then(WaitIdStatus::terminating_signal);
+        let by_kernel = signal == Some(Signal::KILL.as_raw()) && !self.killed && self.kills > 0;
+        let (reason, message) = match self.ending.take() {
+            // It closed its channel because it was ended.
+            Some(Ending { reason: EndReason::GuestExit, .. }) | None if by_kernel => {
+                (EndReason::OutOfMemory, "the sandbox ran out of memory".to_owned())
+            }
+            Some(Ending { reason, message, .. }) => (reason, message),
+            None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),
+        };
+        let stray_frames = self.relay.totals().stray_frames;
+        Ended { reason, message, code, signal, out_of_memory_kills: self.kills, stray_frames }
+    }
+}
