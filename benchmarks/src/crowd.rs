@@ -1,22 +1,20 @@
 //! Many sandboxes at once: how fast they come, whether they all answer, and what one costs while it rests.
 
-use std::fs::read_to_string;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use carrel_agent_client::AgentClient;
 use carrel_shim_client::OwnedSandbox;
 use tokio::task::LocalSet;
 
 use crate::measure::Effort;
+use crate::memory::{REST, available, pss};
 use crate::report::Benchmark;
 use crate::samples::{Samples, since};
 use crate::sandbox::{Home, runtime};
 
 const FACE: &str = "shim client";
-/// How long nothing happens before memory is looked at: both programs give back what they do not need after a second.
-const REST: Duration = Duration::from_secs(2);
 /// How many are made at the same time.
 const AT_ONCE: usize = 8;
 
@@ -100,23 +98,6 @@ async fn answering(sandboxes: &[OwnedSandbox]) -> usize {
         }
     }
     answered
-}
-
-/// The memory of its two programs, in MiB; what several processes share is divided among them.
-fn pss(sandbox: &OwnedSandbox) -> Result<f64> {
-    let of = |pid: u32| -> Result<f64> { kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:") };
-    Ok((of(sandbox.shim_pid())? + of(sandbox.pid())?) / 1024.0)
-}
-
-/// The memory that the host has left, in MiB.
-fn available() -> Result<f64> {
-    Ok(kibibytes("/proc/meminfo", "MemAvailable:")? / 1024.0)
-}
-
-fn kibibytes(path: &str, key: &str) -> Result<f64> {
-    let text = read_to_string(path).with_context(|| path.to_owned())?;
-    let field = text.lines().find_map(|line| line.strip_prefix(key)).and_then(|rest| rest.split_whitespace().next());
-    Ok(field.with_context(|| format!("{path} has no {key}"))?.parse()?)
 }
 
 // === impl Crowd ===

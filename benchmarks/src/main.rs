@@ -6,7 +6,9 @@ mod cold;
 mod crowd;
 mod exec;
 mod files;
+mod jobs;
 mod measure;
+mod memory;
 mod pings;
 mod report;
 mod samples;
@@ -31,6 +33,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("exec", exec::run),
     ("files", files::run),
     ("pings", pings::run),
+    ("jobs", jobs::run),
     ("crowd", crowd::run),
     ("stop", stop::run),
 ];

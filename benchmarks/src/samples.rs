@@ -11,18 +11,31 @@ pub(crate) struct Samples(Vec<f64>);
 /// One of the things that are measured in turn.
 pub(crate) type Call<'a> = &'a mut dyn FnMut() -> Result<()>;
 
+/// One that says itself how many milliseconds counted: something before them or behind them does not.
+pub(crate) type TimedCall<'a> = &'a mut dyn FnMut() -> Result<f64>;
+
 /// Times these calls in turn, so that whatever else the machine does disturbs all of them alike. The first round warms
 /// up and does not count.
-pub(crate) fn in_turn<const N: usize>(rounds: usize, mut calls: [Call<'_>; N]) -> Result<[Samples; N]> {
+pub(crate) fn in_turn<const N: usize>(rounds: usize, calls: [Call<'_>; N]) -> Result<[Samples; N]> {
+    let mut timed = calls.map(|call| {
+        move || {
+            let started = Instant::now();
+            call()?;
+            Ok(since(started))
+        }
+    });
+    timed_in_turn(rounds, timed.each_mut().map(|call| call as TimedCall<'_>))
+}
+
+/// The same for calls that time themselves.
+pub(crate) fn timed_in_turn<const N: usize>(rounds: usize, mut calls: [TimedCall<'_>; N]) -> Result<[Samples; N]> {
     let mut times: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));
     for round in 0..=rounds {
         let mut turns: Vec<_> = calls.iter_mut().zip(&mut times).collect();
         // Who goes first changes, so that nobody always finds the machine as the same other one left it.
         turns.rotate_left(round % N);
         for (call, times) in turns {
-            let started = Instant::now();
-            call()?;
-            let taken = since(started);
+            let taken = call()?;
             if round > 0 {
                 times.push(taken);
             }

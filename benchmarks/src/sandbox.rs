@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use carrel_agent_client::{AgentClient, sandbox_directory};
 use carrel_image::{ImageRef, RootFs};
-use carrel_shim_client::messages::{Create, Limits};
+use carrel_shim_client::messages::{Create, Keep, Limits};
 use carrel_shim_client::{OwnedSandbox, Programs};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -68,6 +68,11 @@ impl Home {
 
     /// Makes the next sandbox of the image `host`, with limits of the kinds that `carrel run` sets.
     pub(crate) async fn start(&self) -> Result<OwnedSandbox> {
+        self.start_keeping(Keep::default()).await
+    }
+
+    /// The same, with so much kept of its jobs.
+    pub(crate) async fn start_keeping(&self, keep: Keep) -> Result<OwnedSandbox> {
         self.made.set(self.made.get() + 1);
         let name = format!("bench-{}-{}", std::process::id(), self.made.get());
         let create = Create {
@@ -86,6 +91,10 @@ impl Home {
             hostname: "carrel".to_owned(),
             limits: Limits { memory: Some(4096 * MEBIBYTE), pids: Some(4096), cpu_millis: None },
             allow_unenforced: false,
+            image: "host".to_owned(),
+            lasting: false,
+            logs: None,
+            keep,
         };
         OwnedSandbox::start(&self.programs, &create).await.context("no sandbox; see `carrel doctor`")
     }
@@ -111,8 +120,13 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 impl Sandbox {
     pub(crate) fn start() -> Result<Self> {
+        Self::keeping(Keep::default())
+    }
+
+    /// One that keeps so much of its jobs.
+    pub(crate) fn keeping(keep: Keep) -> Result<Self> {
         let (home, runtime) = (Home::new()?, runtime()?);
-        let owned = runtime.block_on(home.start())?;
+        let owned = runtime.block_on(home.start_keeping(keep))?;
         let client = runtime.block_on(AgentClient::connect(owned.agent_socket()))?;
         Ok(Self { client, owned, runtime, _home: home })
     }

@@ -1,9 +1,11 @@
 //! An agent that lies: the first program of a sandbox, which plays the part that the sandbox's host name gives it.
 
+mod jobs;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use carrel_protocol::payload::{CarrelHello, CarrelReady, CarrelWelcome, ExecLimits, Pong, Ready};
+use carrel_protocol::payload::{CarrelHello, CarrelReady, CarrelWelcome, Pong, Ready};
 use carrel_protocol::{Codec, Envelope, Flags, Frame, Generation, MessageType, codec};
 
 struct Liar {
@@ -19,14 +21,14 @@ impl Liar {
     }
 
     /// Greets as an honest agent does.
-    fn greet(&mut self) {
+    fn greet(&mut self, part: &str) {
         let mut bytes = Vec::new();
         let ready = Ready {
             boot_time_ns: 1,
             init_time_ns: 1,
             ready_time_ns: 1,
             agent_version: "liar".to_owned(),
-            exec_limits: Some(ExecLimits::DEFAULT),
+            exec_limits: Some(jobs::limits(part)),
             carrel: Some(CarrelReady { generation: 11 }),
             ..Ready::default()
         };
@@ -94,8 +96,9 @@ fn main() {
             std::thread::park();
         },
         "closes" => drop(liar.channel.shutdown(std::net::Shutdown::Both)),
-        _ => liar.greet(),
+        _ => liar.greet(&part),
     }
+    jobs::play(&mut liar, &part);
     let client = |slot| Codec::Current.range(slot).unwrap().start();
     match part.as_str() {
         "honest" => liar.pong(),

@@ -41,6 +41,10 @@ pub fn create(home: &Path, name: &str) -> Create {
         hostname: "carrel".to_owned(),
         limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
         allow_unenforced: false,
+        image: "host".to_owned(),
+        lasting: false,
+        logs: None,
+        keep: carrel_shim_client::messages::Keep::default(),
         incarnation,
     }
 }

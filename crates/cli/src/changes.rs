@@ -1,4 +1,4 @@
-//! Kept changes: shown, applied, exported, listed, forgotten.
+//! Kept changes: shown, applied, exported, listed.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,7 +10,7 @@ use carrel_changes::{
 };
 use serde_json::json;
 
-use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments, RemoveArguments};
+use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments};
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::run::project;
@@ -135,15 +135,6 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
         };
     }
     crate::say(text.as_bytes())
-}
-
-/// `carrel rm`.
-pub(crate) fn remove(arguments: &RemoveArguments) -> Result<u8, Failure> {
-    let directory = Home::find()?.changes();
-    for name in &arguments.names {
-        Kept::remove(&directory, name).map_err(|error| Failure::from(error).exit(FAILED))?;
-    }
-    Ok(0)
 }
 
 fn open(name: &ChangeName) -> Result<Kept, Failure> {

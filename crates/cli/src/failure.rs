@@ -114,15 +114,26 @@ impl From<OwnerError> for Failure {
 }
 
 /// What helps, where the supervisor gives no hint of its own.
-fn remedy(code: FailureCode) -> Option<&'static str> {
+pub(crate) fn remedy(code: FailureCode) -> Option<&'static str> {
     match code {
         FailureCode::NameTaken => Some("choose another --name, or end the one that has it"),
         FailureCode::HostUnfit => Some("carrel doctor"),
         FailureCode::LimitUnenforceable => {
             Some("carrel doctor says what the host lacks; --allow-unenforced-limits runs without that limit")
         }
+        FailureCode::Supervised => Some("end what supervises it first; `carrel inspect NAME` names that process"),
+        FailureCode::JobConflict => Some("give another --job, or the same command"),
+        FailureCode::JobPruned => Some("give another --job: this one has run, and is not run again"),
+        FailureCode::JobUnknown => Some("`carrel ps NAME` lists the jobs of a sandbox"),
+        FailureCode::InputTaken => Some("`carrel attach --take-over` takes it, --read-only does without"),
+        FailureCode::TooMany => Some("wait until some have ended, or end them"),
+        FailureCode::JournalFailed => Some("look whether the disk that CARREL_HOME is on is full"),
+        FailureCode::Unsupported => {
+            Some("install carrel and carrel-shim of the same version, and begin the sandbox anew")
+        }
         // What is wrong with a request or a launch only the supervisor knows, and it gives its own.
         FailureCode::InvalidRequest | FailureCode::LaunchFailed => None,
+        FailureCode::JobEnded | FailureCode::InputClosed | FailureCode::InputGap => None,
         FailureCode::AgentFailed | FailureCode::WrongState | FailureCode::Unknown => None,
     }
 }

@@ -2,14 +2,25 @@
 
 mod arguments;
 mod changes;
+mod cp;
 mod descriptors;
 mod doctor;
 mod environment;
 mod failure;
+mod find;
 mod home;
+mod inspect;
+mod jobs;
+mod moment;
 mod mount;
+mod ps;
+mod remove;
 mod run;
+mod seen;
 mod size;
+mod stats;
+mod stop;
+mod table;
 mod usage;
 mod user;
 
@@ -46,11 +57,19 @@ fn carrel() -> ExitCode {
 fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
     match arguments.command {
         Command::Run(run) => run::run(&run, arguments.json),
+        Command::Exec(exec) => jobs::exec(&exec, arguments.json),
+        Command::Attach(attach) => jobs::attach(&attach, arguments.json),
+        Command::Logs(logs) => jobs::logs(&logs, arguments.json),
+        Command::Ps(ps) => ps::ps(&ps, arguments.json),
+        Command::Inspect(inspect) => inspect::inspect(&inspect, arguments.json),
+        Command::Stats(stats) => stats::stats(&stats, arguments.json),
+        Command::Cp(copy) => cp::cp(&copy, arguments.json),
+        Command::Stop(stop) => stop::stop(&stop, arguments.json),
+        Command::Rm(remove) => remove::remove(&remove, arguments.json),
         Command::Diff(diff) => changes::diff(&diff, arguments.json),
         Command::Apply(apply) => changes::apply(&apply, arguments.json),
         Command::Export(export) => changes::export(&export),
         Command::Changes => changes::list(arguments.json),
-        Command::Rm(remove) => changes::remove(&remove),
         Command::Doctor => doctor::doctor(arguments.json),
         Command::Completions(completions) => {
             let mut script = Vec::new();

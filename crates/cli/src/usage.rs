@@ -11,6 +11,9 @@ use clap::error::ErrorKind;
 use crate::arguments::Carrel;
 use crate::failure::{Failure, OURS};
 
+/// Commands that exit with what the command they run exits with.
+const RUNNING: [&str; 3] = ["run", "exec", "attach"];
+
 /// Why there is nothing to do.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -29,7 +32,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel,
             let before_command = || words.iter().skip(1).take_while(|word| *word != "--");
             let json = before_command().any(|word| word == "--json");
             // A code that a command could have does not do for what never ran one.
-            let run = before_command().find(|word| *word != "--json").is_some_and(|word| word == "run");
+            let command = before_command().find(|word| *word != "--json").and_then(|word| word.to_str());
+            let run = command.and_then(|word| RUNNING.into_iter().find(|running| *running == word));
             let bytes = words.iter().find(|word| word.to_str().is_none());
             let failure = match (error.kind(), bytes) {
                 (ErrorKind::InvalidUtf8, Some(word)) => not_text(word, wrong(&error, run)),
@@ -41,7 +45,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel,
 }
 
 /// The first paragraph is what is wrong; a tip in what follows is a hint.
-fn wrong(error: &clap::Error, run: bool) -> Failure {
+fn wrong(error: &clap::Error, run: Option<&str>) -> Failure {
     let text = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         "error: what is to be done?".to_owned()
     } else {
@@ -51,10 +55,10 @@ fn wrong(error: &clap::Error, run: bool) -> Failure {
     let said: Vec<&str> = paragraphs.next().unwrap_or_default().lines().map(str::trim).collect();
     let said = said.join(" ");
     let tip = paragraphs.flat_map(str::lines).find_map(|line| line.trim().strip_prefix("tip: "));
-    let help = if run { "carrel run --help" } else { "carrel --help" };
-    let exit = if run { OURS } else { 2 };
+    let help = run.map_or_else(|| "carrel --help".to_owned(), |run| format!("carrel {run} --help"));
+    let exit = if run.is_some() { OURS } else { 2 };
     let message = said.strip_prefix("error: ").unwrap_or(&said);
-    Failure::new("usage", message).hint(tip.unwrap_or(help)).exit(exit)
+    Failure::new("usage", message).hint(tip.map_or(help, str::to_owned)).exit(exit)
 }
 
 /// An argument that has to be text is named.
@@ -185,7 +189,9 @@ mod tests {
 
     #[test]
     fn what_help_says_is_what_we_reviewed() {
-        for (command, file) in [(None, "carrel.txt"), (Some("run"), "run.txt"), (Some("apply"), "apply.txt")] {
+        let commands = ["run", "exec", "ps", "cp", "apply"].map(Some);
+        for command in commands.into_iter().chain([None]) {
+            let file = format!("{}.txt", command.unwrap_or("carrel"));
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(file);
             if std::env::var_os("UPDATE_HELP").is_some() {
                 std::fs::write(&path, help(command)).unwrap();

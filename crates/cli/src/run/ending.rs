@@ -8,10 +8,10 @@ use carrel_shim_client::messages::{EndReason, Ended};
 use serde_json::json;
 
 use super::Ran;
-use super::output::Unwritten;
 use super::plan::Plan;
 use super::project::Outcome;
 use crate::failure::{Failure, OURS};
+use crate::jobs::session::output::Unwritten;
 use crate::size::{Size, Time};
 
 /// How a run ended.

@@ -2,12 +2,9 @@
 
 mod ending;
 mod input;
-mod output;
 mod plan;
 pub(crate) mod project;
 mod session;
-mod signals;
-mod terminal;
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +18,10 @@ use self::ending::{Ending, Report};
 use self::plan::Plan;
 use self::project::{Outcome, Watched};
 use self::session::{SIGKILL, Session};
-use self::signals::Signals;
 use crate::arguments::RunArguments;
 use crate::descriptors;
 use crate::failure::Failure;
+use crate::jobs::session::signals::Signals;
 
 /// How long a sandbox may take to say why it ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);

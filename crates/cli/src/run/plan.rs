@@ -9,13 +9,13 @@ use carrel_changes::Shown;
 use carrel_image::{GuestPath, ImageRef, Images, RootFs};
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
-use carrel_shim_client::messages::{Create, Limits, Mount, Project};
+use carrel_shim_client::messages::{Create, Keep, Limits, Mount, Project};
 
 use super::project::Watched;
-use super::terminal::TerminalSize;
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::home::{Home, IDS};
+use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::MountPair;
 use crate::size::{Size, Time};
 use crate::user;
@@ -152,6 +152,10 @@ fn create(
             cpu_millis: arguments.cpus.map(cgroup::CpuShare::thousandths),
         },
         allow_unenforced: arguments.allow_unenforced_limits,
+        image: arguments.image.to_string(),
+        lasting: false,
+        logs: None,
+        keep: Keep::default(),
     })
 }
 

@@ -7,11 +7,11 @@ use carrel_shim_client::OwnedSandbox;
 
 use super::ending::Ending;
 use super::input;
-use super::output::Outputs;
 use super::plan::Plan;
-use super::signals::{CONTINUED, INTERRUPT, RESIZED, Signals};
-use super::terminal::{RawMode, TerminalSize};
 use crate::failure::Failure;
+use crate::jobs::session::output::Outputs;
+use crate::jobs::session::signals::{CONTINUED, INTERRUPT, RESIZED, Signals};
+use crate::jobs::session::terminal::{RawMode, TerminalSize};
 
 const SIGTERM: i32 = 15;
 /// What is done to a command that does not listen.

@@ -2,10 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
+mod attach;
+mod cp;
+mod exec;
 mod flags;
+mod inspect;
 mod leftovers;
+mod logs;
 mod project;
+mod ps;
 mod signals;
+mod standing;
+mod stop;
 mod streams;
 mod support;
 mod terminal;

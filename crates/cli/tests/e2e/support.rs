@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 /// Nothing may hang: every run ends within this, or fails.
-const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// A home of its own.
 pub(crate) struct World {

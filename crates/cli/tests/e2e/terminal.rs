@@ -12,11 +12,11 @@ use rustix::termios::{LocalModes, Winsize};
 use crate::support::{Watchdog, World, pid};
 
 /// A person at a terminal.
-struct Person {
-    keyboard: File,
+pub(crate) struct Person {
+    pub(crate) keyboard: File,
     terminal: File,
-    child: Child,
-    seen: String,
+    pub(crate) child: Child,
+    pub(crate) seen: String,
 }
 
 impl Person {
@@ -24,8 +24,8 @@ impl Person {
         Self::types_at_shell(world, &["run", "host", "--", "sh", "-c", script])
     }
 
-    fn types_at_shell(world: &World, words: &[&str]) -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    pub(crate) fn types_at_shell(world: &World, words: &[&str]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         rustix::pty::grantpt(&ours).unwrap();
         rustix::pty::unlockpt(&ours).unwrap();
         let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
@@ -42,7 +42,7 @@ impl Person {
     }
 
     /// Reads the screen until it shows a text.
-    fn until(&mut self, text: &str) {
+    pub(crate) fn until(&mut self, text: &str) {
         let watchdog = Watchdog::over(&self.child);
         while !self.seen.contains(text) {
             let mut bytes = [0; 4096];
@@ -52,15 +52,25 @@ impl Person {
         watchdog.dismiss();
     }
 
-    fn types(&mut self, keys: &str) {
+    pub(crate) fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn is_raw(&self) -> bool {
+    /// Takes the terminal away, as a window that is closed does.
+    pub(crate) fn hang_up(self) -> Option<i32> {
+        let Self { keyboard, terminal, mut child, .. } = self;
+        let watchdog = Watchdog::over(&child);
+        drop((keyboard, terminal));
+        let code = child.wait().unwrap().code();
+        watchdog.dismiss();
+        code
+    }
+
+    pub(crate) fn is_raw(&self) -> bool {
         !rustix::termios::tcgetattr(&self.terminal).unwrap().local_modes.intersects(LocalModes::ECHO | LocalModes::ISIG)
     }
 
-    fn finish(mut self) -> (Option<i32>, bool, String) {
+    pub(crate) fn finish(mut self) -> (Option<i32>, bool, String) {
         let watchdog = Watchdog::over(&self.child);
         let code = self.child.wait().unwrap().code();
         watchdog.dismiss();

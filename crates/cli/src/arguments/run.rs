@@ -1,4 +1,4 @@
-//! What a person types.
+//! Words of `carrel run`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,46 +6,12 @@ use std::path::PathBuf;
 use carrel_changes::ChangeName;
 use carrel_image::ImageRef;
 use carrel_sandbox::cgroup::CpuShare;
+use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
 
 use crate::environment::Variable;
 use crate::mount::MountPair;
 use crate::size::{Size, Time};
-
-/// Sandboxes in milliseconds.
-#[derive(Debug, Parser)]
-#[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true)]
-pub(crate) struct Carrel {
-    /// Errors and results as JSON, one object on a line
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-/// What to do.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Run a command in a sandbox that is gone when the command ends
-    Run(Box<RunArguments>),
-    /// Show what a sandbox changed in a project
-    Diff(DiffArguments),
-    /// Make kept changes in the project itself
-    Apply(ApplyArguments),
-    /// Write kept changes as a tar archive
-    Export(ExportArguments),
-    /// List the changes that are kept
-    Changes,
-    /// Forget kept changes
-    Rm(RemoveArguments),
-    /// Check whether this host can run sandboxes, and say what to do where it cannot
-    Doctor,
-    /// Print a script that completes commands for a shell
-    Completions(CompletionsArguments),
-    /// Print the version
-    Version,
-}
 
 /// `carrel run`.
 #[derive(Args, Debug)]
@@ -123,75 +89,3 @@ Examples:
   carrel run host -- uname -a
   carrel run --project . --keep-changes try1 host -- make
   carrel run --memory 512M --timeout 30s host -- python3 -c 'print(6 * 7)'";
-
-/// `carrel diff`.
-#[derive(Args, Debug)]
-pub(crate) struct DiffArguments {
-    /// The name that was given with --keep-changes
-    pub(crate) name: ChangeName,
-    /// Only which files, and how many lines of them
-    #[arg(long)]
-    pub(crate) stat: bool,
-    /// Where the project is now [default: where it was]
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) project: Option<PathBuf>,
-}
-
-/// `carrel apply`.
-#[derive(Args, Debug)]
-pub(crate) struct ApplyArguments {
-    /// The name that was given with --keep-changes
-    pub(crate) name: ChangeName,
-    /// Only say what would be done
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Overwrite what was changed in the project since; what would leave it stays refused
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Leave out what is refused, and apply the rest
-    #[arg(long)]
-    pub(crate) skip_refused: bool,
-    /// Take over what is in .git too, where hooks and settings make git run what they say
-    #[arg(long)]
-    pub(crate) allow_git: bool,
-    /// Where the project is now [default: where it was]
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) project: Option<PathBuf>,
-}
-
-/// `carrel export`.
-#[derive(Args, Debug)]
-pub(crate) struct ExportArguments {
-    /// The name that was given with --keep-changes
-    pub(crate) name: ChangeName,
-    /// Where to write the archive [default: standard output]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-}
-
-/// `carrel rm`.
-#[derive(Args, Debug)]
-pub(crate) struct RemoveArguments {
-    /// The names that were given with --keep-changes
-    #[arg(required = true, value_name = "NAME")]
-    pub(crate) names: Vec<ChangeName>,
-}
-
-/// `carrel completions`.
-#[derive(Args, Debug)]
-pub(crate) struct CompletionsArguments {
-    /// The shell
-    #[arg(value_enum)]
-    pub(crate) shell: CompletedShell,
-}
-
-/// A shell that can complete.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum CompletedShell {
-    /// Bash
-    Bash,
-    /// Z shell
-    Zsh,
-    /// Fish
-    Fish,
-}

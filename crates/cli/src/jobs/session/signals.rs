@@ -16,6 +16,8 @@ const LAST: i32 = 64;
 const HARMLESS: [i32; 8] = [17, 18, 19, 20, 21, 22, 23, 28];
 /// What nobody is asked about: KILL; and ILL, FPE and SEGV, after which nothing can be trusted.
 const BEYOND_US: [i32; 4] = [9, 4, 8, 11];
+/// The terminal is gone.
+pub(crate) const HANGUP: i32 = 1;
 /// Interrupted by a person.
 pub(crate) const INTERRUPT: i32 = 2;
 /// A change of the terminal's size.

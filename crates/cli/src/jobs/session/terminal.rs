@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::termios::{OptionalActions, Termios};
 
 /// The size of a terminal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TerminalSize {
     pub(crate) rows: u16,
     pub(crate) cols: u16,
@@ -35,6 +35,13 @@ impl TerminalSize {
             .or_else(|_| rustix::termios::tcgetwinsize(std::io::stdin()))
             .ok()?;
         (size.ws_row > 0 && size.ws_col > 0).then_some(Self { rows: size.ws_row, cols: size.ws_col })
+    }
+}
+
+impl Default for TerminalSize {
+    /// What terminals had before they were windows.
+    fn default() -> Self {
+        Self { rows: 24, cols: 80 }
     }
 }
 

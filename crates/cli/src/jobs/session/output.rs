@@ -87,6 +87,11 @@ impl Outputs {
         self.until(|state| state.broken.is_some() || state.waiting.len() < ROOM).await;
     }
 
+    /// Waits until there is no room for more.
+    pub(crate) async fn full(&self) {
+        self.look(|| self.all().any(|output| output.shared.lock().waiting.len() >= ROOM)).await;
+    }
+
     /// Waits until everything is written, or cannot be.
     pub(crate) async fn flush(&self) {
         self.until(|state| state.broken.is_some() || (state.waiting.is_empty() && !state.writing)).await;
@@ -182,7 +187,7 @@ impl Shared {
 }
 
 /// Writes all, past the buffers of the library, which would look for lines.
-fn write_all(stream: BorrowedFd<'_>, mut data: &[u8]) -> rustix::io::Result<()> {
+pub(crate) fn write_all(stream: BorrowedFd<'_>, mut data: &[u8]) -> rustix::io::Result<()> {
     while !data.is_empty() {
         match rustix::io::write(stream, data) {
             Ok(written) => data = data.get(written..).unwrap_or_default(),

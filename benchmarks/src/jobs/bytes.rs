@@ -1,0 +1,179 @@
+//! How fast a job is followed, by one and by many, beside a pipe.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use carrel_agent_client::{ExecEvent, ExecRequest};
+use carrel_shim_client::Follow;
+use carrel_shim_client::messages::{JobCommand, Keep};
+use tokio::task::{JoinSet, LocalSet};
+
+use super::{FACE, command, connected, drained, followed, started};
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{Samples, since, timed_in_turn};
+use crate::sandbox::Sandbox;
+
+const MEBIBYTE: usize = 1024 * 1024;
+/// How much is kept of a job that has to wait for its viewers: so little that it does wait.
+const LITTLE: u64 = MEBIBYTE as u64;
+/// How many look at one job.
+const MANY: usize = 100;
+
+/// What every writer is told when everybody listens, and its time begins.
+const GO: &[u8] = b"go\n";
+
+/// Jobs that write so much each, of which little is kept if they are held.
+struct Writer {
+    mebibytes: usize,
+    hold: bool,
+    made: usize,
+}
+
+/// Measures a job that writes as fast as it can.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    // Older ones go as new ones come, so that the disk of the host is never the subject.
+    let sandbox = Sandbox::keeping(Keep { ended_jobs: 1, ..Keep::default() })?;
+    let mut lines = one(&sandbox, effort.of(64, 4), effort.of(21, 3))?;
+    lines.extend(many(&sandbox, effort.of(32, 1), effort.of(7, 1))?);
+    Ok(lines)
+}
+
+/// One viewer, beside a pipe and beside the same command through the relay.
+fn one(sandbox: &Sandbox, mebibytes: usize, rounds: usize) -> Result<Vec<Benchmark>> {
+    let (mut kept, mut held) = (Writer::new(mebibytes, false), Writer::new(mebibytes, true));
+    let [kept, held, relayed, bare] = timed_in_turn(
+        rounds,
+        [
+            &mut || kept.watched(sandbox, 1),
+            &mut || held.watched(sandbox, 1),
+            &mut || relayed(sandbox, mebibytes),
+            &mut || piped(mebibytes),
+        ],
+    )?;
+    let speed = |times: &Samples| mebibytes as f64 / times.median() * 1e3;
+    let line = |how: &str, times| {
+        Benchmark::new(format!("{mebibytes} MiB of a job to 1 viewer, {how}"), FACE, speed(times), "MiB/s")
+    };
+    Ok(vec![
+        line("all kept", &kept).beside("the same through a pipe", speed(&bare)),
+        line("all kept", &kept).beside("the same by exec through the relay", speed(&relayed)),
+        line("little kept, held", &held).beside("the same through a pipe", speed(&bare)),
+        line("little kept, held", &held).beside("the same by exec through the relay", speed(&relayed)),
+    ])
+}
+
+/// Many viewers: what all of them get together, beside what a pipe gives to one.
+fn many(sandbox: &Sandbox, mebibytes: usize, rounds: usize) -> Result<Vec<Benchmark>> {
+    let (mut kept, mut held) = (Writer::new(mebibytes, false), Writer::new(mebibytes, true));
+    let [kept, held, bare] = timed_in_turn(
+        rounds,
+        [&mut || kept.watched(sandbox, MANY), &mut || held.watched(sandbox, MANY), &mut || piped(mebibytes)],
+    )?;
+    let speed = |times: &Samples| mebibytes as f64 / times.median() * 1e3;
+    let lines = |how: &str, times: &Samples| {
+        let name = |whose: &str| format!("{mebibytes} MiB of a job to {MANY} viewers, {how}: {whose}");
+        let all = speed(times) * MANY as f64;
+        [
+            Benchmark::new(name("each"), FACE, speed(times), "MiB/s"),
+            Benchmark::new(name("together"), FACE, all, "MiB/s").beside("the same through a pipe to one", speed(&bare)),
+        ]
+    };
+    Ok(lines("all kept", &kept).into_iter().chain(lines("little kept, held", &held)).collect())
+}
+
+/// A command that writes so much once it is told to.
+fn script(mebibytes: usize) -> String {
+    format!("read -r go && exec dd if=/dev/zero bs=64k count={} status=none", mebibytes * 16)
+}
+
+fn whole(came: u64, mebibytes: usize) -> Result<()> {
+    ensure!(came == (mebibytes * MEBIBYTE) as u64, "only {came} bytes came");
+    Ok(())
+}
+
+/// The same as a child of ours, whose pipe we read.
+fn piped(mebibytes: usize) -> Result<f64> {
+    let mut child = Command::new("sh");
+    child.args(["-c", &script(mebibytes)]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.spawn()?;
+    let mut output = child.stdout.take().context("no pipe")?;
+    let begun = Instant::now();
+    child.stdin.take().context("no pipe")?.write_all(GO)?;
+    let (mut came, mut buffer) = (0, vec![0; 64 * 1024]);
+    loop {
+        match output.read(&mut buffer)? {
+            0 => break,
+            read => came += read as u64,
+        }
+    }
+    let taken = since(begun);
+    ensure!(child.wait()?.success(), "dd failed");
+    whole(came, mebibytes)?;
+    Ok(taken)
+}
+
+/// The same by a client of the agent, through the relay.
+fn relayed(sandbox: &Sandbox, mebibytes: usize) -> Result<f64> {
+    sandbox.runtime.block_on(async {
+        let args = vec!["-c".to_owned(), script(mebibytes)];
+        let request = ExecRequest { cmd: "sh".to_owned(), args, ..ExecRequest::default() };
+        let mut exec = sandbox.client.exec(request).await?;
+        let begun = Instant::now();
+        exec.write_stdin(GO).await?;
+        let mut came = 0;
+        while let Some(event) = exec.next().await? {
+            match event {
+                ExecEvent::Stdout(data) => came += data.len() as u64,
+                ExecEvent::Exited { code, .. } => ensure!(code == 0, "dd ended with {code}"),
+                ExecEvent::Stderr(_) | ExecEvent::StdinError(_) => {}
+            }
+        }
+        let taken = since(begun);
+        whole(came, mebibytes)?;
+        Ok(taken)
+    })
+}
+
+// === impl Writer ===
+
+impl Writer {
+    fn new(mebibytes: usize, hold: bool) -> Self {
+        Self { mebibytes, hold, made: 0 }
+    }
+
+    /// Milliseconds until so many viewers have all that the next job writes.
+    fn watched(&mut self, sandbox: &Sandbox, viewers: usize) -> Result<f64> {
+        self.made += 1;
+        let job = format!("{}-{}-{viewers}-{}", self.mebibytes, self.hold, self.made);
+        let keep_bytes = self.hold.then_some(LITTLE);
+        let command = JobCommand { stdin: true, keep_bytes, ..command(&["sh", "-c", &script(self.mebibytes)]) };
+        sandbox.runtime.block_on(LocalSet::new().run_until(async {
+            let mut starter = started(connected(sandbox).await?, &job, &command).await?;
+            let mut follows = Vec::new();
+            for _ in 0..viewers {
+                follows.push(followed(connected(sandbox).await?, &job, self.hold).await?);
+            }
+            // Nobody comes too late for the first byte.
+            while (starter.job(&job).await?.viewers as usize) < viewers {}
+            let begun = Instant::now();
+            starter.write(&job, GO, None).await?;
+            self.all(follows).await?;
+            Ok(since(begun))
+        }))
+    }
+
+    /// Everybody reads at the same time.
+    async fn all(&self, follows: Vec<Follow>) -> Result<()> {
+        let mut reading = JoinSet::new();
+        for mut follow in follows {
+            reading.spawn_local(async move { drained(&mut follow).await });
+        }
+        while let Some(came) = reading.join_next().await {
+            whole(came??, self.mebibytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! What a job costs while it rests.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use carrel_shim_client::messages::{JobCommand, JobState};
+
+use super::{FACE, command, connected};
+use crate::measure::Effort;
+use crate::memory::{REST, pss};
+use crate::report::Benchmark;
+use crate::sandbox::Sandbox;
+
+/// Measures the two programs with many jobs that wait for input, and with the same jobs when they have ended.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let (sandbox, count) = (Sandbox::start()?, effort.of(100, 10));
+    // What the first one needs stays: it is not the next one's.
+    gather(&sandbox, "first", 1)?;
+    end(&sandbox)?;
+    let none = rested(&sandbox)?;
+    gather(&sandbox, "idle", count)?;
+    let idle = rested(&sandbox)?;
+    end(&sandbox)?;
+    let ended = rested(&sandbox)?;
+    let each = |mebibytes: f64| (mebibytes - none) * 1024.0 / count as f64;
+    Ok(vec![
+        Benchmark::new(
+            format!("memory of shim and agentd for each of {count} idle jobs (PSS)"),
+            FACE,
+            each(idle),
+            "KiB",
+        ),
+        Benchmark::new(
+            format!("memory of shim and agentd for each of {count} ended jobs (PSS)"),
+            FACE,
+            each(ended),
+            "KiB",
+        ),
+    ])
+}
+
+/// Starts so many jobs and waits until all of them run.
+fn gather(sandbox: &Sandbox, name: &str, count: usize) -> Result<()> {
+    let command = JobCommand { stdin: true, ..command(&["cat"]) };
+    sandbox.runtime.block_on(async {
+        let mut client = connected(sandbox).await?;
+        for number in 0..count {
+            let job = format!("{name}-{number}");
+            ensure!(client.start(&job, &command).await?.created, "there was a job {job}");
+            // It has read its input when its output comes back.
+            client.write(&job, b"x", None).await?;
+            while client.job(&job).await?.stdout.length == 0 {}
+        }
+        let running = client.jobs().await?.iter().filter(|job| job.state == JobState::Running).count();
+        ensure!(running == count, "only {running} of {count} run");
+        Ok(())
+    })
+}
+
+/// Ends all of them.
+fn end(sandbox: &Sandbox) -> Result<()> {
+    sandbox.runtime.block_on(async {
+        let mut client = connected(sandbox).await?;
+        for job in client.jobs().await? {
+            client.cancel(&job.job, Duration::ZERO).await?;
+        }
+        Ok(())
+    })
+}
+
+/// The memory of the two programs when nothing has happened for a while, in MiB.
+fn rested(sandbox: &Sandbox) -> Result<f64> {
+    sleep(REST);
+    pss(&sandbox.owned)
+}

@@ -1,0 +1,87 @@
+//! What a person types.
+
+mod changes;
+mod jobs;
+mod quantities;
+mod run;
+mod sandboxes;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use self::changes::{ApplyArguments, DiffArguments, ExportArguments};
+pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
+pub(crate) use self::run::RunArguments;
+pub(crate) use self::sandboxes::{
+    CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,
+};
+
+/// Sandboxes in milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "carrel", version, max_term_width = 100, disable_help_subcommand = true)]
+pub(crate) struct Carrel {
+    /// Errors and results as JSON, one object on a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in a sandbox that is gone when the command ends
+    Run(Box<RunArguments>),
+    /// Run a command in a sandbox that is there
+    Exec(Box<ExecArguments>),
+    /// Take part in a job that runs: see what it writes, and type what it reads
+    Attach(AttachArguments),
+    /// Show what a job wrote
+    Logs(LogsArguments),
+    /// List sandboxes, or the jobs of one
+    #[command(visible_alias = "ls")]
+    Ps(PsArguments),
+    /// Tell all that is known about sandboxes, or about a job, as JSON
+    Inspect(InspectArguments),
+    /// Show what sandboxes use
+    #[command(visible_alias = "top")]
+    Stats(StatsArguments),
+    /// Copy files and directories into a sandbox, or out of it
+    Cp(CopyArguments),
+    /// End sandboxes: ask, wait, then insist
+    Stop(StopArguments),
+    /// Remove sandboxes that have ended, or forget kept changes
+    Rm(RemoveArguments),
+    /// Show what a sandbox changed in a project
+    Diff(DiffArguments),
+    /// Make kept changes in the project itself
+    Apply(ApplyArguments),
+    /// Write kept changes as a tar archive
+    Export(ExportArguments),
+    /// List the changes that are kept
+    Changes,
+    /// Check whether this host can run sandboxes, and say what to do where it cannot
+    Doctor,
+    /// Print a script that completes commands for a shell
+    Completions(CompletionsArguments),
+    /// Print the version
+    Version,
+}
+
+/// `carrel completions`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArguments {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: CompletedShell,
+}
+
+/// A shell that can complete.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum CompletedShell {
+    /// Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// Fish
+    Fish,
+}

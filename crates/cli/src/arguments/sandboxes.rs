@@ -1,0 +1,106 @@
+//! Words about sandboxes that are there.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::jobs::job_id;
+use super::quantities::patience;
+use crate::size::Time;
+
+/// `carrel ps`.
+#[derive(Args, Debug)]
+pub(crate) struct PsArguments {
+    /// Only names, or ids of jobs, one on a line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The sandbox whose jobs are listed [default: all sandboxes are]
+    pub(crate) name: Option<String>,
+}
+
+/// `carrel inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct InspectArguments {
+    /// Tell about this job of the sandbox
+    #[arg(long, value_name = "JOB", value_parser = job_id)]
+    pub(crate) job: Option<String>,
+    /// The sandboxes: one object for one, an array for several
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// `carrel stats`.
+#[derive(Args, Debug)]
+pub(crate) struct StatsArguments {
+    /// Say it once [default: again and again on a terminal, once elsewhere]
+    #[arg(long)]
+    pub(crate) no_stream: bool,
+    /// How long to wait before saying it again, and how long to look at processors
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub(crate) interval: Time,
+    /// The sandboxes [default: all that run]
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// `carrel cp`.
+#[derive(Args, Debug)]
+#[command(override_usage = "carrel cp [OPTIONS] <SRC> <NAME:DST>\n       carrel cp [OPTIONS] <NAME:SRC> <DST>", after_help = COPY_HELP)]
+pub(crate) struct CopyArguments {
+    /// Who acts inside, and owns what arrives there: a name or a number [default: root of the sandbox]
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub(crate) user: Option<String>,
+    /// If SRC itself is a symbolic link, copy what it leads to
+    #[arg(short = 'L', long)]
+    pub(crate) follow_link: bool,
+    /// What to copy: a file, or a directory with everything in it
+    #[arg(value_name = "SRC")]
+    pub(crate) source: OsString,
+    /// Where to: a directory that is there gets it inside; otherwise it is the name of the copy
+    #[arg(value_name = "DST")]
+    pub(crate) target: OsString,
+    /// Copies are made whole anyway
+    #[arg(short = 'r', short_alias = 'a', long = "recursive", hide = true)]
+    pub(crate) _recursive: bool,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+const COPY_HELP: &str = "\
+Permissions, times and symbolic links are kept; links are copied as links, never followed. Out of a sandbox come files,
+directories and links: devices, pipes and sockets are left out, and nobody gets the rights of a file's owner by running it.
+A path of this host with a `:` in it begins with `/` or `./`.
+
+Examples:
+  carrel cp src web:/workspace
+  carrel cp web:/workspace/report.html .";
+
+/// `carrel stop`.
+#[derive(Args, Debug)]
+pub(crate) struct StopArguments {
+    /// How long they have to end by themselves; 0 insists at once
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    pub(crate) time: Duration,
+    /// The sandboxes
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// `carrel rm`.
+#[derive(Args, Debug)]
+pub(crate) struct RemoveArguments {
+    /// End a sandbox that still runs
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Only kept changes are meant
+    #[arg(long, conflicts_with = "sandbox")]
+    pub(crate) changes: bool,
+    /// Only sandboxes are meant
+    #[arg(long)]
+    pub(crate) sandbox: bool,
+    /// Sandboxes that have ended, or names that were given with --keep-changes
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}

@@ -1,0 +1,249 @@
+//! Into a sandbox: a tree of the host is read by handles, and no link in it is followed.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
+use carrel_agent_client::{Error, Files};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::place::{Inside, below, shows_contents};
+use super::report::{LeftOut, Report};
+use super::{AHEAD, DEEPEST, failed, inside};
+use crate::failure::Failure;
+
+/// How many bytes are read at a time.
+const CHUNK: u64 = 256 * 1024;
+
+/// A directory that is being copied.
+struct Level {
+    directory: Dir,
+    /// Where it is, for people.
+    shown: PathBuf,
+    target: String,
+    /// What it is to keep; nothing if it was named as the place to go to.
+    kept: Option<FsAttributes>,
+}
+
+/// Something of the host: its directory, its name there, and where that is, for people.
+struct Entry<'a, F> {
+    directory: F,
+    name: &'a Path,
+    shown: &'a Path,
+}
+
+/// Copies what is at `source` to where `target` says.
+pub(super) async fn copy(
+    files: &Files,
+    source: &Path,
+    target: &Inside,
+    follow: bool,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let stat = rustix::fs::statat(CWD, source, flags).map_err(|errno| host(source, errno))?;
+    let tree = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let path = target.path();
+    let mut named_itself = false;
+    let target = match files.stat(&path).await {
+        Ok(found) if found.kind == FsEntryKind::Dir && tree && shows_contents(source) => {
+            named_itself = true;
+            path
+        }
+        Ok(found) if found.kind == FsEntryKind::Dir => {
+            let name = source.file_name().and_then(|name| name.to_str());
+            below(&path, name.ok_or_else(|| failed(format!("{}: its name is not text (UTF-8)", source.display())))?)
+        }
+        Ok(_) if tree || target.directory => return Err(failed(format!("{path}: it is no directory"))),
+        Ok(_) => path,
+        Err(Error::File(error)) if error.errno_name.as_deref() == Some("ENOENT") => {
+            named(files, target, tree).await?;
+            path
+        }
+        Err(error) => return Err(inside(&path, &error)),
+    };
+    // The path is its user's own: whatever leads there is meant.
+    let entry = Entry { directory: CWD, name: source, shown: source };
+    match one(files, entry, &stat, target, follow, report).await? {
+        Some(level) => {
+            let kept = level.kept.filter(|_| !named_itself);
+            self::tree(files, Level { kept, ..level }, report).await
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a name that nothing can be given.
+async fn named(files: &Files, target: &Inside, tree: bool) -> Result<(), Failure> {
+    let (path, parent) = (target.path(), target.parent());
+    if target.contents || (target.directory && !tree) {
+        return Err(failed(format!("{path}: there is no such directory")));
+    }
+    match files.stat(&parent).await {
+        Ok(found) if found.kind == FsEntryKind::Dir => Ok(()),
+        Ok(_) => Err(failed(format!("{parent}: it is no directory"))),
+        Err(error) => {
+            Err(inside(&parent, &error).hint(format!("make it first: carrel exec NAME -- mkdir -p {parent}")))
+        }
+    }
+}
+
+/// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
+async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Failure> {
+    let mut levels = vec![top];
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.next()? else {
+            if let Some(Level { target, kept: Some(kept), .. }) = levels.pop() {
+                let directory = files.open_dir(&target).await.map_err(|error| inside(&target, &error))?;
+                directory.set_stat(kept).await.map_err(|error| inside(&target, &error))?;
+            }
+            continue;
+        };
+        let Ok(text) = name.to_str() else {
+            report.leave_out(level.shown.join(name.to_string_lossy().as_ref()).to_string_lossy(), LeftOut::NotText);
+            continue;
+        };
+        let (shown, target) = (level.shown.join(text), below(&level.target, text));
+        let directory = level.directory.fd().map_err(|errno| host(&level.shown, errno))?;
+        let stat = match rustix::fs::statat(directory, text, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            // Gone since it was listed.
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(host(&shown, errno)),
+        };
+        let entry = Entry { directory, name: Path::new(text), shown: &shown };
+        let copied = one(files, entry, &stat, target, false, report).await?;
+        if levels.len() >= DEEPEST && copied.is_some() {
+            return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
+        }
+        levels.extend(copied);
+    }
+    Ok(())
+}
+
+/// Copies one entry; of a directory, what is in it is left to do.
+async fn one<F: AsFd>(
+    files: &Files,
+    entry: Entry<'_, F>,
+    stat: &Stat,
+    target: String,
+    follow: bool,
+    report: &mut Report,
+) -> Result<Option<Level>, Failure> {
+    let kept =
+        FsAttributes { mode: Some(stat.st_mode & 0o1777), mtime: Some(stat.st_mtime), ..FsAttributes::default() };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            let kept = FsAttributes { mode: Some(stat.st_mode & 0o777), ..kept };
+            report.bytes += file(files, entry.open(OFlags::NONBLOCK, follow)?, &target, kept).await?;
+            report.files += 1;
+        }
+        FileType::Directory => {
+            let opened = entry.open(OFlags::DIRECTORY, follow)?;
+            let directory = Dir::new(opened).map_err(|errno| host(entry.shown, errno))?;
+            let ours = files.stat(&target).await.is_err();
+            files.mkdir(&target, Some(0o700)).await.map_err(|error| inside(&target, &error))?;
+            report.directories += 1;
+            // What was there keeps its mode.
+            let kept = FsAttributes { mode: kept.mode.filter(|_| ours), ..kept };
+            return Ok(Some(Level { directory, shown: entry.shown.to_owned(), target, kept: Some(kept) }));
+        }
+        FileType::Symlink => {
+            let leads_to = rustix::fs::readlinkat(&entry.directory, entry.name, Vec::new());
+            match leads_to.map_err(|errno| host(entry.shown, errno))?.into_string() {
+                Ok(leads_to) => link(files, &leads_to, &target, stat.st_mtime).await?,
+                Err(_) => {
+                    report.leave_out(entry.shown.to_string_lossy(), LeftOut::NotText);
+                    return Ok(None);
+                }
+            }
+            report.links += 1;
+        }
+        _ => report.leave_out(entry.shown.to_string_lossy(), LeftOut::Kind),
+    }
+    Ok(None)
+}
+
+/// Copies the bytes of a file; returns how many.
+async fn file(files: &Files, from: OwnedFd, target: &str, kept: FsAttributes) -> Result<u64, Failure> {
+    let there = |error: Error| inside(target, &error);
+    let options =
+        FsOpenOptions { write: true, create: true, truncate: true, mode: Some(0o600), ..FsOpenOptions::default() };
+    let opened = files.open(target, options).await.map_err(there)?;
+    let mut stream = opened.write(0).await.map_err(there)?;
+    let (sender, mut chunks) = mpsc::channel(AHEAD);
+    let reading = spawn_blocking(move || read(from.into(), &sender));
+    let mut bytes = 0;
+    while let Some(chunk) = chunks.recv().await {
+        bytes += chunk.len() as u64;
+        stream.write(chunk).await.map_err(there)?;
+    }
+    let read = reading.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    read.map_err(|error| failed(format!("what is to be {target}: {error}")))?;
+    stream.finish().await.map_err(there)?;
+    opened.set_stat(kept).await.map_err(there)?;
+    Ok(bytes)
+}
+
+fn read(mut from: File, chunks: &mpsc::Sender<Bytes>) -> std::io::Result<()> {
+    loop {
+        let mut chunk = Vec::new();
+        (&mut from).take(CHUNK).read_to_end(&mut chunk)?;
+        // Nobody takes it when the sandbox could not.
+        if chunk.is_empty() || chunks.blocking_send(chunk.into()).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes a symbolic link, in place of a file or a link.
+async fn link(files: &Files, leads_to: &str, target: &str, modified: i64) -> Result<(), Failure> {
+    let there = |error: Error| inside(target, &error);
+    match files.symlink(leads_to, target).await {
+        Err(Error::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
+            files.remove(target).await.map_err(there)?;
+            files.symlink(leads_to, target).await.map_err(there)?;
+        }
+        made => made.map_err(there)?,
+    }
+    let times = FsAttributes { mtime: Some(modified), ..FsAttributes::default() };
+    files.set_stat(target, false, times).await.map_err(there)
+}
+
+fn host(path: &Path, errno: Errno) -> Failure {
+    failed(format!("{}: {errno}", path.display()))
+}
+
+// === impl Level ===
+
+impl Level {
+    fn next(&mut self) -> Result<Option<CString>, Failure> {
+        loop {
+            let Some(found) = self.directory.read() else { return Ok(None) };
+            let found = found.map_err(|errno| host(&self.shown, errno))?;
+            let name = found.file_name();
+            if name != c"." && name != c".." {
+                return Ok(Some(name.to_owned()));
+            }
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl<F: AsFd> Entry<'_, F> {
+    /// Opens what was looked at, unless something else is in its place by now.
+    fn open(&self, kind: OFlags, follow: bool) -> Result<OwnedFd, Failure> {
+        let follow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | kind | follow;
+        let opened = rustix::fs::openat(&self.directory, self.name, flags, Mode::empty());
+        opened.map_err(|errno| host(self.shown, errno))
+    }
+}

@@ -1,0 +1,100 @@
+//! `carrel cp`: files and whole trees, into a sandbox and out of it.
+
+mod beneath;
+mod inward;
+mod name;
+mod outward;
+mod place;
+mod report;
+
+use std::fmt;
+
+use carrel_agent_client::{AgentClient, Error};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::place::Copy;
+use self::report::Report;
+use crate::arguments::CopyArguments;
+use crate::failure::Failure;
+use crate::find;
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+/// How many pieces of a file may wait between the sandbox and the disk.
+const AHEAD: usize = 4;
+/// How deep a tree may be: each directory that is not done takes a descriptor.
+const DEEPEST: usize = 512;
+/// What ends a copy.
+const ENDING: [i32; 3] = [1, 2, 15];
+
+/// Copies; returns what to exit with.
+pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
+    let copy = Copy::parse(&arguments.source, &arguments.target)?;
+    let runtime = find::runtime()?;
+    let report = runtime.block_on(async {
+        tokio::select! {
+            report = copied(&copy, arguments) => report,
+            failure = interrupted() => Err(failure),
+        }
+    })?;
+    if json {
+        crate::say(format!("{}\n", report.json()).as_bytes())?;
+    } else if !arguments.quiet {
+        // Nobody is left to tell when standard error is gone.
+        let _said = std::io::Write::write_all(&mut std::io::stderr(), report.notes().as_bytes());
+    }
+    if report.is_whole() {
+        return Ok(0);
+    }
+    let words = format!("{} could not be copied; everything else is", report.missing());
+    Err(Failure::new("copy_incomplete", words).exit(FAILED))
+}
+
+async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
+    let (Copy::Into { name, .. } | Copy::OutOf { name, .. }) = copy;
+    let socket = find::awake(name).await.map_err(|failure| failure.exit(FAILED))?;
+    let client = AgentClient::connect(&socket).await;
+    let client = client.map_err(|error| Failure::new("agent_unreachable", error).exit(FAILED))?;
+    let files = match &arguments.user {
+        Some(user) => client.files().on_behalf_of(user),
+        None => client.files(),
+    };
+    let mut report = Report::default();
+    match copy {
+        Copy::Into { source, target, .. } => {
+            inward::copy(&files, source, target, arguments.follow_link, &mut report).await?;
+        }
+        Copy::OutOf { source, target, .. } => {
+            outward::copy(&files, source, target, arguments.follow_link, &mut report).await?;
+        }
+    }
+    client.close();
+    Ok(report)
+}
+
+/// Waits until somebody wants us to end. What is not finished is then dropped, and so removed.
+async fn interrupted() -> Failure {
+    let mut streams: Vec<_> =
+        ENDING.iter().filter_map(|number| Some((*number, signal(SignalKind::from_raw(*number)).ok()?))).collect();
+    let number = std::future::poll_fn(|context| {
+        let arrived =
+            streams.iter_mut().find_map(|(number, stream)| stream.poll_recv(context).is_ready().then_some(*number));
+        arrived.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+    });
+    let number = number.await;
+    let exit = u8::try_from(128 + number).unwrap_or(FAILED);
+    Failure::new("interrupted", "interrupted; what was copied until then stays").exit(exit)
+}
+
+fn failed(words: impl fmt::Display) -> Failure {
+    Failure::new("copy_failed", words).exit(FAILED)
+}
+
+/// What went wrong with a path inside.
+fn inside(path: &str, error: &Error) -> Failure {
+    match error {
+        Error::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
+        Error::Lost(_) => Failure::new("sandbox_ended", "the sandbox ended during the copy").exit(FAILED),
+        error => Failure::new("agent_failed", format!("{path} in the sandbox: {error}")).exit(FAILED),
+    }
+}

@@ -1,0 +1,222 @@
+//! Out of a sandbox: every name, size and kind is the word of a stranger.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use carrel_agent_client::protocol::payload::{FsEntry, FsEntryKind, FsOpenOptions};
+use carrel_agent_client::{Directory, Error, Files};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::beneath::{Beneath, Kept};
+use super::name::Name;
+use super::place::{Inside, below, shows_contents};
+use super::report::{LeftOut, Report};
+use super::{AHEAD, DEEPEST, failed, inside};
+use crate::failure::Failure;
+
+/// How many entries of a directory are asked for at a time.
+const BATCH: u32 = 256;
+
+/// A directory that is being copied.
+struct Level {
+    path: String,
+    directory: Directory,
+    entries: VecDeque<FsEntry>,
+    target: Beneath,
+    /// What it is to keep, and whether it is ours; nothing if it is its user's own.
+    kept: Option<(Kept, bool)>,
+}
+
+/// Copies what is at `source` to where `target` says.
+pub(super) async fn copy(
+    files: &Files,
+    source: &Inside,
+    target: &Path,
+    follow: bool,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let path = source.path();
+    let found = if follow { files.stat(&path).await } else { files.lstat(&path).await };
+    let found = found.map_err(|error| inside(&path, &error))?;
+    let directory = found.kind == FsEntryKind::Dir;
+    let (parent, name) = match (destination(target, source.name(), directory)?, source.contents && directory) {
+        (Destination::Within(directory), true) => {
+            return tree(files, Level::open(files, path, directory).await?, report).await;
+        }
+        (Destination::Within(directory), false) => (directory, Name::new(source.name())),
+        (Destination::Named(parent, name), _) => (parent, Name::new(&name)),
+    };
+    let name = name.map_err(failed)?;
+    let entry = (path, &found);
+    match one(files, entry, &parent, &name, report).await? {
+        Some(level) => tree(files, level, report).await,
+        None => Ok(()),
+    }
+}
+
+/// Where a copy goes.
+enum Destination {
+    /// Into a directory that is there.
+    Within(Beneath),
+    /// Below a directory that is there, by a name of its own.
+    Named(Beneath, String),
+}
+
+fn destination(target: &Path, source: &str, tree: bool) -> Result<Destination, Failure> {
+    let shown = target.display();
+    let words = |what: &dyn std::fmt::Display| failed(format!("{shown}: {what}"));
+    match target.metadata() {
+        Ok(found) if found.is_dir() => {
+            return Beneath::open(target).map(Destination::Within).map_err(|errno| words(&errno));
+        }
+        _ if target.symlink_metadata().is_ok_and(|found| found.is_symlink()) => {
+            return Err(words(&"it is a symbolic link, and is not written through").hint("give the path it leads to"));
+        }
+        _ => {}
+    }
+    let name = target.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    let directory = target.as_os_str().as_bytes().ends_with(b"/") && !tree;
+    let name = name.filter(|_| !directory && !shows_contents(target)).ok_or_else(|| {
+        words(&"there is no such directory").hint(format!("make it first, or name the copy of {source}"))
+    })?;
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let opened = Beneath::open(parent).map_err(|errno| failed(format!("{}: {errno}", parent.display())))?;
+    Ok(Destination::Named(opened, name))
+}
+
+/// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
+async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Failure> {
+    let mut levels = vec![top];
+    while let Some(level) = levels.last_mut() {
+        let Some(entry) = level.next().await? else {
+            if let Some(Level { target, kept: Some((kept, ours)), .. }) = levels.pop() {
+                target.settle(kept, ours).map_err(failed)?;
+            }
+            continue;
+        };
+        // Of what the sandbox calls its path, only the last name counts: it is in this directory, or nowhere.
+        let name = Name::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
+        let path = below(&level.path, name.as_str());
+        let copied = one(files, (path, &entry), &level.target, &name, report).await?;
+        if levels.len() >= DEEPEST && copied.is_some() {
+            return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
+        }
+        levels.extend(copied);
+    }
+    Ok(())
+}
+
+/// Copies one entry; of a directory, what is in it is left to do.
+async fn one(
+    files: &Files,
+    (path, entry): (String, &FsEntry),
+    target: &Beneath,
+    name: &Name,
+    report: &mut Report,
+) -> Result<Option<Level>, Failure> {
+    let kept = Kept { mode: entry.mode, modified: entry.mtime.or(entry.modified) };
+    let copied = match entry.kind {
+        FsEntryKind::File => file(files, &path, target, name, kept).await.map(|bytes| {
+            report.files += 1;
+            report.bytes += bytes;
+            None
+        }),
+        FsEntryKind::Dir => match files.open_dir(&path).await {
+            Ok(directory) => {
+                let (target, made) = target.enter(name).map_err(failed)?;
+                report.directories += 1;
+                let kept = Some((kept, made));
+                return Ok(Some(Level { path, directory, entries: VecDeque::new(), target, kept }));
+            }
+            Err(error) => Err(inside(&path, &error)),
+        },
+        FsEntryKind::Symlink => match files.read_link(&path).await {
+            Ok(leads_to) if leads_to.contains(char::REPLACEMENT_CHARACTER) => {
+                report.leave_out(&path, LeftOut::NotText);
+                Ok(None)
+            }
+            Ok(leads_to) => {
+                target.link(name, &leads_to, kept).map_err(failed)?;
+                report.links += 1;
+                Ok(None)
+            }
+            Err(error) => Err(inside(&path, &error)),
+        },
+        FsEntryKind::Other => {
+            report.leave_out(&path, LeftOut::Kind);
+            Ok(None)
+        }
+    };
+    match copied {
+        // What was told is not what it is called: its name is not text, and there is no way to ask for it.
+        Err(_) if path.contains(char::REPLACEMENT_CHARACTER) => {
+            report.leave_out(&path, LeftOut::NotText);
+            Ok(None)
+        }
+        copied => copied,
+    }
+}
+
+/// Copies the bytes of a file; returns how many.
+async fn file(files: &Files, path: &str, target: &Beneath, name: &Name, kept: Kept) -> Result<u64, Failure> {
+    let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
+    let opened = files.open(path, options).await.map_err(|error| inside(path, &error))?;
+    let mut stream = opened.read(0, None).await.map_err(|error| inside(path, &error))?;
+    let unfinished = target.begin().map_err(failed)?;
+    let writer = unfinished.writer().map_err(failed)?;
+    let (sender, chunks) = mpsc::channel(AHEAD);
+    let writing = spawn_blocking(move || write(writer, chunks));
+    let mut bytes = 0;
+    while let Some(chunk) = stream.next().await.map_err(|error| inside(path, &error))? {
+        bytes += chunk.len() as u64;
+        // Nobody takes it when it could not be written, which is told below.
+        if sender.send(chunk).await.is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    written.map_err(|error| failed(format!("the copy of {path}: {error}")))?;
+    unfinished.finish(name, kept).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// Writes what arrives. What is empty stays a hole: a sandbox can pretend to have more of that than any disk holds.
+fn write(mut file: File, mut chunks: mpsc::Receiver<Bytes>) -> std::io::Result<()> {
+    let mut length = 0;
+    while let Some(chunk) = chunks.blocking_recv() {
+        length += chunk.len() as u64;
+        if chunk.iter().all(|byte| *byte == 0) {
+            file.seek(SeekFrom::Start(length))?;
+        } else {
+            file.write_all(&chunk)?;
+        }
+    }
+    file.set_len(length)
+}
+
+// === impl Level ===
+
+impl Level {
+    /// What is in a directory, on its way to one that its user named.
+    async fn open(files: &Files, path: String, target: Beneath) -> Result<Self, Failure> {
+        let directory = files.open_dir(&path).await.map_err(|error| inside(&path, &error))?;
+        Ok(Self { path, directory, entries: VecDeque::new(), target, kept: None })
+    }
+
+    async fn next(&mut self) -> Result<Option<FsEntry>, Failure> {
+        if self.entries.is_empty() {
+            let read: Result<_, Error> = self.directory.read(Some(BATCH)).await;
+            self.entries = read.map_err(|error| inside(&self.path, &error))?.into();
+        }
+        Ok(self.entries.pop_front())
+    }
+}
+
+#[cfg(test)]
+mod tests;

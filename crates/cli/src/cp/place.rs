@@ -1,0 +1,171 @@
+//! Where a copy comes from and goes to.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// A copy: into a sandbox, or out of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    Into { source: PathBuf, name: String, target: Inside },
+    OutOf { name: String, source: Inside, target: PathBuf },
+}
+
+/// A path inside a sandbox: absolute, and without a `/` at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inside {
+    path: String,
+    /// It was written as one of a directory: with a `/` at its end.
+    pub(crate) directory: bool,
+    /// It was written as what is in a directory: with a `.` at its end.
+    pub(crate) contents: bool,
+}
+
+/// One side of a copy.
+enum Place {
+    Host(PathBuf),
+    Sandbox(String, Inside),
+}
+
+// === impl Copy ===
+
+impl Copy {
+    pub(crate) fn parse(source: &OsStr, target: &OsStr) -> Result<Self, Failure> {
+        match (Place::parse(source)?, Place::parse(target)?) {
+            (Place::Host(source), Place::Sandbox(name, target)) => Ok(Self::Into { source, name, target }),
+            (Place::Sandbox(name, source), Place::Host(target)) => Ok(Self::OutOf { name, source, target }),
+            (Place::Host(_), Place::Host(_)) => Err(wrong("neither path is one of a sandbox")
+                .hint("a path of a sandbox is NAME:PATH; for others there is `cp`")),
+            (Place::Sandbox(..), Place::Sandbox(..)) => Err(wrong("both paths are those of sandboxes")
+                .hint("copy to this host first; a path of this host with a `:` begins with / or ./")),
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// What stands before the first `:` is the name of a sandbox, unless it looks like a path.
+    fn parse(text: &OsStr) -> Result<Self, Failure> {
+        let bytes = text.as_bytes();
+        let colon =
+            bytes.iter().position(|byte| *byte == b':').filter(|at| !bytes.iter().take(*at).any(|b| *b == b'/'));
+        let Some((name, rest)) = colon.and_then(|at| bytes.split_at_checked(at)) else {
+            if bytes.is_empty() {
+                return Err(wrong("a path is empty"));
+            }
+            return Ok(Self::Host(OsString::from_vec(bytes.to_vec()).into()));
+        };
+        let text = |bytes: &[u8]| {
+            let text = String::from_utf8(bytes.to_vec());
+            text.map_err(|_| wrong("the name of a sandbox and a path inside are text (UTF-8)"))
+        };
+        let (name, path) = (text(name)?, text(rest.get(1..).unwrap_or_default())?);
+        if name.is_empty() || path.is_empty() {
+            return Err(wrong("a path of a sandbox has two parts").hint("write it as NAME:PATH, such as web:/etc"));
+        }
+        if path.contains('\0') {
+            return Err(wrong("a path has a zero in it"));
+        }
+        Ok(Self::Sandbox(name, Inside::new(&path)))
+    }
+}
+
+// === impl Inside ===
+
+impl Inside {
+    fn new(path: &str) -> Self {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let (directory, contents) = (path.ends_with('/'), shows_contents(Path::new(path)));
+        Self { path: format!("/{}", parts.join("/")), directory, contents }
+    }
+
+    /// The path; with a `/` at its end it is what a link leads to.
+    pub(crate) fn path(&self) -> String {
+        if self.directory && self.path != "/" { format!("{}/", self.path) } else { self.path.clone() }
+    }
+
+    /// Its last name.
+    pub(crate) fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// What is above it.
+    pub(crate) fn parent(&self) -> String {
+        match self.path.rsplit_once('/') {
+            Some(("", _)) | None => "/".to_owned(),
+            Some((parent, _)) => parent.to_owned(),
+        }
+    }
+}
+
+/// Whether a path means what is in a directory and not the directory: its last name is not one of an entry.
+pub(crate) fn shows_contents(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    let named = bytes.get(..end).unwrap_or_default();
+    matches!(named.rsplit(|byte| *byte == b'/').next(), None | Some(b"" | b"." | b".."))
+}
+
+/// A path below another, both inside.
+pub(crate) fn below(path: &str, name: &str) -> String {
+    format!("{}/{name}", path.trim_end_matches('/'))
+}
+
+fn wrong(words: &str) -> Failure {
+    Failure::new("usage", words).hint("carrel cp --help").exit(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(source: &str, target: &str) -> Result<Copy, String> {
+        Copy::parse(source.as_ref(), target.as_ref()).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn one_side_is_a_sandbox_and_the_other_is_not() {
+        let inside = |path: &str| Inside::new(path);
+        let into = |source: &str, name: &str, target: &str| {
+            Ok(Copy::Into { source: source.into(), name: name.to_owned(), target: inside(target) })
+        };
+        assert_eq!(parsed("a", "web:/b"), into("a", "web", "/b"));
+        assert_eq!(parsed("./a:b", "web:b:c"), into("./a:b", "web", "b:c"));
+        assert_eq!(parsed("/a:b", "web:/"), into("/a:b", "web", "/"));
+        let out_of = Copy::OutOf { name: "web".to_owned(), source: inside("/b"), target: ".".into() };
+        assert_eq!(parsed("web:/b", "."), Ok(out_of));
+        assert_eq!(parsed("a", "b").unwrap_err(), "neither path is one of a sandbox");
+        assert_eq!(parsed("a:b", "c:d").unwrap_err(), "both paths are those of sandboxes");
+        for (source, target) in [(":x", "y"), ("x:", "y"), ("", "x:y")] {
+            assert!(parsed(source, target).is_err(), "{source} {target}");
+        }
+    }
+
+    #[test]
+    fn a_path_inside_is_absolute_and_plain() {
+        for (given, path, name, parent) in [
+            ("/a//b", "/a/b", "b", "/a"),
+            ("a/b", "/a/b", "b", "/a"),
+            ("a/", "/a/", "a", "/"),
+            ("/", "/", "", "/"),
+            ("/a/.", "/a/.", ".", "/a"),
+        ] {
+            let inside = Inside::new(given);
+            assert_eq!((inside.path().as_str(), inside.name(), inside.parent().as_str()), (path, name, parent));
+        }
+        assert_eq!((below("/", "x"), below("/a", "x"), below("/a/", "x")), ("/x".into(), "/a/x".into(), "/a/x".into()));
+    }
+
+    #[test]
+    fn a_path_that_ends_in_no_name_means_what_is_in_it() {
+        for path in [".", "..", "a/.", "a/..", "a/./", "/", ""] {
+            assert!(shows_contents(Path::new(path)), "{path}");
+        }
+        for path in ["a", "a/", "./a", "a/.b", "..."] {
+            assert!(!shows_contents(Path::new(path)), "{path}");
+        }
+    }
+}

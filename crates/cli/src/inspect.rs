@@ -1,0 +1,195 @@
+//! `carrel inspect`: all that is known of a sandbox or a job, for programs.
+
+use carrel_shim_client::HostPath;
+use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
+use serde_json::{Value, json};
+
+use crate::arguments::InspectArguments;
+use crate::failure::Failure;
+use crate::find;
+use crate::moment::Moment;
+use crate::seen::Seen;
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+
+/// Tells it; returns what to exit with.
+pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Failure> {
+    let runtime = find::runtime()?;
+    let told = runtime.block_on(async {
+        let mut told = Vec::new();
+        for name in &arguments.names {
+            let seen = find::see(name).await?;
+            told.push(match &arguments.job {
+                Some(job) => self::job(&find::job(&seen, job).await?),
+                None => sandbox(&seen),
+            });
+        }
+        Ok(told)
+    });
+    let mut told: Vec<Value> = told.map_err(|failure: Failure| failure.exit(FAILED))?;
+    let value = match (told.pop(), told.is_empty()) {
+        (Some(only), true) => only,
+        (last, _) => told.into_iter().chain(last).collect(),
+    };
+    // One object on a line for programs that asked for that; otherwise people read it too.
+    let text = if json { value.to_string() } else { format!("{value:#}") };
+    crate::say(format!("{text}\n").as_bytes())
+}
+
+/// A sandbox.
+pub(crate) fn sandbox(seen: &Seen) -> Value {
+    let (record, told) = (seen.record.as_ref(), seen.told.as_ref());
+    let create = record.map(|record| &record.create);
+    let status = told.map(|told| &told.status);
+    json!({
+        "name": seen.name(),
+        "state": seen.state().as_str(),
+        "ending": seen.is_ending(),
+        "image": record.map(|record| &record.image),
+        "agent_socket": record.map(|record| path(&record.agent_socket)),
+        "shim_socket": record.map(|record| path(&record.shim_socket)),
+        "directory": seen.directory.to_string_lossy(),
+        "pid": told.map(|told| told.hello.pid),
+        "shim_pid": record.filter(|_| seen.lives()).map(|record| record.shim_pid),
+        "incarnation": record.map(|record| &record.incarnation),
+        "boot_id": record.map(|record| &record.boot_id),
+        "owner": record.map(|record| peer(seen, &record.owner)),
+        "supervisor": seen.supervisor().map(|found| peer(seen, found)),
+        "created_at": record.map(|record| Moment(record.created_ms).to_string()),
+        "release": record.map(|record| &record.release),
+        "agent_release": told.map(|told| &told.hello.agent_version),
+        "version": record.map(|record| record.version),
+        "id_base": record.map(|record| record.id_base),
+        "id_count": record.map(|record| record.id_count),
+        "cgroup": record.map(|record| &record.cgroup),
+        "limits": create.map(|create| json!({
+            "memory": create.limits.memory,
+            "pids": create.limits.pids,
+            "cpu_millis": create.limits.cpu_millis,
+        })),
+        "disk": create.map(|create| create.disk),
+        "hostname": create.map(|create| &create.hostname),
+        "mounts": create.map(|create| create.mounts.iter().map(|mount| json!({
+            "source": path(&mount.source),
+            "target": path(&mount.target),
+            "writable": mount.writable,
+        })).collect::<Vec<_>>()),
+        "project": create.and_then(|create| create.project.as_ref()).map(|project| json!({
+            "source": path(&project.source),
+            "target": path(&project.target),
+        })),
+        "lasting": record.map(|record| record.lasting),
+        "logs": record.map(|record| path(&record.logs)),
+        "jobs": status.map(|status| json!({
+            "running": status.running_jobs,
+            "ended": status.ended_jobs,
+            "pruned": status.pruned_jobs,
+        })),
+        "sequence": status.map(|status| status.sequence).or_else(|| Some(seen.facts().last()?.sequence)),
+        "ended": seen.end().map(end),
+        "problem": &seen.problem,
+    })
+}
+
+/// A job.
+pub(crate) fn job(info: &JobInfo) -> Value {
+    json!({
+        "job": &info.job,
+        "state": info.state.as_str(),
+        "outcome": info.outcome.as_ref().map(outcome),
+        "command": &info.command,
+        "user": &info.user,
+        "cwd": &info.cwd,
+        "tty": info.tty,
+        "pid": info.pid,
+        "started_at": Moment(info.started_ms).to_string(),
+        "ended_at": info.ended_ms.map(|at| Moment(at).to_string()),
+        "timeout_ms": info.timeout_ms,
+        "stdout": stream(&info.stdout),
+        "stderr": stream(&info.stderr),
+        "stdin": {
+            "bytes": info.stdin_bytes,
+            "open": info.stdin_open,
+            "holder": info.input.as_ref().map(|holder| json!({"pid": holder.pid, "user": holder.user, "command": &holder.command})),
+        },
+        "viewers": info.viewers,
+    })
+}
+
+fn stream(stream: &JobStream) -> Value {
+    let cut = stream.cut_from.map(|from| json!({"from": from, "to": stream.cut_to}));
+    json!({"path": stream.path.as_ref().map(path), "length": stream.length, "cut": cut})
+}
+
+fn outcome(outcome: &Outcome) -> Value {
+    json!({
+        "kind": outcome.kind.as_str(),
+        "code": outcome.code,
+        "signal": outcome.signal,
+        "failure": &outcome.failure,
+        "errno_name": &outcome.errno_name,
+        "message": &outcome.message,
+    })
+}
+
+fn end(fact: &Fact) -> Value {
+    json!({
+        "reason": fact.reason.map_or(fact.kind.as_str(), |reason| reason.as_str()),
+        "message": &fact.message,
+        "at": Moment(fact.at_ms).to_string(),
+        "code": fact.code,
+        "signal": fact.signal,
+        "out_of_memory_kills": fact.out_of_memory_kills,
+    })
+}
+
+fn peer(seen: &Seen, peer: &Peer) -> Value {
+    json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": seen.is_alive(peer)})
+}
+
+fn path(path: &HostPath) -> String {
+    path.0.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_shim_client::messages::EndReason;
+
+    use super::*;
+    use crate::seen::tests::{dead, ended, example};
+
+    #[test]
+    fn a_sandbox_that_runs_is_told_with_where_to_reach_it() {
+        let told = sandbox(&example());
+        for (key, value) in [
+            ("name", json!("web")),
+            ("state", json!("running")),
+            ("ending", json!(false)),
+            ("image", json!("host")),
+            ("agent_socket", json!("/h/run/sandboxes/x/agent.sock")),
+            ("shim_socket", json!("/h/run/sandboxes/x/shim.sock")),
+            ("pid", json!(42)),
+            ("shim_pid", json!(41)),
+            ("owner", json!({"pid": u32::MAX, "user": 0, "command": "carrel run host", "alive": false})),
+            ("created_at", json!("2024-02-29T12:34:56.007Z")),
+            ("limits", json!({"memory": 67_108_864, "pids": 4096, "cpu_millis": null})),
+            ("jobs", json!({"running": 1, "ended": 2, "pruned": 0})),
+            ("sequence", json!(3)),
+            ("ended", Value::Null),
+            ("problem", Value::Null),
+        ] {
+            assert_eq!(told.get(key), Some(&value), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_dead_one_is_told_with_how_it_ended_and_no_process_that_could_be_anothers() {
+        let told = sandbox(&dead(vec![Fact { sequence: 9, ..ended(EndReason::OutOfMemory) }]));
+        assert_eq!(told.pointer("/state"), Some(&json!("stopped")));
+        assert_eq!(told.pointer("/ended/reason"), Some(&json!("out_of_memory")));
+        assert_eq!(told.pointer("/ended/at"), Some(&json!("2024-02-29T12:35:00.000Z")));
+        assert_eq!((told.get("pid"), told.get("shim_pid")), (Some(&Value::Null), Some(&Value::Null)));
+        assert_eq!(told.get("sequence"), Some(&json!(9)));
+    }
+}

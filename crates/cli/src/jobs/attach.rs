@@ -1,0 +1,72 @@
+//! `carrel attach`: taking part in a job that somebody else started.
+
+use std::time::Instant;
+
+use carrel_shim_client::Found;
+use carrel_shim_client::messages::{InputWish, JobFollow, JobInfo, JobState};
+
+use super::conclusion::Conclusion;
+use super::session::attend::{Manner, Role, Session};
+use super::session::input::End;
+use super::session::notes::Notes;
+use super::session::signals::Signals;
+use crate::arguments::AttachArguments;
+use crate::failure::Failure;
+use crate::find;
+use crate::size::Time;
+
+/// Shows the job, and gives it what is typed, until it ends or is left.
+pub(super) async fn drive(arguments: &AttachArguments, found: &Found, notes: Notes) -> Result<u8, Failure> {
+    let keys = super::keys(&arguments.detach_keys)?;
+    let began = Instant::now();
+    let mut client = find::adopt(&arguments.name, found).await?;
+    let info = super::chosen(&mut client, &arguments.name, arguments.job.as_deref()).await?;
+    let input = wish(arguments, &info)?;
+    let from = |length| Some(if arguments.no_replay { length } else { 0 });
+    let follow = JobFollow {
+        job: info.job.clone(),
+        stdout: from(info.stdout.length),
+        stderr: from(info.stderr.length),
+        input,
+        // A viewer that is too slow misses something, rather than that the job waits for it.
+        hold: false,
+    };
+    let manner = Manner {
+        role: if arguments.read_only { Role::Viewer } else { Role::Partner },
+        job: info.job.clone(),
+        socket: super::socket_of(found),
+        terminal: info.tty,
+        keys,
+        again: false,
+        end: End::CloseIfUsed,
+        timeout: None,
+        notes,
+    };
+    let mut signals = Signals::listen(info.tty && !arguments.read_only)?;
+    let session = Session::new(client.follow(&follow).await?, manner);
+    if info.tty && !arguments.read_only && info.state != JobState::Ended {
+        session.resize();
+    }
+    let over = session.drive(&mut signals).await?;
+    let limit = info.timeout_ms.map(|millis| Time(std::time::Duration::from_millis(millis)));
+    Conclusion { sandbox: &arguments.name, job: &info.job, notes, limit, took: began.elapsed() }.say(&over)
+}
+
+/// Whether the input of the job is wanted. That somebody else holds it is a failure.
+fn wish(arguments: &AttachArguments, info: &JobInfo) -> Result<InputWish, Failure> {
+    if arguments.read_only || !info.stdin_open || info.state == JobState::Ended {
+        return Ok(InputWish::None);
+    }
+    match &info.input {
+        _ if arguments.take_over => Ok(InputWish::Take),
+        None => Ok(InputWish::Ask),
+        Some(holder) => {
+            let command = match holder.command.as_str() {
+                "" => String::new(),
+                command => format!(" ({command})"),
+            };
+            let words = format!("process {}{command} holds the input of job {}", holder.pid, info.job);
+            Err(Failure::new("input_taken", words).hint("--take-over takes it; --read-only does without"))
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What is said when a session with a job is over that outlives it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::session::attend::Over;
+use super::session::ending::{self, Ending, note};
+use super::session::notes::Notes;
+use crate::failure::Failure;
+use crate::size::Time;
+
+const OUT_OF_MEMORY: &str = "the kernel ended the command for want of memory";
+
+/// What has to be known to say it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conclusion<'a> {
+    pub(super) sandbox: &'a str,
+    pub(super) job: &'a str,
+    pub(super) notes: Notes,
+    /// How long the job could take.
+    pub(super) limit: Option<Time>,
+    pub(super) took: Duration,
+}
+
+// === impl Conclusion ===
+
+impl Conclusion<'_> {
+    /// Says it, and returns what to exit with.
+    pub(super) fn say(&self, over: &Over) -> Result<u8, Failure> {
+        match over.ending {
+            Ending::TimedOut => return Err(ending::timed_out(self.limit)),
+            Ending::SandboxEnded => return Err(ending::end_of_sandbox(over.ended.as_ref(), None)),
+            Ending::Unwritten { what, exited: Some(_) } => {
+                return Err(ending::unwritten(what, &over.ending.of_command()));
+            }
+            Ending::Unwritten { what, exited: None } => {
+                return Err(ending::unwritten(what, &self.goes_on()).hint(self.way_back()));
+            }
+            Ending::Detached | Ending::Interrupted(_) => {
+                self.notes.say_with_hint(&self.goes_on(), &self.way_back());
+            }
+            Ending::OutOfMemory | Ending::Exited { .. } => {
+                let killed = (over.ending == Ending::OutOfMemory).then_some(OUT_OF_MEMORY);
+                if let Some(words) = over.said.as_deref().or(killed) {
+                    self.notes.say_with_hint(words, "the limit of a sandbox is given with `carrel run --memory`");
+                }
+            }
+            Ending::Unread => {}
+        }
+        if self.notes.json {
+            note(&format!("{}\n", self.object(over.ending)));
+        }
+        Ok(over.ending.exit_code())
+    }
+
+    fn goes_on(&self) -> String {
+        format!("job {} goes on", self.job)
+    }
+
+    fn way_back(&self) -> String {
+        format!("carrel attach {} {}", self.sandbox, self.job)
+    }
+
+    fn object(&self, ending: Ending) -> serde_json::Value {
+        json!({
+            "job": self.job,
+            "exit_code": ending.exit_code(),
+            "signal": ending.signal(),
+            "detached": matches!(ending, Ending::Detached),
+            "duration_ms": u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::super::session::output::Unwritten;
+    use super::*;
+
+    fn said(ending: Ending) -> Result<u8, Failure> {
+        let (notes, took) = (Notes { quiet: true, json: false }, Duration::from_millis(12));
+        let limit = Some("200ms".parse().unwrap());
+        Conclusion { sandbox: "web", job: "build", notes, limit, took }.say(&ending.into())
+    }
+
+    #[test]
+    fn how_a_job_ended_is_what_we_exit_with() {
+        assert_eq!(said(Ending::Exited { code: 3, signal: None }), Ok(3));
+        assert_eq!(said(Ending::OutOfMemory), Ok(137));
+        assert_eq!(said(Ending::Detached), Ok(0));
+        assert_eq!(said(Ending::Interrupted(15)), Ok(143));
+        let failure = said(Ending::TimedOut).unwrap_err();
+        let words = "the command took longer than it was given (200ms), and was ended";
+        assert_eq!((failure.message.as_str(), failure.exit), (words, 124));
+        assert_eq!(said(Ending::SandboxEnded).unwrap_err().message, "the sandbox ended before the command did");
+    }
+
+    #[test]
+    fn output_that_could_not_be_written_names_the_way_back() {
+        let what = Unwritten { stream: "standard output", errno: Errno::NOSPC };
+        let failure = said(Ending::Unwritten { what, exited: None }).unwrap_err();
+        let words = "write to standard output: No space left on device (os error 28); job build goes on";
+        assert_eq!((failure.message.as_str(), failure.hint.as_deref()), (words, Some("carrel attach web build")));
+        let failure = said(Ending::Unwritten { what, exited: Some((3, None)) }).unwrap_err();
+        assert!(failure.message.ends_with("; the command ended with exit code 3") && failure.hint.is_none());
+    }
+}

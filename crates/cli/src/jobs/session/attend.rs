@@ -1,0 +1,315 @@
+//! A job under way: its output, its input, signals and its end.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use carrel_shim_client::messages::{Ended, JobCut, JobInfo, JobInput, StreamName};
+use carrel_shim_client::{Follow, FollowEvent, ShimError};
+use tokio::task::{JoinError, JoinHandle};
+
+use super::detach::DetachKeys;
+use super::ending::Ending;
+use super::input::{End, Fed, Feed};
+use super::notes::Notes;
+use super::orders::Orders;
+use super::output::Outputs;
+use super::signals::{CONTINUED, HANGUP, INTERRUPT, RESIZED, Signals};
+use super::terminal::{RawMode, TerminalSize};
+use crate::failure::Failure;
+
+const SIGPIPE: i32 = 13;
+/// What is done to a command that does not listen.
+pub(crate) const SIGKILL: i32 = 9;
+/// Two interrupts within this are meant.
+const TWICE: Duration = Duration::from_secs(1);
+/// How long the last output of a command has to be read, when somebody ended it.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a job that its supervisor ends may take to do so, and to be told of.
+const OVERDUE: Duration = Duration::from_secs(2);
+
+/// What we are to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It ends with us, and its sandbox too.
+    Owner,
+    /// We started it, and signals that we get are for it; it outlives us.
+    Starter,
+    /// It was there before us; signals that we get are for it.
+    Partner,
+    /// We only look.
+    Viewer,
+}
+
+/// The job, and how it is attended.
+#[derive(Clone, Debug)]
+pub(crate) struct Manner {
+    pub(crate) role: Role,
+    /// Its id.
+    pub(crate) job: String,
+    /// Where its supervisor is served.
+    pub(crate) socket: PathBuf,
+    /// Whether it has a terminal.
+    pub(crate) terminal: bool,
+    /// Keys that leave it.
+    pub(crate) keys: DetachKeys,
+    /// Whether our input is the same that it has been given a part of.
+    pub(crate) again: bool,
+    /// What the end of our input means.
+    pub(crate) end: End,
+    /// How long it may take, if it was started for us.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) notes: Notes,
+}
+
+/// A session that is over.
+#[derive(Debug)]
+pub(crate) struct Over {
+    pub(crate) ending: Ending,
+    /// How the sandbox ended, if it did and said so.
+    pub(crate) ended: Option<Ended>,
+    /// What there is to say about the end of the job.
+    pub(crate) said: Option<String>,
+}
+
+/// A job under way, and us at its streams.
+#[derive(Debug)]
+pub(crate) struct Session {
+    follow: Follow,
+    manner: Manner,
+    orders: Orders,
+    outputs: Outputs,
+    interrupts: Interrupts,
+    raw: Option<RawMode>,
+    feeding: Option<JoinHandle<Fed>>,
+}
+
+/// How often we were interrupted within a short time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Interrupts {
+    last: Option<Instant>,
+    count: u32,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Begins one. It has to be inside of a runtime.
+    pub(crate) fn new(follow: Follow, manner: Manner) -> Self {
+        Self {
+            follow,
+            orders: Orders::to(manner.socket.clone(), manner.job.clone()),
+            outputs: Outputs::new(),
+            interrupts: Interrupts::default(),
+            raw: None,
+            feeding: None,
+            manner,
+        }
+    }
+
+    /// Tells the job how large our terminal is, which it was not started at.
+    pub(crate) fn resize(&self) {
+        if let Some(size) = TerminalSize::current() {
+            self.orders.resize(size);
+        }
+    }
+
+    /// Serves the job until it ends, or something ends us.
+    pub(crate) async fn drive(mut self, signals: &mut Signals) -> Result<Over, Failure> {
+        let raw = self.manner.terminal && self.manner.role != Role::Viewer;
+        self.raw = if raw { RawMode::enter(std::io::stdin()) } else { None };
+        let over = self.attend(signals).await;
+        if let (Ok(Over { ending: Ending::Unread, .. }), Role::Starter) = (&over, self.manner.role) {
+            // As if it had written to our streams itself.
+            self.orders.signal(SIGPIPE);
+        }
+        // What it wrote is still to be written. Who ended it, or does so now, need not wait for somebody to read that.
+        let ended_itself = matches!(&over, Ok(over) if over.ending.is_its_own());
+        tokio::select! {
+            () = self.outputs.flush() => {}
+            () = at((!ended_itself).then(|| Instant::now() + GRACE)) => {}
+            _ = signals.next() => {}
+        }
+        if self.manner.role != Role::Owner {
+            self.orders.finish().await;
+        }
+        let over = over?;
+        match (over.ending, self.outputs.unwritten()) {
+            (Ending::Exited { code, signal }, Some(what)) => {
+                Ok(Over { ending: Ending::Unwritten { what, exited: Some((code, signal)) }, ..over })
+            }
+            _ => Ok(over),
+        }
+    }
+
+    async fn attend(&mut self, signals: &mut Signals) -> Result<Over, Failure> {
+        let overdue = self.manner.timeout.map(|timeout| Instant::now() + timeout + OVERDUE);
+        let ending = loop {
+            tokio::select! {
+                biased;
+                event = next(&mut self.follow, &self.outputs) => match event {
+                    Ok(Some(FollowEvent::Output { stream: StreamName::Stdout, data, .. })) => self.outputs.stdout(&data),
+                    Ok(Some(FollowEvent::Output { stream: StreamName::Stderr, data, .. })) => self.outputs.stderr(&data),
+                    Ok(Some(FollowEvent::Cut(cut))) => self.cut(cut),
+                    Ok(Some(FollowEvent::Input(input))) => self.input(&input),
+                    Ok(Some(FollowEvent::Ended(info))) => return self.over(&info),
+                    Ok(None) | Err(ShimError::Gone) => break Ending::SandboxEnded,
+                    Err(ShimError::Ended(ended)) => {
+                        return Ok(Over { ended: Some(ended), ..Ending::SandboxEnded.into() });
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+                signal = signals.next() => {
+                    if let Some(ending) = self.signalled(signal) {
+                        break ending;
+                    }
+                }
+                fed = fed(&mut self.feeding) => {
+                    self.feeding = None;
+                    match fed {
+                        Ok(Fed::Detached) => break Ending::Detached,
+                        Ok(Fed::HungUp) => break Ending::Interrupted(HANGUP),
+                        Ok(Fed::All) | Err(_) => {}
+                    }
+                }
+                () = self.outputs.abandoned() => break match self.outputs.unwritten() {
+                    Some(what) => Ending::Unwritten { what, exited: None },
+                    None => Ending::Unread,
+                },
+                // It is ended by its supervisor; but of that we hear only when everything that it wrote is read.
+                () = stuck(overdue, &self.outputs) => break Ending::TimedOut,
+            }
+        };
+        Ok(ending.into())
+    }
+
+    /// How the job ended.
+    fn over(&self, info: &JobInfo) -> Result<Over, Failure> {
+        let command = info.command.first().map_or("", String::as_str);
+        let Some(outcome) = &info.outcome else { return Ok(Ending::SandboxEnded.into()) };
+        Ok(Over { said: outcome.message.clone(), ..Ending::of(command, outcome)?.into() })
+    }
+
+    fn cut(&mut self, cut: JobCut) {
+        let (stream, bytes) = (cut.stream, cut.to.saturating_sub(cut.from));
+        let name = if stream == StreamName::Stdout { "output" } else { "error" };
+        self.note(&format!("{bytes} bytes of its standard {name} are not kept"));
+    }
+
+    /// The input is ours now, or no longer.
+    fn input(&mut self, input: &JobInput) {
+        let Manner { terminal, ref keys, again, end, .. } = self.manner;
+        if input.held {
+            let skip = if again { input.written } else { 0 };
+            let feed = Feed { terminal, raw: self.raw.is_some(), keys: keys.clone(), skip, end };
+            self.feeding = Some(tokio::spawn(feed.run(self.follow.control())));
+            return;
+        }
+        if let Some(feeding) = self.feeding.take() {
+            feeding.abort();
+        }
+        // Without a holder it is closed: the job takes no more.
+        let Some(holder) = &input.holder else { return };
+        let words = format!("process {} took the input of the job; from now on it is only shown here", holder.pid);
+        self.note(&words);
+        // Keys go nowhere from now on: so those that interrupt us have to work.
+        if self.raw.take().is_some() && self.manner.role != Role::Owner {
+            self.manner.role = Role::Viewer;
+        }
+    }
+
+    /// Passes a signal on; returns how the session ends, if it does.
+    fn signalled(&mut self, signal: i32) -> Option<Ending> {
+        match (signal, self.manner.role) {
+            (RESIZED | CONTINUED, _) => {
+                if let (CONTINUED, Some(raw)) = (signal, &self.raw) {
+                    raw.resume();
+                }
+                if self.manner.role != Role::Viewer {
+                    self.resize();
+                }
+                None
+            }
+            (signal, Role::Viewer) => Some(Ending::Interrupted(signal)),
+            // The keys of a terminal go inside as they are: a signal is for us, from somebody who wants us to end.
+            (signal, _) if self.manner.terminal => Some(Ending::Interrupted(signal)),
+            (INTERRUPT, role) => match (self.interrupts.again(Instant::now()), role) {
+                (1, _) => self.pass_on(INTERRUPT),
+                (_, Role::Owner) => Some(Ending::Interrupted(SIGKILL)),
+                (2, _) => self.pass_on(SIGKILL),
+                _ => Some(Ending::Interrupted(INTERRUPT)),
+            },
+            (signal, _) => self.pass_on(signal),
+        }
+    }
+
+    fn pass_on(&self, signal: i32) -> Option<Ending> {
+        self.orders.signal(signal);
+        None
+    }
+
+    /// Says something beside what the job writes.
+    fn note(&mut self, words: &str) {
+        let line = self.manner.notes.line(words, self.raw.is_some());
+        self.outputs.stderr(line.as_bytes());
+    }
+}
+
+// === impl Over ===
+
+impl From<Ending> for Over {
+    fn from(ending: Ending) -> Self {
+        Self { ending, ended: None, said: None }
+    }
+}
+
+// === impl Interrupts ===
+
+impl Interrupts {
+    /// Counts one more; those that are long past do not count.
+    fn again(&mut self, now: Instant) -> u32 {
+        let soon = self.last.is_some_and(|last| now.duration_since(last) < TWICE);
+        self.count = if soon { self.count + 1 } else { 1 };
+        self.last = Some(now);
+        self.count
+    }
+}
+
+/// What the job does next, once there is room for it.
+async fn next(follow: &mut Follow, outputs: &Outputs) -> Result<Option<FollowEvent>, ShimError> {
+    outputs.room().await;
+    follow.next().await
+}
+
+/// How standard input ended; for ever, if it is not passed on.
+async fn fed(feeding: &mut Option<JoinHandle<Fed>>) -> Result<Fed, JoinError> {
+    match feeding {
+        Some(feeding) => feeding.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a moment, and from then on for output that nobody reads.
+async fn stuck(moment: Option<Instant>, outputs: &Outputs) {
+    at(moment).await;
+    outputs.full().await;
+}
+
+/// Waits for a moment; without one, for ever.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_interrupts_that_follow_each_other_closely_add_up() {
+        let (mut interrupts, began) = (Interrupts::default(), Instant::now());
+        let at = |millis| began + Duration::from_millis(millis);
+        assert_eq!([0, 900, 1800, 2800, 3000].map(|millis| interrupts.again(at(millis))), [1, 2, 3, 1, 2]);
+    }
+}

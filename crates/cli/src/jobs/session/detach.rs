@@ -1,0 +1,195 @@
+//! The keys that leave a job: found among those that are typed, however they arrive.
+
+use std::str::FromStr;
+
+/// Keys that leave a job when they are typed one after the other; without any, nothing does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DetachKeys(Vec<u8>);
+
+/// Text that names no keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadKeys(String);
+
+/// Looks for the keys in what is typed. What may become them is held back until it does, or does not.
+#[derive(Clone, Debug)]
+pub(crate) struct Watcher {
+    keys: Vec<u8>,
+    /// How many of them were typed last, and are held back.
+    typed: usize,
+}
+
+// === impl DetachKeys ===
+
+impl DetachKeys {
+    /// Looks for them, from the first key on.
+    pub(crate) fn watch(&self) -> Watcher {
+        Watcher { keys: self.0.clone(), typed: 0 }
+    }
+}
+
+impl FromStr for DetachKeys {
+    type Err = BadKeys;
+
+    /// Reads keys with commas between them: each a character, or one with `ctrl-` before it.
+    fn from_str(text: &str) -> Result<Self, BadKeys> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        text.split(',')
+            .map(|name| key(name).ok_or_else(|| BadKeys(name.to_owned())))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+/// What a terminal sends for a key.
+fn key(name: &str) -> Option<u8> {
+    let control = name.get(..5).filter(|prefix| prefix.eq_ignore_ascii_case("ctrl-")).and_then(|_| name.get(5..));
+    match (control.unwrap_or(name).as_bytes(), control) {
+        // A terminal clears the upper bits of a key that is held down with Ctrl.
+        ([letter @ (b'a'..=b'z' | b'A'..=b'Z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')], Some(_)) => {
+            Some(letter & 0x1f)
+        }
+        ([letter @ b' '..=b'~'], None) => Some(*letter),
+        _ => None,
+    }
+}
+
+// === impl BadKeys ===
+
+impl std::fmt::Display for BadKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} is no key: give a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _", self.0)
+    }
+}
+
+impl std::error::Error for BadKeys {}
+
+// === impl Watcher ===
+
+impl Watcher {
+    /// Takes what was typed, and leaves in it what is to be passed on. Says whether the keys are among it; nothing
+    /// behind them is passed on.
+    pub(crate) fn take(&mut self, typed: &mut Vec<u8>) -> bool {
+        if self.keys.is_empty() {
+            return false;
+        }
+        let mut on = Vec::with_capacity(self.typed + typed.len());
+        for byte in std::mem::take(typed) {
+            let before = self.typed;
+            self.typed = self.longest(byte);
+            if self.typed == self.keys.len() {
+                // What was held back before is a part of the keys, or stands in front of them.
+                on.extend(self.keys.get(..before + 1 - self.typed).unwrap_or_default());
+                *typed = on;
+                return true;
+            }
+            // What was held back and this byte, less what is held back now.
+            let free = before + 1 - self.typed;
+            on.extend(self.keys.get(..free.min(before)).unwrap_or_default());
+            if free > before {
+                on.push(byte);
+            }
+        }
+        *typed = on;
+        false
+    }
+
+    /// What is held back, when nothing more is typed.
+    pub(crate) fn rest(&mut self) -> &[u8] {
+        self.keys.get(..std::mem::take(&mut self.typed)).unwrap_or_default()
+    }
+
+    /// How many of the keys are typed once one more byte is: the most that what was typed ends with.
+    fn longest(&self, byte: u8) -> usize {
+        let held = self.keys.get(..self.typed).unwrap_or_default();
+        let fits = |count: &usize| {
+            let Some(last) = count.checked_sub(1) else { return true };
+            self.keys.get(last) == Some(&byte) && held.ends_with(self.keys.get(..last).unwrap_or_default())
+        };
+        (0..=self.typed + 1).rev().find(fits).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(text: &str) -> DetachKeys {
+        text.parse().unwrap()
+    }
+
+    /// What is passed on of some pieces, and whether the keys were among them.
+    fn passed_on(keys: &DetachKeys, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
+        let (mut watcher, mut on) = (keys.watch(), Vec::new());
+        for piece in pieces {
+            let mut typed = piece.to_vec();
+            let found = watcher.take(&mut typed);
+            on.extend(typed);
+            if found {
+                return (on, true);
+            }
+        }
+        on.extend(watcher.rest());
+        (on, false)
+    }
+
+    /// All words of two letters, up to a length.
+    fn words(longest: u32) -> impl Iterator<Item = Vec<u8>> {
+        (0..=longest).flat_map(|len| {
+            (0..1_u32 << len)
+                .map(move |bits| (0..len).map(|at| if bits >> at & 1 == 0 { b'a' } else { b'b' }).collect())
+        })
+    }
+
+    #[test]
+    fn keys_are_named_as_people_know_them() {
+        assert_eq!(keys("ctrl-p,ctrl-q"), DetachKeys(vec![16, 17]));
+        assert_eq!(keys("CTRL-A,d"), DetachKeys(vec![1, b'd']));
+        assert_eq!(keys("ctrl-@,ctrl-[,ctrl-\\,ctrl-],ctrl-^,ctrl-_,~"), DetachKeys(vec![0, 27, 28, 29, 30, 31, b'~']));
+        assert_eq!(keys(""), DetachKeys::default());
+        for text in [",", "a,", "ab", "ctrl-", "ctrl-1", "ctrl-ab", "strg-p", "ä", "ctrl-ä", "\u{1b}", "ctrlé"] {
+            assert!(text.parse::<DetachKeys>().is_err(), "{text:?}");
+        }
+        let said = "ctrl-p,ctrl-9".parse::<DetachKeys>().unwrap_err().to_string();
+        assert_eq!(said, "\"ctrl-9\" is no key: give a character, or `ctrl-` and a letter or one of @ [ \\ ] ^ _");
+    }
+
+    #[test]
+    fn the_keys_may_arrive_one_by_one_and_nothing_behind_them_is_passed_on() {
+        let keys = keys("ctrl-p,ctrl-q");
+        assert_eq!(passed_on(&keys, &[b"ls\r\x10\x11rm\r"]), (b"ls\r".to_vec(), true));
+        assert_eq!(passed_on(&keys, &[b"ls\r\x10", b"", b"\x11", b"rm\r"]), (b"ls\r".to_vec(), true));
+    }
+
+    #[test]
+    fn what_begins_like_the_keys_and_goes_on_otherwise_is_passed_on() {
+        let keys = keys("ctrl-p,ctrl-q");
+        assert_eq!(passed_on(&keys, &[b"\x10", b"x\x11"]), (b"\x10x\x11".to_vec(), false));
+        assert_eq!(passed_on(&keys, &[b"\x10\x10", b"\x11"]), (b"\x10".to_vec(), true));
+        assert_eq!(passed_on(&keys, &[b"a\x10"]), (b"a\x10".to_vec(), false), "the end of the input frees it");
+        let mut watcher = keys.watch();
+        let mut typed = b"a\x10".to_vec();
+        assert!(!watcher.take(&mut typed));
+        assert_eq!(typed, b"a", "until then it is held back");
+    }
+
+    #[test]
+    fn without_keys_everything_is_passed_on_at_once() {
+        assert_eq!(passed_on(&keys(""), &[b"\x10\x11", b"\x10"]), (b"\x10\x11\x10".to_vec(), false));
+    }
+
+    #[test]
+    fn whatever_is_typed_in_whatever_pieces_the_first_time_it_holds_the_keys_leaves() {
+        for keys in words(4).filter(|keys| !keys.is_empty()).map(DetachKeys) {
+            for input in words(8) {
+                let place = input.windows(keys.0.len()).position(|window| window == keys.0);
+                let expected = (input[..place.unwrap_or(input.len())].to_vec(), place.is_some());
+                for split in 0..=input.len() {
+                    let (one, other) = input.split_at(split);
+                    assert_eq!(passed_on(&keys, &[one, other]), expected, "{keys:?} {input:?} {split}");
+                }
+            }
+        }
+    }
+}

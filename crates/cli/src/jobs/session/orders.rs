@@ -1,0 +1,81 @@
+//! What a job is told beside its input: signals, and the size of its terminal.
+//!
+//! They go over a connection of their own, made when it is needed: on the one that its output comes by they could wait
+//! behind output that nobody reads.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use carrel_shim_client::{ShimClient, ShimError};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::terminal::TerminalSize;
+
+/// How long we wait for what was told last, when we leave.
+const LAST_ORDER: Duration = Duration::from_secs(1);
+
+/// The way to a job that is under way.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    sender: mpsc::UnboundedSender<Order>,
+    carrier: JoinHandle<()>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Signal(i32),
+    Resize(TerminalSize),
+}
+
+// === impl Orders ===
+
+impl Orders {
+    /// To a job of the sandbox that is served at a socket.
+    pub(crate) fn to(socket: PathBuf, job: String) -> Self {
+        let (sender, orders) = mpsc::unbounded_channel();
+        Self { sender, carrier: tokio::spawn(carry(socket, job, orders)) }
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        self.give(Order::Signal(signal));
+    }
+
+    pub(crate) fn resize(&self, size: TerminalSize) {
+        self.give(Order::Resize(size));
+    }
+
+    fn give(&self, order: Order) {
+        // It listens for as long as we can tell it something.
+        let _given = self.sender.send(order);
+    }
+
+    /// Waits until all is told.
+    pub(crate) async fn finish(self) {
+        let Self { sender, carrier } = self;
+        drop(sender);
+        let _in_time = tokio::time::timeout(LAST_ORDER, carrier).await;
+    }
+}
+
+async fn carry(socket: PathBuf, job: String, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let mut connected = None;
+    while let Some(order) = orders.recv().await {
+        let mut client = match connected.take() {
+            Some(client) => client,
+            // Without a supervisor there is no job to tell anything.
+            None => match ShimClient::connect(&socket).await {
+                Ok(client) => client,
+                Err(_) => return,
+            },
+        };
+        let told = match order {
+            Order::Signal(signal) => client.signal(&job, signal).await,
+            Order::Resize(size) => client.resize(&job, size.rows, size.cols).await,
+        };
+        // What it refuses, as a job that has ended does, leaves the connection as good as it was.
+        if matches!(told, Ok(_) | Err(ShimError::Failed(_))) {
+            connected = Some(client);
+        }
+    }
+}

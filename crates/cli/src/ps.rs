@@ -1,0 +1,244 @@
+//! `carrel ps`: the sandboxes of this host, or the jobs of one.
+
+use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream, Outcome, OutcomeKind};
+use serde_json::Value;
+
+use crate::arguments::PsArguments;
+use crate::failure::Failure;
+use crate::moment::Moment;
+use crate::seen::Seen;
+use crate::size::Size;
+use crate::table::Table;
+use crate::{find, inspect};
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+/// What stands where there is nothing to say.
+const NONE: &str = "-";
+
+/// Lists; returns what to exit with.
+pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
+    let runtime = find::runtime()?;
+    let text = runtime.block_on(async {
+        let now = Moment::now;
+        Ok(match &arguments.name {
+            None => {
+                let all = find::see_all().await?;
+                match (json, arguments.quiet) {
+                    (true, _) => lines(all.iter().map(inspect::sandbox)),
+                    (false, true) => {
+                        all.iter().map(|seen| format!("{}\n", carrel_changes::Line(&seen.name()))).collect()
+                    }
+                    (false, false) => sandboxes(&all, now()),
+                }
+            }
+            Some(name) => {
+                let seen = find::see(name).await?;
+                let all = find::jobs(&seen).await?;
+                match (json, arguments.quiet) {
+                    (true, _) => lines(all.iter().map(inspect::job)),
+                    (false, true) => all.iter().map(|info| format!("{}\n", carrel_changes::Line(&info.job))).collect(),
+                    (false, false) => jobs(&all, now()),
+                }
+            }
+        })
+    });
+    crate::say(text.map_err(|failure: Failure| failure.exit(FAILED))?.as_bytes())
+}
+
+fn lines(objects: impl Iterator<Item = Value>) -> String {
+    objects.map(|object| format!("{object}\n")).collect()
+}
+
+/// Sandboxes, for people.
+fn sandboxes(all: &[Seen], now: Moment) -> String {
+    let mut table = Table::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE"]);
+    for seen in all {
+        let record = seen.record.as_ref();
+        let state = match (seen.is_ending(), &seen.problem) {
+            (true, _) => "ending".to_owned(),
+            (false, None) => seen.state().as_str().to_owned(),
+            (false, Some(problem)) => format!("{} ({problem})", seen.state().as_str()),
+        };
+        let jobs = seen.told.as_ref().map(|told| told.status.running_jobs.to_string());
+        table.row([
+            seen.name(),
+            state,
+            record.map_or(NONE.to_owned(), |record| record.image.clone()),
+            jobs.unwrap_or_else(|| NONE.to_owned()),
+            owner(seen),
+            record.map_or(NONE.to_owned(), |record| Moment(record.created_ms).age(now)),
+        ]);
+    }
+    table.to_string()
+}
+
+/// Who holds a sandbox: whoever supervises it now, or made it and is still there.
+fn owner(seen: &Seen) -> String {
+    let maker = seen.record.as_ref().map(|record| &record.owner).filter(|maker| seen.is_alive(maker));
+    match seen.supervisor().or(maker) {
+        Some(peer) if peer.command.is_empty() => peer.pid.to_string(),
+        Some(peer) => format!("{} {}", peer.pid, peer.command),
+        None => NONE.to_owned(),
+    }
+}
+
+/// Jobs, for people.
+fn jobs(all: &[JobInfo], now: Moment) -> String {
+    let mut table = Table::new(["JOB", "STATE", "PID", "AGE", "OUTPUT", "COMMAND"]);
+    for info in all {
+        table.row([
+            info.job.clone(),
+            info.outcome.as_ref().map_or_else(|| info.state.as_str().to_owned(), outcome),
+            info.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string()),
+            Moment(info.started_ms).age(now),
+            Size(info.stdout.length.saturating_add(info.stderr.length)).to_string(),
+            info.command.join(" "),
+        ]);
+    }
+    table.to_string()
+}
+
+/// How a job ended, in a word or two.
+pub(crate) fn outcome(outcome: &Outcome) -> String {
+    match (outcome.kind, outcome.code, outcome.signal) {
+        (OutcomeKind::Exited, Some(code), _) => format!("exited {code}"),
+        (OutcomeKind::Signalled, _, Some(signal)) => format!("signal {signal}"),
+        (kind, _, _) => kind.as_str().replace('_', " "),
+    }
+}
+
+/// The jobs of a sandbox that is dead, as its journal tells them.
+pub(crate) fn past_jobs(facts: &[Fact]) -> Vec<JobInfo> {
+    let mut jobs: Vec<JobInfo> = Vec::new();
+    for fact in facts {
+        let Some(id) = &fact.job else { continue };
+        match fact.kind {
+            FactKind::JobStarted => jobs.push(begun(id, fact)),
+            FactKind::JobEnded => {
+                if let Some(info) = jobs.iter_mut().rev().find(|info| info.job == *id) {
+                    (info.state, info.ended_ms) = (JobState::Ended, Some(fact.at_ms));
+                    info.outcome.clone_from(&fact.outcome);
+                }
+            }
+            _ => {}
+        }
+    }
+    // What did not end before its sandbox ended with it, whether or not somebody was left to say so.
+    for info in jobs.iter_mut().filter(|info| info.outcome.is_none()) {
+        info.state = JobState::Ended;
+        info.outcome = Some(Outcome {
+            kind: OutcomeKind::SandboxEnded,
+            code: None,
+            signal: None,
+            failure: None,
+            errno_name: None,
+            message: None,
+        });
+    }
+    jobs
+}
+
+fn begun(id: &str, fact: &Fact) -> JobInfo {
+    JobInfo {
+        job: id.to_owned(),
+        command: fact.command.clone().unwrap_or_default(),
+        user: None,
+        cwd: None,
+        tty: false,
+        state: JobState::Running,
+        pid: None,
+        started_ms: fact.at_ms,
+        ended_ms: None,
+        timeout_ms: None,
+        stdout: JobStream::default(),
+        stderr: JobStream::default(),
+        stdin_bytes: 0,
+        stdin_open: false,
+        input: None,
+        viewers: 0,
+        outcome: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_shim_client::messages::{EndReason, State};
+
+    use super::*;
+    use crate::seen::tests::{dead, ended, example};
+
+    const NOW: Moment = Moment(1_709_210_160_000);
+
+    fn ended_with(kind: OutcomeKind, code: Option<i32>, signal: Option<i32>) -> Outcome {
+        Outcome { kind, code, signal, failure: None, errno_name: None, message: None }
+    }
+
+    fn of_job(kind: FactKind, job: &str, at_ms: u64) -> Fact {
+        Fact { job: Some(job.to_owned()), ..Fact::new(at_ms, kind) }
+    }
+
+    #[test]
+    fn sandboxes_are_listed_with_who_holds_them() {
+        let mut ending = example();
+        ending.told.as_mut().unwrap().status.state = State::Ending;
+        let mut strange = dead(Vec::new());
+        (strange.record, strange.problem) = (None, Some("its record is damaged".to_owned()));
+        let all = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
+        assert_eq!(
+            sandboxes(&all, NOW),
+            "NAME  STATE                           IMAGE  JOBS  OWNER               AGE\n\
+             web   running                         host   1     40 carrel run host  1m\n\
+             web   ending                          host   1     40 carrel run host  1m\n\
+             web   stopped                         host   -     -                   1m\n\
+             x     failed (its record is damaged)  -      -     -                   -\n"
+        );
+        assert_eq!(sandboxes(&[], NOW), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
+    }
+
+    #[test]
+    fn jobs_are_listed_with_how_they_ended() {
+        let mut running = begun("run", &Fact::new(NOW.0 - 5000, FactKind::JobStarted));
+        running.command = vec!["sleep".to_owned(), "1000".to_owned()];
+        running.pid = Some(2);
+        (running.stdout.length, running.stderr.length) = (1024, 1024);
+        let ended = JobInfo { outcome: Some(ended_with(OutcomeKind::Exited, Some(3), None)), ..running.clone() };
+        assert_eq!(
+            jobs(&[running, ended], NOW),
+            "JOB  STATE     PID  AGE  OUTPUT  COMMAND\n\
+             run  running   2    5s   2 KiB   sleep 1000\n\
+             run  exited 3  2    5s   2 KiB   sleep 1000\n"
+        );
+    }
+
+    #[test]
+    fn an_outcome_is_a_word_or_two() {
+        for (given, said) in [
+            (ended_with(OutcomeKind::Exited, Some(0), None), "exited 0"),
+            (ended_with(OutcomeKind::Signalled, None, Some(9)), "signal 9"),
+            (ended_with(OutcomeKind::OutOfMemory, None, Some(9)), "out of memory"),
+            (ended_with(OutcomeKind::TimedOut, None, None), "timed out"),
+            (ended_with(OutcomeKind::NeverRan, None, None), "never ran"),
+        ] {
+            assert_eq!(outcome(&given), said);
+        }
+    }
+
+    #[test]
+    fn the_jobs_of_a_dead_one_are_those_in_its_journal() {
+        let exited = ended_with(OutcomeKind::Exited, Some(0), None);
+        let facts = [
+            Fact::new(1, FactKind::Claimed),
+            Fact { command: Some(vec!["ls".to_owned()]), ..of_job(FactKind::JobStarted, "a", 2) },
+            of_job(FactKind::JobStarted, "b", 3),
+            Fact { outcome: Some(exited.clone()), ..of_job(FactKind::JobEnded, "a", 4) },
+            of_job(FactKind::JobEnded, "never begun", 5),
+            ended(EndReason::SupervisorLost),
+        ];
+        let past = past_jobs(&facts);
+        let told: Vec<_> = past.iter().map(|info| (info.job.as_str(), info.outcome.as_ref().unwrap().kind)).collect();
+        assert_eq!(told, [("a", OutcomeKind::Exited), ("b", OutcomeKind::SandboxEnded)]);
+        let first = past.first().unwrap();
+        assert_eq!((first.command.as_slice(), first.ended_ms), (&["ls".to_owned()][..], Some(4)));
+    }
+}

@@ -1,0 +1,252 @@
+//! A sandbox as it is seen from outside: what is written down of it, and what its supervisor says.
+
+use std::path::PathBuf;
+
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, Peer, State, Status};
+use carrel_shim_client::{Life, SandboxRecord};
+
+/// A sandbox.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) directory: PathBuf,
+    pub(crate) record: Option<SandboxRecord>,
+    pub(crate) life: Life,
+    /// What its supervisor says, if it has one that answers.
+    pub(crate) told: Option<Told>,
+    /// Why what is known of it is not all there is.
+    pub(crate) problem: Option<String>,
+}
+
+/// What a supervisor says.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) hello: Hello,
+    pub(crate) status: Status,
+}
+
+/// What a sandbox does, in the words of everybody who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SandboxState {
+    Starting,
+    Running,
+    Paused,
+    Stopped,
+    Failed,
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Its name; of one without a record that can be believed, that of its directory.
+    pub(crate) fn name(&self) -> String {
+        match &self.record {
+            Some(record) => record.name.clone(),
+            None => self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> SandboxState {
+        match (&self.life, &self.told) {
+            (Life::Starting, _) => SandboxState::Starting,
+            (Life::Running, Some(told)) if told.status.state == State::Paused => SandboxState::Paused,
+            (Life::Running, _) => SandboxState::Running,
+            (Life::Dead { .. }, _) => match self.end().map(|end| (end.kind, end.reason)) {
+                Some((_, Some(EndReason::SupervisorLost | EndReason::Misbehaved))) => SandboxState::Failed,
+                Some((FactKind::Ended, _)) => SandboxState::Stopped,
+                _ => SandboxState::Failed,
+            },
+        }
+    }
+
+    /// Whether it has a supervisor.
+    pub(crate) fn lives(&self) -> bool {
+        !matches!(self.life, Life::Dead { .. })
+    }
+
+    /// Whether it is coming to an end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.told.as_ref().is_some_and(|told| told.status.state == State::Ending)
+    }
+
+    /// Who supervises it now. Of whoever made it more was written down than a supervisor can say later.
+    pub(crate) fn supervisor(&self) -> Option<&Peer> {
+        let supervisor = self.told.as_ref()?.status.supervisor.as_ref()?;
+        let maker = self.record.as_ref().map(|record| &record.owner);
+        Some(maker.filter(|maker| maker.pid == supervisor.pid && self.is_alive(maker)).unwrap_or(supervisor))
+    }
+
+    /// What is known of the past of a dead one.
+    pub(crate) fn facts(&self) -> &[Fact] {
+        match &self.life {
+            Life::Dead { facts, .. } => facts,
+            Life::Starting | Life::Running => &[],
+        }
+    }
+
+    /// How it ended, or why it never began.
+    pub(crate) fn end(&self) -> Option<&Fact> {
+        self.facts().iter().rev().find(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed))
+    }
+
+    /// Whether a process of it that was written down is that same process still.
+    pub(crate) fn is_alive(&self, peer: &Peer) -> bool {
+        let this_boot = !matches!(self.life, Life::Dead { rebooted: true, .. });
+        this_boot && peer.began != 0 && carrel_shim_client::began(peer.pid) == Some(peer.began)
+    }
+}
+
+// === impl SandboxState ===
+
+impl SandboxState {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use carrel_image::RootFs;
+    use carrel_shim_client::HostPath;
+    use carrel_shim_client::messages::{Create, Keep, Limits};
+
+    use super::*;
+
+    /// A sandbox that runs, as it would be found.
+    pub(crate) fn example() -> Seen {
+        let path = |text: &str| HostPath(text.into());
+        let peer = |pid, command: &str| Peer { pid, user: 0, began: 7, command: command.to_owned() };
+        let create = Create {
+            name: "web".to_owned(),
+            incarnation: "00ff".to_owned(),
+            directory: path("/h/run/sandboxes/x"),
+            programs: path("/h/programs"),
+            ids: path("/run/carrel/ids"),
+            agentd: path("/opt/carrel-agentd"),
+            root: (&RootFs::default()).into(),
+            mounts: Vec::new(),
+            project: None,
+            disk: 1 << 30,
+            kept_disk: None,
+            hostname: "carrel".to_owned(),
+            limits: Limits { memory: Some(64 << 20), pids: Some(4096), cpu_millis: None },
+            allow_unenforced: false,
+            image: "host".to_owned(),
+            lasting: false,
+            logs: None,
+            keep: Keep::default(),
+        };
+        let record = SandboxRecord {
+            name: "web".to_owned(),
+            incarnation: "00ff".to_owned(),
+            boot_id: "boot".to_owned(),
+            release: "0.1.0".to_owned(),
+            version: 1,
+            shim_pid: 41,
+            shim_began: 6,
+            created_ms: 1_709_210_096_007,
+            image: "host".to_owned(),
+            owner: peer(u32::MAX, "carrel run host"),
+            id_base: 1 << 20,
+            id_count: 65_536,
+            supervisor_user: 999,
+            cgroup: "carrel/00ff".to_owned(),
+            logs: path("/h/run/sandboxes/x/jobs"),
+            agent_socket: path("/h/run/sandboxes/x/agent.sock"),
+            shim_socket: path("/h/run/sandboxes/x/shim.sock"),
+            lasting: false,
+            create,
+        };
+        let hello = Hello {
+            version: 1,
+            release: "0.1.0".to_owned(),
+            name: "web".to_owned(),
+            incarnation: "00ff".to_owned(),
+            boot_id: "boot".to_owned(),
+            shim_pid: 41,
+            pid: 42,
+            agent_version: "0.1.0".to_owned(),
+        };
+        let status = Status {
+            state: State::Running,
+            supervisor: Some(peer(40, "carrel run host")),
+            sequence: 3,
+            running_jobs: 1,
+            ended_jobs: 2,
+            pruned_jobs: 0,
+        };
+        Seen {
+            directory: "/h/run/sandboxes/x".into(),
+            record: Some(record),
+            life: Life::Running,
+            told: Some(Told { hello, status }),
+            problem: None,
+        }
+    }
+
+    /// The same, dead, with a journal that tells this.
+    pub(crate) fn dead(facts: Vec<Fact>) -> Seen {
+        Seen { life: Life::Dead { facts, rebooted: false }, told: None, ..example() }
+    }
+
+    pub(crate) fn ended(reason: EndReason) -> Fact {
+        Fact { reason: Some(reason), ..Fact::new(1_709_210_100_000, FactKind::Ended) }
+    }
+
+    #[test]
+    fn a_live_one_is_what_its_supervisor_says() {
+        let mut seen = example();
+        assert_eq!((seen.state(), seen.is_ending()), (SandboxState::Running, false));
+        for (state, expected, ending) in [
+            (State::Paused, SandboxState::Paused, false),
+            (State::Ending, SandboxState::Running, true),
+            (State::Unknown, SandboxState::Running, false),
+        ] {
+            seen.told.as_mut().unwrap().status.state = state;
+            assert_eq!((seen.state(), seen.is_ending()), (expected, ending));
+        }
+        seen.told = None;
+        assert_eq!(seen.state(), SandboxState::Running, "one that does not answer runs all the same");
+        seen.life = Life::Starting;
+        assert_eq!(seen.state(), SandboxState::Starting);
+    }
+
+    #[test]
+    fn a_dead_one_is_what_its_journal_tells() {
+        use SandboxState::{Failed, Stopped};
+        for (facts, expected) in [
+            (vec![], Failed),
+            (vec![Fact::new(1, FactKind::Started)], Failed),
+            (vec![Fact::new(1, FactKind::Failed)], Failed),
+            (vec![ended(EndReason::Stopped)], Stopped),
+            (vec![ended(EndReason::GuestExit), Fact::new(2, FactKind::Unknown)], Stopped),
+            (vec![ended(EndReason::OutOfMemory)], Stopped),
+            (vec![ended(EndReason::SupervisorLost)], Failed),
+            (vec![ended(EndReason::Misbehaved)], Failed),
+        ] {
+            assert_eq!(dead(facts.clone()).state(), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_alive_only_if_it_is_the_same_one() {
+        let began = carrel_shim_client::began(std::process::id()).unwrap();
+        let ours = |began| Peer { pid: std::process::id(), user: 0, began, command: String::new() };
+        let seen = example();
+        assert!(seen.is_alive(&ours(began)));
+        assert!(!seen.is_alive(&ours(began + 1)) && !seen.is_alive(&ours(0)));
+        let rebooted = Seen { life: Life::Dead { facts: Vec::new(), rebooted: true }, ..example() };
+        assert!(!rebooted.is_alive(&ours(began)));
+    }
+
+    #[test]
+    fn one_that_cannot_be_believed_is_called_by_its_directory() {
+        assert_eq!(example().name(), "web");
+        assert_eq!(Seen { record: None, ..example() }.name(), "x");
+    }
+}

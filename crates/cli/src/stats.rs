@@ -1,0 +1,200 @@
+//! `carrel stats`: what sandboxes use.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use carrel_shim_client::messages::{Limits, Statistics};
+use carrel_shim_client::{Found, Life};
+use serde_json::{Value, json};
+
+use crate::arguments::StatsArguments;
+use crate::failure::Failure;
+use crate::find;
+use crate::size::Size;
+use crate::table::Table;
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+/// What stands where this host does not count.
+const NONE: &str = "-";
+/// Goes to the first line of a terminal and clears it.
+const AFRESH: &str = "\x1b[H\x1b[J";
+
+/// What a sandbox used at a moment.
+#[derive(Clone, Debug)]
+struct Sample {
+    name: String,
+    incarnation: String,
+    at: Instant,
+    limits: Limits,
+    statistics: Statistics,
+}
+
+/// Where processor time was, and when.
+type Before = HashMap<String, (Instant, u64)>;
+
+/// Shows it; returns what to exit with.
+pub(crate) fn stats(arguments: &StatsArguments, json: bool) -> Result<u8, Failure> {
+    let streams = std::io::stdout().is_terminal() && !arguments.no_stream;
+    let shown = find::runtime()?.block_on(show(arguments, streams, json));
+    shown.map_err(|failure| failure.exit(FAILED))
+}
+
+async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u8, Failure> {
+    let mut before = Before::new();
+    let mut samples = take(&arguments.names).await?;
+    // What a processor does takes two looks; a person at a terminal need not wait for the second to see the rest.
+    let mut complete = streams;
+    loop {
+        if complete {
+            let text = if json { lines(&samples, &before) } else { table(&samples, &before) };
+            let afresh = if streams && !json { AFRESH } else { "" };
+            crate::say(format!("{afresh}{text}").as_bytes())?;
+            if !streams {
+                return Ok(0);
+            }
+        }
+        before = samples.iter().filter_map(Sample::processor).collect();
+        tokio::time::sleep(arguments.interval.0).await;
+        samples = take(&arguments.names).await?;
+        complete = true;
+    }
+}
+
+/// What sandboxes use now: those of the given names, or all that run.
+async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
+    let mut samples = Vec::new();
+    for name in names {
+        samples.push(sample(find::one(name)?, name).await?);
+    }
+    if names.is_empty() {
+        for found in find::all()?.into_iter().filter(|found| found.life == Life::Running) {
+            let name = found.record.as_ref().map(|record| record.name.clone()).unwrap_or_default();
+            // One that ends at this moment is none that runs.
+            samples.extend(sample(found, &name).await.ok());
+        }
+        samples.sort_by(|one, other| one.name.cmp(&other.name));
+    }
+    Ok(samples)
+}
+
+async fn sample(found: Found, name: &str) -> Result<Sample, Failure> {
+    let mut client = find::adopt(name, &found).await?;
+    let (statistics, at) = (client.statistics().await?, Instant::now());
+    let limits = found.record.map(|record| record.create.limits).unwrap_or_default();
+    Ok(Sample { name: name.to_owned(), incarnation: client.hello().incarnation.clone(), at, limits, statistics })
+}
+
+/// For people.
+fn table(samples: &[Sample], before: &Before) -> String {
+    let mut table = Table::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "IN", "OUT"]);
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+    for sample in samples {
+        let Statistics { memory_bytes, pids, bytes_in, bytes_out, paused, .. } = sample.statistics;
+        let memory = memory_bytes.map(|bytes| Size(bytes).to_string());
+        let most = sample.limits.memory.map(|bytes| Size(bytes).to_string());
+        let processor = sample.percent(before).map(|percent| format!("{percent:.1} %"));
+        table.row([
+            sample.name.clone(),
+            if paused { "paused".to_owned() } else { or_none(processor) },
+            format!("{} / {}", or_none(memory), or_none(most)),
+            format!(
+                "{} / {}",
+                or_none(pids.map(|pids| pids.to_string())),
+                or_none(sample.limits.pids.map(|most| most.to_string()))
+            ),
+            Size(bytes_in).to_string(),
+            Size(bytes_out).to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+/// For programs.
+fn lines(samples: &[Sample], before: &Before) -> String {
+    samples.iter().map(|sample| format!("{}\n", sample.json(before))).collect()
+}
+
+// === impl Sample ===
+
+impl Sample {
+    fn processor(&self) -> Option<(String, (Instant, u64))> {
+        Some((self.incarnation.clone(), (self.at, self.statistics.cpu_nanos?)))
+    }
+
+    /// Hundredths of one processor since it was looked at before.
+    fn percent(&self, before: &Before) -> Option<f64> {
+        let (at, nanos) = before.get(&self.incarnation)?;
+        let used = Duration::from_nanos(self.statistics.cpu_nanos?.saturating_sub(*nanos));
+        let passed = self.at.checked_duration_since(*at).filter(|passed| !passed.is_zero())?;
+        Some(used.as_secs_f64() / passed.as_secs_f64() * 100.0)
+    }
+
+    fn json(&self, before: &Before) -> Value {
+        let statistics = &self.statistics;
+        json!({
+            "name": &self.name,
+            "cpu_percent": self.percent(before).map(|percent| (percent * 100.0).round() / 100.0),
+            "cpu_nanos": statistics.cpu_nanos,
+            "memory_bytes": statistics.memory_bytes,
+            "memory_peak": statistics.memory_peak,
+            "memory_limit": self.limits.memory,
+            "out_of_memory_kills": statistics.out_of_memory_kills,
+            "pids": statistics.pids,
+            "pids_limit": self.limits.pids,
+            "clients": statistics.clients,
+            "bytes_in": statistics.bytes_in,
+            "bytes_out": statistics.bytes_out,
+            "stray_frames": statistics.stray_frames,
+            "paused": statistics.paused,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at: Instant, cpu_nanos: Option<u64>) -> Sample {
+        let limits = Limits { memory: Some(64 << 20), pids: None, cpu_millis: None };
+        let statistics = Statistics {
+            memory_bytes: Some(3 << 19),
+            pids: Some(3),
+            cpu_nanos,
+            bytes_in: 10,
+            bytes_out: 2048,
+            ..Statistics::default()
+        };
+        Sample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics }
+    }
+
+    #[test]
+    fn processors_are_counted_between_two_looks() {
+        let began = Instant::now();
+        let before = sample(began, Some(1_000_000_000)).processor().into_iter().collect();
+        let later = sample(began + Duration::from_secs(2), Some(4_000_000_000));
+        assert_eq!(later.percent(&before), Some(150.0));
+        assert_eq!(later.percent(&Before::new()), None);
+        assert_eq!(sample(began, Some(1)).percent(&before), None, "no time has passed");
+        assert_eq!(sample(began + Duration::from_secs(1), None).percent(&before), None);
+        let said = "NAME  CPU      MEMORY / LIMIT    PIDS / LIMIT  IN        OUT\n\
+                    web   150.0 %  1.5 MiB / 64 MiB  3 / -         10 bytes  2 KiB\n";
+        assert_eq!(table(std::slice::from_ref(&later), &before), said);
+        let json = later.json(&before);
+        assert_eq!(
+            (json.get("cpu_percent"), json.get("memory_limit")),
+            (Some(&json!(150.0)), Some(&json!(67_108_864)))
+        );
+    }
+
+    #[test]
+    fn what_this_host_does_not_count_is_left_blank() {
+        let mut blank = sample(Instant::now(), None);
+        (blank.statistics.memory_bytes, blank.statistics.pids, blank.limits) = (None, None, Limits::default());
+        let said = table(&[blank.clone()], &Before::new());
+        assert!(said.ends_with("\nweb   -    - / -           - / -         10 bytes  2 KiB\n"), "{said}");
+        blank.statistics.paused = true;
+        assert!(table(&[blank], &Before::new()).contains("web   paused"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Taking part in a job that somebody else started.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::standing::Standing;
+use crate::support::{Running, World};
+use crate::terminal::Person;
+
+const ECHO: &str = "echo begun; while read line; do echo \"<$line>\"; done; exit 6";
+
+fn attached(world: &World, words: &[&str]) -> Running {
+    let words = ["attach"].iter().chain(words);
+    Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap())
+}
+
+#[test]
+fn what_was_written_is_shown_then_what_comes_and_the_code_is_the_jobs() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&["--interactive"], "echo", ECHO);
+    let mut running = attached(&world, &["box", "echo"]);
+    running.until("begun");
+    running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+    running.until("<one>");
+    running.signal(Signal::KILL);
+    running.finish();
+    let mut running = attached(&world, &["box", "echo"]);
+    running.until("begun");
+    running.until("<one>");
+    let mut stdin = running.child.stdin.take().unwrap();
+    stdin.write_all(b"two\n").unwrap();
+    running.until("<two>");
+    // The end of our input is the end of its.
+    drop(stdin);
+    assert_eq!(running.finish().code, Some(6));
+    // What is over is shown all the same.
+    let outcome = world.carrel(["attach", "box", "echo"]);
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(6), &b"begun\n<one>\n<two>\n"[..]));
+}
+
+#[test]
+fn who_wants_no_replay_sees_only_what_comes() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&["--interactive"], "echo", ECHO);
+    let mut seen = attached(&world, &["--read-only", "box", "echo"]);
+    seen.until("begun");
+    let mut running = attached(&world, &["--no-replay", "box", "echo"]);
+    running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+    running.until("<one>");
+    seen.until("<one>");
+    drop(running.child.stdin.take());
+    assert_eq!((running.finish().code, seen.finish().code), (Some(6), Some(6)));
+}
+
+#[test]
+fn no_input_at_all_is_not_the_end_of_the_jobs_input() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&["--interactive"], "echo", ECHO);
+    let mut idle = Running::new(world.command(["attach", "box", "echo"]).spawn().unwrap());
+    idle.until("begun");
+    let mut running = attached(&world, &["--take-over", "box", "echo"]);
+    running.until("begun");
+    running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+    running.until("<one>");
+    drop(running.child.stdin.take());
+    assert_eq!((running.finish().code, idle.finish().code), (Some(6), Some(6)));
+}
+
+#[test]
+fn input_that_somebody_holds_is_refused_by_name_shared_for_looking_and_taken_over_if_asked() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let outcome = world.carrel(["attach", "box"]);
+    assert_eq!(outcome.code, Some(125));
+    let said = format!("error: process {}", standing.owner());
+    assert!(outcome.stderr.starts_with(&said) && outcome.stderr.contains("holds the input of job run"), "{outcome:?}");
+    assert!(outcome.stderr.ends_with("hint: --take-over takes it; --read-only does without\n"), "{outcome:?}");
+    let mut looking = attached(&world, &["--read-only", "box"]);
+    looking.until("ready");
+    // Who only looks leaves when interrupted, and nothing is passed on.
+    looking.signal(Signal::INT);
+    assert_eq!(looking.finish().code, Some(130));
+    let mut running = attached(&world, &["--take-over", "box", "run"]);
+    running.until("ready");
+    running.child.stdin.as_mut().unwrap().write_all(b"line\n").unwrap();
+    running.until("over");
+    let taker = running.child.id();
+    assert_eq!(running.finish().code, Some(0));
+    let outcome = standing.end();
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"over\n"[..]));
+    let said = format!("note: process {taker} took the input of the job; from now on it is only shown here\n");
+    assert_eq!(outcome.stderr, said);
+}
+
+#[test]
+fn without_a_name_it_is_the_job_that_can_be_meant() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&[], "done", "exit 1");
+    let outcome = world.carrel(["attach", "box", "done"]);
+    assert_eq!(outcome.code, Some(1));
+    let mut only = attached(&world, &["--read-only", "box"]);
+    only.until("ready");
+    standing.detached(&["--interactive"], "echo", ECHO);
+    let mut run = attached(&world, &["--read-only", "box"]);
+    run.until("ready");
+    assert_eq!(standing.end().code, Some(0));
+    only.finish();
+    run.finish();
+    let outcome = world.carrel(["attach", "box"]);
+    assert!(outcome.stderr.starts_with("error: there is no sandbox named \"box\""), "{outcome:?}");
+}
+
+#[test]
+fn a_terminal_gets_the_size_of_who_attaches() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let script = "stty size; while read line; do stty size; done";
+    standing.detached(&["--tty"], "shell", script);
+    let mut person = Person::types_at_shell(&world, &["attach", "box", "shell"]);
+    person.until("24 80");
+    assert!(person.is_raw());
+    person.types("\r");
+    person.until("40 120");
+    person.types("\u{4}");
+    let (code, restored, _) = person.finish();
+    assert_eq!((code, restored), (Some(0), true));
+}
+
+#[test]
+fn a_terminal_whose_input_is_taken_is_left_by_an_interrupt() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&["--tty"], "shell", "echo go; while read line; do echo \"<$line>\"; done");
+    let mut first = Person::types_at_shell(&world, &["attach", "box", "shell"]);
+    first.until("go");
+    let mut second = Person::types_at_shell(&world, &["attach", "--take-over", "box", "shell"]);
+    first.until("took the input of the job");
+    while first.is_raw() {
+        std::thread::yield_now();
+    }
+    second.types("mine\r");
+    second.until("<mine>");
+    first.until("<mine>");
+    first.types("\u{3}");
+    let (code, restored, _) = first.finish();
+    assert_eq!((code, restored), (Some(130), true));
+    second.types("\u{4}");
+    assert_eq!(second.finish().0, Some(0));
+}
+
+#[test]
+fn what_is_no_longer_kept_is_told_by_its_length() {
+    const MOST: usize = 80 << 20;
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&[], "flood", &format!("head -c {MOST} /dev/zero"));
+    // Nobody looked, so it did not wait; an end of it is kept behind the beginning.
+    assert_eq!(standing.exec(&[], "while pgrep head; do sleep 0.02; done >/dev/null").code, Some(0));
+    for words in [&["attach", "box", "flood"][..], &["logs", "-f", "box", "flood"]] {
+        let mut child = world.command(words).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let counting = std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()).unwrap());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let shown = counting.join().unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let missing = MOST as u64 - shown;
+        assert_eq!(stderr, format!("note: {missing} bytes of its standard output are not kept\n"), "{words:?}");
+        assert!(missing > 0 && shown >= 64 << 20, "{shown}");
+    }
+}

@@ -1,0 +1,269 @@
+//! Copies into a sandbox and out of it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
+use tempfile::TempDir;
+
+use crate::ps::{finish, json, refused, text, waiting};
+use crate::support::{Running, World};
+
+/// A sandbox that copies are made with, and a directory of the host.
+struct Desk {
+    world: World,
+    running: Running,
+    here: TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let world = World::new();
+        let running = waiting(&world, "web");
+        Self { world, running, here: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.here.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Copies; nothing may be said about it.
+    fn cp(&self, words: &[&str]) {
+        let outcome = self.world.carrel(["cp"].iter().chain(words));
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
+    }
+
+    /// What a script in the sandbox says.
+    fn inside(&self, script: &str) -> String {
+        text(&self.world, &["exec", "web", "--", "sh", "-c", script])
+    }
+
+    fn done(self) {
+        finish(self.running);
+    }
+}
+
+fn times(path: &Path, seconds: i64) {
+    let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A tree with a bit of everything that is copied.
+fn tree(at: &Path) {
+    std::fs::create_dir_all(at.join("deep/er")).unwrap();
+    std::fs::write(at.join("deep/er/file"), b"content \0 \xff").unwrap();
+    std::fs::write(at.join("empty"), "").unwrap();
+    symlink("er/file", at.join("deep/link")).unwrap();
+    symlink("/nowhere/../at all", at.join("dangling")).unwrap();
+    for (name, bits) in [("deep/er/file", 0o640), ("empty", 0o4755), ("deep/er", 0o500), ("deep", 0o1777)] {
+        mode(&at.join(name), bits);
+    }
+    for (second, name) in ["deep/er/file", "empty", "deep/link", "dangling", "deep/er", "deep", "."].iter().enumerate()
+    {
+        times(&at.join(name), 1_000_000_000 + i64::try_from(second).unwrap());
+    }
+}
+
+/// What there is of a tree: names, modes, times and contents. Nobody's rights are in it.
+fn described(at: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut left = vec![at.to_owned()];
+    while let Some(path) = left.pop() {
+        let found = path.symlink_metadata().unwrap();
+        let name = path.strip_prefix(at).unwrap().display().to_string();
+        let content = match (found.is_dir(), found.is_symlink()) {
+            (true, _) => {
+                left.extend(path.read_dir().unwrap().map(|entry| entry.unwrap().path()));
+                String::new()
+            }
+            (false, true) => path.read_link().unwrap().display().to_string(),
+            (false, false) => format!("{:?}", std::fs::read(&path).unwrap()),
+        };
+        lines.push(format!("{name} {:o} {} {content}", found.mode() & !0o6000, found.mtime()));
+    }
+    lines.sort();
+    lines
+}
+
+#[test]
+fn a_file_arrives_whole_both_ways() {
+    let desk = Desk::new();
+    let content: Vec<u8> = (0..9_000_000_u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(desk.path("large"), &content).unwrap();
+    mode(&desk.here.path().join("large"), 0o751);
+    times(&desk.here.path().join("large"), 1_234_567_890);
+    desk.cp(&[&desk.path("large"), "web:/tmp"]);
+    assert_eq!(desk.inside("stat -c '%s %a %Y %u:%g' /tmp/large"), "9000000 751 1234567890 0:0\n");
+    desk.cp(&["web:/tmp/large", &desk.path("back")]);
+    assert!(std::fs::read(desk.path("back")).unwrap() == content, "it is another file");
+    let found = desk.here.path().join("back").metadata().unwrap();
+    assert_eq!((found.mode() & 0o7777, found.mtime()), (0o751, 1_234_567_890));
+    // Over what is there, by a shorter one.
+    std::fs::write(desk.path("large"), "short").unwrap();
+    desk.cp(&[&desk.path("large"), "web:/tmp/large"]);
+    desk.cp(&["web:tmp/large", &desk.path("back")]);
+    assert_eq!(std::fs::read_to_string(desk.path("back")).unwrap(), "short");
+    desk.done();
+}
+
+#[test]
+fn a_tree_keeps_names_modes_times_and_links_both_ways() {
+    let desk = Desk::new();
+    let source = desk.here.path().join("source");
+    tree(&source);
+    desk.cp(&[&desk.path("source"), "web:/tmp/copy"]);
+    desk.cp(&["web:/tmp/copy", &desk.path("back")]);
+    assert_eq!(described(&desk.here.path().join("back")), described(&source));
+    assert_eq!(desk.inside("stat -c %a /tmp/copy/empty"), "755\n", "nobody's rights come along");
+    // Into what is there by its own name, and once more over that.
+    std::fs::create_dir(desk.path("in")).unwrap();
+    for _ in 0..2 {
+        desk.cp(&["web:/tmp/copy", &desk.path("in")]);
+        assert_eq!(described(&desk.here.path().join("in/copy")), described(&source));
+    }
+    // What is in it, without it.
+    std::fs::create_dir(desk.path("flat")).unwrap();
+    desk.cp(&["web:/tmp/copy/.", &desk.path("flat")]);
+    assert_eq!(described(&desk.here.path().join("flat/deep")), described(&source.join("deep")));
+    desk.inside("mkdir /tmp/flat");
+    desk.cp(&[&format!("{}/.", desk.path("source")), "web:/tmp/flat"]);
+    assert_eq!(desk.inside("cd /tmp/flat && ls"), "dangling\ndeep\nempty\n");
+    let told = json(&desk.world, &["--json", "cp", "web:/tmp/copy", &desk.path("told")]);
+    assert_eq!((&told["files"], &told["directories"], &told["links"]), (&2.into(), &3.into(), &2.into()));
+    assert_eq!((&told["bytes"], &told["left_out"]["count"]), (&11.into(), &0.into()));
+    desk.done();
+}
+
+#[test]
+fn what_arrives_belongs_to_the_user_who_acts() {
+    let desk = Desk::new();
+    tree(&desk.here.path().join("source"));
+    desk.cp(&["--user", "agbox", &desk.path("source"), "web:/home/agbox/copy"]);
+    let owners = "find /home/agbox/copy -exec stat -c %u:%g {} + | sort -u";
+    assert_eq!(desk.inside(owners), "1000:1000\n");
+    // Nor does it act with other rights than theirs.
+    let (code, said) = refused(&desk.world, &["cp", "--user", "agbox", &desk.path("source/empty"), "web:/root/x"]);
+    assert_eq!(code, "copy_failed");
+    assert!(said.starts_with("/root/x in the sandbox: "), "{said}");
+    desk.cp(&[&desk.path("source/empty"), "web:/root/x"]);
+    desk.done();
+}
+
+#[test]
+fn what_is_no_file_directory_or_link_is_left_out_and_told() {
+    let desk = Desk::new();
+    desk.inside("mkdir /tmp/odd && mkfifo /tmp/odd/pipe && echo x > /tmp/odd/file");
+    let outcome = desk.world.carrel(["cp", "web:/tmp/odd", &desk.path("odd")]);
+    let said = "note: left out /tmp/odd/pipe: it is a device, a pipe or a socket\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), said));
+    assert_eq!(described(&desk.here.path().join("odd")).len(), 2);
+    rustix::fs::mknodat(CWD, desk.path("odd/pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let outcome = desk.world.carrel(["cp", &desk.path("odd"), "web:/tmp/back"]);
+    assert!(outcome.code == Some(0) && outcome.stderr.ends_with("/odd/pipe: it is a device, a pipe or a socket\n"));
+    assert_eq!(desk.inside("ls /tmp/back"), "file\n");
+    desk.done();
+}
+
+#[test]
+fn a_name_that_is_not_text_is_left_out_and_that_is_a_failure() {
+    let desk = Desk::new();
+    desk.inside("mkdir /tmp/odd && touch \"/tmp/odd/$(printf 'a\\377')\" /tmp/odd/plain");
+    let outcome = desk.world.carrel(["cp", "web:/tmp/odd", &desk.path("odd")]);
+    let said = "note: left out /tmp/odd/a\u{fffd}: its name is not text (UTF-8)\n\
+                error: 1 could not be copied; everything else is\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
+    assert!(desk.here.path().join("odd/plain").exists());
+    std::fs::write(desk.here.path().join("odd").join(std::ffi::OsStr::from_bytes(b"b\xff")), "").unwrap();
+    let outcome = desk.world.carrel(["cp", &desk.path("odd"), "web:/tmp/back"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.starts_with("note: left out "), "{outcome:?}");
+    assert_eq!(desk.inside("ls /tmp/back"), "plain\n");
+    desk.done();
+}
+
+#[test]
+fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
+    let desk = Desk::new();
+    let outside = tempfile::tempdir().unwrap();
+    let victim = outside.path().join("victim");
+    std::fs::write(&victim, "untouched").unwrap();
+    let (out, place) = (desk.path("out"), outside.path().to_str().unwrap());
+    // First only links, which are copied as they are; then, in their places, what would be written through them.
+    let links = format!("mkdir /tmp/t && ln -s {place} /tmp/t/directory && ln -s {place}/victim /tmp/t/file");
+    desk.inside(&links);
+    desk.cp(&["web:/tmp/t", &out]);
+    assert_eq!(std::fs::read_to_string(Path::new(&out).join("directory/victim")).unwrap(), "untouched");
+    desk.inside("cd /tmp/t && rm file directory && echo owned > file");
+    desk.cp(&["web:/tmp/t/.", &out]);
+    assert!(Path::new(&out).join("file").symlink_metadata().unwrap().is_file());
+    desk.inside("cd /tmp/t && mkdir directory && echo owned > directory/victim");
+    let (code, said) = refused(&desk.world, &["cp", "web:/tmp/t/.", &out]);
+    assert_eq!(code, "copy_failed");
+    assert!(said.ends_with("/out/directory: something else than a directory is there, and is not replaced"), "{said}");
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
+    assert_eq!(outside.path().read_dir().unwrap().count(), 1);
+    // Nor is one that its user names.
+    symlink(&victim, desk.path("link")).unwrap();
+    let (_, said) = refused(&desk.world, &["cp", "web:/tmp/t/file", &desk.path("link")]);
+    assert!(said.ends_with("/link: it is a symbolic link, and is not written through"), "{said}");
+    desk.done();
+}
+
+#[test]
+fn a_link_is_copied_as_one_unless_what_it_leads_to_is_asked_for() {
+    let desk = Desk::new();
+    desk.inside("echo real > /tmp/real; ln -s real /tmp/link");
+    desk.cp(&["web:/tmp/link", &desk.path("a")]);
+    assert_eq!(Path::new(&desk.path("a")).read_link().unwrap(), Path::new("real"));
+    desk.cp(&["-L", "web:/tmp/link", &desk.path("b")]);
+    assert_eq!(std::fs::read_to_string(desk.path("b")).unwrap(), "real\n");
+    symlink("b", desk.path("c")).unwrap();
+    desk.cp(&[&desk.path("c"), "web:/tmp/c"]);
+    desk.cp(&["--follow-link", &desk.path("c"), "web:/tmp/d"]);
+    assert_eq!(desk.inside("readlink /tmp/c; cat /tmp/d"), "b\nreal\n");
+    desk.done();
+}
+
+#[test]
+fn where_nothing_can_go_is_told_before_anything_is_copied() {
+    let desk = Desk::new();
+    std::fs::write(desk.path("file"), "").unwrap();
+    std::fs::create_dir(desk.path("dir")).unwrap();
+    let (file, dir, pipe) = (desk.path("file"), desk.path("dir"), desk.path("pipe"));
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    for (words, code, said) in [
+        (&["/nowhere", "web:/tmp"][..], "copy_failed", "/nowhere: No such file"),
+        (&["web:/nowhere", &dir], "copy_failed", "/nowhere in the sandbox: "),
+        (&["web:/etc/passwd", "/nowhere/x"], "copy_failed", "/nowhere: No such file"),
+        (&["web:/etc/passwd", "/nowhere/"], "copy_failed", "/nowhere/: there is no such directory"),
+        (&[&file, "web:/nowhere/x"], "copy_failed", "/nowhere in the sandbox: "),
+        (&[&file, "web:/nowhere/"], "copy_failed", "/nowhere/: there is no such directory"),
+        (&[&dir, "web:/etc/passwd"], "copy_failed", "/etc/passwd: it is no directory"),
+        (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket is there")),
+    ] {
+        let (found, message) = refused(&desk.world, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());
+        assert!(found == code && message.starts_with(said), "{words:?}: {found} {message}");
+    }
+    let outcome = desk.world.carrel(["cp", "a", "b"]);
+    assert_eq!(
+        (outcome.code, outcome.stderr.lines().next()),
+        (Some(2), Some("error: neither path is one of a sandbox"))
+    );
+    desk.done();
+}
+
+#[test]
+fn a_file_with_more_emptiness_than_a_disk_holds_takes_no_room() {
+    let desk = Desk::new();
+    desk.inside("truncate -s 200M /tmp/hole; echo end >> /tmp/hole");
+    desk.cp(&["web:/tmp/hole", &desk.path("hole")]);
+    let found = desk.here.path().join("hole").metadata().unwrap();
+    assert_eq!(found.len(), 200 * 1024 * 1024 + 4);
+    assert!(found.blocks() * 512 < 4 << 20, "{} blocks", found.blocks());
+    desk.done();
+}

@@ -1,0 +1,137 @@
+//! What a job wrote.
+
+use std::process::Stdio;
+
+use carrel_agent_client::sandbox_directory;
+use carrel_image::RootFs;
+use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits};
+use carrel_shim_client::{OwnedSandbox, Programs, ShimClient};
+
+use crate::standing::Standing;
+use crate::support::{Outcome, Running, World};
+
+const WRITE: &str = "printf 'a\\377b\\000c'; sleep 0.05; printf 'err\\376' >&2; sleep 0.05; printf 'tail\\n'";
+
+fn logs(world: &World, flags: &[&str]) -> (Vec<u8>, Vec<u8>) {
+    let outcome = full(world, flags);
+    assert_eq!(outcome.0, Some(0), "{}", String::from_utf8_lossy(&outcome.2));
+    (outcome.1, outcome.2)
+}
+
+fn full(world: &World, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
+    let output = world.command(["logs"].iter().chain(flags)).output().unwrap();
+    (output.status.code(), output.stdout, output.stderr)
+}
+
+#[test]
+fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    assert_eq!(standing.exec(&["--job", "bytes"], WRITE).code, Some(0));
+    let (out, err) = (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec());
+    assert_eq!(logs(&world, &["box", "bytes"]), (out.clone(), err.clone()));
+    assert_eq!(logs(&world, &["-f", "box", "bytes"]), (out.clone(), err.clone()));
+    assert_eq!(logs(&world, &["--stdout", "box", "bytes"]), (out.clone(), Vec::new()));
+    assert_eq!(logs(&world, &["--stderr", "box", "bytes"]), (Vec::new(), err));
+    assert_eq!(logs(&world, &["--tail", "2", "box", "bytes"]), (b"l\n".to_vec(), b"r\xfe".to_vec()));
+    assert_eq!(logs(&world, &["--from", "3", "box", "bytes"]), (b"\0ctail\n".to_vec(), b"\xfe".to_vec()));
+    assert_eq!(logs(&world, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
+    assert_eq!(logs(&world, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
+    let (code, _, said) = full(&world, &["box", "nothing"]);
+    assert!(code == Some(125) && said.starts_with(b"error: "), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let script = "for i in 1 2 3; do echo out; sleep 0.02; echo err >&2; sleep 0.02; done";
+    assert_eq!(standing.exec(&["--job", "both"], script).code, Some(0));
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut command = world.command(["logs", "box", "both"]);
+    let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    drop(command);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!((child.wait().unwrap().code(), text), (Some(0), "out\nerr\n".repeat(3)));
+}
+
+#[test]
+fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let mut job = standing.started(&["--job", "talk"], "echo ready; read line; echo \"<$line>\"");
+    assert_eq!(logs(&world, &["box", "talk"]).0, b"ready\n");
+    let mut following = Running::new(world.command(["logs", "-f", "box", "talk"]).spawn().unwrap());
+    following.until("ready");
+    let mut late = Running::new(world.command(["logs", "-f", "--tail", "0", "box", "talk"]).spawn().unwrap());
+    std::io::Write::write_all(&mut job.child.stdin.take().unwrap(), b"line\n").unwrap();
+    following.until("<line>");
+    assert_eq!(job.finish().code, Some(0));
+    assert_eq!(following.finish().code, Some(0));
+    // It may have begun when the job was over already.
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut late.output, &mut rest).unwrap();
+    assert!(rest == b"<line>\n" || rest.is_empty(), "{rest:?}");
+    assert_eq!(late.finish().code, Some(0));
+}
+
+#[test]
+fn that_nobody_reads_it_is_no_failure() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    assert_eq!(standing.exec(&["--job", "much", "--quiet"], "head -c 4000000 /dev/zero").code, Some(0));
+    let mut child = world.command(["logs", "box", "much"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(crate::support::finish(child).code, Some(0));
+}
+
+#[test]
+fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
+    let world = World::new();
+    let home = world.home.path();
+    let programs = Programs::within(crate::support::carrel().parent().unwrap()).unwrap();
+    let create = Create {
+        name: "gone".to_owned(),
+        incarnation: "test-logs-of-one-that-is-gone".to_owned(),
+        directory: sandbox_directory(home, "gone").unwrap().into(),
+        programs: home.join("programs").into(),
+        ids: "/run/carrel/ids".into(),
+        agentd: (&programs.agentd).into(),
+        root: (&RootFs::resolve(&"host".parse().unwrap()).unwrap()).into(),
+        mounts: Vec::new(),
+        project: None,
+        disk: 64 << 20,
+        kept_disk: None,
+        hostname: "carrel".to_owned(),
+        limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: None },
+        allow_unenforced: false,
+        image: "host".to_owned(),
+        lasting: true,
+        logs: None,
+        keep: Keep::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut sandbox = OwnedSandbox::start(&programs, &create).await.unwrap();
+        let mut client = ShimClient::connect(&sandbox.shim_socket()).await.unwrap();
+        for (job, script) in [("bytes", WRITE), ("other", "echo other")] {
+            let args = vec!["-c".to_owned(), script.to_owned()];
+            let command = JobCommand { program: "sh".to_owned(), args, ..JobCommand::default() };
+            client.start(job, &command).await.unwrap();
+            client.wait(job).await.unwrap();
+        }
+        sandbox.stop(std::time::Duration::ZERO).await.unwrap();
+    });
+    assert_eq!(logs(&world, &["gone", "bytes"]), (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec()));
+    assert_eq!(logs(&world, &["-f", "--tail", "2", "gone", "bytes"]), (b"l\n".to_vec(), b"r\xfe".to_vec()));
+    assert_eq!(logs(&world, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
+    let (code, _, said) = full(&world, &["gone"]);
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!((code, said.as_str()), (Some(125), "error: gone has 2 jobs: bytes, other\nhint: name one of them\n"));
+    let Outcome { code, stderr, .. } = world.carrel(["logs", "gone", "nothing"]);
+    assert_eq!((code, stderr.as_str()), (Some(125), "error: nothing is kept of a job nothing of gone\n"));
+    let outcome = world.carrel(["exec", "gone", "--", "true"]);
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("has ended"), "{outcome:?}");
+    assert_eq!(world.carrel(["rm", "gone"]).code, Some(0));
+}

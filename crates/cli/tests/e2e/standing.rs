@@ -1,0 +1,77 @@
+//! A sandbox that is there while others work in it.
+
+use std::process::Stdio;
+
+use crate::support::{Outcome, Running, World, finish};
+
+/// A sandbox called `box`, gone when this is dropped.
+pub(crate) struct Standing<'w> {
+    pub(crate) world: &'w World,
+    pub(crate) running: Option<Running>,
+}
+
+// === impl Standing ===
+
+impl<'w> Standing<'w> {
+    pub(crate) fn new(world: &'w World) -> Self {
+        Self::with(world, &[])
+    }
+
+    /// One with further flags.
+    pub(crate) fn with(world: &'w World, flags: &[&str]) -> Self {
+        let flags: Vec<&str> = ["--name", "box"].iter().chain(flags).copied().collect();
+        let running = world.started(&flags, "echo ready; read line; echo over");
+        Self { world, running: Some(running) }
+    }
+
+    /// The process that owns it.
+    pub(crate) fn owner(&self) -> u32 {
+        self.running.as_ref().unwrap().child.id()
+    }
+
+    /// Runs a script in it.
+    pub(crate) fn exec(&self, flags: &[&str], script: &str) -> Outcome {
+        finish(self.command(flags, script).spawn().unwrap())
+    }
+
+    /// Starts a script in it that says when it is ready; its input is ours to give.
+    pub(crate) fn started(&self, flags: &[&str], script: &str) -> Running {
+        let mut running = Running::new(self.command(flags, script).stdin(Stdio::piped()).spawn().unwrap());
+        running.until("ready");
+        running
+    }
+
+    /// Starts a script in it as a job that is left alone, and returns when it runs.
+    pub(crate) fn detached(&self, flags: &[&str], job: &str, script: &str) {
+        let flags: Vec<&str> = ["--detach", "--job", job].iter().chain(flags).copied().collect();
+        let outcome = self.exec(&flags, script);
+        assert_eq!((outcome.code, outcome.stdout), (Some(0), format!("{job}\n").into_bytes()), "{}", outcome.stderr);
+    }
+
+    fn command(&self, flags: &[&str], script: &str) -> std::process::Command {
+        self.world.command(["exec"].iter().chain(flags).chain(&["box", "--", "sh", "-c", script]))
+    }
+
+    /// Ends it, and returns what its owner said.
+    pub(crate) fn end(mut self) -> Outcome {
+        self.running.take().unwrap().finish_input()
+    }
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.finish_input();
+        }
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Ends its input, and waits for its end.
+    fn finish_input(mut self) -> Outcome {
+        drop(self.child.stdin.take());
+        self.finish()
+    }
+}

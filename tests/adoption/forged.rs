@@ -1,0 +1,307 @@
+//! What is written about a sandbox is verified, not believed: whatever does not fit is not adopted, and says why.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use carrel_shim_client::layout::{INCARNATION, LOCK, RECORD, SHIM_SOCKET, open_directory};
+use carrel_shim_client::messages::{EndReason, FactKind, Hello, VERSION};
+use carrel_shim_client::{
+    AdoptError, Claim, Found, FoundError, Life, OwnedSandbox, Problem, RecordError, SandboxRecord, began, encode, find,
+    sandboxes,
+};
+use carrel_tests::{create, home, programs, run};
+use rustix::process::Signal;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+
+use crate::left;
+use crate::standing::{NAME, Standing, end};
+
+fn open(path: &Path) -> OwnedFd {
+    open_directory(rustix::fs::CWD, path).unwrap()
+}
+
+/// Writes another record in place of the true one.
+fn forge(standing: &Standing, change: impl FnOnce(&mut SandboxRecord)) {
+    let mut record = standing.record.clone();
+    change(&mut record);
+    record.write(open(&standing.directory())).unwrap();
+}
+
+/// The true record again, and that it is one that can be adopted.
+async fn restore(standing: &Standing) {
+    forge(standing, |_| {});
+    let mut client = standing.adopt().await;
+    assert_eq!(client.hello().incarnation, standing.record.incarnation);
+    client.status().await.unwrap();
+}
+
+/// What comes of adopting it: for one who saw it before it was forged, and for one who comes now.
+async fn attempt(standing: &Standing, before: &Found) -> (AdoptError, Found, AdoptError) {
+    let late = before.connect().await.expect_err("one who saw it before");
+    let now = standing.find();
+    let refused = now.connect().await.expect_err("one who comes now");
+    (late, now, refused)
+}
+
+#[test]
+fn a_record_that_was_forged_is_not_believed() {
+    run(async {
+        let standing = Standing::start();
+        let before = standing.find();
+        let true_name = standing.record.incarnation.clone();
+
+        forge(&standing, |record| record.incarnation = "another".to_owned());
+        let (late, now, refused) = attempt(&standing, &before).await;
+        let is_told = |problem: &Problem| match problem {
+            Problem::Incarnation { recorded, found } => recorded == "another" && found.as_ref() == Some(&true_name),
+            _ => false,
+        };
+        assert!(matches!(&late, AdoptError::Problem(problem) if is_told(problem)), "{late:?}");
+        assert!(now.record.is_none() && is_told(now.problem.as_ref().unwrap()), "{now:?}");
+        assert!(matches!(refused, AdoptError::NotRunning), "{refused:?}");
+        restore(&standing).await;
+
+        forge(&standing, |record| record.name = "another".to_owned());
+        let (late, now, refused) = attempt(&standing, &before).await;
+        assert!(matches!(&late, AdoptError::Problem(Problem::Name { name }) if name == "another"), "{late:?}");
+        assert!(matches!(&now.problem, Some(Problem::Name { .. })), "{now:?}");
+        assert!(matches!(refused, AdoptError::NotRunning), "{refused:?}");
+        restore(&standing).await;
+
+        let user = standing.record.supervisor_user;
+        forge(&standing, |record| record.supervisor_user += 1);
+        let (late, now, _) = attempt(&standing, &before).await;
+        let told = |problem: &Problem| matches!(problem, Problem::Owner { owner, recorded } if *owner == user && *recorded == user + 1);
+        assert!(matches!(&late, AdoptError::Problem(problem) if told(problem)), "{late:?}");
+        assert!(told(now.problem.as_ref().unwrap()), "{now:?}");
+        restore(&standing).await;
+
+        // As a supervisor that was taken over would have to write it.
+        chown(standing.directory().join(RECORD), Some(user), None).unwrap();
+        let (late, now, _) = attempt(&standing, &before).await;
+        let told =
+            |problem: &Problem| matches!(problem, Problem::Record(RecordError::Forged { author }) if *author == user);
+        assert!(matches!(&late, AdoptError::Problem(problem) if told(problem)), "{late:?}");
+        assert!(told(now.problem.as_ref().unwrap()), "{now:?}");
+        restore(&standing).await;
+    });
+}
+
+#[test]
+fn a_process_that_was_written_down_is_not_taken_for_the_supervisor_by_its_number() {
+    run(async {
+        let standing = Standing::start();
+        let before = standing.find();
+        let (us, them) = (std::process::id(), standing.record.shim_pid);
+
+        // The number was given to another.
+        forge(&standing, |record| record.shim_pid = us);
+        let (late, _, refused) = attempt(&standing, &before).await;
+        for error in [late, refused] {
+            assert!(matches!(error, AdoptError::Process { pid } if pid == us), "{error:?}");
+        }
+        forge(&standing, |record| record.shim_began -= 1);
+        let (late, _, refused) = attempt(&standing, &before).await;
+        for error in [late, refused] {
+            assert!(matches!(error, AdoptError::Process { pid } if pid == them), "{error:?}");
+        }
+        assert_eq!(standing.find().record.unwrap().shim_handle().map(drop), None, "nobody is signalled by that number");
+        restore(&standing).await;
+
+        // A process that is there, and not the one that listens.
+        forge(&standing, |record| (record.shim_pid, record.shim_began) = (us, began(us).unwrap()));
+        let (late, _, refused) = attempt(&standing, &before).await;
+        for error in [late, refused] {
+            let told = matches!(error, AdoptError::PeerProcess { found, recorded } if (found, recorded) == (them, us));
+            assert!(told, "{error:?}");
+        }
+        restore(&standing).await;
+
+        // Whoever holds a lock of another boot is not the supervisor that is written down.
+        forge(&standing, |record| record.boot_id = "another".to_owned());
+        let (late, now, refused) = attempt(&standing, &before).await;
+        assert_eq!(now.life, Life::Starting);
+        for error in [late, refused] {
+            assert!(matches!(error, AdoptError::NotRunning), "{error:?}");
+        }
+        restore(&standing).await;
+    });
+}
+
+/// Serves the socket of a sandbox in place of its supervisor, and says what it is told to say.
+fn pose(standing: &Standing, hello: Hello) -> tokio::task::JoinHandle<()> {
+    let listener = UnixListener::bind(standing.directory().join(SHIM_SOCKET)).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut frame = Vec::new();
+            encode(&mut frame, VERSION, 0, &hello).unwrap();
+            socket.write_all(&frame).await.unwrap();
+        }
+    })
+}
+
+#[test]
+fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
+    run(async {
+        let standing = Standing::start();
+        let before = standing.find();
+        let hello = standing.adopt().await.hello().clone();
+        let (us, them) = (std::process::id(), standing.record.shim_pid);
+        let (socket, aside) = (standing.directory().join(SHIM_SOCKET), standing.directory().join("aside"));
+        let lie = |what: Claim| {
+            let (another, mut hello) = ("another".to_owned(), Hello { shim_pid: us, ..hello.clone() });
+            match what {
+                Claim::Name => hello.name = another,
+                Claim::Incarnation => hello.incarnation = another,
+                Claim::BootId => hello.boot_id = another,
+                Claim::Process => hello.shim_pid = them,
+            }
+            hello
+        };
+
+        std::fs::rename(&socket, &aside).unwrap();
+        let impostor = pose(&standing, hello.clone());
+        let (late, now, refused) = attempt(&standing, &before).await;
+        assert_eq!(now.life, Life::Running, "all that is written is true");
+        for error in [late, refused] {
+            let told = matches!(error, AdoptError::PeerProcess { found, recorded } if (found, recorded) == (us, them));
+            assert!(told, "{error:?}");
+        }
+        impostor.abort();
+
+        // Even one that is in the record has to say of itself what is written there.
+        forge(&standing, |record| (record.shim_pid, record.shim_began) = (us, began(us).unwrap()));
+        for claim in [Claim::Name, Claim::Incarnation, Claim::BootId, Claim::Process] {
+            std::fs::remove_file(&socket).unwrap();
+            let impostor = pose(&standing, lie(claim));
+            let refused = standing.find().connect().await.expect_err("a liar");
+            assert!(matches!(refused, AdoptError::Claims { what, .. } if what == claim), "{refused:?}");
+            impostor.abort();
+        }
+        std::fs::remove_file(&socket).unwrap();
+        let honest = pose(&standing, Hello { shim_pid: us, ..hello.clone() });
+        standing.find().connect().await.expect("only its words were wrong");
+        honest.abort();
+
+        std::fs::rename(&aside, &socket).unwrap();
+        restore(&standing).await;
+    });
+}
+
+#[test]
+fn a_directory_of_another_or_behind_a_link_or_open_to_others_is_not_looked_into() {
+    run(async {
+        let standing = Standing::start();
+        let before = standing.find();
+        let directory = standing.directory();
+        let refused = async |what: &str| {
+            let late = before.connect().await.expect_err(what);
+            assert!(matches!(&late, AdoptError::Found(FoundError::Open(path)) if *path == directory), "{late:?}");
+            let now = find(standing.home.path(), NAME);
+            assert!(matches!(&now, Err(FoundError::Open(path)) if *path == directory), "{now:?}");
+            assert!(sandboxes(standing.home.path()).unwrap().is_empty(), "{what}");
+            assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 0, "{what}");
+        };
+        let supervisor = standing.record.supervisor_user;
+        chown(&directory, Some(1000), None).unwrap();
+        refused("somebody else's").await;
+        chown(&directory, Some(supervisor), None).unwrap();
+        restore(&standing).await;
+
+        std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
+        refused("open").await;
+        std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
+        restore(&standing).await;
+
+        let elsewhere = standing.home.path().join("elsewhere");
+        std::fs::rename(&directory, &elsewhere).unwrap();
+        symlink(&elsewhere, &directory).unwrap();
+        refused("a link").await;
+        std::fs::remove_file(&directory).unwrap();
+        std::fs::rename(&elsewhere, &directory).unwrap();
+        restore(&standing).await;
+
+        // Another supervisor's: it is not hidden, and not believed.
+        chown(&directory, Some(supervisor + 1), None).unwrap();
+        let (late, now, _) = attempt(&standing, &before).await;
+        assert!(matches!(late, AdoptError::Problem(Problem::Owner { .. })), "{late:?}");
+        assert!(matches!(now.problem, Some(Problem::Owner { .. })), "{now:?}");
+        chown(&directory, Some(supervisor), None).unwrap();
+        restore(&standing).await;
+    });
+}
+
+#[test]
+fn one_that_took_the_name_meanwhile_is_not_taken_for_the_one_that_was_found() {
+    run(async {
+        let mut standing = Standing::start();
+        let before = standing.find();
+        standing.bereave();
+        standing.orphan().await;
+        assert!(carrel_shim::collect(&standing.directory()).unwrap());
+        let refused = before.connect().await.expect_err("it is gone");
+        assert!(matches!(refused, AdoptError::NotRunning), "{refused:?}");
+        let mut next = OwnedSandbox::start(&programs(), &create(standing.home.path(), NAME)).await.unwrap();
+        let refused = before.connect().await.expect_err("it is another");
+        assert!(matches!(refused, AdoptError::Replaced), "{refused:?}");
+        standing.find().connect().await.expect("whoever looks now finds the other");
+        next.stop(std::time::Duration::ZERO).await.unwrap();
+    });
+}
+
+#[test]
+fn one_that_was_made_before_this_host_booted_is_dead_and_swept_completely() {
+    run(async {
+        let mut standing = Standing::start();
+        standing.bereave();
+        standing.orphan().await;
+        forge(&standing, |record| record.boot_id = "another".to_owned());
+        let found = standing.find();
+        assert!(found.problem.is_none() && matches!(found.life, Life::Dead { rebooted: true, .. }), "{found:?}");
+        assert!(matches!(found.connect().await, Err(AdoptError::NotRunning)));
+        assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 1);
+        assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
+        let Life::Dead { facts, rebooted: true } = standing.find().life else { panic!("{:?}", standing.find()) };
+        let last = facts.last().unwrap();
+        assert_eq!((last.kind, last.reason), (FactKind::Ended, Some(EndReason::SupervisorLost)));
+        assert!(carrel_shim::collect(&standing.directory()).unwrap());
+        assert_eq!(left::of(standing.create()), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn an_ephemeral_one_that_was_made_before_this_host_booted_is_removed_whole() {
+    run(async {
+        let home = home();
+        let create = create(home.path(), NAME);
+        let mut owned = OwnedSandbox::start(&programs(), &create).await.unwrap();
+        let mut record = find(home.path(), NAME).unwrap().unwrap().record.unwrap();
+        let shim = record.shim_handle().unwrap();
+        rustix::process::pidfd_send_signal(&shim, Signal::KILL).unwrap();
+        end(&shim).await;
+        assert!(owned.ended().await.is_err());
+        record.boot_id = "another".to_owned();
+        record.write(open(&create.directory.0)).unwrap();
+        assert!(matches!(find(home.path(), NAME).unwrap().unwrap().life, Life::Dead { rebooted: true, .. }));
+        assert_eq!(carrel_shim::sweep(create.directory.0.parent().unwrap()).unwrap(), 1);
+        assert_eq!(left::of(&create), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn what_is_left_of_a_directory_without_a_lock_or_an_incarnation_is_swept_too() {
+    run(async {
+        for missing in [LOCK, INCARNATION] {
+            let mut standing = Standing::start();
+            standing.bereave();
+            standing.orphan().await;
+            std::fs::remove_file(standing.directory().join(missing)).unwrap();
+            carrel_shim::sweep(&standing.sandboxes()).unwrap();
+            assert!(carrel_shim::collect(&standing.directory()).unwrap());
+            assert!(!standing.directory().exists(), "{missing}");
+        }
+    });
+}

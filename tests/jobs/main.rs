@@ -1,0 +1,14 @@
+//! Jobs and the journal, in real sandboxes: each runs once, outlives whoever looks at it, and ends with a reason.
+
+mod abuse;
+mod ends;
+mod full;
+mod groups;
+mod input;
+mod journal;
+mod lies;
+mod many;
+mod output;
+mod pauses;
+mod terminal;
+mod viewers;

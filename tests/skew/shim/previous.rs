@@ -1,0 +1,202 @@
+//! The supervisor of the previous release, built from its commit: today's client adopts it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use carrel_shim_client::messages::{
+    EndReason, FactKind, FailureCode, InputWish, JobCommand, JobFollow, State, StreamName,
+};
+use carrel_shim_client::{FollowEvent, Life};
+use carrel_tests::run_within;
+use rustix::fs::FlockOperation;
+
+use crate::left;
+use crate::standing::{Standing, job};
+
+/// A first build takes a while.
+const BUILD: Duration = Duration::from_secs(600);
+/// What is built.
+const PROGRAMS: [&str; 2] = ["carrel-shim", "carrel-agentd"];
+
+/// The root of the project.
+fn root() -> PathBuf {
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
+}
+
+/// The commit of the previous release.
+fn pinned() -> String {
+    let pin = std::fs::read_to_string(root().join("tests/skew/shim/previous.toml")).unwrap();
+    let commit = pin.lines().find_map(|line| line.strip_prefix("commit = ")).unwrap_or_default().trim_matches('"');
+    let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_commit, "tests/skew/shim/previous.toml names no release: write the commit of the last one there");
+    commit.to_owned()
+}
+
+/// Where the programs of a release are kept once they are built.
+fn cache() -> PathBuf {
+    let given = std::env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty()).map(PathBuf::from);
+    let cache = given.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
+    cache.join("carrel/previous")
+}
+
+/// The programs of a release, built if they are not kept: a directory.
+fn programs_of(commit: &str) -> PathBuf {
+    let (cache, kept) = (cache(), cache().join(commit));
+    std::fs::create_dir_all(&cache).unwrap();
+    let lock = File::create(cache.join("lock")).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+    if !kept.exists() {
+        let work = tempfile::tempdir_in(&cache).unwrap();
+        let (source, made) = (work.path().join("source"), work.path().join("made"));
+        for directory in [&source, &made] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        unpack(commit, &source);
+        build(&source, &work.path().join("target"), &made);
+        std::fs::rename(&made, &kept).unwrap();
+    }
+    kept
+}
+
+/// Puts the sources of a release into a directory.
+fn unpack(commit: &str, directory: &Path) {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(root()).args(["archive", "--format=tar", commit]).stdout(Stdio::piped());
+    let mut git = git.spawn().unwrap();
+    let unpacked = Command::new("tar").arg("-xC").arg(directory).stdin(git.stdout.take().unwrap()).status().unwrap();
+    assert!(git.wait().unwrap().success() && unpacked.success(), "this repository has no commit {commit}");
+}
+
+/// Builds the programs of a release, and puts them where they are to be.
+fn build(source: &Path, target: &Path, made: &Path) {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(source).args([
+        "build",
+        "--locked",
+        "--quiet",
+        "-j2",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    cargo.args(PROGRAMS.iter().flat_map(|program| ["-p", program, "--bin", program]));
+    cargo.arg("--target-dir").arg(target);
+    // What is wanted of them is that they run, and soon. How this test is run is none of their business.
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_INCREMENTAL", "0").env_remove("RUSTC_BOOTSTRAP");
+    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "the previous release does not build any more: its compiler says why");
+    let messages = output.stdout.split(|byte| *byte == b'\n');
+    for message in messages.filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok()) {
+        if let Some(program) = message["executable"].as_str().map(Path::new) {
+            carrel_tests::install(program, &made.join(program.file_name().unwrap()), 0o755, 0);
+        }
+    }
+    for program in PROGRAMS {
+        assert!(made.join(program).is_file(), "{program} was not built");
+    }
+}
+
+/// A sandbox that stands, by the programs of the previous release.
+fn previous() -> Standing {
+    let programs = programs_of(&pinned());
+    let standing = Standing::with(&programs.join("carrel-agentd"));
+    let shim = std::fs::read_link(format!("/proc/{}/exe", standing.record.shim_pid)).unwrap();
+    assert_eq!(shim, programs.join("carrel-shim").canonicalize().unwrap(), "it is the one that was built");
+    standing
+}
+
+#[test]
+#[cfg_attr(not(history), ignore = "needs the history of the project")]
+fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
+    run_within(BUILD, async {
+        let mut standing = previous();
+        let mut first = standing.adopt().await;
+        let waits = JobCommand { stdin: true, ..job("echo up; read -r code; echo err >&2; exit \"$code\"") };
+        assert!(first.start("waits", &waits).await.unwrap().created);
+        drop(first);
+        standing.bereave();
+
+        let mut client = standing.adopt().await;
+        assert!((1..=carrel_shim_client::VERSION).contains(&client.version()));
+        client.supervise().await.unwrap();
+        let refused = standing.adopt().await.supervise().await.unwrap_err();
+        assert_eq!(refused.code(), Some(FailureCode::Supervised));
+        let status = client.status().await.unwrap();
+        assert_eq!((status.state, status.running_jobs), (State::Running, 1));
+        assert_eq!(status.supervisor.unwrap().pid, std::process::id());
+
+        // Its jobs.
+        assert!(!client.start("waits", &waits).await.unwrap().created);
+        let refused = client.start("waits", &job("another")).await.unwrap_err();
+        assert_eq!(refused.code(), Some(FailureCode::JobConflict));
+        let follow = JobFollow {
+            job: "waits".to_owned(),
+            stdout: Some(0),
+            stderr: Some(0),
+            input: InputWish::Take,
+            hold: false,
+        };
+        let mut follow = standing.adopt().await.follow(&follow).await.unwrap();
+        let (control, mut output) = (follow.control(), Vec::new());
+        let reading = async {
+            loop {
+                match follow.next().await.unwrap().unwrap() {
+                    FollowEvent::Output { data, .. } => output.extend(data),
+                    FollowEvent::Ended(info) => return info,
+                    FollowEvent::Cut(_) | FollowEvent::Input(_) => {}
+                }
+            }
+        };
+        let (info, written) = tokio::join!(reading, control.write(b"6\n"));
+        written.unwrap();
+        assert_eq!((info.outcome.unwrap().code, output.as_slice()), (Some(6), &b"up\nerr\n"[..]));
+        assert_eq!(client.read("waits", StreamName::Stderr, 0, 10).await.unwrap().data, b"err\n");
+        client.start("stays", &job("echo up; exec sleep 1000")).await.unwrap();
+        assert_eq!(client.jobs().await.unwrap().len(), 2);
+        let cancelled = client.cancel("stays", Duration::from_secs(10)).await.unwrap();
+        assert_eq!(cancelled.outcome.unwrap().signal, Some(15));
+
+        // Its life.
+        client.pause().await.unwrap();
+        assert!(client.statistics().await.unwrap().paused);
+        assert_eq!(client.status().await.unwrap().state, State::Paused);
+        client.resume().await.unwrap();
+        let told = client.journal(1).await.unwrap();
+        let mut subscription = standing.adopt().await.subscribe(2).await.unwrap();
+        assert_eq!(subscription.next().await.unwrap().unwrap()[..], told[1..]);
+        let ended = client.stop(Duration::from_secs(20)).await.unwrap();
+        assert_eq!(ended.reason, EndReason::Stopped);
+
+        // And what it leaves.
+        let found = standing.find();
+        let Life::Dead { facts, rebooted: false } = found.life else { panic!("{:?}", found.life) };
+        assert!(found.problem.is_none(), "{:?}", found.problem);
+        assert_eq!(facts[..told.len()], told);
+        let kinds: Vec<_> = facts.iter().map(|fact| fact.kind).collect();
+        for kind in [FactKind::Claimed, FactKind::Started, FactKind::Paused, FactKind::Resumed, FactKind::GuestExited] {
+            assert!(kinds.contains(&kind), "{kinds:?}");
+        }
+        assert_eq!(kinds.last(), Some(&FactKind::Ended));
+        assert!(carrel_shim::collect(&standing.directory()).unwrap());
+        assert_eq!(left::of(standing.create()), Vec::<String>::new());
+    });
+}
+
+#[test]
+#[cfg_attr(not(history), ignore = "needs the history of the project")]
+fn what_a_supervisor_of_the_previous_release_left_is_swept() {
+    run_within(BUILD, async {
+        let mut standing = previous();
+        standing.bereave();
+        standing.adopt().await.pause().await.unwrap();
+        standing.orphan().await;
+        assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 1);
+        assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
+        let Life::Dead { facts, .. } = standing.find().life else { panic!("{:?}", standing.find()) };
+        let last = facts.last().unwrap();
+        assert_eq!((last.kind, last.reason), (FactKind::Ended, Some(EndReason::SupervisorLost)));
+        assert!(carrel_shim::collect(&standing.directory()).unwrap());
+        assert_eq!(left::of(standing.create()), Vec::<String>::new());
+    });
+}
