@@ -1,4 +1,4 @@
-//! The side that owns a sandbox: it goes when its owner goes.
+//! The side that owns a sandbox: it goes when its owner goes, unless it was made to last.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,8 @@ use crate::messages::{Create, Done, Ended, Failed, GetStatistics, Pause, Ready, 
 use crate::programs::Programs;
 use crate::wire::{self, Message};
 
-/// A running sandbox that ends when this is dropped.
+/// A running sandbox that ends when this is dropped. One that lasts goes on instead, and nobody waits for its supervisor;
+/// whoever stays and wants to bury it [leaves](Self::leave) it.
 #[derive(Debug)]
 pub struct OwnedSandbox {
     tie: Tie,
@@ -70,7 +71,9 @@ pub enum OwnerError {
 /// The supervisor and the connection to it.
 #[derive(Debug)]
 struct Tie {
-    child: Child,
+    child: Option<Child>,
+    shim_pid: u32,
+    lasting: bool,
     link: Link,
     arrivals: Arrivals,
     last_id: u32,
@@ -95,9 +98,12 @@ impl Supervisor {
     pub async fn create(self, create: &Create) -> Result<OwnedSandbox, OwnerError> {
         let Self { child, stream } = self;
         let link = Link::new(UnixStream::from_std(stream)?);
-        let mut tie = Tie { child, link, arrivals: Arrivals::with_descriptors(), last_id: 0 };
+        let (shim_pid, arrivals) = (child.id(), Arrivals::with_descriptors());
+        let mut tie = Tie { child: Some(child), shim_pid, lasting: false, link, arrivals, last_id: 0 };
         tie.link.send(VERSION, 0, create)?;
         let ready: Ready = answer(&tie.receive().await?)?;
+        // Whoever could not make it ends, however long it was to last.
+        tie.lasting = create.lasting;
         let changes = if ready.changes { tie.arrivals.take_descriptor() } else { None };
         Ok(OwnedSandbox { tie, ready, changes, ended: None })
     }
@@ -128,7 +134,12 @@ impl OwnedSandbox {
 
     /// Its supervisor.
     pub fn shim_pid(&self) -> u32 {
-        self.tie.child.id()
+        self.tie.shim_pid
+    }
+
+    /// Leaves it: one that lasts goes on, any other ends. The supervisor is still a child of this process, to be waited for.
+    pub fn leave(mut self) -> Option<Child> {
+        self.tie.child.take()
     }
 
     /// The host's id behind its id 0.
@@ -209,7 +220,7 @@ impl Tie {
     async fn receive(&mut self) -> Result<Frame<'_>, OwnerError> {
         match self.arrivals.next(&self.link).await {
             Ok(frame) => Ok(frame),
-            Err(LinkError::Closed) => Err(OwnerError::Gone(epitaph(&mut self.child))),
+            Err(LinkError::Closed) => Err(OwnerError::Gone(epitaph(self.child.as_mut()))),
             Err(LinkError::Broken(broken)) => Err(broken.into()),
             Err(LinkError::Io(error)) => Err(error.into()),
         }
@@ -220,11 +231,13 @@ impl Drop for Tie {
     fn drop(&mut self) {
         // The supervisor ends the sandbox when its owner's end of the connection is closed; nobody else waits for it.
         self.link.shut_down();
-        let _buried = self.child.wait();
+        if let Some(child) = self.child.as_mut().filter(|_| !self.lasting) {
+            let _buried = child.wait();
+        }
     }
 }
 
 /// How the supervisor ended, if that says anything.
-fn epitaph(child: &mut Child) -> String {
-    child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"))
+fn epitaph(child: Option<&mut Child>) -> String {
+    child.and_then(|child| child.wait().ok()).map_or_else(String::new, |status| format!(" ({status})"))
 }

@@ -184,6 +184,12 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
     directory.give(supervisor)?;
     reached(Failpoint::Given);
+    if create.lasting {
+        // Whoever reads what its maker writes need not wait for it.
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let nothing = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(system("open"))?;
+        rustix::stdio::dup2_stderr(&nothing).map_err(system("dup2"))?;
+    }
     shed(Shed { kill: true, user: Some(supervisor) })?;
     reached(Failpoint::Shed);
     owner.tell_with(0, &ready, changes);
