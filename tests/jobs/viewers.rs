@@ -30,7 +30,7 @@ fn killed_viewer(sandbox: &Sandbox, job: &str, from: usize, bytes: usize) -> Vec
     viewer.arg(sandbox.owned.shim_socket()).args([job, &from.to_string()]);
     let mut viewer = viewer.stdout(Stdio::piped()).spawn().unwrap();
     let mut seen = vec![0; bytes];
-    viewer.stdout.take().unwrap().read_exact(&mut seen).unwrap();
+    viewer.stdout.as_mut().unwrap().read_exact(&mut seen).unwrap();
     viewer.kill().unwrap();
     viewer.wait().unwrap();
     seen

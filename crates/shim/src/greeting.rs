@@ -84,7 +84,8 @@ impl Greeting {
         }
         let (Some((ready, said)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
         // A guest that would send more than is borne runs no jobs.
-        let borne = |limits: &ExecLimits| limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
+        let borne =
+            |limits: &ExecLimits| limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
         let limits = said.exec_limits.filter(|limits| credit && borne(limits));
         let rest = std::mem::take(&mut self.arrived);
         Ok(Some(Greeted { ready, credit, limits, version: said.agent_version, rest }))

@@ -163,6 +163,14 @@ impl Exec {
         }
     }
 
+    /// Kills what is left of its process group. The number stays that of the group while somebody is in it; if nobody is, it
+    /// may be another command's by now.
+    fn kill_rest(&self, io: &Io) {
+        if !io.processes.contains_key(&self.pid.as_raw_nonzero().get()) {
+            let _nobody_left = sys::signal_group(self.pid, libc::SIGKILL);
+        }
+    }
+
     fn stdin(&mut self, io: &mut Io, key: Key, data: &[u8]) -> Result<(), Refusal> {
         if data.is_empty() {
             // A terminal has no end of input but the character its user sets; a program that wants it sends it.
@@ -277,6 +285,9 @@ impl Session for Exec {
                 let ExecSignal { signal, whole } = envelope.payload()?;
                 self.whole |= whole;
                 self.signal(signal);
+                if whole && self.exited.is_some() {
+                    self.kill_rest(io);
+                }
                 Ok(())
             }
             MessageType::ExecResize => {
@@ -315,8 +326,7 @@ impl Session for Exec {
         self.output.settle();
         self.drain = Some(Drain::begin(io, key));
         if self.whole {
-            // The number stays that of the group while somebody is left in it.
-            let _nobody_left = sys::signal_group(self.pid, libc::SIGKILL);
+            self.kill_rest(io);
         }
     }
 

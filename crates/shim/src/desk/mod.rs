@@ -102,8 +102,8 @@ impl Desk {
     /// Ends the request of one who asked, with an answer.
     pub(crate) fn answer<'b, M: Message<'b>>(&mut self, asker: Asker, message: &M) {
         // One that was withdrawn, or whose caller is gone, is answered no further.
-        if let Some(caller) = self.caller(asker.connection).filter(|caller| caller.requests.contains_key(&asker.request)) {
-            caller.finish(asker.request);
+        let Some(caller) = self.caller(asker.connection) else { return };
+        if caller.finish(asker.request).is_some() {
             caller.tell(asker.request, message);
         }
     }

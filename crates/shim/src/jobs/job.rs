@@ -35,6 +35,7 @@ pub(crate) struct Job {
     pub(crate) channel: u32,
     state: JobState,
     pid: Option<u32>,
+    began: Instant,
     started_ms: u64,
     ended_ms: Option<u64>,
     /// When it was over, for those who keep it for a while.
@@ -101,6 +102,7 @@ impl Job {
             channel,
             state: JobState::Starting,
             pid: None,
+            began: now.0,
             started_ms: now.1,
             ended_ms: None,
             ended: None,
@@ -398,8 +400,9 @@ impl Job {
         [self.deadline, self.insist].into_iter().flatten().min()
     }
 
-    /// The sandbox was paused for a while, which does not count.
-    pub(crate) fn postpone(&mut self, by: Duration) {
+    /// The sandbox was paused since then, which does not count.
+    pub(crate) fn postpone(&mut self, since: Instant, now: Instant) {
+        let by = now.saturating_duration_since(since.max(self.began));
         for due in [&mut self.deadline, &mut self.insist] {
             *due = due.and_then(|due| due.checked_add(by));
         }

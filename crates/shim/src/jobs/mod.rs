@@ -34,6 +34,8 @@ use crate::log::{Log, wall_ms};
 const LONGEST_ID: usize = 128;
 /// The longest command, with its environment.
 const LONGEST_COMMAND: usize = 1024 * 1024;
+/// How much of what may be kept has to be free while a job writes, before older ones have to go.
+const ROOM_FOR_OUTPUT: u64 = 64 * 1024;
 /// How many bytes of a command are recorded.
 const LONGEST_RECORDED: usize = 4096;
 /// The most jobs that run at one time.
@@ -252,6 +254,7 @@ impl Jobs {
     pub(crate) fn hear(&mut self, frame: Frame<'_>) -> bool {
         let Some(limits) = self.limits else { return false };
         let Some(key) = self.by_channel.get(&frame.id).copied() else { return false };
+        self.make_room();
         let Some(job) = self.jobs.get_mut(&key) else { return false };
         let before = charged(job);
         let allowed = self.keep.total_bytes.saturating_sub(self.kept_bytes);
@@ -392,36 +395,43 @@ impl Jobs {
         [due, pruned].into_iter().flatten().min()
     }
 
-    /// The sandbox was paused for a while.
-    pub(crate) fn postpone(&mut self, by: Duration) {
-        self.jobs.values_mut().for_each(|job| job.postpone(by));
+    /// The sandbox was paused since then, and goes on.
+    pub(crate) fn postpone(&mut self, since: Instant, now: Instant) {
+        self.jobs.values_mut().for_each(|job| job.postpone(since, now));
     }
 
     /// Forgets jobs that are over and were kept long enough, or that there is no room for. Nobody is interrupted who
     /// follows one.
     fn prune(&mut self, now: Instant) -> Option<Instant> {
         let kept_for = Duration::from_millis(self.keep.ended_ms);
-        let mut waiting = VecDeque::new();
-        let mut next = None;
-        while let Some(key) = self.over.pop_front() {
-            let Some(job) = self.jobs.get(&key) else { continue };
-            let due = job.ended.and_then(|ended| ended.checked_add(kept_for));
-            let too_many = self.over.len() + waiting.len() >= self.keep.ended_jobs as usize;
+        let mut place = 0;
+        while let Some(key) = self.over.get(place).copied() {
+            let job = self.jobs.get(&key);
+            let due = job.and_then(|job| job.ended).and_then(|ended| ended.checked_add(kept_for));
+            let too_many = self.over.len() > self.keep.ended_jobs as usize;
             let too_much = self.kept_bytes >= self.keep.total_bytes;
             if !too_many && !too_much && due.is_none_or(|due| due > now) {
-                next = due;
-                waiting.push_back(key);
-                break;
+                return due;
             }
-            if job.viewers > 0 {
-                waiting.push_back(key);
-                continue;
+            if job.is_some_and(|job| job.viewers > 0) {
+                place += 1;
+            } else {
+                self.over.remove(place);
+                self.forget_job(key);
             }
-            self.forget_job(key);
         }
-        waiting.append(&mut self.over);
-        self.over = waiting;
-        next
+        None
+    }
+
+    /// Lets the oldest jobs that are over make room for what one that runs writes.
+    fn make_room(&mut self) {
+        while self.keep.total_bytes.saturating_sub(self.kept_bytes) < ROOM_FOR_OUTPUT {
+            let unwatched = |key: &Key| self.jobs.get(key).is_some_and(|job| job.viewers == 0 && charged(job) > 0);
+            let Some(place) = self.over.iter().position(unwatched) else { return };
+            if let Some(key) = self.over.remove(place) {
+                self.forget_job(key);
+            }
+        }
     }
 
     fn forget_job(&mut self, key: Key) {

@@ -11,8 +11,10 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-/// How much of the end is in memory.
-pub(crate) const RING: usize = 256 * 1024;
+/// How much of the end is in memory, when it is nowhere else.
+pub(crate) const RING: usize = 128 * 1024;
+/// How much of it is in memory while the file has it too: for those who follow closely.
+const NEWEST: usize = 32 * 1024;
 
 /// One output of a job.
 #[derive(Debug)]
@@ -97,15 +99,26 @@ impl Stream {
                 self.mark(&format!("\n[carrel: cut here: byte {} and what follows is not kept]\n", self.head));
             }
         }
+        // Room is made first, so that none is taken that is not needed.
+        self.trim_to(self.newest().saturating_sub(data.len()), held);
         self.length += data.len() as u64;
         self.ring.extend(data);
         self.trim(held);
     }
 
+    /// How much of the end is to be in memory.
+    fn newest(&self) -> usize {
+        if self.cut { RING } else { NEWEST }
+    }
+
     /// Forgets what need not be in memory.
     pub(crate) fn trim(&mut self, held: Option<u64>) {
+        self.trim_to(self.newest(), held);
+    }
+
+    fn trim_to(&mut self, newest: usize, held: Option<u64>) {
         let start = self.length - self.ring.len() as u64;
-        let surplus = (self.ring.len().saturating_sub(RING)) as u64;
+        let surplus = (self.ring.len().saturating_sub(newest)) as u64;
         // What is in the file need not be here as well.
         let wanted = held.map_or(u64::MAX, |held| held.max(self.head));
         let dropped = surplus.min(wanted.saturating_sub(start));

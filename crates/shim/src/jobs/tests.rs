@@ -176,7 +176,7 @@ fn a_job_whose_time_is_up_is_asked_then_killed_and_over_only_when_it_is_dead() {
     assert_eq!(world.told(), []);
     // Time in which it is paused does not count.
     assert_eq!(world.jobs.tick(now + Duration::from_secs(1), true), None);
-    world.jobs.postpone(Duration::from_secs(1));
+    world.jobs.postpone(now, now + Duration::from_secs(1));
     world.jobs.tick(now + Duration::from_secs(1), false);
     assert_eq!(world.told(), []);
     world.jobs.tick(now + Duration::from_secs(2), false);

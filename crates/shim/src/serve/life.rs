@@ -36,7 +36,7 @@ impl Server {
         cgroup.thaw().map_err(|error| error.to_string())?;
         self.disk_full = false;
         if let Some(since) = self.paused.take() {
-            self.jobs.postpone(since.elapsed());
+            self.jobs.postpone(since, Instant::now());
             self.record(Fact::new(wall_ms(), FactKind::Resumed));
         }
         Ok(())
