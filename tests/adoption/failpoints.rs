@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use tempfile::TempDir;
 
 use crate::left;
-use crate::standing::{end, job};
+use crate::standing::{end, job, wait};
 
 /// What a journal tells of the life that [`Stage::drive`] gives a sandbox.
 const LIFE: [FactKind; 11] = [
@@ -68,8 +68,8 @@ struct Stage {
     base: Option<u32>,
 }
 
-/// An owner that does not wait for what is to last.
-struct Impatient<'a> {
+/// An owner that leaves nothing standing when its test fails.
+struct Tidy<'a> {
     owned: OwnedSandbox,
     create: &'a Create,
 }
@@ -83,11 +83,12 @@ fn record(create: &Create) -> Option<SandboxRecord> {
 /// Kills the supervisor of a sandbox, if it lives.
 fn kill(create: &Create) {
     if let Some(shim) = record(create).and_then(|record| record.shim_handle()) {
-        let _ended = rustix::process::pidfd_send_signal(shim, Signal::KILL);
+        let _ended = rustix::process::pidfd_send_signal(&shim, Signal::KILL);
+        wait(&shim);
     }
 }
 
-impl Drop for Impatient<'_> {
+impl Drop for Tidy<'_> {
     fn drop(&mut self) {
         kill(self.create);
     }
@@ -115,7 +116,7 @@ impl Stage {
     /// Gives it a life, as long as there is somebody to give it: a job that ends and one that does not, a pause, an end.
     async fn drive(&mut self) -> Result<Ended, OwnerError> {
         let owned = OwnedSandbox::start(&self.programs, &self.create).await?;
-        let mut owner = Impatient { owned, create: &self.create };
+        let mut owner = Tidy { owned, create: &self.create };
         let guest = Pid::from_raw(i32::try_from(owner.owned.pid()).unwrap()).unwrap();
         // It may be gone already, and with it its supervisor.
         self.guest = rustix::process::pidfd_open(guest, PidfdFlags::empty()).ok();

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use carrel_shim_client::layout::{INCARNATION, LOCK, RECORD, SHIM_SOCKET, open_directory};
+use carrel_shim_client::layout::{LOCK, RECORD, SHIM_SOCKET, open_directory};
 use carrel_shim_client::messages::{EndReason, FactKind, Hello, VERSION};
 use carrel_shim_client::{
     AdoptError, Claim, Found, FoundError, Life, OwnedSandbox, Problem, RecordError, SandboxRecord, began, encode, find,
@@ -292,16 +292,16 @@ fn an_ephemeral_one_that_was_made_before_this_host_booted_is_removed_whole() {
 }
 
 #[test]
-fn what_is_left_of_a_directory_without_a_lock_or_an_incarnation_is_swept_too() {
+fn one_whose_lock_was_taken_away_is_swept_too() {
     run(async {
-        for missing in [LOCK, INCARNATION] {
-            let mut standing = Standing::start();
-            standing.bereave();
-            standing.orphan().await;
-            std::fs::remove_file(standing.directory().join(missing)).unwrap();
-            carrel_shim::sweep(&standing.sandboxes()).unwrap();
-            assert!(carrel_shim::collect(&standing.directory()).unwrap());
-            assert!(!standing.directory().exists(), "{missing}");
-        }
+        let mut standing = Standing::start();
+        standing.bereave();
+        standing.orphan().await;
+        std::fs::remove_file(standing.directory().join(LOCK)).unwrap();
+        assert!(sandboxes(standing.home.path()).unwrap().is_empty());
+        assert_eq!(carrel_shim::sweep(&standing.sandboxes()).unwrap(), 1);
+        assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
+        assert!(carrel_shim::collect(&standing.directory()).unwrap());
+        assert_eq!(left::of(standing.create()), Vec::<String>::new());
     });
 }

@@ -13,7 +13,7 @@ async fn main() {
     create.lasting = true;
     let mut owned = OwnedSandbox::start(&programs(), &create).await.unwrap();
     println!("running");
-    // Dropped, it would wait for the sandbox.
+    // It does not leave: it is killed, or sees the end.
     let ended = owned.ended().await.unwrap();
     println!("{}", ended.message);
 }

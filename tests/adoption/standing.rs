@@ -35,7 +35,8 @@ pub async fn end(process: &OwnedFd) {
     tokio::task::spawn_blocking(move || wait(&process)).await.unwrap();
 }
 
-fn wait(process: impl AsFd) {
+/// The same, for those who cannot await it.
+pub fn wait(process: impl AsFd) {
     let mut watched = [PollFd::new(&process, PollFlags::IN)];
     while rustix::event::poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
 }

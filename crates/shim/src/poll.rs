@@ -71,8 +71,9 @@ impl Poller {
     /// Waits until something is ready or the time has come.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<Vec<Readiness>, Errno> {
         let timeout = until.map(|instant| {
+            let left = instant.saturating_duration_since(Instant::now());
             // Rounded up to a millisecond, so that a timer is due when the wait for it ends.
-            let left = instant.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+            let left = if left.is_zero() { left } else { left + Duration::from_micros(999) };
             Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
         });
         self.events.clear();

@@ -109,10 +109,10 @@ impl Caller {
     }
 
     pub(crate) fn tell<'b, M: Message<'b>>(&mut self, id: u32, message: &M) {
-        let mut frame = Vec::new();
-        // What is too large to be sent is not sent: nothing of ours is.
-        if M::SINCE <= self.version && encode(&mut frame, self.version.min(VERSION), id, message).is_ok() {
-            self.outbox.push(&frame);
+        let version = self.version;
+        if M::SINCE <= version {
+            // What is too large to be sent is not sent: nothing of ours is.
+            self.outbox.write(|bytes| encode(bytes, version, id, message).is_ok());
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Desk {
     listening: bool,
     callers: Vec<Option<Caller>>,
     hello: Hello,
+    /// Room for a piece of output on its way to a caller.
+    piece: Vec<u8>,
     /// Something may have to be told.
     pub(crate) stirred: bool,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn new(listener: UnixListener, hello: Hello, poller: &Poller) -> Result<Self, Errno> {
         poller.add(&listener, Token::Desk, Interest::READ)?;
-        Ok(Self { listener, listening: true, callers: Vec::new(), hello, stirred: false })
+        Ok(Self { listener, listening: true, callers: Vec::new(), hello, piece: Vec::new(), stirred: false })
     }
 
     /// Lets in whoever waits.
@@ -153,6 +155,7 @@ impl Desk {
 
     /// Gives back memory that is not needed.
     pub(crate) fn rest(&mut self) {
+        self.piece = Vec::new();
         self.callers.iter_mut().flatten().for_each(Caller::rest);
     }
 }

@@ -14,6 +14,8 @@ use crate::log::Log;
 
 /// How many bytes of output are told at once.
 const PIECE: usize = 64 * 1024;
+/// How many pieces one caller is told at a turn.
+const PIECES: usize = 32;
 /// How many facts are told at once.
 const FACTS: usize = 256;
 /// How many jobs are told of at once, and no more once their commands have so many bytes.
@@ -41,7 +43,7 @@ impl Desk {
         }
         let mut holds: HashMap<Key, [Option<u64>; 2]> = HashMap::new();
         for caller in self.callers.iter_mut().flatten() {
-            caller.pump(jobs, log);
+            caller.pump(jobs, log, &mut self.piece);
             for request in caller.requests.values() {
                 let Request::Follow(follow) = request else { continue };
                 if follow.hold {
@@ -59,30 +61,40 @@ impl Desk {
 // === impl Caller ===
 
 impl Caller {
-    fn pump(&mut self, jobs: &mut Jobs, log: &Log) {
+    fn pump(&mut self, jobs: &mut Jobs, log: &Log, piece: &mut Vec<u8>) {
         // What is sent makes room. Who is gone is found out when all are flushed.
         let mut moving = self.flush();
         let mut requests = std::mem::take(&mut self.requests);
         // One piece of each at a time, so that they share.
-        while moving && self.has_room() {
+        for _ in 0..PIECES {
+            if !moving || !self.has_room() {
+                break;
+            }
             moving = false;
             requests.retain(|id, request| {
                 if !self.has_room() {
                     return true;
                 }
-                let told = self.tell_more(*id, request, jobs, log);
+                let told = self.tell_more(*id, request, jobs, log, piece);
                 moving |= told == Told::More;
                 told != Told::All
             });
             moving &= self.flush();
         }
         self.requests = requests;
-        self.starved = !self.has_room();
+        self.starved = moving || !self.has_room();
     }
 
-    fn tell_more(&mut self, id: u32, request: &mut Request, jobs: &mut Jobs, log: &Log) -> Told {
+    fn tell_more(
+        &mut self,
+        id: u32,
+        request: &mut Request,
+        jobs: &mut Jobs,
+        log: &Log,
+        piece: &mut Vec<u8>,
+    ) -> Told {
         match request {
-            Request::Follow(follow) => self.tell_output(id, follow, jobs),
+            Request::Follow(follow) => self.tell_output(id, follow, jobs, piece),
             Request::Wait(key) if !jobs.is_over(*key) => Told::Nothing,
             Request::Wait(key) => {
                 match jobs.info(*key) {
@@ -129,7 +141,7 @@ impl Caller {
         }
     }
 
-    fn tell_output(&mut self, id: u32, follow: &mut Follow, jobs: &mut Jobs) -> Told {
+    fn tell_output(&mut self, id: u32, follow: &mut Follow, jobs: &mut Jobs, piece: &mut Vec<u8>) -> Told {
         let Some((stream, until)) = jobs.next_output(follow.key, follow.at) else {
             if !jobs.is_over(follow.key) {
                 return Told::Nothing;
@@ -144,10 +156,10 @@ impl Caller {
         let [stdout, stderr] = &mut follow.at;
         let Some(at) = (if stream == StreamName::Stdout { stdout } else { stderr }) else { return Told::Nothing };
         let limit = usize::try_from(until - *at).unwrap_or(usize::MAX).min(PIECE);
-        let mut bytes = Vec::with_capacity(limit);
-        match jobs.read(follow.key, stream, *at, limit, &mut bytes) {
+        piece.clear();
+        match jobs.read(follow.key, stream, *at, limit, piece) {
             Piece::Bytes(count) => {
-                self.tell(id, &JobOutput { stream, offset: *at, data: Cow::Borrowed(&bytes) });
+                self.tell(id, &JobOutput { stream, offset: *at, data: Cow::Borrowed(piece) });
                 *at += count as u64;
                 Told::More
             }

@@ -148,6 +148,14 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Appends what `write` appends, if it says that this is whole.
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        let before = self.bytes.len();
+        if !write(&mut self.bytes) {
+            self.bytes.truncate(before);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
