@@ -79,6 +79,26 @@ fn a_sandbox_whose_owner_is_killed_is_found_adopted_and_stopped_and_its_jobs_los
 }
 
 #[test]
+fn a_supervisor_whose_owner_is_gone_sleeps() {
+    run(async {
+        let mut standing = Standing::start();
+        standing.bereave();
+        // It has noticed when it answers somebody else.
+        standing.adopt().await.status().await.unwrap();
+        let syscall = format!("/proc/{}/syscall", standing.record.shim_pid);
+        let mut asleep = 0;
+        while asleep < 100 {
+            // One that is woken again and again is hardly ever found to wait.
+            let waits = !std::fs::read_to_string(&syscall).unwrap().starts_with("running");
+            asleep = if waits { asleep + 1 } else { 0 };
+            tokio::task::yield_now().await;
+        }
+        standing.adopt().await.stop(Duration::from_secs(20)).await.unwrap();
+        assert!(carrel_shim::collect(&standing.directory()).unwrap());
+    });
+}
+
+#[test]
 fn one_supervises_at_a_time_and_whoever_comes_second_is_told_who() {
     run(async {
         let mut standing = Standing::start();
