@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -23,8 +24,8 @@ pub(crate) struct Beneath {
 
 /// A file that is being written. Dropped unfinished, it is gone.
 #[derive(Debug)]
-pub(crate) struct Unfinished<'a> {
-    directory: &'a Beneath,
+pub(crate) struct Unfinished {
+    directory: Arc<Beneath>,
     temporary: String,
     file: File,
 }
@@ -72,12 +73,12 @@ impl Beneath {
     }
 
     /// Begins a file, which has no name of its own yet.
-    pub(crate) fn begin(&self) -> Result<Unfinished<'_>, BeneathError> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<Unfinished, BeneathError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let owner_alone = Mode::RUSR | Mode::WUSR;
         let (temporary, file) =
             self.unnamed(|temporary| rustix::fs::openat(&self.handle, temporary, flags, owner_alone))?;
-        Ok(Unfinished { directory: self, temporary, file: file.into() })
+        Ok(Unfinished { directory: Arc::clone(self), temporary, file: file.into() })
     }
 
     /// Makes a symbolic link as it is, in place of a file or a link of that name.
@@ -147,7 +148,7 @@ impl Beneath {
 
 // === impl Unfinished ===
 
-impl Unfinished<'_> {
+impl Unfinished {
     /// Another handle of it, to write through.
     pub(crate) fn writer(&self) -> std::io::Result<File> {
         self.file.try_clone()
@@ -155,7 +156,7 @@ impl Unfinished<'_> {
 
     /// Gives it its name and what is kept, in place of a file or a link of that name.
     pub(crate) fn finish(self, name: &Name, kept: Kept) -> Result<(), BeneathError> {
-        let (directory, handle) = (self.directory, &self.directory.handle);
+        let (directory, handle) = (&self.directory, &self.directory.handle);
         directory.replaceable(name)?;
         // Neither the user nor the group of a file is borrowed by whoever runs it.
         settle(&self.file, Some(kept.mode & 0o777), kept)
@@ -164,7 +165,7 @@ impl Unfinished<'_> {
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for Unfinished {
     fn drop(&mut self) {
         // Once it has its name, there is nothing under this one.
         self.directory.forget(&self.temporary);

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,8 @@ use tokio::task::spawn_blocking;
 
 use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
-use super::{AHEAD, DEEPEST, failed, inside};
+use super::transfers::{Transferred, Transfers};
+use super::{AHEAD, DEEPEST, SMALL, failed, inside};
 use crate::failure::Failure;
 
 /// How many bytes are read at a time.
@@ -71,12 +72,13 @@ pub(super) async fn copy(
     };
     // The path is its user's own: whatever leads there is meant.
     let entry = Entry { directory: CWD, name: source, shown: source };
-    match one(files, entry, &stat, target, follow, report).await? {
+    let mut transfers = Transfers::default();
+    match one(files, entry, &stat, target, follow, &mut transfers, report).await? {
         Some(level) => {
             let kept = level.kept.filter(|_| !named_itself);
             self::tree(files, Level { kept, ..level }, report).await
         }
-        None => Ok(()),
+        None => transfers.finish(report).await,
     }
 }
 
@@ -97,9 +99,12 @@ async fn named(files: &Files, target: &Inside, tree: bool) -> Result<(), Failure
 
 /// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
 async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Failure> {
+    let mut transfers = Transfers::default();
     let mut levels = vec![top];
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.next()? else {
+            // What arrives in a directory changes when it was modified.
+            transfers.finish(report).await?;
             if let Some(Level { target, kept: Some(kept), .. }) = levels.pop() {
                 let directory = files.open_dir(&target).await.map_err(|error| inside(&target, &error))?;
                 directory.set_stat(kept).await.map_err(|error| inside(&target, &error))?;
@@ -119,7 +124,7 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
             Err(errno) => return Err(host(&shown, errno)),
         };
         let entry = Entry { directory, name: Path::new(text), shown: &shown };
-        let copied = one(files, entry, &stat, target, false, report).await?;
+        let copied = one(files, entry, &stat, target, false, &mut transfers, report).await?;
         if levels.len() >= DEEPEST && copied.is_some() {
             return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
         }
@@ -128,13 +133,14 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// Copies one entry; of a directory, what is in it is left to do.
+/// Copies one entry, or begins to; of a directory, what is in it is left to do.
 async fn one<F: AsFd>(
     files: &Files,
     entry: Entry<'_, F>,
     stat: &Stat,
     target: String,
     follow: bool,
+    transfers: &mut Transfers,
     report: &mut Report,
 ) -> Result<Option<Level>, Failure> {
     let kept =
@@ -142,8 +148,10 @@ async fn one<F: AsFd>(
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let kept = FsAttributes { mode: Some(stat.st_mode & 0o777), ..kept };
-            report.bytes += file(files, entry.open(OFlags::NONBLOCK, follow)?, &target, kept).await?;
-            report.files += 1;
+            let (files, from) = (files.clone(), entry.open(OFlags::NONBLOCK, follow)?);
+            let small = u64::try_from(stat.st_size).is_ok_and(|size| size <= SMALL);
+            let transfer = async move { file(&files, from.into(), &target, kept, small).await.map(Transferred::Whole) };
+            transfers.begin(transfer, report).await?;
         }
         FileType::Directory => {
             let opened = entry.open(OFlags::DIRECTORY, follow)?;
@@ -172,35 +180,50 @@ async fn one<F: AsFd>(
 }
 
 /// Copies the bytes of a file; returns how many.
-async fn file(files: &Files, from: OwnedFd, target: &str, kept: FsAttributes) -> Result<u64, Failure> {
+async fn file(files: &Files, mut from: File, target: &str, kept: FsAttributes, small: bool) -> Result<u64, Failure> {
     let there = |error: Error| inside(target, &error);
-    let options =
-        FsOpenOptions { write: true, create: true, truncate: true, mode: Some(0o600), ..FsOpenOptions::default() };
-    let opened = files.open(target, options).await.map_err(there)?;
+    let unread = |error: io::Error| failed(format!("what is to be {target}: {error}"));
+    let options = FsOpenOptions { write: true, create: true, truncate: true, ..FsOpenOptions::default() };
+    let opened = files.open(target, FsOpenOptions { mode: Some(0o600), ..options }).await.map_err(there)?;
     let mut stream = opened.write(0).await.map_err(there)?;
-    let (sender, mut chunks) = mpsc::channel(AHEAD);
-    let reading = spawn_blocking(move || read(from.into(), &sender));
     let mut bytes = 0;
-    while let Some(chunk) = chunks.recv().await {
-        bytes += chunk.len() as u64;
-        stream.write(chunk).await.map_err(there)?;
+    if small {
+        loop {
+            let chunk = chunk(&mut from).map_err(unread)?;
+            if chunk.is_empty() {
+                break;
+            }
+            bytes += chunk.len() as u64;
+            stream.write(chunk).await.map_err(there)?;
+        }
+    } else {
+        let (sender, mut chunks) = mpsc::channel(AHEAD);
+        let reading = spawn_blocking(move || read(from, &sender));
+        while let Some(chunk) = chunks.recv().await {
+            bytes += chunk.len() as u64;
+            stream.write(chunk).await.map_err(there)?;
+        }
+        reading.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(unread)?;
     }
-    let read = reading.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    read.map_err(|error| failed(format!("what is to be {target}: {error}")))?;
     stream.finish().await.map_err(there)?;
     opened.set_stat(kept).await.map_err(there)?;
     Ok(bytes)
 }
 
-fn read(mut from: File, chunks: &mpsc::Sender<Bytes>) -> std::io::Result<()> {
+fn read(mut from: File, chunks: &mpsc::Sender<Bytes>) -> io::Result<()> {
     loop {
-        let mut chunk = Vec::new();
-        (&mut from).take(CHUNK).read_to_end(&mut chunk)?;
+        let chunk = chunk(&mut from)?;
         // Nobody takes it when the sandbox could not.
-        if chunk.is_empty() || chunks.blocking_send(chunk.into()).is_err() {
+        if chunk.is_empty() || chunks.blocking_send(chunk).is_err() {
             return Ok(());
         }
     }
+}
+
+fn chunk(from: &mut File) -> io::Result<Bytes> {
+    let mut chunk = Vec::new();
+    from.take(CHUNK).read_to_end(&mut chunk)?;
+    Ok(chunk.into())
 }
 
 /// Makes a symbolic link, in place of a file or a link.

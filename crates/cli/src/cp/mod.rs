@@ -6,6 +6,8 @@ mod name;
 mod outward;
 mod place;
 mod report;
+mod sink;
+mod transfers;
 
 use std::fmt;
 
@@ -22,6 +24,8 @@ use crate::find;
 const FAILED: u8 = 1;
 /// How many pieces of a file may wait between the sandbox and the disk.
 const AHEAD: usize = 4;
+/// Up to this length a file is worth no thread of its own.
+const SMALL: u64 = 256 * 1024;
 /// How deep a tree may be: each directory that is not done takes a descriptor.
 const DEEPEST: usize = 512;
 /// What ends a copy.

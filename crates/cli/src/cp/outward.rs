@@ -1,22 +1,20 @@
 //! Out of a sandbox: every name, size and kind is the word of a stranger.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use carrel_agent_client::protocol::payload::{FsEntry, FsEntryKind, FsOpenOptions};
 use carrel_agent_client::{Directory, Error, Files};
-use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 
 use super::beneath::{Beneath, Kept};
 use super::name::Name;
 use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
-use super::{AHEAD, DEEPEST, failed, inside};
+use super::sink::Sink;
+use super::transfers::{Transferred, Transfers};
+use super::{DEEPEST, SMALL, failed, inside};
 use crate::failure::Failure;
 
 /// How many entries of a directory are asked for at a time.
@@ -27,7 +25,7 @@ struct Level {
     path: String,
     directory: Directory,
     entries: VecDeque<FsEntry>,
-    target: Beneath,
+    target: Arc<Beneath>,
     /// What it is to keep, and whether it is ours; nothing if it is its user's own.
     kept: Option<(Kept, bool)>,
 }
@@ -51,11 +49,11 @@ pub(super) async fn copy(
         (Destination::Within(directory), false) => (directory, Name::new(source.name())),
         (Destination::Named(parent, name), _) => (parent, Name::new(&name)),
     };
-    let name = name.map_err(failed)?;
-    let entry = (path, &found);
-    match one(files, entry, &parent, &name, report).await? {
+    let (name, parent) = (name.map_err(failed)?, Arc::new(parent));
+    let mut transfers = Transfers::default();
+    match one(files, (path, &found), &parent, &name, &mut transfers, report).await? {
         Some(level) => tree(files, level, report).await,
-        None => Ok(()),
+        None => transfers.finish(report).await,
     }
 }
 
@@ -91,9 +89,12 @@ fn destination(target: &Path, source: &str, tree: bool) -> Result<Destination, F
 
 /// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
 async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Failure> {
+    let mut transfers = Transfers::default();
     let mut levels = vec![top];
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next().await? else {
+            // What arrives in a directory changes when it was modified.
+            transfers.finish(report).await?;
             if let Some(Level { target, kept: Some((kept, ours)), .. }) = levels.pop() {
                 target.settle(kept, ours).map_err(failed)?;
             }
@@ -102,7 +103,7 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
         // Of what the sandbox calls its path, only the last name counts: it is in this directory, or nowhere.
         let name = Name::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
         let path = below(&level.path, name.as_str());
-        let copied = one(files, (path, &entry), &level.target, &name, report).await?;
+        let copied = one(files, (path, &entry), &level.target, &name, &mut transfers, report).await?;
         if levels.len() >= DEEPEST && copied.is_some() {
             return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
         }
@@ -111,32 +112,38 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// Copies one entry; of a directory, what is in it is left to do.
+/// Copies one entry, or begins to; of a directory, what is in it is left to do.
 async fn one(
     files: &Files,
     (path, entry): (String, &FsEntry),
-    target: &Beneath,
+    target: &Arc<Beneath>,
     name: &Name,
+    transfers: &mut Transfers,
     report: &mut Report,
 ) -> Result<Option<Level>, Failure> {
     let kept = Kept { mode: entry.mode, modified: entry.mtime.or(entry.modified) };
     let copied = match entry.kind {
-        FsEntryKind::File => file(files, &path, target, name, kept).await.map(|bytes| {
-            report.files += 1;
-            report.bytes += bytes;
-            None
-        }),
+        FsEntryKind::File => {
+            let (files, target, name, small) = (files.clone(), Arc::clone(target), name.clone(), entry.size <= SMALL);
+            let transfer = async move {
+                match file(&files, &path, &target, &name, kept, small).await {
+                    Err(_) if !is_text(&path) => Ok(Transferred::LeftOut(path, LeftOut::NotText)),
+                    copied => copied.map(Transferred::Whole),
+                }
+            };
+            return transfers.begin(transfer, report).await.map(|()| None);
+        }
         FsEntryKind::Dir => match files.open_dir(&path).await {
             Ok(directory) => {
                 let (target, made) = target.enter(name).map_err(failed)?;
                 report.directories += 1;
-                let kept = Some((kept, made));
+                let (target, kept) = (Arc::new(target), Some((kept, made)));
                 return Ok(Some(Level { path, directory, entries: VecDeque::new(), target, kept }));
             }
             Err(error) => Err(inside(&path, &error)),
         },
         FsEntryKind::Symlink => match files.read_link(&path).await {
-            Ok(leads_to) if leads_to.contains(char::REPLACEMENT_CHARACTER) => {
+            Ok(leads_to) if !is_text(&leads_to) => {
                 report.leave_out(&path, LeftOut::NotText);
                 Ok(None)
             }
@@ -153,8 +160,7 @@ async fn one(
         }
     };
     match copied {
-        // What was told is not what it is called: its name is not text, and there is no way to ask for it.
-        Err(_) if path.contains(char::REPLACEMENT_CHARACTER) => {
+        Err(_) if !is_text(&path) => {
             report.leave_out(&path, LeftOut::NotText);
             Ok(None)
         }
@@ -162,42 +168,34 @@ async fn one(
     }
 }
 
+/// Whether what was told is what it is called: of a name that is not text only a likeness arrives, and there is no way
+/// to ask for what it stands for.
+fn is_text(told: &str) -> bool {
+    !told.contains(char::REPLACEMENT_CHARACTER)
+}
+
 /// Copies the bytes of a file; returns how many.
-async fn file(files: &Files, path: &str, target: &Beneath, name: &Name, kept: Kept) -> Result<u64, Failure> {
+async fn file(
+    files: &Files,
+    path: &str,
+    target: &Arc<Beneath>,
+    name: &Name,
+    kept: Kept,
+    small: bool,
+) -> Result<u64, Failure> {
     let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
     let opened = files.open(path, options).await.map_err(|error| inside(path, &error))?;
     let mut stream = opened.read(0, None).await.map_err(|error| inside(path, &error))?;
     let unfinished = target.begin().map_err(failed)?;
-    let writer = unfinished.writer().map_err(failed)?;
-    let (sender, chunks) = mpsc::channel(AHEAD);
-    let writing = spawn_blocking(move || write(writer, chunks));
-    let mut bytes = 0;
+    let mut sink = Sink::new(unfinished.writer().map_err(failed)?, small);
     while let Some(chunk) = stream.next().await.map_err(|error| inside(path, &error))? {
-        bytes += chunk.len() as u64;
-        // Nobody takes it when it could not be written, which is told below.
-        if sender.send(chunk).await.is_err() {
+        if !sink.take(chunk).await {
             break;
         }
     }
-    drop(sender);
-    let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    written.map_err(|error| failed(format!("the copy of {path}: {error}")))?;
+    let bytes = sink.finish().await.map_err(|error| failed(format!("the copy of {path}: {error}")))?;
     unfinished.finish(name, kept).map_err(failed)?;
     Ok(bytes)
-}
-
-/// Writes what arrives. What is empty stays a hole: a sandbox can pretend to have more of that than any disk holds.
-fn write(mut file: File, mut chunks: mpsc::Receiver<Bytes>) -> std::io::Result<()> {
-    let mut length = 0;
-    while let Some(chunk) = chunks.blocking_recv() {
-        length += chunk.len() as u64;
-        if chunk.iter().all(|byte| *byte == 0) {
-            file.seek(SeekFrom::Start(length))?;
-        } else {
-            file.write_all(&chunk)?;
-        }
-    }
-    file.set_len(length)
 }
 
 // === impl Level ===
@@ -206,7 +204,7 @@ impl Level {
     /// What is in a directory, on its way to one that its user named.
     async fn open(files: &Files, path: String, target: Beneath) -> Result<Self, Failure> {
         let directory = files.open_dir(&path).await.map_err(|error| inside(&path, &error))?;
-        Ok(Self { path, directory, entries: VecDeque::new(), target, kept: None })
+        Ok(Self { path, directory, entries: VecDeque::new(), target: Arc::new(target), kept: None })
     }
 
     async fn next(&mut self) -> Result<Option<FsEntry>, Failure> {

@@ -11,16 +11,16 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn write(directory: &Beneath, to: &str, content: &str, kept: Kept) -> Result<(), BeneathError> {
+fn write(directory: &Arc<Beneath>, to: &str, content: &str, kept: Kept) -> Result<(), BeneathError> {
     let unfinished = directory.begin()?;
     unfinished.writer().unwrap().write_all(content.as_bytes()).unwrap();
     unfinished.finish(&name(to), kept)
 }
 
-fn place() -> (TempDir, Beneath) {
+fn place() -> (TempDir, Arc<Beneath>) {
     let dir = tempfile::tempdir().unwrap();
     let beneath = Beneath::open(dir.path()).unwrap();
-    (dir, beneath)
+    (dir, Arc::new(beneath))
 }
 
 fn names(dir: &TempDir) -> Vec<String> {

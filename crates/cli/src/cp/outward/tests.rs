@@ -1,4 +1,4 @@
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use carrel_agent_client::protocol::codec::encode;

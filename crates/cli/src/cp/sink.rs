@@ -1,0 +1,127 @@
+//! Bytes on their way to a file of the host.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::AHEAD;
+
+/// A file that is written: at once, or by a thread while more arrives.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Here(Writer, io::Result<()>),
+    Thread(mpsc::Sender<Bytes>, JoinHandle<io::Result<u64>>),
+}
+
+/// A file, and how much was written to it.
+#[derive(Debug)]
+pub(super) struct Writer {
+    file: File,
+    length: u64,
+}
+
+// === impl Sink ===
+
+impl Sink {
+    pub(super) fn new(file: File, small: bool) -> Self {
+        let mut writer = Writer { file, length: 0 };
+        if small {
+            return Self::Here(writer, Ok(()));
+        }
+        let (sender, mut chunks) = mpsc::channel::<Bytes>(AHEAD);
+        let writing = spawn_blocking(move || {
+            while let Some(chunk) = chunks.blocking_recv() {
+                writer.write(&chunk)?;
+            }
+            writer.finish()
+        });
+        Self::Thread(sender, writing)
+    }
+
+    /// Takes bytes; tells whether more are wanted.
+    pub(super) async fn take(&mut self, chunk: Bytes) -> bool {
+        match self {
+            Self::Here(writer, outcome) => {
+                *outcome = writer.write(&chunk);
+                outcome.is_ok()
+            }
+            Self::Thread(sender, _) => sender.send(chunk).await.is_ok(),
+        }
+    }
+
+    /// Waits until everything is written; returns how much that was.
+    pub(super) async fn finish(self) -> io::Result<u64> {
+        match self {
+            Self::Here(writer, outcome) => outcome.and_then(|()| writer.finish()),
+            Self::Thread(sender, writing) => {
+                drop(sender);
+                writing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            }
+        }
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Writes. What is empty stays a hole: a sandbox can pretend to have more of that than any disk holds.
+    fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+        self.length += chunk.len() as u64;
+        if chunk.iter().all(|byte| *byte == 0) {
+            self.file.seek(SeekFrom::Start(self.length)).map(drop)
+        } else {
+            self.file.write_all(chunk)
+        }
+    }
+
+    fn finish(self) -> io::Result<u64> {
+        self.file.set_len(self.length)?;
+        Ok(self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_empty_stays_a_hole_and_everything_else_is_in_its_place() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for small in [true, false] {
+            let file = tempfile::tempfile().unwrap();
+            let ours = file.try_clone().unwrap();
+            let written = runtime.block_on(async {
+                let mut sink = Sink::new(ours, small);
+                for chunk in [vec![1; 5], vec![0; 1 << 20], vec![2; 3], vec![0; 1 << 20]] {
+                    assert!(sink.take(chunk.into()).await);
+                }
+                sink.finish().await.unwrap()
+            });
+            let found = file.metadata().unwrap();
+            assert_eq!((written, found.len()), (8 + (2 << 20), 8 + (2 << 20)));
+            assert!(found.blocks() * 512 < 1 << 20, "{} blocks", found.blocks());
+            let mut byte = [0; 2];
+            rustix::io::pread(&file, &mut byte, 5 + (1 << 20) - 1).unwrap();
+            assert_eq!(byte, [0, 2]);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_told() {
+        let full = || File::options().write(true).open("/dev/full").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for small in [true, false] {
+            let outcome = runtime.block_on(async {
+                let mut sink = Sink::new(full(), small);
+                while sink.take(vec![1; 16].into()).await {}
+                sink.finish().await
+            });
+            assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        }
+    }
+}
