@@ -85,14 +85,7 @@ impl Caller {
         self.starved = moving || !self.has_room();
     }
 
-    fn tell_more(
-        &mut self,
-        id: u32,
-        request: &mut Request,
-        jobs: &mut Jobs,
-        log: &Log,
-        piece: &mut Vec<u8>,
-    ) -> Told {
+    fn tell_more(&mut self, id: u32, request: &mut Request, jobs: &mut Jobs, log: &Log, piece: &mut Vec<u8>) -> Told {
         match request {
             Request::Follow(follow) => self.tell_output(id, follow, jobs, piece),
             Request::Wait(key) if !jobs.is_over(*key) => Told::Nothing,

@@ -344,6 +344,44 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_written_and_whoever_holds_what_is_told_is_what_was_written() {
+        bolero::check!().with_type::<(u16, Vec<(u16, Option<u8>, u8)>)>().for_each(|(limit, steps)| {
+            let (_home, directory, mut stream) = stream(u64::from(*limit) * 4);
+            let (mut all, mut held) = (Vec::new(), None::<u64>);
+            for (length, hold, room) in steps {
+                let length = u64::from(*length) % 20_000;
+                let start = all.len() as u64;
+                let data = numbered(start..start + length);
+                all.extend_from_slice(&data);
+                // A holder only moves on; a disk may be full at any time.
+                held = hold.map(|part| held.unwrap_or(start).max(start * u64::from(part) / 256)).or(held);
+                let allowed = if *room == 0 { 7 } else { u64::MAX };
+                stream.append(&data, allowed, held);
+                check(&mut stream, &directory, &all, held);
+            }
+            stream.trim(None);
+            stream.finish();
+            check(&mut stream, &directory, &all, None);
+        });
+    }
+
+    /// Everything that is told is right, and what has to be there is.
+    fn check(stream: &mut Stream, directory: &OwnedFd, all: &[u8], held: Option<u64>) {
+        assert_eq!(stream.length(), all.len() as u64);
+        let newest = all.len().saturating_sub(if stream.cut { RING } else { 0 }) as u64;
+        for (offset, found) in read_all(stream, directory, 0, 50_000) {
+            let from = usize::try_from(offset).unwrap();
+            match found {
+                Ok(bytes) => assert!(all[from..].starts_with(&bytes)),
+                Err(to) => {
+                    assert!(to <= newest, "the end is there");
+                    assert!(held.is_none_or(|held| to <= held), "what is held is there");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_file_that_somebody_shortened_or_removed_is_a_cut_and_no_end() {
         let (home, directory, mut stream) = stream(1 << 20);
         let all = numbered(0..400_000);
