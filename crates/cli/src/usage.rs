@@ -136,6 +136,29 @@ mod tests {
     }
 
     #[test]
+    fn the_command_of_a_job_is_what_follows_the_sandbox() {
+        for words in [&["exec", "-it", "web", "--", "ls", "-d"][..], &["exec", "-it", "web", "ls", "-d"]] {
+            let Command::Exec(exec) = parsed(words).unwrap().command else { panic!("{words:?}") };
+            assert_eq!((exec.name.as_str(), exec.detach, exec.interactive, exec.tty), ("web", false, true, true));
+            assert_eq!(exec.command, ["ls", "-d"]);
+        }
+        assert_eq!(refused(&["exec", "web"]).1, 125);
+        assert!(refused(&["--json", "exec", "web"]).0.ends_with(" | carrel exec --help"));
+        assert_eq!(refused(&["attach"]).1, 125);
+        let said = "invalid value '../x' for '[JOB]': a job has an id of 1 to 128 letters, digits, `-`, `_` or `.`, \
+                    not beginning with `.` | carrel --help";
+        assert_eq!(refused(&["logs", "web", "../x"]), (said.to_owned(), 2));
+    }
+
+    #[test]
+    fn other_names_for_commands_are_the_same_commands() {
+        assert!(matches!(parsed(&["ls"]).unwrap().command, Command::Ps(_)));
+        assert!(matches!(parsed(&["top"]).unwrap().command, Command::Stats(_)));
+        let Command::Stop(stop) = parsed(&["stop", "--time", "0", "web"]).unwrap().command else { panic!("no stop") };
+        assert!(stop.time.is_zero());
+    }
+
+    #[test]
     fn the_defaults_are_safe() {
         let run = run(&["run", "host", "true"]);
         assert_eq!((run.pids, run.disk.0), (4096, 1 << 30));

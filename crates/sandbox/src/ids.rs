@@ -1,6 +1,7 @@
 //! Ranges of user and group ids: every sandbox has one to itself for as long as anything of it exists.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -48,13 +49,28 @@ impl IdRange {
         let handle =
             rustix::fs::open(directory, flags, Mode::empty()).map_err(|errno| IdsError::Directory(errno.into()))?;
         for number in 0..RANGES {
-            match lock(&handle, number) {
-                Ok(lock) => return Ok(Self { number, _lock: lock }),
-                Err(Errno::WOULDBLOCK) => {}
-                Err(errno) => return Err(IdsError::Directory(errno.into())),
+            if let Some(range) = Self::take(&handle, number)? {
+                return Ok(range);
             }
         }
         Err(IdsError::Exhausted)
+    }
+
+    /// Takes one range, if nobody holds it: then no sandbox of it lives.
+    pub fn claim(directory: &Path, number: u32) -> Result<Option<Self>, IdsError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(directory, flags, Mode::empty()) {
+            Ok(handle) if number < RANGES => Self::take(&handle, number),
+            Ok(_) | Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(IdsError::Directory(errno.into())),
+        }
+    }
+
+    fn take(directory: impl AsFd, number: u32) -> Result<Option<Self>, IdsError> {
+        match lock(directory, number) {
+            Ok(lock) => Ok(lock.map(|lock| Self { number, _lock: lock })),
+            Err(error) => Err(IdsError::Directory(error)),
+        }
     }
 
     /// The host's id behind the sandbox's 0.
@@ -73,11 +89,47 @@ impl IdRange {
     }
 }
 
-fn lock(directory: impl AsFd, number: u32) -> Result<File, Errno> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(directory, format!("{number}"), flags, Mode::from_raw_mode(0o600))?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file.into())
+/// Takes the lock of a range. It is kept by a descriptor that can only be read, and beside it the file says which process
+/// took it: a supervisor that was taken over could let go of its lock, and is not to share its ids with the next one
+/// while it lives.
+fn lock(directory: impl AsFd, number: u32) -> std::io::Result<Option<File>> {
+    let name = number.to_string();
+    let open = |access| {
+        let flags = access | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(directory.as_fd(), name.as_str(), flags, Mode::from_raw_mode(0o600))
+    };
+    let mut file = File::from(open(OFlags::RDONLY)?);
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    }
+    let mut holder = String::new();
+    // What cannot be read was never written.
+    let _nobody = (&mut file).take(64).read_to_string(&mut holder);
+    let ourselves = process(std::process::id());
+    if is_alive(&holder) && Some(&holder) != ourselves.as_ref() {
+        return Ok(None);
+    }
+    let mut writer = File::from(open(OFlags::WRONLY | OFlags::TRUNC)?);
+    writer.write_all(ourselves.unwrap_or_default().as_bytes())?;
+    Ok(Some(file))
+}
+
+/// Whether a process that was written down is still there, and the same.
+fn is_alive(holder: &str) -> bool {
+    let pid = holder.split(' ').next().and_then(|pid| pid.parse().ok());
+    pid.and_then(process).is_some_and(|process| process == holder)
+}
+
+/// A process by its number and the time when it began, which no other has in the same boot of this host.
+fn process(pid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in brackets and may be anything; the twentieth word behind it is the time.
+    let began = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.to_owned();
+    // One that has ended and that nobody has buried holds nothing.
+    let state = stat.rsplit_once(')')?.1.split_ascii_whitespace().next()?;
+    (!matches!(state, "Z" | "X")).then(|| format!("{pid} {began}"))
 }
 
 #[cfg(test)]
@@ -93,6 +145,32 @@ mod tests {
         let freed = first.base();
         drop(first);
         assert_eq!(IdRange::allocate(dir.path()).unwrap().base(), freed);
+    }
+
+    #[test]
+    fn a_range_whose_holder_let_go_of_its_lock_and_lives_is_not_given_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let first = IdRange::allocate(dir.path()).unwrap();
+        let (base, number) = (first.base(), first.number);
+        std::fs::write(dir.path().join(number.to_string()), process(other.id()).unwrap()).unwrap();
+        drop(first);
+        assert_ne!(IdRange::allocate(dir.path()).unwrap().base(), base);
+        assert!(IdRange::claim(dir.path(), number).unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(IdRange::claim(dir.path(), number).unwrap().unwrap().base(), base);
+        // Another process that has the number now is not the one that was written down.
+        std::fs::write(dir.path().join(number.to_string()), format!("{} 1", std::process::id())).unwrap();
+        assert_eq!(IdRange::allocate(dir.path()).unwrap().base(), base);
+    }
+
+    #[test]
+    fn a_holder_cannot_change_what_is_written_down_about_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let range = IdRange::allocate(dir.path()).unwrap();
+        let mode = rustix::fs::fcntl_getfl(&range._lock).unwrap();
+        assert!(!mode.intersects(OFlags::WRONLY | OFlags::RDWR));
     }
 
     #[test]

@@ -66,6 +66,13 @@ pub enum LaunchError {
     Inside(StageError),
 }
 
+/// Closes the descriptors that this program was left with by whoever started it, but for the first three: one of them
+/// could be a way to what it is to be kept from. To be called by a program before it does anything else, since whatever
+/// it has opened is closed as well.
+pub fn forget_inherited() -> std::io::Result<()> {
+    Ok(sys::close_inherited()?)
+}
+
 /// Gives the calling process, which has one thread, a mount namespace of its own, cut off from the host's: a supervisor
 /// that is killed leaves no mount behind.
 pub fn leave_host_mounts() -> Result<(), LaunchError> {

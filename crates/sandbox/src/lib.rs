@@ -28,7 +28,7 @@ pub use self::container::Container;
 pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
-pub use self::launch::{LaunchError, launch, leave_host_mounts};
+pub use self::launch::{LaunchError, forget_inherited, launch, leave_host_mounts};
 pub use self::shed::{Shed, ShedError, shed};
 pub use self::spec::{Access, Disk, Mount, Project, Spec};
 pub use self::stage::{Stage, StageError};

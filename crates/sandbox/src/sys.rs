@@ -14,6 +14,16 @@ pub(crate) enum Cloned {
     Parent(Pid, OwnedFd),
 }
 
+/// Closes whatever is open above the standard descriptors.
+pub(crate) fn close_inherited() -> Result<(), Errno> {
+    // SAFETY: whoever calls this does so first of all, as `forget_inherited` demands: nothing of this process owns a
+    // descriptor yet, and those that it was left with by another are nobody's.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Gives this process, which has one thread, mounts of its own: whatever it mounts ends with it.
 pub(crate) fn unshare_mounts() -> Result<(), Errno> {
     // SAFETY: changes only which mounts this process sees; no memory or descriptor of ours depends on that.

@@ -3,6 +3,11 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // First of all: whoever takes a supervisor over is not to find what somebody else had open.
+    if let Err(error) = carrel_sandbox::forget_inherited() {
+        eprintln!("carrel-shim: {error}");
+        return ExitCode::FAILURE;
+    }
     match std::env::args().nth(1).as_deref() {
         None => carrel_shim::supervise(),
         Some("--version" | "-V") => {

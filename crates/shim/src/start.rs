@@ -184,12 +184,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
     directory.give(supervisor)?;
     reached(Failpoint::Given);
-    if create.lasting {
-        // Whoever reads what its maker writes need not wait for it.
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let nothing = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(system("open"))?;
-        rustix::stdio::dup2_stderr(&nothing).map_err(system("dup2"))?;
-    }
+    forget_streams().map_err(system("/dev/null"))?;
     shed(Shed { kill: true, user: Some(supervisor) })?;
     reached(Failpoint::Shed);
     owner.tell_with(0, &ready, changes);
@@ -205,6 +200,15 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
         agent_version: greeted.version.clone(),
     };
     Ok(Whole { container, cgroup, memory, channel: ours, listener, desk, logs, greeted, hello })
+}
+
+/// Puts nothing in the place of standard output and error: they are somebody else's files, and nobody who reads them has
+/// to wait for the end of this process.
+fn forget_streams() -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let nothing = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    rustix::stdio::dup2_stderr(&nothing)
 }
 
 /// What a stranger has to know to find this sandbox and to judge it.

@@ -12,6 +12,7 @@ use super::asked::Asked;
 use super::conclusion::Conclusion;
 use super::session::attend::{Manner, Role, Session};
 use super::session::detach::DetachKeys;
+use super::session::ending::Ending;
 use super::session::input::End;
 use super::session::notes::Notes;
 use super::session::signals::Signals;
@@ -52,10 +53,19 @@ impl<'a> Plan<'a> {
     /// Starts the command, and serves it unless it is to be left alone.
     pub(super) async fn drive(&self, found: &Found, signals: &mut Signals) -> Result<u8, Failure> {
         let began = Instant::now();
-        let mut client = find::adopt(&self.arguments.name, found).await?;
+        let mut client = tokio::select! {
+            biased;
+            // There is no command yet that it could be for.
+            signal = signals.ending() => return Ok(Ending::Interrupted(signal).exit_code()),
+            client = find::adopt(&self.arguments.name, found) => client?,
+        };
         let started = client.start(&self.job, &self.command).await?;
         if self.arguments.detach {
             return self.leave(&started);
+        }
+        let created = started.created;
+        if !created {
+            self.notes.say(&format!("job {} is there already; attached to it", self.job));
         }
         let follow = JobFollow {
             job: self.job.clone(),
@@ -65,10 +75,6 @@ impl<'a> Plan<'a> {
             // Whoever started it misses nothing.
             hold: true,
         };
-        let created = started.created;
-        if !created {
-            self.notes.say(&format!("job {} is there already; attached to it", self.job));
-        }
         let manner = Manner {
             role: if created { Role::Starter } else { Role::Partner },
             job: self.job.clone(),

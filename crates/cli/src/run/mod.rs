@@ -1,26 +1,29 @@
 //! `carrel run`: a sandbox that is owned by one command, and gone with it.
 
 mod ending;
-mod input;
 mod plan;
 pub(crate) mod project;
-mod session;
 
 use std::time::{Duration, Instant};
 
-use carrel_agent_client::{AgentClient, Error};
 use carrel_changes::{Stop, Upper};
-use carrel_shim_client::messages::Ended;
-use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, Supervisor};
+use carrel_shim_client::messages::{Ended, InputWish, JobFollow};
+use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
 use tokio::runtime::Runtime;
 
-use self::ending::{Ending, Report};
+use self::ending::Report;
 use self::plan::Plan;
 use self::project::{Outcome, Watched};
-use self::session::{SIGKILL, Session};
 use crate::arguments::RunArguments;
 use crate::descriptors;
 use crate::failure::Failure;
+use crate::find;
+use crate::jobs::RUN;
+use crate::jobs::session::attend::{Manner, Role, SIGKILL, Session};
+use crate::jobs::session::detach::DetachKeys;
+use crate::jobs::session::ending::Ending;
+use crate::jobs::session::input::End;
+use crate::jobs::session::notes::Notes;
 use crate::jobs::session::signals::Signals;
 
 /// How long a sandbox may take to say why it ended.
@@ -61,14 +64,12 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
     let supervisor = Supervisor::spawn(&programs)?;
     let plan = Plan::new(arguments, &programs)?;
     sweep(&plan);
-    // One thread: there is one connection to serve, and every thread more would have to be started first.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new("runtime_unavailable", error))?;
+    let runtime = find::runtime()?;
     let mut signals = {
         let _inside = runtime.enter();
-        Signals::listen(plan.terminal.is_some())?
+        Signals::listen(plan.command.tty)?
     };
-    let ran = runtime.block_on(drive(&plan, supervisor, &mut signals))?;
+    let ran = runtime.block_on(drive(&plan, supervisor, &mut signals, Notes { quiet, json }))?;
     let took = began.elapsed();
     let outcome = match (&plan.watched, &ran.upper) {
         (Some(watched), Some(upper)) => Some(conclude(&runtime, &mut signals, watched, upper, ran.ending, json)?),
@@ -79,7 +80,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
 }
 
 /// Makes the sandbox, runs the command and ends the sandbox, whatever happens on the way.
-async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals) -> Result<Ran, Failure> {
+async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes: Notes) -> Result<Ran, Failure> {
     let started = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -90,7 +91,7 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals) -> Re
     let mut sandbox = started.map_err(|error| gone(plan, error))?;
     let (user, group) = plan.create.project.as_ref().map_or((0, 0), |project| (project.user, project.group));
     let upper = sandbox.take_changes().map(|handle| Upper::new(handle, sandbox.id_base(), user, group));
-    let (ending, ended) = match serve(plan, signals, &mut sandbox).await {
+    let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
         Ok(Ending::SandboxEnded) => {
             let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
             let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
@@ -106,23 +107,48 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals) -> Re
     Ok(Ran { ending, ended: Some(ended), upper })
 }
 
-async fn serve(plan: &Plan, signals: &mut Signals, sandbox: &mut OwnedSandbox) -> Result<Ending, Failure> {
-    let client = match AgentClient::connect(sandbox.agent_socket()).await {
-        Ok(client) => client,
+/// Runs the command as the first job of the sandbox.
+async fn serve(
+    plan: &Plan,
+    signals: &mut Signals,
+    sandbox: &mut OwnedSandbox,
+    notes: Notes,
+) -> Result<Ending, Failure> {
+    let socket = sandbox.shim_socket();
+    let begun = async {
+        let mut client = ShimClient::connect(&socket).await?;
+        client.start(RUN, &plan.command).await?;
+        let follow = JobFollow {
+            job: RUN.to_owned(),
+            stdout: Some(0),
+            stderr: Some(0),
+            input: if plan.command.stdin { InputWish::Take } else { InputWish::None },
+            // What it writes is ours to show: it waits for us.
+            hold: true,
+        };
+        client.follow(&follow).await
+    };
+    let follow = match begun.await {
+        Ok(follow) => follow,
+        Err(error @ ShimError::Failed(_)) => return Err(error.into()),
         // If the sandbox ended, it says why; a socket that is gone does not.
         Err(error) => match tokio::time::timeout(GRACE, sandbox.ended()).await {
             Ok(_) => return Ok(Ending::SandboxEnded),
-            Err(_) => return Err(Failure::new("agent_unreachable", error)),
+            Err(_) => return Err(error.into()),
         },
     };
-    let exec = match client.exec(plan.request.clone()).await {
-        Ok(exec) => exec,
-        Err(Error::Lost(_)) => return Ok(Ending::SandboxEnded),
-        Err(error) => return Err(ending::never_ran(&plan.request.cmd, &error)),
+    let manner = Manner {
+        role: Role::Owner,
+        job: RUN.to_owned(),
+        socket,
+        terminal: plan.command.tty,
+        keys: DetachKeys::default(),
+        again: false,
+        end: End::Close,
+        timeout: plan.timeout.map(|time| time.0),
+        notes,
     };
-    let ending = Session::new(plan, exec).drive(signals, sandbox).await;
-    client.close();
-    ending
+    Ok(Session::new(follow, manner).drive(signals).await?.ending)
 }
 
 /// Finds what was changed and keeps it, in a thread of its own: a signal calls it off, and is not kept waiting.

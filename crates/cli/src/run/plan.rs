@@ -1,20 +1,19 @@
-//! From arguments to what is asked of the supervisor and of the agent.
+//! From arguments to what is asked of the supervisor: a sandbox, and a job in it.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use carrel_agent_client::{ExecRequest, sandbox_directory};
+use carrel_agent_client::sandbox_directory;
 use carrel_changes::Shown;
 use carrel_image::{GuestPath, ImageRef, Images, RootFs};
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
-use carrel_shim_client::messages::{Create, Keep, Limits, Mount, Project};
+use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
 
 use super::project::Watched;
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::home::{Home, IDS};
+use crate::jobs::asked::Asked;
 use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::MountPair;
 use crate::size::{Size, Time};
@@ -32,13 +31,10 @@ const LONGEST_HOSTNAME: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) create: Create,
-    pub(crate) request: ExecRequest,
+    pub(crate) command: JobCommand,
     pub(crate) timeout: Option<Time>,
     /// The memory limit, for what is said when it is reached.
     pub(crate) memory: Size,
-    /// The size of the terminal that the command gets, if it gets one.
-    pub(crate) terminal: Option<TerminalSize>,
-    pub(crate) stdin: bool,
     pub(crate) watched: Option<Watched>,
     /// Where running sandboxes have their directories.
     pub(crate) sandboxes: PathBuf,
@@ -51,56 +47,36 @@ impl Plan {
         check_places(&arguments.mounts, arguments.project.is_some())?;
         let home = Home::find()?;
         home.prepare()?;
-        let terminal = TerminalSize::wanted(arguments.tty, arguments.no_tty);
         user::check(arguments.user.as_deref())?;
         let memory = arguments.memory.unwrap_or_else(half_of_the_memory);
         let root = match &arguments.image {
             ImageRef::Host => RootFs::resolve(&arguments.image)?,
             ImageRef::Path(_) => Images::open(home.path())?.resolve(&arguments.image)?,
         };
-        let request = request(arguments, &root, terminal)?;
+        let command = command(arguments, &root)?;
         let watched = Watched::new(arguments, &home)?;
         let create = create(arguments, &home, programs, &root, memory, watched.as_ref())?;
-        let (timeout, stdin, sandboxes) = (arguments.timeout, !arguments.no_stdin, home.sandboxes());
-        Ok(Self { create, request, timeout, memory, terminal, stdin, watched, sandboxes })
+        Ok(Self { create, command, timeout: arguments.timeout, memory, watched, sandboxes: home.sandboxes() })
     }
 }
 
-/// What is asked of the agent.
-fn request(arguments: &RunArguments, root: &RootFs, terminal: Option<TerminalSize>) -> Result<ExecRequest, Failure> {
-    let mut words = Vec::with_capacity(arguments.command.len());
-    for word in &arguments.command {
-        let word = word.to_str().ok_or_else(|| {
-            let words = format!("the argument {} is not text (UTF-8)", Shown(word.as_bytes()));
-            Failure::new("invalid_command", words)
-        })?;
-        words.push(word.to_owned());
-    }
-    let mut words = words.into_iter();
-    let cmd = words.next().unwrap_or_default();
-    let own = |key: &str| std::env::var_os(key);
-    let mut env = vec![format!("HOME={}", user::home(arguments.user.as_deref(), root))];
-    if let (Some(_), Some(term)) = (terminal, own("TERM").and_then(|term: OsString| term.into_string().ok())) {
-        env.push(format!("TERM={term}"));
-    }
-    for variable in &arguments.env {
-        env.extend(variable.resolve(own)?);
-    }
-    let size = terminal.unwrap_or_default();
-    Ok(ExecRequest {
-        cmd,
-        args: words.collect(),
-        env,
-        cwd: arguments.workdir.clone().or_else(|| arguments.project.is_some().then(|| WORKSPACE.to_owned())),
-        user: arguments.user.clone(),
-        tty: terminal.is_some(),
-        rows: size.rows,
-        cols: size.cols,
-        ..ExecRequest::default()
-    })
+/// The command, as a job.
+fn command(arguments: &RunArguments, root: &RootFs) -> Result<JobCommand, Failure> {
+    let workspace = || arguments.project.is_some().then(|| WORKSPACE.to_owned());
+    let terminal = TerminalSize::wanted(arguments.tty, arguments.no_tty);
+    let asked = Asked {
+        words: &arguments.command,
+        env: &arguments.env,
+        cwd: arguments.workdir.clone().or_else(workspace),
+        user: arguments.user.as_deref(),
+        terminal,
+        stdin: !arguments.no_stdin,
+        timeout: arguments.timeout,
+    };
+    asked.command(root)
 }
 
-/// What is asked of the supervisor.
+/// The sandbox.
 fn create(
     arguments: &RunArguments,
     home: &Home,
@@ -211,6 +187,8 @@ fn half_of_the_memory() -> Size {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
     use crate::arguments::Command;
 

@@ -122,6 +122,8 @@ fn a_terminal_gets_the_size_of_who_attaches() {
     let standing = Standing::new(&world);
     let script = "stty size; while read line; do stty size; done";
     standing.detached(&["--tty"], "shell", script);
+    let mut before = Running::new(world.command(["logs", "-f", "box", "shell"]).spawn().unwrap());
+    before.until("24 80");
     let mut person = Person::types_at_shell(&world, &["attach", "box", "shell"]);
     person.until("24 80");
     assert!(person.is_raw());
@@ -130,6 +132,7 @@ fn a_terminal_gets_the_size_of_who_attaches() {
     person.types("\u{4}");
     let (code, restored, _) = person.finish();
     assert_eq!((code, restored), (Some(0), true));
+    assert_eq!(before.finish().code, Some(0));
 }
 
 #[test]

@@ -146,6 +146,36 @@ fn a_command_that_takes_too_long_is_ended_and_its_sandbox_is_not() {
 }
 
 #[test]
+fn a_command_that_wants_too_much_memory_is_told_so() {
+    let world = World::new();
+    let _standing = Standing::with(&world, &["--memory", "64M", "--quiet"]);
+    let outcome = world.carrel(["exec", "box", "--", "tail", "/dev/zero"]);
+    assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("note: the kernel ended "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("for want of memory"), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with("hint: the limit of a sandbox is given with `carrel run --memory`\n"));
+    // One that is killed for another reason is told nothing of it.
+    let outcome = world.carrel(["exec", "box", "--", "sh", "-c", "kill -KILL $$"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""));
+}
+
+#[test]
+fn a_retry_shares_the_output_and_leaves_the_input_to_who_holds_it() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let script = "echo ready; read line; echo \"<$line>\"; exit 3";
+    let mut first = standing.started(&["--job", "shared"], script);
+    let holder = first.child.id();
+    let second = standing.started(&["--job", "shared"], script);
+    first.child.stdin.take().unwrap().write_all(b"line\n").unwrap();
+    assert_eq!(first.finish().code, Some(3));
+    let outcome = second.finish();
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(3), &b"<line>\n"[..]));
+    let said = format!("process {holder} holds the input of job shared; it is only shown here\n");
+    assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+}
+
+#[test]
 fn when_nobody_reads_its_output_the_command_ends_as_if_it_had_written_it_itself() {
     let world = World::new();
     let _standing = Standing::new(&world);
@@ -179,7 +209,8 @@ fn programs_are_told_how_it_ended_in_json() {
 fn a_sandbox_that_ends_takes_its_jobs_along_and_that_is_told() {
     let world = World::new();
     let standing = Standing::new(&world);
-    let running = standing.started(&[], "echo ready; exec sleep 1000");
+    // One that listens when it is asked to end may do so before.
+    let running = standing.started(&[], "trap '' TERM; echo ready; exec sleep 1000");
     standing.end();
     let outcome = running.finish();
     assert_eq!(outcome.code, Some(125));

@@ -142,7 +142,7 @@ impl Session {
     }
 
     async fn attend(&mut self, signals: &mut Signals) -> Result<Over, Failure> {
-        let overdue = self.manner.timeout.map(|timeout| Instant::now() + timeout + OVERDUE);
+        let due = self.manner.timeout.map(|timeout| Instant::now() + timeout + OVERDUE);
         let ending = loop {
             tokio::select! {
                 biased;
@@ -175,8 +175,7 @@ impl Session {
                     Some(what) => Ending::Unwritten { what, exited: None },
                     None => Ending::Unread,
                 },
-                // It is ended by its supervisor; but of that we hear only when everything that it wrote is read.
-                () = stuck(overdue, &self.outputs) => break Ending::TimedOut,
+                () = overdue(due, self.manner.role, &self.outputs) => break Ending::TimedOut,
             }
         };
         Ok(ending.into())
@@ -288,10 +287,15 @@ async fn fed(feeding: &mut Option<JoinHandle<Fed>>) -> Result<Fed, JoinError> {
     }
 }
 
-/// Waits for a moment, and from then on for output that nobody reads.
-async fn stuck(moment: Option<Instant>, outputs: &Outputs) {
-    at(moment).await;
-    outputs.full().await;
+/// Waits for the moment when a job whose time is up should have been ended by its supervisor.
+///
+/// Its owner relies on nobody: the end of the sandbox is its end. Others may have to wait, as while it is paused; but what
+/// nobody reads holds up the news of its end too, and is not waited for.
+async fn overdue(due: Option<Instant>, role: Role, outputs: &Outputs) {
+    at(due).await;
+    if role != Role::Owner {
+        outputs.full().await;
+    }
 }
 
 /// Waits for a moment; without one, for ever.

@@ -68,10 +68,13 @@ impl Feed {
                 self.drop_known(&mut piece);
                 let detached = watcher.take(&mut piece);
                 last = piece.last().copied().unwrap_or(last);
-                // A job that takes no more input may still do what it is for, and be left by its keys.
-                let _taken = piece.is_empty() || job.write(&piece).await.is_ok();
+                let taken = piece.is_empty() || job.write(&piece).await.is_ok();
                 if detached {
                     return Fed::Detached;
+                }
+                // A job that takes no more input may still do what it is for. At a terminal it can still be left.
+                if !taken && !self.raw {
+                    return Fed::All;
                 }
             }
         }

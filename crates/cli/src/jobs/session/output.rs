@@ -168,6 +168,10 @@ impl Shared {
             std::mem::swap(&mut piece, &mut state.waiting);
             state.writing = true;
             drop(state);
+            if piece.len() >= ROOM {
+                // There is room from now on, though this may take long to be written.
+                self.moved.notify_waiters();
+            }
             let written = write_all(stream, &piece);
             piece.clear();
             let mut state = self.lock();
