@@ -13,6 +13,9 @@ const LONGEST_VERSION: usize = 64;
 /// The most output of a job that may be on its way, and the largest piece of it: those who hold a job make us keep it.
 const MOST_OUTPUT: u32 = 1024 * 1024;
 const LARGEST_OUTPUT: u32 = 64 * 1024;
+/// The most input of a job that may be on its way, and the least that a piece of it has to hold.
+const MOST_INPUT: u32 = 256 * 1024;
+const LEAST_INPUT: u32 = 1024;
 
 /// What a guest said so far.
 #[derive(Debug, Default)]
@@ -84,8 +87,10 @@ impl Greeting {
         }
         let (Some((ready, said)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
         // A guest that would send more than is borne runs no jobs.
-        let borne =
-            |limits: &ExecLimits| limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
+        let borne = |limits: &ExecLimits| {
+            let output = limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
+            output && limits.input_limit <= MOST_INPUT && limits.stdin_chunk_size >= LEAST_INPUT
+        };
         let limits = said.exec_limits.filter(|limits| credit && borne(limits));
         let rest = std::mem::take(&mut self.arrived);
         Ok(Some(Greeted { ready, credit, limits, version: said.agent_version, rest }))

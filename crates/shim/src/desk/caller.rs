@@ -145,6 +145,16 @@ impl Caller {
         !self.broken && !self.outbox.is_empty()
     }
 
+    /// Whether something that was said whole was not heard yet.
+    pub(crate) fn has_unheard(&self) -> bool {
+        matches!(Frame::split(&self.arrived), Ok(Some(_)) | Err(_))
+    }
+
+    /// Whether there was more to tell than there was room for.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.starved && !self.broken
+    }
+
     /// Sends what waits, as far as there is room. Whether the caller is still there.
     pub(crate) fn flush(&mut self) -> bool {
         while self.has_unsent() {
@@ -161,7 +171,7 @@ impl Caller {
     pub(crate) fn wanted(&self, patient: bool) -> Interest {
         let read = patient && self.has_room() && self.unanswered < UNANSWERED;
         // Whoever could be told more is told it as soon as there is room, though nothing waits by then.
-        let write = self.has_unsent() || (self.starved && !self.broken);
+        let write = self.has_unsent() || self.is_owed() || (patient && self.has_unheard());
         Interest { read, write, urgent: false }
     }
 

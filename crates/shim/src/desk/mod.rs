@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 
 pub(crate) use self::caller::{Caller, Follow, Request};
+pub(crate) use self::pump::cannot_read;
 use crate::jobs::{Asker, Jobs};
 use crate::poll::{Interest, Poller, Token};
 
@@ -50,7 +51,11 @@ impl Desk {
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => {
                     let peer = peer(&socket);
-                    // Only root comes this far; one too many is closed without a word.
+                    // Nobody else gets this far, unless somebody opened the directory.
+                    if ![0, rustix::process::geteuid().as_raw()].contains(&peer.user) {
+                        continue;
+                    }
+                    // One too many is closed without a word.
                     let Some(number) = self.admit(Caller::new(socket, peer), poller) else { continue };
                     let hello = self.hello.clone();
                     self.tell(number, 0, &hello);
@@ -137,7 +142,7 @@ impl Desk {
 
     /// Whether something waits for somebody.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.callers.iter().flatten().any(Caller::has_unsent)
+        self.callers.iter().flatten().any(|caller| caller.has_unsent() || caller.is_owed())
     }
 
     /// Watches each caller for what is needed of it now. While `patient` is false, nobody is listened to.

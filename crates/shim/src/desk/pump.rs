@@ -8,6 +8,8 @@ use carrel_shim_client::messages::{
 };
 
 use super::Desk;
+use rustix::io::Errno;
+
 use super::caller::{Caller, Follow, Request};
 use crate::jobs::{Jobs, Key, Piece};
 use crate::log::Log;
@@ -116,7 +118,8 @@ impl Caller {
             Request::List(next) => {
                 let (mut some, mut bytes) = (Vec::new(), 0);
                 for (key, info) in jobs.keys_from(*next).take(JOBS).filter_map(|key| Some((key, jobs.info(key)?))) {
-                    bytes += info.command.iter().map(String::len).sum::<usize>();
+                    let words = info.command.iter().chain(&info.user).chain(&info.cwd);
+                    bytes += words.map(|word| word.len() + 9).sum::<usize>() + 1024;
                     *next = key + 1;
                     some.push(info);
                     if bytes > COMMANDS {
@@ -162,8 +165,19 @@ impl Caller {
                 Told::More
             }
             Piece::Nothing => Told::Nothing,
+            Piece::Failed(errno) => {
+                jobs.watch(follow.key, false);
+                self.tell(id, &cannot_read(errno));
+                Told::All
+            }
         }
     }
+}
+
+/// The answer to one whose output is there, and cannot be read now.
+pub(crate) fn cannot_read(errno: Errno) -> Failed {
+    let message = format!("the output of the job cannot be read: {}", std::io::Error::from(errno));
+    Failed { code: FailureCode::HostUnfit, message, hint: None }
 }
 
 /// The answer to one who came back for a job that was kept long enough.

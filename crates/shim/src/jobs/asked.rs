@@ -58,10 +58,10 @@ impl Jobs {
     }
 
     /// Ends a job. One that has ended stays as it ended.
-    pub(crate) fn cancel(&mut self, id: &str, grace: Duration) -> Result<Key, Refusal> {
+    pub(crate) fn cancel(&mut self, id: &str, grace: Duration, clock: Instant) -> Result<Key, Refusal> {
         let key = self.find(id)?;
         if let Some(job) = self.jobs.get_mut(&key) {
-            job.end(&mut self.outgoing.words, OutcomeKind::Cancelled, grace, Instant::now());
+            job.end(&mut self.outgoing.words, OutcomeKind::Cancelled, grace, clock);
         }
         Ok(key)
     }
@@ -83,6 +83,15 @@ impl Jobs {
         }
         job.input.holder = Some(holder);
         Ok(Some(job.input.accepted()))
+    }
+
+    /// Whoever wrote something need not hear that it was accepted.
+    pub(crate) fn forget_writer(&mut self, asker: Asker) {
+        for key in self.by_channel.values() {
+            if let Some(job) = self.jobs.get_mut(key) {
+                job.input.forget_writer(asker);
+            }
+        }
     }
 
     /// Gives the input back.

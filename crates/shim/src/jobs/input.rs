@@ -148,6 +148,11 @@ impl Input {
         self.holder.take_if(|holder| holder.asker.connection == connection);
     }
 
+    /// Somebody who wrote need not hear that it was accepted.
+    pub(crate) fn forget_writer(&mut self, asker: Asker) {
+        self.waiting.retain(|(waiting, _)| *waiting != asker);
+    }
+
     pub(crate) fn rest(&mut self) {
         self.queue.shrink_to_fit();
     }

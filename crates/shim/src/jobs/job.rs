@@ -31,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Job {
     pub(crate) id: String,
     pub(crate) command: JobCommand,
+    /// Of its command, once it is over.
+    pub(crate) trace: Option<u64>,
     /// Its id on the guest's stream.
     pub(crate) channel: u32,
     state: JobState,
@@ -45,6 +47,10 @@ pub(crate) struct Job {
     insist: Option<Instant>,
     /// Why it is told to end.
     ending: Option<OutcomeKind>,
+    /// Somebody asked for it to be killed.
+    killed: bool,
+    /// It was killed: nobody is waited for any more.
+    pub(crate) insisted: bool,
     pub(crate) streams: [Stream; 2],
     pub(crate) order: Order,
     /// What arrived and was not acknowledged: which output, up to where, and what it was charged.
@@ -99,6 +105,7 @@ impl Job {
         })?;
         Ok(Self {
             id: id.to_owned(),
+            trace: None,
             channel,
             state: JobState::Starting,
             pid: None,
@@ -109,6 +116,8 @@ impl Job {
             deadline: command.timeout_ms.and_then(|timeout| now.0.checked_add(Duration::from_millis(timeout))),
             insist: None,
             ending: None,
+            killed: false,
+            insisted: false,
             streams: [stdout, stderr],
             order: Order::default(),
             unacknowledged: VecDeque::new(),
@@ -234,14 +243,16 @@ impl Job {
                 Err(_) => Heard::Nonsense,
             },
             (Some(MessageType::ExecFailed), true) => match envelope.payload::<ExecFailed>() {
-                Ok(failed) => {
+                Ok(failed) if self.pid.is_none() => {
                     let errno_name = failed.errno_name.as_deref().map(|name| said(name, LONGEST_NAME));
                     self.never_ran(failed.kind.as_str(), errno_name, said(&failed.message, LONGEST_WORDS));
                     Heard::Over
                 }
-                Err(_) => Heard::Nonsense,
+                _ => Heard::Nonsense,
             },
             (Some(MessageType::CoreError), true) => match envelope.payload::<CoreError>() {
+                // Of one that runs it only says that something was not understood.
+                Ok(_) if self.pid.is_some() => Heard::News,
                 Ok(error) => {
                     self.never_ran("refused", None, said(&error.message, LONGEST_WORDS));
                     Heard::Over
@@ -311,7 +322,8 @@ impl Job {
     pub(crate) fn conclude(&mut self, now: (Instant, u64), kills: u64) {
         let meanwhile = if self.was_killed() { kills.saturating_sub(self.kills_before) } else { 0 };
         if let Some(outcome) = self.outcome.as_mut().filter(|_| meanwhile > 0) {
-            if outcome.kind == OutcomeKind::Signalled && outcome.signal == Some(SIGKILL) {
+            let killed = outcome.kind == OutcomeKind::Signalled && outcome.signal == Some(SIGKILL);
+            if killed && !self.killed {
                 outcome.kind = OutcomeKind::OutOfMemory;
             }
             let words = format!("the kernel ended {meanwhile} processes of the sandbox for want of memory meanwhile");
@@ -320,13 +332,15 @@ impl Job {
         (self.state, self.ended, self.ended_ms) = (JobState::Ended, Some(now.0), Some(now.1));
         (self.deadline, self.insist) = (None, None);
         self.unacknowledged = VecDeque::new();
-        self.streams.iter_mut().for_each(Stream::finish);
+        let watched = self.viewers > 0;
+        self.streams.iter_mut().for_each(|stream| stream.finish(watched));
     }
 
     // --- what the guest is told
 
     /// Acknowledges output, as far as those who hold the job have come.
     pub(crate) fn acknowledge(&mut self, out: &mut Vec<u8>, held: [Option<u64>; 2], limits: &ExecLimits) {
+        let held = if self.insisted { [None, None] } else { held };
         while let Some((stream, end, charge)) = self.unacknowledged.front().copied() {
             let [stdout, stderr] = &self.streams;
             let (kept, held) = if stream == StreamName::Stdout { (stdout, held[0]) } else { (stderr, held[1]) };
@@ -346,7 +360,8 @@ impl Job {
     }
 
     /// Sends a signal to its process group.
-    pub(crate) fn signal(&self, out: &mut Vec<u8>, signal: i32) {
+    pub(crate) fn signal(&mut self, out: &mut Vec<u8>, signal: i32) {
+        self.killed |= signal == SIGKILL;
         self.send_signal(out, signal, false);
     }
 
@@ -374,8 +389,12 @@ impl Job {
         self.deadline = None;
         self.ending.get_or_insert(why);
         self.state = JobState::Ending;
+        if self.insisted {
+            return;
+        }
         if grace.is_zero() {
             self.insist = None;
+            self.insisted = true;
             return self.send_signal(out, SIGKILL, true);
         }
         let due = now.checked_add(grace);
@@ -395,6 +414,7 @@ impl Job {
         }
         if self.insist.is_some_and(|insist| insist <= now) {
             self.insist = None;
+            self.insisted = true;
             self.send_signal(out, SIGKILL, true);
         }
         [self.deadline, self.insist].into_iter().flatten().min()

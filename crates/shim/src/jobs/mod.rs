@@ -36,6 +36,12 @@ const LONGEST_ID: usize = 128;
 const LONGEST_COMMAND: usize = 1024 * 1024;
 /// How much of what may be kept has to be free while a job writes, before older ones have to go.
 const ROOM_FOR_OUTPUT: u64 = 64 * 1024;
+/// The longest path, the longest name of a user or a resource, and the most limits of a command.
+const LONGEST_PATH: usize = 4096;
+const LONGEST_NAME: usize = 256;
+const MOST_LIMITS: usize = 64;
+/// How long a job that has ended is kept for whoever started it, although others take all the room.
+const SETTLED: Duration = Duration::from_secs(10);
 /// How many bytes of a command are recorded.
 const LONGEST_RECORDED: usize = 4096;
 /// The most jobs that run at one time.
@@ -151,7 +157,11 @@ impl Jobs {
         check_id(id)?;
         check_size(command)?;
         if let Some((key, job)) = self.by_id.get(id).and_then(|key| Some((*key, self.jobs.get(key)?))) {
-            return if is_same(&job.command, command) { Ok(Started::Attached(key)) } else { Err(conflict(id)) };
+            let same = match job.trace {
+                Some(trace) => trace == self.past.trace_of(command),
+                None => is_same(&job.command, command),
+            };
+            return if same { Ok(Started::Attached(key)) } else { Err(conflict(id)) };
         }
         match self.past.knows(id) {
             Some(trace) if trace == self.past.trace_of(command) => Err(Refusal::new(
@@ -171,6 +181,7 @@ impl Jobs {
         command: JobCommand,
         open: impl FnOnce() -> u32,
         kills: u64,
+        clock: Instant,
     ) -> Result<Key, Refusal> {
         let Some(limits) = self.limits else {
             return Err(Refusal::new(FailureCode::Unsupported, "the agent in the sandbox cannot run jobs"));
@@ -179,7 +190,7 @@ impl Jobs {
         if running >= MOST_RUNNING.min(limits.max_executions as usize) {
             return Err(Refusal::new(FailureCode::TooMany, format!("{running} jobs are running")));
         }
-        let now = (Instant::now(), wall_ms());
+        let now = (clock, wall_ms());
         let channel = open();
         let closing = |outgoing: &mut Outgoing| outgoing.closed.push(channel);
         let mut job = match Job::create(&self.logs, id, command, channel, self.keep.stream_bytes, now) {
@@ -258,7 +269,7 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&key) else { return false };
         let before = charged(job);
         let allowed = self.keep.total_bytes.saturating_sub(self.kept_bytes);
-        let held = self.held.get(&key).copied().unwrap_or_default();
+        let held = self.held.get(&key).copied().filter(|_| !job.insisted).unwrap_or_default();
         let heard = job.hear(frame, allowed, held, &limits);
         let more = charged(job) - before;
         self.kept_bytes += more;
@@ -315,6 +326,11 @@ impl Jobs {
             reached(Failpoint::JobEnded);
             self.held.remove(key);
             self.over.push_back(*key);
+            // What it ran is compared by its trace from here on: a thousand long commands would be much to keep.
+            job.trace = Some(self.past.trace_of(&job.command));
+            let mut words = shortened(job.words()).into_iter();
+            let (program, args) = (words.next().unwrap_or_default(), words.collect());
+            job.command = JobCommand { program, args, env: Vec::new(), ..std::mem::take(&mut job.command) };
         }
         !over.is_empty()
     }
@@ -341,7 +357,7 @@ impl Jobs {
     pub(crate) fn watch(&mut self, key: Key, more: bool) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
         job.viewers = if more { job.viewers + 1 } else { job.viewers.saturating_sub(1) };
-        if job.viewers == 0 && job.is_over() {
+        if job.viewers == 0 && job.ended.is_some() {
             job.streams.iter_mut().for_each(Stream::close);
         }
     }
@@ -352,7 +368,7 @@ impl Jobs {
         let Some(limits) = self.limits else { return };
         for key in before.keys().chain(self.held.keys().filter(|key| !before.contains_key(key))) {
             let Some(job) = self.jobs.get_mut(key).filter(|job| !job.is_over()) else { continue };
-            let held = self.held.get(key).copied().unwrap_or_default();
+            let held = self.held.get(key).copied().filter(|_| !job.insisted).unwrap_or_default();
             for (stream, held) in job.streams.iter_mut().zip(held) {
                 stream.trim(held);
             }
@@ -373,7 +389,7 @@ impl Jobs {
     /// Appends output to `out`.
     pub(crate) fn read(&mut self, key: Key, name: StreamName, offset: u64, limit: usize, out: &mut Vec<u8>) -> Piece {
         let Some(job) = self.jobs.get_mut(&key) else { return Piece::Nothing };
-        let unwatched = job.viewers == 0 && job.is_over();
+        let unwatched = job.viewers == 0 && job.ended.is_some();
         let Some(stream) = job.streams.get_mut(index(name)) else { return Piece::Nothing };
         let piece = stream.read(&self.logs, offset, limit, out);
         if unwatched {
@@ -388,7 +404,13 @@ impl Jobs {
     pub(crate) fn tick(&mut self, now: Instant, paused: bool) -> Option<Instant> {
         let (words, mut due) = (&mut self.outgoing.words, None);
         for key in self.by_channel.values().filter(|_| !paused) {
-            let next = self.jobs.get_mut(key).and_then(|job| job.tick(words, now));
+            let next = self.jobs.get_mut(key).and_then(|job| {
+                let next = job.tick(words, now);
+                if let (true, Some(limits)) = (job.insisted, &self.limits) {
+                    job.acknowledge(words, [None, None], limits);
+                }
+                next
+            });
             due = [due, next].into_iter().flatten().min();
         }
         let pruned = self.prune(now);
@@ -409,7 +431,11 @@ impl Jobs {
             let job = self.jobs.get(&key);
             let due = job.and_then(|job| job.ended).and_then(|ended| ended.checked_add(kept_for));
             let too_many = self.over.len() > self.keep.ended_jobs as usize;
-            let too_much = self.kept_bytes >= self.keep.total_bytes;
+            let ended = job.and_then(|job| job.ended);
+            let settled = ended.is_none_or(|ended| now.saturating_duration_since(ended) >= SETTLED);
+            let total = self.keep.total_bytes;
+            let most = if settled { total } else { total.saturating_add(total / 4) };
+            let too_much = self.kept_bytes >= most;
             if !too_many && !too_much && due.is_none_or(|due| due > now) {
                 return due;
             }
@@ -439,7 +465,8 @@ impl Jobs {
         self.kept_bytes = self.kept_bytes.saturating_sub(charged(&job));
         job.streams.iter_mut().for_each(|stream| stream.remove(&self.logs));
         self.by_id.remove(&job.id);
-        self.past.remember(&job.id, &job.command);
+        let trace = job.trace.unwrap_or_else(|| self.past.trace_of(&job.command));
+        self.past.remember(&job.id, trace);
     }
 
     /// Gives back memory that is not needed.
@@ -495,7 +522,15 @@ fn conflict(id: &str) -> Refusal {
 
 /// A command has to fit into every message that tells of it.
 fn check_size(command: &JobCommand) -> Result<(), Refusal> {
-    let JobCommand { program, args, env, cwd, user, .. } = command;
+    let JobCommand { program, args, env, cwd, user, rlimits, .. } = command;
+    // What a guest says about a failure names these, and has to fit into what a job listens to.
+    let longest = |word: &str, most: usize| word.len() <= most;
+    let paths = [Some(program), cwd.as_ref()].into_iter().flatten().all(|path| longest(path, LONGEST_PATH));
+    let names = user.iter().chain(rlimits.iter().map(|limit| &limit.resource)).all(|name| longest(name, LONGEST_NAME));
+    if !paths || !names || rlimits.len() > MOST_LIMITS {
+        let words = "a path, a name or the list of limits of the command is too long";
+        return Err(Refusal::new(FailureCode::InvalidRequest, words));
+    }
     let words = args.iter().chain(env).chain(cwd).chain(user);
     let bytes = words.fold(program.len(), |bytes, word| bytes + word.len() + 9);
     if bytes <= LONGEST_COMMAND {

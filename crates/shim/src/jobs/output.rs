@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 /// How much of the end is in memory, when it is nowhere else.
 pub(crate) const RING: usize = 128 * 1024;
@@ -46,6 +47,8 @@ pub(crate) enum Piece {
     Cut(u64),
     /// Nothing was written there yet.
     Nothing,
+    /// It is there, and cannot be read now.
+    Failed(Errno),
 }
 
 // === impl Stream ===
@@ -132,9 +135,10 @@ impl Stream {
     }
 
     /// The job has ended: the end is kept too, behind the mark.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self, watched: bool) {
         if self.cut && self.kept_again() < self.length {
             let from = self.length - self.ring.len() as u64;
+            let before = self.charged;
             self.mark(&format!("[carrel: it goes on at byte {from}]\n"));
             let at = self.charged;
             let written = self.file.as_mut().map_or(0, |file| write(file, self.ring.make_contiguous()));
@@ -143,11 +147,18 @@ impl Stream {
                 self.charged += written as u64;
             } else {
                 // A part of the end is of no use: where it stops could not be told.
-                let _shortened = self.file.as_ref().map(|file| file.set_len(at));
+                let _shortened = self.file.as_ref().map(|file| file.set_len(before));
+                self.charged = before;
+                if watched {
+                    // Those who follow find it in memory, until the last of them leaves.
+                    return;
+                }
             }
         }
         self.ring = VecDeque::new();
-        self.file = None;
+        if !watched {
+            self.file = None;
+        }
     }
 
     /// Writes words of ours behind the head; without room for them the file just ends there.
@@ -165,6 +176,9 @@ impl Stream {
     pub(crate) fn read(&mut self, directory: &OwnedFd, offset: u64, limit: usize, out: &mut Vec<u8>) -> Piece {
         if offset >= self.length {
             return Piece::Nothing;
+        }
+        if limit == 0 {
+            return Piece::Bytes(0);
         }
         let ring = self.length - self.ring.len() as u64;
         if offset >= ring {
@@ -188,10 +202,13 @@ impl Stream {
         let Some((at, end)) = place else { return Piece::Cut(self.kept_again()) };
         let length = limit.min(usize::try_from(end - at).unwrap_or(usize::MAX));
         match self.read_file(directory, at, length, out) {
-            // Somebody else shortened the file.
-            Ok(0) | Err(_) if offset < self.head => Piece::Cut(self.head.max(self.kept_again())),
-            Ok(0) | Err(_) => Piece::Cut(self.length),
-            Ok(count) => Piece::Bytes(count),
+            Ok(count @ 1..) => Piece::Bytes(count),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Piece::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            }
+            // Somebody else shortened the file, or removed it; what is in memory is still there.
+            _ if offset < self.head => Piece::Cut(ring.max(offset + 1).min(self.head.max(self.kept_again()))),
+            _ => Piece::Cut(self.length),
         }
     }
 
@@ -214,6 +231,7 @@ impl Stream {
     /// Nobody reads it any more.
     pub(crate) fn close(&mut self) {
         self.file = None;
+        self.ring = VecDeque::new();
     }
 
     /// Gives back memory that is not needed.
@@ -275,6 +293,7 @@ mod tests {
                     offset = to;
                 }
                 Piece::Nothing => return found,
+                Piece::Failed(errno) => panic!("{errno}"),
             }
         }
     }
@@ -288,7 +307,7 @@ mod tests {
         let (home, directory, mut stream) = stream(1 << 20);
         stream.append(b"out\xff\x00", u64::MAX, None);
         stream.append(b"put", u64::MAX, None);
-        stream.finish();
+        stream.finish(false);
         assert_eq!(read_all(&mut stream, &directory, 0, 3), [(0, Ok(b"out\xff\x00put".to_vec()))]);
         assert_eq!(read_all(&mut stream, &directory, 5, 100), [(5, Ok(b"put".to_vec()))]);
         assert_eq!(stream.gap(), None);
@@ -305,7 +324,7 @@ mod tests {
         let ring = all.len() - RING;
         let expected = [(0, Ok(all[..10].to_vec())), (10, Err(ring as u64)), (ring as u64, Ok(all[ring..].to_vec()))];
         assert_eq!(read_all(&mut stream, &directory, 0, 70_000), expected);
-        stream.finish();
+        stream.finish(false);
         assert_eq!(read_all(&mut stream, &directory, 0, 70_000), expected);
         assert_eq!(stream.gap(), Some((10, ring as u64)));
         let file = std::fs::read(home.path().join("a.stdout.log")).unwrap();
@@ -336,7 +355,7 @@ mod tests {
         stream.append(b"0123456789", 4, None);
         stream.append(b"abc", 0, None);
         assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Ok(b"0123456789abc".to_vec()))]);
-        stream.finish();
+        stream.finish(false);
         let file = std::fs::read_to_string(home.path().join("a.stdout.log")).unwrap();
         assert!(file.starts_with("0123\n[carrel: cut here: byte 4 "), "{file}");
         assert!(file.ends_with("goes on at byte 0]\n0123456789abc"), "{file}");
@@ -360,7 +379,7 @@ mod tests {
                 check(&mut stream, &directory, &all, held);
             }
             stream.trim(None);
-            stream.finish();
+            stream.finish(false);
             check(&mut stream, &directory, &all, None);
         });
     }
@@ -386,7 +405,7 @@ mod tests {
         let (home, directory, mut stream) = stream(1 << 20);
         let all = numbered(0..400_000);
         stream.append(&all, u64::MAX, None);
-        stream.finish();
+        stream.finish(false);
         std::fs::write(home.path().join("a.stdout.log"), b"x").unwrap();
         let found = read_all(&mut stream, &directory, 0, 1000);
         assert_eq!(found, [(0, Ok(b"x".to_vec())), (1, Err(400_000))]);

@@ -15,9 +15,9 @@ pub(super) struct Past {
 // === impl Past ===
 
 impl Past {
-    /// Remembers a job.
-    pub(super) fn remember(&mut self, id: &str, command: &JobCommand) {
-        let (key, trace) = (self.key(id), self.trace_of(command));
+    /// Remembers a job, by the trace of its command.
+    pub(super) fn remember(&mut self, id: &str, trace: u64) {
+        let key = self.key(id);
         self.traces.insert(key, trace);
     }
 
@@ -36,6 +36,7 @@ impl Past {
         (u128::from(one.hash_one(id)) << 64) | u128::from(other.hash_one(id))
     }
 
+    /// What tells commands apart: all of it but the size of a terminal.
     pub(super) fn trace_of(&self, command: &JobCommand) -> u64 {
         let [one, _] = &self.hashers;
         let JobCommand { program, args, env, cwd, user, tty, stdin, timeout_ms, keep_bytes, rlimits, .. } = command;

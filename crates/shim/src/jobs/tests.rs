@@ -35,7 +35,7 @@ impl World {
             Started::New => {
                 self.channel += 2;
                 let channel = self.channel;
-                self.jobs.start(&mut self.log, id, command, || channel, 0).map(|key| (key, true))
+                self.jobs.start(&mut self.log, id, command, || channel, 0, Instant::now()).map(|key| (key, true))
             }
         }
     }

@@ -70,8 +70,16 @@ impl Server {
         }
     }
 
+    /// A descriptor is free: whoever waits may come in.
+    pub(super) fn listen_again(&mut self) {
+        if !self.over {
+            self.listen(true);
+            self.desk.listen(&self.poller, true);
+        }
+    }
+
     pub(super) fn disconnect(&mut self, slot: Slot) {
-        self.listen(true);
+        self.listen_again();
         if let Some(place) = self.clients.get_mut(slot) {
             *place = None;
         }

@@ -30,6 +30,10 @@ pub(super) struct Ending {
 impl Server {
     /// Begins the end: asks, and remembers when to insist. The first reason counts, the earliest end too.
     pub(super) fn end(&mut self, reason: EndReason, message: String, grace: Duration) {
+        if self.over {
+            // It has ended already, and that is the last that is recorded.
+            return;
+        }
         let now = Instant::now();
         // A time that cannot be told never comes.
         let due = now.checked_add(grace).unwrap_or(now + Duration::from_secs(u32::MAX.into()));

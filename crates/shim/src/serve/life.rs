@@ -10,6 +10,8 @@ use crate::log::wall_ms;
 
 /// How often the host's own disk is looked at, where the sandbox writes to it.
 const DISK: Duration = Duration::from_secs(1);
+/// How often it is recorded that processes were ended for want of memory.
+const KILLS: Duration = Duration::from_secs(1);
 /// When is counted again who was ended for want of memory: the kernel says that memory ran out before it ends anybody.
 const COUNTS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
@@ -88,18 +90,29 @@ impl Server {
             return Some(due);
         }
         let before = self.kills;
+        self.count_again = None;
         self.note_kills();
-        let next = COUNTS.get(tries as usize).filter(|_| self.kills == before);
-        self.count_again = next.map(|wait| (now + *wait, tries + 1));
+        if self.count_again.is_none() {
+            let next = COUNTS.get(tries as usize).filter(|_| self.kills == before);
+            self.count_again = next.map(|wait| (now + *wait, tries + 1));
+        }
         self.count_again.map(|(due, _)| due)
     }
 
     /// Records that processes were ended for want of memory, if there are more than before.
     pub(super) fn note_kills(&mut self) {
-        let kills = self.count_kills();
-        if kills > self.kills {
-            self.kills = kills;
-            self.record(Fact { out_of_memory_kills: Some(kills), ..Fact::new(wall_ms(), FactKind::OutOfMemory) });
+        self.kills = self.count_kills().max(self.kills);
+        let now = Instant::now();
+        // One after the other is one fact: a sandbox could fill its journal with them.
+        let soon = self.kills_told.1.and_then(|told| told.checked_add(KILLS)).filter(|soon| *soon > now);
+        match soon {
+            _ if self.kills <= self.kills_told.0 => {}
+            Some(soon) if !self.over => self.count_again = Some((soon, 0)),
+            _ => {
+                self.kills_told = (self.kills, Some(now));
+                let kills = Some(self.kills);
+                self.record(Fact { out_of_memory_kills: kills, ..Fact::new(wall_ms(), FactKind::OutOfMemory) });
+            }
         }
     }
 

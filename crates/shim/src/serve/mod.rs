@@ -62,6 +62,8 @@ pub(crate) struct Server {
     disk: Option<Instant>,
     /// How many processes are known to have been ended for want of memory, and when to count again.
     kills: u64,
+    /// How many of them are recorded, and since when.
+    kills_told: (u64, Option<Instant>),
     count_again: Option<(Instant, u32)>,
     /// Why the sandbox is coming to an end, and when it has to.
     ending: Option<Ending>,
@@ -102,7 +104,9 @@ impl Server {
         let parts = running.parts.take().ok_or(Errno::INVAL)?;
         let mut desk = Desk::new(parts.desk, parts.hello, &poller)?;
         let (socket, peer, arrived) = owner.into_parts();
+        // Without its owner at the desk nobody would end a sandbox that is not to last.
         let owner = desk.admit(Caller::with(socket, peer.clone(), arrived), &poller);
+        let owner = Some(owner.ok_or(Errno::MFILE)?);
         let mut server = Self {
             running,
             poller,
@@ -122,12 +126,14 @@ impl Server {
             disk_full: false,
             disk,
             kills: 0,
+            kills_told: (0, None),
             count_again: None,
             ending: None,
             killed: false,
             rest: Some(Instant::now() + REST),
         };
         server.kills = server.count_kills();
+        server.kills_told.0 = server.kills;
         let pid = server.running.container.pid().as_raw_nonzero().get().unsigned_abs();
         server.log.note(Fact { pid: Some(pid), ..Fact::new(wall_ms(), FactKind::Started) });
         Ok(server)

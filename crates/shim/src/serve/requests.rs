@@ -1,7 +1,7 @@
 //! What callers ask for.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use carrel_protocol::{DecodeError, Envelope};
 use carrel_shim_client::messages::{
@@ -12,7 +12,7 @@ use carrel_shim_client::messages::{
 use carrel_shim_client::{Message, decode};
 
 use super::{Server, UNSAID};
-use crate::desk::{Follow, Request};
+use crate::desk::{Follow, Request, cannot_read};
 use crate::failpoint::{Failpoint, reached};
 use crate::jobs::{Asker, Event, Holder, Piece, Refusal, Started};
 use crate::poll::Readiness;
@@ -38,6 +38,8 @@ impl Server {
             self.hear_caller(number, true);
         } else if readiness.gone {
             self.dismiss(number);
+        } else {
+            self.hear_caller(number, false);
         }
     }
 
@@ -47,6 +49,10 @@ impl Server {
         let there = !read || caller.read().unwrap_or(false);
         loop {
             let Some(caller) = self.desk.caller(number) else { return };
+            if there && !caller.has_room() {
+                // The rest is heard when there is room for answers.
+                return;
+            }
             match caller.next() {
                 Ok(Some((id, body))) => self.hear(number, id, &body),
                 Ok(None) if there => return,
@@ -58,6 +64,7 @@ impl Server {
     /// A caller is gone. A sandbox that is not to last goes when its owner goes.
     pub(super) fn dismiss(&mut self, number: usize) {
         self.desk.dismiss(number, &mut self.jobs, &self.poller);
+        self.listen_again();
         self.supervisor.take_if(|(supervisor, _)| *supervisor == number);
         if self.owner.take_if(|owner| *owner == number).is_some() && !self.running.lasting {
             self.end(EndReason::Stopped, "its owner left".to_owned(), Duration::ZERO);
@@ -152,8 +159,10 @@ impl Server {
             }
             JobCancel::NAME => {
                 let JobCancel { job, grace_ms } = read(envelope)?;
-                let key = self.jobs.cancel(&job, Duration::from_millis(grace_ms))?;
-                self.begin(asker, Request::Wait(key))
+                let key = self.jobs.find(&job)?;
+                let answer = self.begin(asker, Request::Wait(key))?;
+                self.jobs.cancel(&job, Duration::from_millis(grace_ms), self.clock())?;
+                Ok(answer)
             }
             JobWait::NAME => {
                 let JobWait { job } = read(envelope)?;
@@ -191,9 +200,13 @@ impl Server {
 
     fn withdraw(&mut self, asker: Asker) {
         let request = self.desk.caller(asker.connection).and_then(|caller| caller.finish(asker.request));
-        if let Some(Request::Follow(follow)) = request {
-            self.jobs.watch(follow.key, false);
-            self.jobs.release_input(follow.key, asker);
+        match request {
+            Some(Request::Follow(follow)) => {
+                self.jobs.watch(follow.key, false);
+                self.jobs.release_input(follow.key, asker);
+            }
+            Some(Request::Write(_)) => self.jobs.forget_writer(asker),
+            _ => {}
         }
     }
 
@@ -233,6 +246,11 @@ impl Server {
         }
     }
 
+    /// The time as jobs have it: it stands still while the sandbox is paused.
+    fn clock(&self) -> Instant {
+        self.paused.unwrap_or_else(Instant::now)
+    }
+
     fn who_stops(&mut self, number: usize) -> String {
         if self.owner == Some(number) {
             return "its owner stopped it".to_owned();
@@ -256,8 +274,8 @@ impl Server {
                     // Nobody says when memory runs out, so it has to be counted.
                     self.note_kills();
                 }
-                let relay = &mut self.relay;
-                let key = self.jobs.start(&mut self.log, &job, command, || relay.open_job(), self.kills)?;
+                let (clock, relay) = (self.clock(), &mut self.relay);
+                let key = self.jobs.start(&mut self.log, &job, command, || relay.open_job(), self.kills, clock)?;
                 (key, true)
             }
         };
@@ -269,9 +287,13 @@ impl Server {
         let key = self.jobs.find(&read.job)?;
         let (mut offset, mut bytes) = (read.offset, Vec::new());
         let limit = (read.limit as usize).min(LARGEST_READ);
-        if let Piece::Cut(to) = self.jobs.read(key, read.stream, offset, limit, &mut bytes) {
+        let mut piece = self.jobs.read(key, read.stream, offset, limit, &mut bytes);
+        if let Piece::Cut(to) = piece {
             offset = to;
-            self.jobs.read(key, read.stream, offset, limit, &mut bytes);
+            piece = self.jobs.read(key, read.stream, offset, limit, &mut bytes);
+        }
+        if let Piece::Failed(errno) = piece {
+            return self.tell(asker, &cannot_read(errno));
         }
         let end = self.jobs.is_over(key) && offset + bytes.len() as u64 >= self.jobs.length(key, read.stream);
         self.tell(asker, &JobBytes { offset, data: Cow::Borrowed(&bytes), end })
@@ -304,7 +326,11 @@ impl Server {
             self.note_kills();
         }
         let kills = self.kills;
-        self.desk.stirred |= self.jobs.conclude(&mut self.log, kills);
+        if self.jobs.conclude(&mut self.log, kills) {
+            self.desk.stirred = true;
+            // Its files are closed: there may be descriptors for those who wait to be let in.
+            self.listen_again();
+        }
     }
 
     /// Tells callers what became of what they asked for.
