@@ -15,6 +15,9 @@ const FIRST: u32 = 0x4000_0000;
 /// How many there are.
 const RANGES: u32 = 8192;
 
+/// How long the line is that says who holds a range.
+const LINE: usize = 48;
+
 /// The group of all supervisors that have given up being root, and behind it their users: one for each range.
 pub const SUPERVISORS: u32 = FIRST + RANGES * COUNT;
 
@@ -106,13 +109,13 @@ fn lock(directory: impl AsFd, number: u32) -> std::io::Result<Option<File>> {
     }
     let mut holder = String::new();
     // What cannot be read was never written.
-    let _nobody = (&mut file).take(64).read_to_string(&mut holder);
-    let ourselves = process(std::process::id());
-    if is_alive(&holder) && Some(&holder) != ourselves.as_ref() {
+    let _nobody = (&mut file).take(LINE as u64).read_to_string(&mut holder);
+    let (holder, ourselves) = (holder.trim_end(), process(std::process::id()).unwrap_or_default());
+    if holder != ourselves && is_alive(holder) {
         return Ok(None);
     }
-    let mut writer = File::from(open(OFlags::WRONLY | OFlags::TRUNC)?);
-    writer.write_all(ourselves.unwrap_or_default().as_bytes())?;
+    // Always as long as before: a file that is cut to be written is one that some file systems hurry to write out.
+    File::from(open(OFlags::WRONLY)?).write_all(format!("{ourselves:<LINE$}").as_bytes())?;
     Ok(Some(file))
 }
 
@@ -153,7 +156,8 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let first = IdRange::allocate(dir.path()).unwrap();
         let (base, number) = (first.base(), first.number);
-        std::fs::write(dir.path().join(number.to_string()), process(other.id()).unwrap()).unwrap();
+        std::fs::write(dir.path().join(number.to_string()), format!("{:<LINE$}", process(other.id()).unwrap()))
+            .unwrap();
         drop(first);
         assert_ne!(IdRange::allocate(dir.path()).unwrap().base(), base);
         assert!(IdRange::claim(dir.path(), number).unwrap().is_none());
@@ -161,7 +165,8 @@ mod tests {
         other.wait().unwrap();
         assert_eq!(IdRange::claim(dir.path(), number).unwrap().unwrap().base(), base);
         // Another process that has the number now is not the one that was written down.
-        std::fs::write(dir.path().join(number.to_string()), format!("{} 1", std::process::id())).unwrap();
+        let another = format!("{:<LINE$}", format!("{} 1", std::process::id()));
+        std::fs::write(dir.path().join(number.to_string()), another).unwrap();
         assert_eq!(IdRange::allocate(dir.path()).unwrap().base(), base);
     }
 
