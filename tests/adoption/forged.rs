@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use carrel_shim_client::layout::{LOCK, RECORD, SHIM_SOCKET, open_directory};
+use carrel_shim_client::layout::{INCARNATION, LOCK, RECORD, SHIM_SOCKET, open_directory};
 use carrel_shim_client::messages::{EndReason, FactKind, Hello, VERSION};
 use carrel_shim_client::{
     AdoptError, Claim, Found, FoundError, Life, OwnedSandbox, Problem, RecordError, SandboxRecord, began, encode, find,
@@ -182,7 +182,13 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
             impostor.abort();
         }
         std::fs::remove_file(&socket).unwrap();
-        let honest = pose(&standing, Hello { shim_pid: us, ..hello.clone() });
+        // The first process of a sandbox is a child of whoever supervises it.
+        let posed = pose(&standing, Hello { shim_pid: us, ..hello.clone() });
+        let refused = standing.find().connect().await.expect_err("another's sandbox");
+        assert!(matches!(refused, AdoptError::Claims { what: Claim::Process, .. }), "{refused:?}");
+        posed.abort();
+        std::fs::remove_file(&socket).unwrap();
+        let honest = pose(&standing, Hello { shim_pid: us, pid: standing.owner(), ..hello.clone() });
         standing.find().connect().await.expect("only its words were wrong");
         honest.abort();
 
@@ -192,7 +198,7 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
 }
 
 #[test]
-fn a_directory_of_another_or_behind_a_link_or_open_to_others_is_not_looked_into() {
+fn a_directory_of_another_or_behind_a_link_is_not_looked_into_and_an_open_one_is() {
     run(async {
         let standing = Standing::start();
         let before = standing.find();
@@ -212,7 +218,10 @@ fn a_directory_of_another_or_behind_a_link_or_open_to_others_is_not_looked_into(
         restore(&standing).await;
 
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
-        refused("open").await;
+        let now = standing.find();
+        assert!(matches!((&now.problem, &now.life), (Some(Problem::Open), Life::Running)), "{now:?}");
+        assert_eq!(sandboxes(standing.home.path()).unwrap().len(), 1, "it does not hide itself");
+        before.connect().await.expect("nor does it get rid of its supervision");
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
         restore(&standing).await;
 
@@ -303,5 +312,25 @@ fn one_whose_lock_was_taken_away_is_swept_too() {
         assert_eq!(left::of(standing.create()), [standing.directory().display().to_string()]);
         assert!(carrel_shim::collect(&standing.directory()).unwrap());
         assert_eq!(left::of(standing.create()), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn the_group_of_one_whose_directory_says_nothing_any_more_is_found_by_its_owner() {
+    run(async {
+        let mut standing = Standing::start();
+        let ids = standing.create().ids.0.clone();
+        carrel_shim::sweep_groups(&ids).unwrap();
+        assert_eq!(standing.find().life, Life::Running, "it has its range");
+        standing.bereave();
+        standing.orphan().await;
+        std::fs::remove_file(standing.directory().join(INCARNATION)).unwrap();
+        carrel_shim::sweep(&standing.sandboxes()).unwrap();
+        let groups = || left::of(standing.create()).into_iter().filter(|path| path.contains("/cgroup/")).count();
+        assert!(groups() > 0, "nobody knows whose it is");
+        left::until_unmounted(standing.create()).await;
+        carrel_shim::sweep_groups(&ids).unwrap();
+        assert_eq!(groups(), 0);
+        std::fs::write(standing.directory().join(INCARNATION), &standing.record.incarnation).unwrap();
     });
 }

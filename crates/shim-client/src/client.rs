@@ -158,7 +158,7 @@ impl ShimClient {
         self.ask(&JobStart { job: job.into(), command: command.clone() }).await
     }
 
-    /// All jobs, the oldest first.
+    /// All jobs, the oldest first, in an answer of at most 64 MiB.
     pub async fn jobs(&mut self) -> Result<Vec<JobInfo>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
             let some = wire::decode(envelope).map(|some| some.map(|JobSome { jobs }| Some(jobs)));
@@ -227,7 +227,8 @@ impl ShimClient {
         self.request(&JobWait { job: job.into() })?.part(ended_job).await
     }
 
-    /// What has happened, from a sequence on.
+    /// What has happened, from a sequence on. For more than 64 MiB of it there is [`subscribe`](Self::subscribe), which
+    /// tells it bit by bit.
     pub async fn journal(&mut self, from: u64) -> Result<Vec<Fact>, ShimError> {
         let part = |envelope: &Envelope<'_>| {
             let some = wire::decode(envelope).map(|some| some.map(|JournalFacts { facts }| Some(facts)));

@@ -53,6 +53,12 @@ pub enum ShimError {
     /// The supervisor sent a length that leaves no way to find the next message.
     #[error("the supervisor cannot be understood: {0}")]
     Broken(#[from] BrokenLength),
+    /// The answer of the supervisor does not end where an answer should.
+    #[error("the supervisor answers with more than {max} bytes")]
+    TooLarge {
+        /// How many are taken.
+        max: usize,
+    },
     /// A message that cannot be sent.
     #[error(transparent)]
     Encode(Arc<EncodeError>),

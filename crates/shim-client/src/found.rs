@@ -21,8 +21,10 @@ use crate::record::{RecordError, SandboxRecord};
 
 /// How often a directory is looked at that changes meanwhile.
 const LOOKS: usize = 3;
-/// The largest journal that is read whole.
-const LARGEST_JOURNAL: u64 = 256 * 1024 * 1024;
+/// About how much memory the journals of all that are listed may take.
+const LISTED: usize = 4 * Journal::LOADED;
+/// What is left of that for one, however much others take.
+const ALLOWANCE: usize = 1024 * 1024;
 
 /// A sandbox, or what is left of one.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub struct Found {
     pub problem: Option<Problem>,
     /// The directory as it was looked at.
     #[cfg(feature = "owner")]
-    place: Stat,
+    place: Option<Stat>,
 }
 
 /// Whether a sandbox lives.
@@ -56,7 +58,7 @@ pub enum Life {
     },
 }
 
-/// Why what is written in a directory is not believed.
+/// Why what is written in a directory is not believed, or what else is wrong with it.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// The record is none.
@@ -84,6 +86,12 @@ pub enum Problem {
         /// What else is said; none if that cannot be read.
         found: Option<String>,
     },
+    /// The directory is open to others. What is in it is judged all the same: a supervisor can open its own at any time.
+    #[error("its directory is open to others")]
+    Open,
+    /// It cannot be looked at.
+    #[error("it cannot be looked at: {0}")]
+    Io(#[source] io::Error),
     /// Its lock is none that could be held.
     #[error("its lock is not a plain file")]
     Lock,
@@ -93,6 +101,9 @@ pub enum Problem {
     /// Its journal is larger than anything that is read.
     #[error("its journal has {0} bytes")]
     Large(u64),
+    /// Its journal tells more than is remembered: what happened later is not told.
+    #[error("its journal is told up to fact {0} only")]
+    Long(u64),
 }
 
 /// Why it cannot be said which sandboxes there are.
@@ -122,7 +133,41 @@ enum Held {
     Strange,
 }
 
-/// All sandboxes of a home, in the order of their directories. What is no directory of a sandbox is left out.
+// === impl Found ===
+
+impl Found {
+    /// One that cannot be looked at: nobody can say whether it lives.
+    fn unseen(directory: PathBuf, error: io::Error) -> Self {
+        Self {
+            directory,
+            record: None,
+            life: Life::Starting,
+            problem: Some(Problem::Io(error)),
+            #[cfg(feature = "owner")]
+            place: None,
+        }
+    }
+
+    /// About how much memory its journal takes.
+    fn weight(&self) -> usize {
+        match &self.life {
+            Life::Dead { facts, .. } => facts.iter().map(Fact::weight).sum(),
+            Life::Starting | Life::Running => 0,
+        }
+    }
+}
+
+// === impl Problem ===
+
+impl Problem {
+    /// Whether it is none that comes of looking while somebody is at it.
+    fn stays(&self) -> bool {
+        matches!(self, Self::Open | Self::Large(_) | Self::Long(_))
+    }
+}
+
+/// All sandboxes of a home, in the order of their directories. What is no directory of a sandbox is left out. None of them
+/// keeps the others from being listed: what is wrong with one is its problem.
 pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
     let above = layout::sandboxes_directory(home);
     let Some(parent) = open_parent(&above)? else { return Ok(Vec::new()) };
@@ -133,13 +178,16 @@ pub fn sandboxes(home: &Path) -> Result<Vec<Found>, FoundError> {
         names.extend(entry.file_name().to_str().ok().filter(|name| layout::is_directory_name(name)).map(str::to_owned));
     }
     names.sort_unstable();
-    let mut found = Vec::new();
+    let (mut found, mut left) = (Vec::new(), LISTED);
     for name in names {
-        match look_at(&parent, &above, &name) {
-            Ok(one) => found.extend(one.map(|(_, found)| found)),
-            // Not to be believed, whatever is in it.
-            Err(FoundError::Open(_)) => {}
-            Err(error) => return Err(error),
+        match look_at(&parent, &above, &name, left.clamp(ALLOWANCE, Journal::LOADED)) {
+            Ok(Some((_, one))) => {
+                left = left.saturating_sub(one.weight());
+                found.push(one);
+            }
+            // Gone, or not to be believed, whatever is in it.
+            Ok(None) | Err(FoundError::Open(_)) => {}
+            Err(FoundError::Io { path, source }) => found.push(Found::unseen(path, source)),
         }
     }
     Ok(found)
@@ -150,7 +198,7 @@ pub fn find(home: &Path, name: &str) -> Result<Option<Found>, FoundError> {
     let above = layout::sandboxes_directory(home);
     let Some(name) = layout::directory_name(name) else { return Ok(None) };
     let Some(parent) = open_parent(&above)? else { return Ok(None) };
-    Ok(look_at(&parent, &above, &name)?.map(|(_, found)| found))
+    Ok(look_at(&parent, &above, &name, Journal::LOADED)?.map(|(_, found)| found))
 }
 
 /// Opens the directory of all.
@@ -168,18 +216,18 @@ fn open_parent(path: &Path) -> Result<Option<OwnedFd>, FoundError> {
 }
 
 /// Looks at one directory. Its holder may change it meanwhile: what does not fit together is looked at again.
-fn look_at(parent: &OwnedFd, above: &Path, name: &str) -> Result<Option<(OwnedFd, Found)>, FoundError> {
-    let mut looked = look_once(parent, above, name)?;
+fn look_at(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<Option<(OwnedFd, Found)>, FoundError> {
+    let mut looked = look_once(parent, above, name, most)?;
     for _ in 1..LOOKS {
-        if looked.as_ref().is_none_or(|(_, found)| found.problem.is_none()) {
+        if looked.as_ref().and_then(|(_, found)| found.problem.as_ref()).is_none_or(Problem::stays) {
             break;
         }
-        looked = look_once(parent, above, name)?;
+        looked = look_once(parent, above, name, most)?;
     }
     Ok(looked)
 }
 
-fn look_once(parent: &OwnedFd, above: &Path, name: &str) -> Result<Option<(OwnedFd, Found)>, FoundError> {
+fn look_once(parent: &OwnedFd, above: &Path, name: &str, most: usize) -> Result<Option<(OwnedFd, Found)>, FoundError> {
     let path = above.join(name);
     let failed = |source| FoundError::Io { path: path.clone(), source };
     let own = match layout::open_directory(parent, name) {
@@ -192,7 +240,7 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str) -> Result<Option<(Owned
         },
     };
     let place = rustix::fs::fstat(&own).map_err(|errno| failed(errno.into()))?;
-    if !layout::is_ours(&place) {
+    if !layout::is_owner(place.st_uid) {
         return Err(FoundError::Open(path));
     }
     let held = held(&own).map_err(|errno| failed(errno.into()))?;
@@ -212,21 +260,30 @@ fn look_once(parent: &OwnedFd, above: &Path, name: &str) -> Result<Option<(Owned
         Held::Yes if record.is_some() && !rebooted && is_socket(&own) => Life::Running,
         Held::Yes => Life::Starting,
         Held::No | Held::Absent | Held::Strange => {
-            let told = if problem.is_none() { facts(&own, record.as_ref()) } else { Ok(Vec::new()) };
-            let facts = told.unwrap_or_else(|error| {
-                problem = Some(error);
-                Vec::new()
-            });
+            let told = if problem.is_none() { facts(&own, record.as_ref(), most) } else { Ok((Vec::new(), None)) };
+            let facts = match told {
+                Ok((facts, long)) => {
+                    problem = problem.or(long);
+                    facts
+                }
+                Err(error) => {
+                    problem = Some(error);
+                    Vec::new()
+                }
+            };
             Life::Dead { facts, rebooted }
         }
     };
+    if place.st_mode & 0o077 != 0 {
+        problem = problem.or(Some(Problem::Open));
+    }
     let found = Found {
         directory: path,
         record,
         life,
         problem,
         #[cfg(feature = "owner")]
-        place,
+        place: Some(place),
     };
     Ok(Some((own, found)))
 }
@@ -284,21 +341,28 @@ fn judge(directory: &OwnedFd, place: &Stat, name: &str) -> Result<Option<Sandbox
     }
 }
 
-/// What the journal of a dead one tells.
-fn facts(directory: &OwnedFd, record: Option<&SandboxRecord>) -> Result<Vec<Fact>, Problem> {
+/// What the journal of a dead one tells, in so many bytes of memory, and whether it tells more.
+fn facts(
+    directory: &OwnedFd,
+    record: Option<&SandboxRecord>,
+    most: usize,
+) -> Result<(Vec<Fact>, Option<Problem>), Problem> {
     match rustix::fs::statat(directory, JOURNAL, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(Vec::new()),
-        Ok(stat) if u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST_JOURNAL) => {
+        Err(Errno::NOENT) => return Ok((Vec::new(), None)),
+        Ok(stat) if u64::try_from(stat.st_size).is_ok_and(|size| size > Journal::LARGEST) => {
             return Err(Problem::Large(stat.st_size.unsigned_abs()));
         }
         _ => {}
     }
-    let loaded = Journal::load(directory)?;
+    let loaded = Journal::load_within(directory, most)?;
     match record {
         Some(record) if record.incarnation != loaded.incarnation => {
             Err(Problem::Incarnation { recorded: record.incarnation.clone(), found: Some(loaded.incarnation) })
         }
-        _ => Ok(loaded.facts),
+        _ => {
+            let long = loaded.cut.then(|| Problem::Long(loaded.facts.last().map_or(0, |fact| fact.sequence)));
+            Ok((loaded.facts, long))
+        }
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Loaded {
     pub facts: Vec<Fact>,
     /// Whether something follows that is no fact: one that was cut short, or damage.
     pub torn: bool,
+    /// Whether more follows than was to be kept in memory.
+    pub cut: bool,
 }
 
 /// Why a journal could not be written or read.
@@ -108,6 +110,10 @@ struct Part<'a> {
 impl Journal {
     /// The most bytes that a fact may have, encoded. A command that is longer than that has to be shortened.
     pub const MAX_FACT: usize = format::MAX_BODY;
+    /// The most bytes of a journal that are worth reading, once nobody appends to it any more: it may be anybody's work.
+    pub const LARGEST: u64 = 32 * 1024 * 1024;
+    /// About how much memory is taken by what [`load`](Self::load) returns.
+    pub const LOADED: usize = 64 * 1024 * 1024;
 
     /// Makes the journal of a sandbox in its directory, where none must be.
     pub fn create(directory: impl AsFd, incarnation: &str) -> Result<Self, JournalError> {
@@ -124,6 +130,11 @@ impl Journal {
 
     /// Opens it to go on where it ends. A torn end is cut off.
     pub fn open(directory: impl AsFd) -> Result<Self, JournalError> {
+        Self::open_with(directory, drop)
+    }
+
+    /// The same, and tells every fact that is in it, in one pass.
+    pub fn open_with(directory: impl AsFd, mut told: impl FnMut(Fact)) -> Result<Self, JournalError> {
         let file = open(directory, OFlags::RDWR)?;
         let mut places = Vec::new();
         let (_, mut facts) = Facts::of(whole(&file)?)?;
@@ -133,6 +144,7 @@ impl Journal {
                 places.push(begin);
             }
             begin = facts.end();
+            told(fact);
         }
         let (end, last, torn) = (facts.end(), facts.last(), facts.torn());
         drop(facts);
@@ -141,15 +153,24 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads all of it and changes nothing.
+    /// Reads it from its beginning and changes nothing.
     pub fn load(directory: impl AsFd) -> Result<Loaded, JournalError> {
+        Self::load_within(directory, Self::LOADED)
+    }
+
+    /// The same, until so many bytes of memory are taken.
+    pub fn load_within(directory: impl AsFd, most: usize) -> Result<Loaded, JournalError> {
         let file = open(directory, OFlags::RDONLY)?;
         let (incarnation, mut records) = Facts::of(whole(&file)?)?;
-        let mut facts = Vec::new();
+        let (mut facts, mut taken) = (Vec::new(), 0);
         while let Some(fact) = records.next()? {
+            taken += fact.weight();
+            if taken > most {
+                return Ok(Loaded { incarnation, facts, torn: false, cut: true });
+            }
             facts.push(fact);
         }
-        Ok(Loaded { incarnation, facts, torn: records.torn() })
+        Ok(Loaded { incarnation, facts, torn: records.torn(), cut: false })
     }
 
     /// Appends a fact, gives it its sequence and returns that. If it fails, nothing has changed.
@@ -223,6 +244,21 @@ fn whole(file: &File) -> io::Result<BufReader<Part<'_>>> {
 
 fn part(file: &File, at: u64, end: u64) -> BufReader<Part<'_>> {
     BufReader::with_capacity(BATCH, Part { file, at, end })
+}
+
+// === impl Fact ===
+
+impl Fact {
+    /// About how much memory it takes.
+    pub(crate) fn weight(&self) -> usize {
+        /// What the heap adds to the smallest text.
+        const ALLOCATED: usize = 32;
+        let outcome = self.outcome.iter().flat_map(|outcome| [&outcome.failure, &outcome.errno_name, &outcome.message]);
+        let texts = [&self.job, &self.message].into_iter().chain(outcome).flatten();
+        let texts = texts.map(|text| text.len() + ALLOCATED).sum::<usize>();
+        let words = self.command.iter().flatten().map(|word| size_of::<String>() + ALLOCATED + word.len());
+        size_of::<Self>() + texts + words.sum::<usize>()
+    }
 }
 
 // === impl Part ===

@@ -68,11 +68,24 @@ pub fn began(pid: u32) -> Option<u64> {
     start_ticks(&stat)
 }
 
-/// Field 22 of the line. The second one is a name in parentheses that a process chooses for itself, and may contain both.
+/// Field 22 of the line.
 fn start_ticks(stat: &[u8]) -> Option<u64> {
+    field(stat, 22)?.parse().ok()
+}
+
+/// The parent of a process; none if there is no such process.
+#[cfg(feature = "owner")]
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    field(&stat, 4)?.parse().ok()
+}
+
+/// A field of the line behind the second one, which is a name in parentheses that a process chooses for itself, and may
+/// contain both.
+fn field(stat: &[u8], number: usize) -> Option<&str> {
     let behind = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(stat.get(behind + 1..)?).ok()?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
 /// Milliseconds since 1970.
@@ -94,10 +107,15 @@ pub fn is_parent(directory: impl AsFd) -> io::Result<bool> {
     Ok(stat.st_uid == rustix::process::geteuid().as_raw() && closed)
 }
 
-/// Whether the directory of a sandbox is ours or a supervisor's, and closed to others.
+/// Whether somebody can own the directory of a sandbox: we, or a supervisor.
+pub fn is_owner(user: u32) -> bool {
+    user == rustix::process::geteuid().as_raw() || user > SUPERVISORS
+}
+
+/// Whether the directory of a sandbox is ours and closed to others, or a supervisor's: that one can open its own to others
+/// at any time, so its mode says nothing.
 pub fn is_ours(stat: &Stat) -> bool {
-    let owner = stat.st_uid == rustix::process::geteuid().as_raw() || stat.st_uid > SUPERVISORS;
-    owner && stat.st_mode & 0o077 == 0
+    is_owner(stat.st_uid) && (stat.st_uid > SUPERVISORS || stat.st_mode & 0o077 == 0)
 }
 
 /// Whether two are the same file or directory.

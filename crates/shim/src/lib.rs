@@ -20,7 +20,7 @@ mod start;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-pub use self::directory::{DirectoryError, collect, sweep};
+pub use self::directory::{DirectoryError, collect, collect_incarnation, sweep, sweep_groups};
 pub use self::failpoint::Failpoint;
 #[cfg(feature = "failpoints")]
 pub use self::failpoint::arm;

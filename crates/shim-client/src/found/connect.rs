@@ -9,6 +9,7 @@ use rustix::fs::CWD;
 use super::{Found, FoundError, Life, Problem, look_at};
 use crate::client::ShimClient;
 use crate::error::ShimError;
+use crate::journal::Journal;
 use crate::layout;
 use crate::messages::Hello;
 use crate::record::SandboxRecord;
@@ -88,12 +89,15 @@ impl Found {
             return Err(AdoptError::NotRunning);
         }
         let (own, now) = self.again()?;
-        if let Some(problem) = now.problem {
-            return Err(AdoptError::Problem(problem));
+        match now.problem {
+            // A supervisor that opens its directory does not get rid of its supervision.
+            None | Some(Problem::Open) => {}
+            Some(problem) => return Err(AdoptError::Problem(problem)),
         }
         let known = self.record.as_ref().ok_or(AdoptError::NotRunning)?;
         let record = now.record.ok_or(AdoptError::NotRunning)?;
-        if record.incarnation != known.incarnation || !layout::is_same(&self.place, &now.place) {
+        let is_same = self.place.zip(now.place).is_some_and(|(then, now)| layout::is_same(&then, &now));
+        if record.incarnation != known.incarnation || !is_same {
             return Err(AdoptError::Replaced);
         }
         if now.life != Life::Running {
@@ -115,7 +119,7 @@ impl Found {
             return Err(failed(io::ErrorKind::InvalidInput.into()).into());
         };
         let parent = layout::open_directory(CWD, above).map_err(failed)?;
-        look_at(&parent, above, name)?.ok_or(AdoptError::NotRunning)
+        look_at(&parent, above, name, Journal::LOADED)?.ok_or(AdoptError::NotRunning)
     }
 }
 
@@ -134,9 +138,16 @@ fn verify(record: &SandboxRecord, (pid, user): (u32, u32), hello: &Hello) -> Res
         (Claim::BootId, hello.boot_id.clone(), record.boot_id.clone()),
         (Claim::Process, hello.shim_pid.to_string(), record.shim_pid.to_string()),
     ];
-    match claims.into_iter().find(|(_, found, recorded)| found != recorded) {
-        Some((what, found, recorded)) => Err(AdoptError::Claims { what, found, recorded }),
-        None => Ok(()),
+    if let Some((what, found, recorded)) = claims.into_iter().find(|(_, found, recorded)| found != recorded) {
+        return Err(AdoptError::Claims { what, found, recorded });
+    }
+    // The sandbox's first process is a child of its supervisor. One that has ended is nobody's.
+    match layout::parent_of(hello.pid) {
+        Some(parent) if parent != record.shim_pid => {
+            let (found, recorded) = (hello.pid.to_string(), format!("a child of {}", record.shim_pid));
+            Err(AdoptError::Claims { what: Claim::Process, found, recorded })
+        }
+        _ => Ok(()),
     }
 }
 

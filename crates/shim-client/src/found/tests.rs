@@ -206,17 +206,51 @@ fn what_a_supervisor_writes_itself_is_not_believed() {
 }
 
 #[test]
-fn what_is_open_to_others_or_belongs_to_them_is_not_looked_into() {
+fn what_belongs_to_others_is_not_looked_into() {
     let world = World::running();
     let other = make(world.home.path(), "other");
     drop(hold(&other));
-    let (theirs, open) = ((1000, 0o700), (rustix::process::geteuid().as_raw(), 0o750));
-    for (owner, mode) in [theirs, open] {
+    chown(&world.path, Some(1000), None).unwrap();
+    assert!(matches!(find(world.home.path(), "demo"), Err(FoundError::Open(path)) if path == world.path));
+    assert_eq!(sandboxes(world.home.path()).unwrap().len(), 1, "it hides no other");
+}
+
+#[test]
+fn a_supervisor_that_opens_its_directory_hides_neither_itself_nor_others() {
+    let mut world = World::running();
+    let other = make(world.home.path(), "other");
+    drop(hold(&other));
+    world.write(|record| record.supervisor_user = SOMEBODY);
+    for owner in [SOMEBODY, rustix::process::geteuid().as_raw()] {
         chown(&world.path, Some(owner), None).unwrap();
-        std::fs::set_permissions(&world.path, Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(find(world.home.path(), "demo"), Err(FoundError::Open(path)) if path == world.path));
-        assert_eq!(sandboxes(world.home.path()).unwrap().len(), 1, "it hides no other");
+        std::fs::set_permissions(&world.path, Permissions::from_mode(0o777)).unwrap();
+        let found = world.find();
+        assert!(matches!(found.problem, Some(Problem::Open)), "{:?}", found.problem);
+        assert_eq!((found.life, found.record.is_some()), (Life::Running, true));
+        assert_eq!(sandboxes(world.home.path()).unwrap().len(), 2);
     }
+    world.lock = None;
+    let found = world.find();
+    assert!(matches!(found.life, Life::Dead { facts, .. } if facts.len() == 1));
+    // What else is wrong is told first.
+    world.write(|record| record.name = "another".into());
+    assert!(matches!(world.find().problem, Some(Problem::Name { .. })));
+}
+
+#[test]
+fn one_that_cannot_be_looked_at_keeps_nobody_from_looking_at_others() {
+    let world = World::running();
+    let other = make(world.home.path(), "other");
+    drop(hold(&other));
+    let own = layout::open_directory(CWD, &world.path).unwrap();
+    std::fs::remove_file(world.path.join(LOCK)).unwrap();
+    // A device that nobody drives.
+    rustix::fs::mknodat(&own, LOCK, FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(0, 255)).unwrap();
+    let strange = world.find();
+    assert!(matches!(strange.problem, Some(Problem::Lock)), "{:?}", strange.problem);
+    assert_eq!(sandboxes(world.home.path()).unwrap().len(), 2);
+    let unseen = Found::unseen(world.path.clone(), io::ErrorKind::Other.into());
+    assert!(matches!((unseen.life, unseen.problem), (Life::Starting, Some(Problem::Io(_)))));
 }
 
 #[test]
@@ -263,13 +297,42 @@ fn the_journal_of_a_dead_one_is_told_as_far_as_it_goes() {
     symlink(RECORD, &journal).unwrap();
     assert!(matches!(world.find().problem, Some(Problem::Journal(JournalError::Open(_)))));
     std::fs::remove_file(&journal).unwrap();
-    File::create(&journal).unwrap().set_len(LARGEST_JOURNAL + 1).unwrap();
+    File::create(&journal).unwrap().set_len(Journal::LARGEST + 1).unwrap();
     assert!(matches!(world.find().problem, Some(Problem::Large(_))));
     std::fs::remove_file(&journal).unwrap();
     assert!(matches!(world.find().life, Life::Dead { facts, .. } if facts.is_empty()));
     let own = layout::open_directory(CWD, &world.path).unwrap();
     Journal::create(&own, "i-2").unwrap();
     assert!(matches!(world.find().problem, Some(Problem::Incarnation { found: Some(found), .. }) if found == "i-2"));
+}
+
+#[test]
+fn a_journal_that_tells_more_than_is_remembered_is_told_as_far_as_that_goes() {
+    let world = World::dead();
+    let own = layout::open_directory(CWD, &world.path).unwrap();
+    // Little on a disk, and much in memory.
+    let command = Some(vec![String::new(); 60_000]);
+    let mut journal = Journal::open(&own).unwrap();
+    for _ in 0..40 {
+        journal.append(Fact { command: command.clone(), ..Fact::new(1, FactKind::JobStarted) }).unwrap();
+    }
+    let found = world.find();
+    let Life::Dead { facts, .. } = &found.life else { panic!("{:?}", found.life) };
+    assert!(facts.len() < 41 && found.weight() <= Journal::LOADED, "{}", facts.len());
+    let told = facts.last().unwrap().sequence;
+    assert!(matches!(found.problem, Some(Problem::Long(last)) if last == told), "{:?}", found.problem);
+
+    // Many of them together do not take as much each, and the last one has its own.
+    let bytes = std::fs::read(world.path.join(JOURNAL)).unwrap();
+    for number in 0..5 {
+        let path = make(world.home.path(), &format!("other-{number}"));
+        drop(hold(&path));
+        std::fs::write(path.join(JOURNAL), &bytes).unwrap();
+    }
+    let all = sandboxes(world.home.path()).unwrap();
+    assert_eq!(all.len(), 6);
+    assert!(all.iter().map(Found::weight).sum::<usize>() <= LISTED + all.len() * ALLOWANCE);
+    assert!(all.iter().all(|found| matches!(&found.life, Life::Dead { .. })));
 }
 
 #[test]

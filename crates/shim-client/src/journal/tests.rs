@@ -66,7 +66,7 @@ fn what_was_appended_is_read_again() {
     assert_eq!(journal.last(), 2);
     let facts = numbered([ended, gone]);
     assert_eq!(journal.read(1, 10).unwrap(), facts);
-    let loaded = Loaded { incarnation: "incarnation".to_owned(), facts, torn: false };
+    let loaded = Loaded { incarnation: "incarnation".to_owned(), facts, torn: false, cut: false };
     assert_eq!(Journal::load(&directory).unwrap(), loaded);
     assert_eq!(fs::metadata(path(&home)).unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -285,4 +285,28 @@ fn fuzz_any_bytes_behind_a_head_are_facts_or_the_end_and_hold_no_more_than_their
             assert!(measured.bytes_max <= 76 * bytes.len() as u64 + 2048, "{measured:?} for {}", bytes.len());
         }
     });
+}
+
+#[test]
+fn no_more_is_kept_in_memory_than_was_asked_for() {
+    let (_home, directory, mut journal) = fresh();
+    for _ in 0..100 {
+        journal.append(Fact { message: Some("x".repeat(1000)), ..Fact::new(1, FactKind::Paused) }).unwrap();
+    }
+    let loaded = Journal::load_within(&directory, 20_000).unwrap();
+    assert!((5..20).contains(&loaded.facts.len()) && loaded.cut && !loaded.torn, "{}", loaded.facts.len());
+    let whole = Journal::load_within(&directory, 200_000).unwrap();
+    assert!(whole.facts.len() == 100 && !whole.cut);
+    assert_eq!(whole.facts[..loaded.facts.len()], loaded.facts);
+}
+
+#[test]
+fn whoever_opens_a_journal_can_hear_all_of_it() {
+    let (_home, directory, mut journal) = fresh();
+    for _ in 0..200 {
+        journal.append(Fact::new(1, FactKind::Paused)).unwrap();
+    }
+    let mut told = Vec::new();
+    let again = Journal::open_with(&directory, |fact| told.push(fact)).unwrap();
+    assert_eq!((told, again.last()), (Journal::load(&directory).unwrap().facts, 200));
 }

@@ -11,8 +11,10 @@ use rustix::io::Errno;
 
 use super::empty::discard;
 
-/// How often something is tried that somebody else may only be looking at, or sweeping.
-pub(super) const TRIES: usize = 100;
+/// The lock while it is being made.
+const UNFINISHED: &str = "lock.new";
+/// How often a lock is tried that somebody else may only be looking at. Whoever really looks is done at once.
+pub(super) const TRIES: usize = 3;
 /// How long is waited in between.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
@@ -23,12 +25,15 @@ pub(super) enum Hold {
     Held(File),
     /// It is somebody else's.
     Taken,
+    /// Somebody is looking whether it is.
+    Looked,
     /// There is none, or none any more.
     Absent,
 }
 
-/// Takes the lock of a directory, if nobody holds it and it is still there.
-pub(super) fn hold(directory: &OwnedFd, create: OFlags) -> io::Result<Hold> {
+/// Takes the lock of a directory, if nobody holds it and it is still there. While somebody looks at it, it is tried so many
+/// times.
+pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Result<Hold> {
     discard_strange(directory)?;
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | create;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o600)) {
@@ -36,7 +41,7 @@ pub(super) fn hold(directory: &OwnedFd, create: OFlags) -> io::Result<Hold> {
         Err(Errno::NOENT) => return Ok(Hold::Absent),
         Err(errno) => return Err(errno.into()),
     };
-    for _ in 0..TRIES {
+    for tried in 1..=tries {
         if lock(&file, FlockOperation::NonBlockingLockExclusive)? {
             return still_there(directory, file);
         }
@@ -45,9 +50,21 @@ pub(super) fn hold(directory: &OwnedFd, create: OFlags) -> io::Result<Hold> {
             return Ok(Hold::Taken);
         }
         rustix::fs::flock(&file, FlockOperation::Unlock)?;
-        std::thread::sleep(PAUSE);
+        if tried < tries {
+            std::thread::sleep(PAUSE);
+        }
     }
-    Ok(Hold::Taken)
+    Ok(Hold::Looked)
+}
+
+/// Puts a lock in the place of one that is held, and holds it: whoever made the other may have it open to this day, and
+/// could hold it once we no longer do. Whoever waits for the other sees that it is not there any more.
+pub(super) fn renew(directory: &OwnedFd) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    rustix::fs::renameat(directory, UNFINISHED, directory, LOCK)?;
+    Ok(file.into())
 }
 
 fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {

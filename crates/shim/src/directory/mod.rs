@@ -1,6 +1,9 @@
 //! The directory of a sandbox: found by its name, held by a lock, swept when its holder is dead.
 
+mod bury;
 mod empty;
+mod end;
+mod groups;
 mod hold;
 mod sweep;
 #[cfg(test)]
@@ -13,9 +16,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use carrel_sandbox::SUPERVISORS;
 use carrel_sandbox::cgroup::CgroupError;
+use carrel_sandbox::{IdsError, SUPERVISORS};
 use carrel_shim_client::layout::{
     self, AGENT_SOCKET, INCARNATION, JOBS, JOURNAL, LOCK, SHIM_SOCKET, is_ours, is_parent, open_directory,
 };
@@ -24,16 +28,20 @@ use carrel_shim_client::{Journal, JournalError, SandboxRecord};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
+use self::bury::bury;
 use self::empty::empty;
-use self::hold::{Hold, PAUSE, TRIES, hold};
-use self::sweep::{bury, is_lasting, remove, remove_sockets};
-pub use self::sweep::{collect, sweep};
+pub use self::groups::sweep_groups;
+use self::hold::{Hold, PAUSE, hold, renew};
+pub use self::sweep::{collect, collect_incarnation, sweep};
+use self::sweep::{is_lasting, remove, remove_sockets};
 
 // Whoever finds a sandbox knows supervisors by their number.
 const _: () = assert!(layout::SUPERVISORS == SUPERVISORS);
 
 /// The incarnation while it is being written.
 const UNFINISHED: &str = "incarnation.new";
+/// How long a claim waits for those who look at a directory, or sweep it.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A directory that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +72,23 @@ pub enum DirectoryError {
     /// What a dead supervisor left cannot be removed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// It cannot be said whose a group is.
+    #[error(transparent)]
+    Ids(#[from] IdsError),
+    /// A supervisor that is to be there no longer does not end.
+    #[error("process {0} supervised a sandbox that is gone, and does not end")]
+    Stuck(u32),
     /// What happens to the sandbox cannot be recorded.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// A journal is too large to be read, and tells no end of its sandbox.
+    #[error("{} has {bytes} bytes, and nothing is appended to it", path.display())]
+    Large {
+        /// The directory.
+        path: PathBuf,
+        /// How large it is.
+        bytes: u64,
+    },
 }
 
 /// The directory of a sandbox, claimed by its supervisor.
@@ -131,7 +153,8 @@ impl RunDirectory {
         if !is_parent(&parent).map_err(failed)? {
             return Err(DirectoryError::Open(above.to_owned()));
         }
-        for _ in 0..TRIES {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
             match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(failed(errno.into())),
@@ -144,9 +167,9 @@ impl RunDirectory {
             if !is_ours(&rustix::fs::fstat(&own).map_err(|errno| failed(errno.into()))?) {
                 return Err(DirectoryError::Open(path.to_owned()));
             }
-            match hold(&own, OFlags::CREATE).map_err(failed)? {
-                Hold::Held(lock) => return Self::begin(path, name, &parent, &own, lock, incarnation),
-                Hold::Taken => std::thread::sleep(PAUSE),
+            match hold(&own, OFlags::CREATE, 1).map_err(failed)? {
+                Hold::Held(lock) => return Self::begin(path, name, &parent, &own, &lock, incarnation),
+                Hold::Taken | Hold::Looked => std::thread::sleep(PAUSE),
                 Hold::Absent => {}
             }
         }
@@ -159,19 +182,21 @@ impl RunDirectory {
         name: &OsStr,
         parent: &OwnedFd,
         own: &OwnedFd,
-        lock: File,
+        lock: &File,
         incarnation: &str,
     ) -> Result<Self, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: path.to_owned(), source };
         if is_lasting(own).map_err(failed)? {
             return Err(DirectoryError::Uncollected);
         }
-        bury(own)?;
+        bury(own).map_err(|error| error.at(path))?;
         let (user, group) = (Some(rustix::process::geteuid()), Some(rustix::process::getegid()));
         // First ours, then empty: what is put into it from here on is not another's.
         rustix::fs::fchown(own, user, group).map_err(|errno| failed(errno.into()))?;
-        rustix::fs::fchown(&lock, user, group).map_err(|errno| failed(errno.into()))?;
+        rustix::fs::fchmod(own, Mode::from_raw_mode(0o700)).map_err(|errno| failed(errno.into()))?;
+        rustix::fs::fchown(lock, user, group).map_err(|errno| failed(errno.into()))?;
         empty(own, Some(LOCK)).map_err(failed)?;
+        let lock = renew(own).map_err(failed)?;
         let begun = write_incarnation(own, incarnation).map_err(failed).and_then(|()| claimed(own, incarnation));
         match begun {
             Ok(journal) => Ok(Self {

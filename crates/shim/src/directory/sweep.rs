@@ -1,24 +1,29 @@
 //! What dead supervisors left: ended, told about, removed.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
+use carrel_sandbox::cgroup::CgroupError;
 use carrel_shim_client::layout::{
-    self, AGENT_SOCKET, LOCK, SHIM_SOCKET, SUPERVISORS, is_parent, is_same, open_directory,
+    self, AGENT_SOCKET, LOCK, SHIM_SOCKET, SUPERVISORS, is_owner, is_parent, is_same, open_directory,
 };
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, Outcome, OutcomeKind};
-use carrel_shim_client::{Journal, JournalError, RecordError, SandboxRecord};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use carrel_shim_client::{JournalError, RecordError, SandboxRecord};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::DirectoryError;
+use super::bury::bury;
 use super::empty::{discard, empty};
-use super::hold::{Hold, hold};
+use super::end::{self, Told};
+use super::hold::{Hold, PAUSE, TRIES, hold};
+
+/// How long a sweep goes on to the next. What is left then is found by the next sweep.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A directory of a dead sandbox, held so that nobody else touches it.
 struct Dead<'a> {
@@ -30,13 +35,17 @@ struct Dead<'a> {
 
 /// Why one directory could not be swept.
 #[derive(Debug, thiserror::Error)]
-enum Swept {
+pub(super) enum Swept {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Journal(#[from] JournalError),
+    #[error("a supervisor does not end")]
+    Stuck(u32),
+    #[error("a journal is too large")]
+    Large(u64),
 }
 
 /// What became of one name.
@@ -47,8 +56,12 @@ enum Tried<'a> {
     Removed,
     /// It is not there.
     Absent,
+    /// It is no directory.
+    Strange,
     /// Its supervisor lives, or it is none of ours.
     Left,
+    /// Somebody is looking whether its supervisor lives.
+    Looked,
 }
 
 /// Sweeps what dead supervisors left of their sandboxes below a directory; returns of how many something was left.
@@ -56,21 +69,27 @@ enum Tried<'a> {
 /// What was not to last is removed whole. What was to last stays, without processes, sockets and a group, and its journal
 /// tells an end: that its supervisor was lost, if that one did not tell another.
 pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
-    let failed = |source| DirectoryError::Io { path: sandboxes.to_owned(), source };
     let Some(parent) = open_parent(sandboxes)? else { return Ok(0) };
+    let listed = names(&parent).map_err(|source| DirectoryError::Io { path: sandboxes.to_owned(), source });
+    let (mut names, until) = (listed?, Instant::now() + PATIENCE);
     let (mut swept, mut first) = (0, None);
-    for entry in rustix::fs::Dir::read_from(&parent).map_err(|errno| failed(errno.into()))? {
-        let entry = entry.map_err(|errno| failed(errno.into()))?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if [OsStr::new("."), OsStr::new("..")].contains(&name) {
-            continue;
+    for round in 0..TRIES {
+        if round > 0 && !names.is_empty() {
+            std::thread::sleep(PAUSE);
         }
-        // One that cannot be swept does not keep the others.
-        match sweep_one(&parent, name) {
-            Ok(true) => swept += 1,
-            Ok(false) => {}
-            Err(error) => first = first.or(Some(error.at(&sandboxes.join(name)))),
-        }
+        // Those that somebody looks at are tried again together: however many they are, they cost the others no time.
+        names.retain(|name| match sweep_one(&parent, name, until) {
+            Ok(Some(something)) => {
+                swept += usize::from(something);
+                false
+            }
+            Ok(None) => true,
+            // One that cannot be swept does not keep the others.
+            Err(error) => {
+                first.get_or_insert_with(|| error.at(&sandboxes.join(name)));
+                false
+            }
+        });
     }
     first.map_or(Ok(swept), Err)
 }
@@ -78,15 +97,31 @@ pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
 /// Removes what is left of one sandbox, whether it was to last or not. Returns whether nothing of it is left: while its
 /// supervisor lives, nothing is touched.
 pub fn collect(directory: &Path) -> Result<bool, DirectoryError> {
+    collect_if(directory, |_| true)
+}
+
+/// The same for one incarnation: where a later one has its directory, nothing of it is left, and the later one is not
+/// touched.
+pub fn collect_incarnation(directory: &Path, incarnation: &str) -> Result<bool, DirectoryError> {
+    collect_if(directory, |own| match layout::read_incarnation(own) {
+        // What a supervisor wrote there keeps nobody from removing it.
+        Ok((found, author)) => found == incarnation || author != rustix::process::geteuid().as_raw(),
+        Err(_) => true,
+    })
+}
+
+fn collect_if(directory: &Path, is_meant: impl Fn(&OwnedFd) -> bool) -> Result<bool, DirectoryError> {
     let failed = |source| DirectoryError::Io { path: directory.to_owned(), source };
     let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else {
         return Err(failed(io::ErrorKind::InvalidInput.into()));
     };
     let Some(parent) = open_parent(above)? else { return Ok(true) };
-    match try_name(&parent, name).map_err(failed)? {
-        Tried::Dead(dead) => dead.bury().and_then(|()| Ok(dead.remove()?)).map_err(|error| error.at(directory))?,
-        Tried::Removed | Tried::Absent => {}
-        Tried::Left => return Ok(false),
+    match try_name(&parent, name, TRIES).map_err(failed)? {
+        Tried::Dead(dead) if is_meant(&dead.own) => {
+            dead.bury().and_then(|()| Ok(dead.remove()?)).map_err(|error| error.at(directory))?;
+        }
+        Tried::Dead(_) | Tried::Removed | Tried::Absent => {}
+        Tried::Strange | Tried::Left | Tried::Looked => return Ok(false),
     }
     Ok(true)
 }
@@ -105,45 +140,76 @@ fn open_parent(path: &Path) -> Result<Option<OwnedFd>, DirectoryError> {
     Ok(Some(parent))
 }
 
-fn sweep_one(parent: &OwnedFd, name: &OsStr) -> Result<bool, Swept> {
-    let dead = match try_name(parent, name)? {
+fn names(parent: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(parent)? {
+        let entry = entry?;
+        if ![c".", c".."].contains(&entry.file_name()) {
+            names.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Sweeps one name, unless it is too late for that. Returns whether there was something; nothing while somebody looks at it.
+fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bool>, Swept> {
+    if Instant::now() >= until {
+        return Ok(Some(false));
+    }
+    let dead = match try_name(parent, name, 1)? {
         Tried::Dead(dead) => dead,
-        Tried::Removed => return Ok(true),
-        Tried::Absent | Tried::Left => return Ok(false),
+        Tried::Removed => return Ok(Some(true)),
+        Tried::Strange => return Ok(discard_stray(parent, name).map(|()| Some(false))?),
+        Tried::Absent | Tried::Left => return Ok(Some(false)),
+        Tried::Looked => return Ok(None),
     };
     if is_lasting(&dead.own)? {
-        return dead.settle();
+        return dead.settle().map(Some);
     }
     dead.bury()?;
     dead.remove()?;
-    Ok(true)
+    Ok(Some(true))
+}
+
+/// Removes what a supervisor put beside the directories.
+fn discard_stray(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    let is_stray = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat.st_uid > SUPERVISORS && FileType::from_raw_mode(stat.st_mode) != FileType::Directory,
+        Err(Errno::NOENT) => false,
+        Err(errno) => return Err(errno.into()),
+    };
+    match is_stray.then(|| rustix::fs::unlinkat(parent, name, AtFlags::empty())) {
+        None | Some(Ok(()) | Err(Errno::NOENT | Errno::ISDIR)) => Ok(()),
+        Some(Err(errno)) => Err(errno.into()),
+    }
 }
 
 /// Takes a directory, if its supervisor is dead.
-fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr) -> io::Result<Tried<'a>> {
+fn try_name<'a>(parent: &'a OwnedFd, name: &'a OsStr, tries: usize) -> io::Result<Tried<'a>> {
     let own = match open_directory(parent, name) {
         Ok(own) => own,
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => return Ok(Tried::Absent),
-            Some(Errno::LOOP | Errno::NOTDIR) => return Ok(Tried::Left),
+            Some(Errno::LOOP | Errno::NOTDIR) => return Ok(Tried::Strange),
             _ => return Err(error),
         },
     };
     let place = rustix::fs::fstat(&own)?;
-    if place.st_uid != rustix::process::geteuid().as_raw() && place.st_uid <= SUPERVISORS {
+    if !is_owner(place.st_uid) {
         return Ok(Tried::Left);
     }
-    let lock = match hold(&own, OFlags::empty())? {
+    let lock = match hold(&own, OFlags::empty(), tries)? {
         Hold::Held(lock) => lock,
         Hold::Taken => return Ok(Tried::Left),
+        Hold::Looked => return Ok(Tried::Looked),
         // Made a moment ago, or left by one that died as it began.
         Hold::Absent => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(Tried::Removed),
             Err(Errno::NOENT) => return Ok(Tried::Absent),
             // A lock is the first thing in a directory and the last: here somebody took it away.
-            Err(Errno::NOTEMPTY | Errno::EXIST) => match hold(&own, OFlags::CREATE)? {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => match hold(&own, OFlags::CREATE, tries)? {
                 Hold::Held(lock) => lock,
-                Hold::Taken | Hold::Absent => return Ok(Tried::Left),
+                Hold::Taken | Hold::Looked | Hold::Absent => return Ok(Tried::Left),
             },
             Err(errno) => return Err(errno.into()),
         },
@@ -168,34 +234,19 @@ pub(super) fn is_lasting(directory: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Ends and removes what the incarnation of a directory left on this host. Returns whether there was something.
-pub(super) fn bury(directory: &OwnedFd) -> Result<bool, CgroupError> {
-    let Ok((incarnation, author)) = layout::read_incarnation(directory) else {
-        // It died before it had made anything.
-        return Ok(false);
-    };
-    let ours = rustix::process::geteuid().as_raw();
-    let owner = rustix::fs::fstat(directory).map_or(u32::MAX, |stat| stat.st_uid);
-    let named_by = if owner == ours { author } else { owner };
-    match Cgroup::adopt(&Host::detect()?, &incarnation) {
-        // A supervisor that was taken over could name the group of another.
-        Ok(cgroup) if named_by != ours && cgroup.owner() != Some(named_by) => Ok(false),
-        Ok(cgroup) => {
-            cgroup.kill_all()?;
-            cgroup.remove().map(|()| true)
-        }
-        // What is no name of a group was never the name of one.
-        Err(CgroupError::NotFound { .. } | CgroupError::Name(_)) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// Removes a directory whose lock is held: first what others connect to, the lock last.
 pub(super) fn remove(parent: &OwnedFd, name: &OsStr, own: &OwnedFd) -> io::Result<()> {
     remove_sockets(own)?;
     empty(own, Some(LOCK))?;
-    rustix::fs::unlinkat(own, LOCK, AtFlags::empty())?;
-    Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+    match rustix::fs::unlinkat(own, LOCK, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        // From the moment there was no lock, it was anybody's: swept by another, or claimed.
+        Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Removes what others connect to. Returns whether there was something.
@@ -220,15 +271,20 @@ impl Dead<'_> {
     }
 
     fn remove(self) -> io::Result<()> {
+        // First ours, then empty: what is put into it from here on is not another's.
+        self.take_back()?;
         remove(self.parent, self.name, &self.own)
     }
 
     /// Ends what it left and keeps what is to stay. Returns whether something was still to be done.
     fn settle(self) -> Result<bool, Swept> {
         let sockets = remove_sockets(&self.own)?;
-        let group = bury(&self.own)?;
-        let ended = tell_end(&self.own)?;
-        Ok(self.take_back()? || sockets || group || ended)
+        let buried = bury(&self.own)?;
+        let back = self.take_back()?;
+        match end::tell(&self.own)? {
+            Told::Large(bytes) => Err(Swept::Large(bytes)),
+            told => Ok(back || sockets || buried || told == Told::Now),
+        }
     }
 
     /// Makes it ours again: its range of ids may be another sandbox's by now, and with it the user that owns it.
@@ -251,63 +307,21 @@ impl Drop for Dead<'_> {
     }
 }
 
-/// Sees to it that the journal of a dead one tells an end. Returns whether it did not.
-fn tell_end(directory: &OwnedFd) -> Result<bool, JournalError> {
-    let mut journal = match Journal::open(directory) {
-        Ok(journal) => journal,
-        // Nothing can be added to what is no journal, and it is not ours to begin a new one: sequences are used once.
-        Err(JournalError::NoJournal | JournalError::Format { .. }) => return Ok(false),
-        Err(JournalError::Open(error)) if is_strange(&error) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    let last = journal.read(journal.last(), 1)?.pop();
-    if last.is_some_and(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed)) {
-        return Ok(false);
-    }
-    for job in unfinished(&journal)? {
-        let outcome = Outcome::of(OutcomeKind::SandboxEnded);
-        let fact = Fact::new(layout::now_ms(), FactKind::JobEnded);
-        journal.append(Fact { job: Some(job), outcome: Some(outcome), ..fact })?;
-    }
-    let message = Some("its supervisor was lost".to_owned());
-    let reason = Some(EndReason::SupervisorLost);
-    journal.append(Fact { reason, message, ..Fact::new(layout::now_ms(), FactKind::Ended) })?;
-    Ok(true)
-}
-
-/// The jobs that were started and of which no end is told, in their order.
-fn unfinished(journal: &Journal) -> Result<Vec<String>, JournalError> {
-    let (mut running, mut next) = (Vec::new(), 1);
-    while next <= journal.last() {
-        let facts = journal.read(next, 1000)?;
-        next += facts.len().max(1) as u64;
-        for fact in facts {
-            match (fact.kind, fact.job) {
-                (FactKind::JobStarted, Some(job)) => running.push(job),
-                (FactKind::JobEnded, Some(job)) => running.retain(|other| *other != job),
-                _ => {}
-            }
-        }
-    }
-    Ok(running)
-}
-
-/// Whether something is not there, or is not a file.
-fn is_strange(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR))
-}
-
 // === impl Swept ===
 
 impl Swept {
-    fn at(self, path: &Path) -> DirectoryError {
+    pub(super) fn at(self, path: &Path) -> DirectoryError {
         match self {
             Self::Io(source) => DirectoryError::Io { path: path.to_owned(), source },
             Self::Cgroup(error) => error.into(),
             Self::Journal(error) => error.into(),
+            Self::Stuck(pid) => DirectoryError::Stuck(pid),
+            Self::Large(bytes) => DirectoryError::Large { path: path.to_owned(), bytes },
         }
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod hostile;
+#[cfg(test)]
+pub(super) mod tests;

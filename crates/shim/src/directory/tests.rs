@@ -7,7 +7,8 @@ use rustix::fs::inotify;
 
 use super::*;
 
-pub(super) const SOMEBODY: u32 = SUPERVISORS + 3;
+/// A user that is above all supervisors, and has no range of ids: nobody else on this host takes its groups for left.
+pub(super) const SOMEBODY: u32 = SUPERVISORS + 10_000;
 
 /// A record as a supervisor in this process would write it.
 pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRecord {
@@ -249,21 +250,40 @@ fn somebody_who_looks_keeps_nobody_from_claiming() {
 }
 
 #[test]
+fn whoever_had_a_lock_open_before_cannot_hold_it_afterwards() {
+    let (home, path) = home();
+    let first = RunDirectory::claim(&path, "incarnation-1").unwrap();
+    first.give(SOMEBODY).unwrap();
+    let before = File::options().write(true).open(path.join(LOCK)).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+    drop(first);
+    let second = RunDirectory::claim(&path, "incarnation-2").unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "it is closed again");
+    rustix::fs::flock(&before, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let life = || carrel_shim_client::find(home.path(), "name").unwrap().unwrap().life;
+    assert_eq!(life(), carrel_shim_client::Life::Starting);
+    drop(second);
+    assert!(matches!(life(), carrel_shim_client::Life::Dead { .. }), "another file is the lock");
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+    assert!(!path.exists());
+}
+
+#[test]
 fn somebody_who_looks_is_not_taken_for_a_supervisor_nor_the_other_way_round() {
     let (_home, path) = home();
     let held = RunDirectory::claim(&path, "incarnation-1").unwrap();
     let own = open_directory(CWD, &path).unwrap();
-    assert!(matches!(hold(&own, OFlags::empty()).unwrap(), Hold::Taken));
+    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), Hold::Taken));
     drop(held);
-    assert!(matches!(hold(&own, OFlags::empty()).unwrap(), Hold::Held(_)));
+    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), Hold::Held(_)));
     std::fs::remove_file(path.join(LOCK)).unwrap();
-    assert!(matches!(hold(&own, OFlags::empty()).unwrap(), Hold::Absent));
+    assert!(matches!(hold(&own, OFlags::empty(), 1).unwrap(), Hold::Absent));
     for strange in ["link", "tree"] {
         match strange {
             "link" => symlink(INCARNATION, path.join(LOCK)).unwrap(),
             _ => std::fs::create_dir_all(path.join(LOCK).join("a/b")).unwrap(),
         }
-        assert!(matches!(hold(&own, OFlags::CREATE).unwrap(), Hold::Held(_)), "{strange}");
+        assert!(matches!(hold(&own, OFlags::CREATE, 1).unwrap(), Hold::Held(_)), "{strange}");
         assert!(std::fs::symlink_metadata(path.join(LOCK)).unwrap().is_file());
         std::fs::remove_file(path.join(LOCK)).unwrap();
     }

@@ -29,7 +29,8 @@ fn hello(record: &SandboxRecord) -> Hello {
         incarnation: record.incarnation.clone(),
         boot_id: record.boot_id.clone(),
         shim_pid: record.shim_pid,
-        pid: 1,
+        // Nobody, by now.
+        pid: u32::MAX,
         agent_version: String::new(),
     }
 }
@@ -58,6 +59,37 @@ async fn whoever_says_something_else_of_itself_is_refused() {
         assert!(matches!(&refused, AdoptError::Claims { what, .. } if *what == claim), "{refused}");
         supervisor.join().unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_supervisor_cannot_pass_off_the_process_of_another_as_its_sandbox() {
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let ended = {
+        let mut ended = Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        ended.id()
+    };
+    for (pid, fits) in [(child.id(), true), (ended, true), (1, false), (std::process::id(), false)] {
+        let mut world = World::running();
+        let supervisor = greet(&mut world, |hello| hello.pid = pid);
+        let adopted = world.find().connect().await;
+        assert_eq!(adopted.is_ok(), fits, "{pid}");
+        if let Err(refused) = adopted {
+            assert!(matches!(refused, AdoptError::Claims { what: Claim::Process, .. }), "{refused}");
+        }
+        supervisor.join().unwrap();
+    }
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn one_whose_directory_is_open_to_others_is_talked_to() {
+    let mut world = World::running();
+    std::fs::set_permissions(&world.path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let supervisor = greet(&mut world, |_| {});
+    world.find().connect().await.unwrap();
+    supervisor.join().unwrap();
 }
 
 #[tokio::test]

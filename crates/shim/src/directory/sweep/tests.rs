@@ -2,21 +2,22 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symli
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use carrel_sandbox::cgroup::{Limits, Policy};
+use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
 use carrel_shim_client::layout::{INCARNATION, JOBS, JOURNAL, RECORD, began};
-use carrel_shim_client::{Life, find};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind};
+use carrel_shim_client::{Journal, Life, find};
 
 use super::*;
 use crate::directory::RunDirectory;
 use crate::directory::tests::{SOMEBODY, home, kinds, record};
 
 /// An incarnation that no other test has.
-fn incarnation(test: &str) -> String {
+pub(super) fn incarnation(test: &str) -> String {
     format!("sweep-{test}-{}", std::process::id())
 }
 
 /// The directory of a lasting sandbox whose supervisor is dead.
-fn lasting(path: &Path, incarnation: &str) {
+pub(super) fn lasting(path: &Path, incarnation: &str) {
     let mut held = RunDirectory::claim(path, incarnation).unwrap();
     held.record(&record(path, incarnation, true)).unwrap();
     held.logs(None, SOMEBODY).unwrap();
@@ -30,13 +31,13 @@ fn ends(path: &Path) -> usize {
 }
 
 /// A process in a group of its own.
-struct Grouped {
+pub(in crate::directory) struct Grouped {
     name: String,
-    child: Child,
+    pub(in crate::directory) child: Child,
 }
 
 impl Grouped {
-    fn start(name: &str, owner: Option<u32>) -> Self {
+    pub(in crate::directory) fn start(name: &str, owner: Option<u32>) -> Self {
         let group =
             Cgroup::create(&Host::detect().unwrap(), name, &Limits::default(), Policy::AllowUnenforced).unwrap();
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -48,11 +49,11 @@ impl Grouped {
         Self { name: name.to_owned(), child }
     }
 
-    fn is_there(&self) -> bool {
+    pub(in crate::directory) fn is_there(&self) -> bool {
         Cgroup::adopt(&Host::detect().unwrap(), &self.name).is_ok()
     }
 
-    fn lives(&mut self) -> bool {
+    pub(in crate::directory) fn lives(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 }
@@ -336,14 +337,15 @@ fn a_directory_that_took_the_place_of_another_is_not_removed_for_it() {
     drop(RunDirectory::claim(&path, &incarnation("first")).unwrap());
     let parent = open_parent(path.parent().unwrap()).unwrap().unwrap();
     let name = path.file_name().unwrap();
-    let Tried::Dead(first) = try_name(&parent, name).unwrap() else { panic!("it is dead") };
+    let Tried::Dead(first) = try_name(&parent, name, 1).unwrap() else { panic!("it is dead") };
     // While it is held, its name is given to one that lives.
     let aside: PathBuf = home.path().join("aside");
     std::fs::rename(&path, &aside).unwrap();
     let second = RunDirectory::claim(&path, &incarnation("second")).unwrap();
-    assert!(first.remove().is_err(), "the name is not its own any more");
+    first.remove().unwrap();
+    assert!(std::fs::read_dir(&aside).unwrap().next().is_none(), "all of its own is gone");
     assert!(path.join(LOCK).exists() && path.join(JOURNAL).exists(), "nothing of the other is touched");
-    assert!(matches!(try_name(&parent, name).unwrap(), Tried::Left));
+    assert!(matches!(try_name(&parent, name, 1).unwrap(), Tried::Left));
     second.remove().unwrap();
 }
 

@@ -1,0 +1,81 @@
+//! Groups whose sandboxes nobody finds any more: known by their owners, and those by their ranges of ids.
+
+use std::path::Path;
+
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
+use carrel_sandbox::{IdRange, SUPERVISORS};
+
+use super::DirectoryError;
+
+/// Ends and removes the groups of supervisors that are dead, whatever became of their directories. Returns how many.
+///
+/// `ids` has to be where all supervisors of this host take their ranges of ids: whoever owns a group has the range of that
+/// user for as long as anything of its sandbox is there.
+pub fn sweep_groups(ids: &Path) -> Result<usize, DirectoryError> {
+    let host = Host::detect()?;
+    let (mut swept, mut first) = (0, None);
+    for name in Cgroup::list(&host)? {
+        // One that cannot be swept does not keep the others.
+        match sweep_group(&host, ids, &name) {
+            Ok(removed) => swept += usize::from(removed),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    first.map_or(Ok(swept), Err)
+}
+
+/// Ends one group, if it is that of a dead supervisor.
+fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryError> {
+    let group = match Cgroup::adopt(host, name) {
+        Ok(group) => group,
+        Err(CgroupError::NotFound { .. }) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    // Those of sandboxes that are only being made are ours.
+    let Some(number) = group.owner().and_then(|owner| owner.checked_sub(SUPERVISORS + 1)) else { return Ok(false) };
+    // Held to the end: nobody else becomes that user meanwhile.
+    let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
+    match group.kill_all().and_then(|()| group.remove()) {
+        Ok(()) => Ok(true),
+        // Whoever sweeps its directory was there first.
+        Err(_) if matches!(Cgroup::adopt(host, name), Err(CgroupError::NotFound { .. })) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::sweep::tests::Grouped;
+
+    #[test]
+    fn a_group_lives_as_long_as_somebody_holds_the_range_of_its_owner() {
+        let ids = tempfile::tempdir().unwrap();
+        let (host, name) = (Host::detect().unwrap(), format!("groups-held-{}", std::process::id()));
+        // Held, so that nobody else on this host takes it for left.
+        let real = IdRange::allocate(Path::new("/run/carrel/ids")).unwrap();
+        let number = real.supervisor() - SUPERVISORS - 1;
+        let range = IdRange::claim(ids.path(), number).unwrap().unwrap();
+        let mut grouped = Grouped::start(&name, Some(range.supervisor()));
+        assert!(!sweep_group(&host, ids.path(), &name).unwrap());
+        assert!(grouped.lives() && grouped.is_there());
+        drop(range);
+        assert!(sweep_group(&host, ids.path(), &name).unwrap());
+        assert!(!grouped.is_there());
+        assert!(!grouped.child.wait().unwrap().success());
+        assert!(!sweep_group(&host, ids.path(), &name).unwrap(), "there is nothing left");
+        assert!(IdRange::claim(ids.path(), number).unwrap().is_some(), "others can have the range");
+    }
+
+    #[test]
+    fn a_group_that_is_no_supervisors_is_left_alone() {
+        let ids = tempfile::tempdir().unwrap();
+        let host = Host::detect().unwrap();
+        for (number, owner) in [None, Some(1000), Some(SUPERVISORS)].into_iter().enumerate() {
+            let name = format!("groups-other-{number}-{}", std::process::id());
+            let mut grouped = Grouped::start(&name, owner);
+            assert!(!sweep_group(&host, ids.path(), &name).unwrap());
+            assert!(grouped.lives() && grouped.is_there(), "{owner:?}");
+        }
+    }
+}

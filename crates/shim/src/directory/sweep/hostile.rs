@@ -1,0 +1,153 @@
+//! What a supervisor that was taken over could do to those who sweep.
+
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::process::{Command, Stdio};
+
+use carrel_shim_client::layout::{INCARNATION, JOURNAL, began};
+use carrel_shim_client::{Journal, Life, find};
+
+use super::tests::{Grouped, incarnation, lasting};
+use super::*;
+use crate::directory::RunDirectory;
+use crate::directory::tests::{SOMEBODY, home, record};
+
+#[test]
+fn a_supervisor_that_let_go_of_its_lock_and_lives_on_is_ended() {
+    for (another, stays) in [(false, true), (false, false), (true, false)] {
+        let (_home, path) = home();
+        let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let held = RunDirectory::claim(&path, &incarnation("lives-on")).unwrap();
+        let mut made = record(&path, &incarnation("lives-on"), stays);
+        (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+        if another {
+            // As if somebody had got at another's record.
+            made.supervisor_user += 1;
+        }
+        held.record(&made).unwrap();
+        held.give(SOMEBODY).unwrap();
+        assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
+        assert!(shim.try_wait().unwrap().is_none(), "it holds its lock");
+        drop(held);
+        assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+        assert_eq!(path.exists(), stays);
+        assert_eq!(shim.try_wait().unwrap().is_none(), another);
+        let _ended = (shim.kill(), shim.wait());
+    }
+}
+
+#[test]
+fn a_supervisor_that_ends_by_itself_is_not_killed() {
+    let (_home, path) = home();
+    let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let held = RunDirectory::claim(&path, &incarnation("last-words")).unwrap();
+    let mut made = record(&path, &incarnation("last-words"), false);
+    (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+    held.record(&made).unwrap();
+    drop((held, shim.stdin.take()));
+    assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
+    assert!(shim.wait().unwrap().success());
+}
+
+#[test]
+fn a_journal_too_large_to_be_read_keeps_nothing_else_from_being_swept() {
+    let (home, path) = home();
+    let name = incarnation("large");
+    lasting(&path, &name);
+    let grouped = Grouped::start(&name, Some(SOMEBODY));
+    let size = Journal::LARGEST + 1;
+    File::options().write(true).open(path.join(JOURNAL)).unwrap().set_len(size).unwrap();
+    let told = sweep(path.parent().unwrap());
+    assert!(
+        matches!(&told, Err(DirectoryError::Large { path: of, bytes }) if *of == path && *bytes == size),
+        "{told:?}"
+    );
+    assert!(!grouped.is_there() && !path.join(SHIM_SOCKET).exists());
+    assert_eq!(std::fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());
+    assert_eq!(std::fs::metadata(path.join(JOURNAL)).unwrap().len(), size, "nothing is appended");
+    assert!(matches!(find(home.path(), "name").unwrap().unwrap().life, Life::Dead { .. }));
+    assert!(collect(&path).unwrap());
+}
+
+#[test]
+fn however_many_are_looked_at_for_ever_the_others_are_swept() {
+    let (_home, path) = home();
+    let sandboxes = path.parent().unwrap();
+    drop(RunDirectory::claim(&path, &incarnation("beside")).unwrap());
+    let looked = |number: u32| {
+        let decoy = sandboxes.join(number.to_string());
+        std::fs::create_dir(&decoy).unwrap();
+        chown(&decoy, Some(SOMEBODY), None).unwrap();
+        let lock = File::create(decoy.join(LOCK)).unwrap();
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).unwrap();
+        lock
+    };
+    let decoys: Vec<File> = (0..200).map(looked).collect();
+    let begun = Instant::now();
+    assert_eq!(sweep(sandboxes).unwrap(), 1);
+    assert!(!path.exists());
+    // Each of them alone used to take a fifth of a second.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(!collect(&sandboxes.join("0")).unwrap());
+    let claimed = RunDirectory::claim(&sandboxes.join("0"), "i");
+    assert!(matches!(claimed, Err(DirectoryError::Taken)));
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    drop(decoys);
+    sweep(sandboxes).unwrap();
+    assert_eq!(std::fs::read_dir(sandboxes).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_supervisor_put_beside_the_directories_goes_and_nothing_else_does() {
+    let (home, path) = home();
+    let sandboxes = path.parent().unwrap();
+    drop(RunDirectory::claim(&path, &incarnation("stray")).unwrap());
+    let outside = home.path().join("outside");
+    std::fs::write(&outside, "precious").unwrap();
+    for (owner, stays) in [(SOMEBODY, false), (rustix::process::geteuid().as_raw(), true), (1000, true)] {
+        let (file, link) = (sandboxes.join("file"), sandboxes.join("link"));
+        std::fs::write(&file, "").unwrap();
+        symlink(&outside, &link).unwrap();
+        for stray in [&file, &link] {
+            std::os::unix::fs::lchown(stray, Some(owner), None).unwrap();
+        }
+        sweep(sandboxes).unwrap();
+        for stray in [&file, &link] {
+            assert_eq!(std::fs::symlink_metadata(stray).is_ok(), stays, "{owner}");
+            let _next = std::fs::remove_file(stray);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&outside).unwrap(), "precious");
+}
+
+#[test]
+fn a_later_incarnation_is_not_collected_for_an_earlier_one() {
+    let (_home, path) = home();
+    lasting(&path, "incarnation-2");
+    assert!(collect_incarnation(&path, "incarnation-1").unwrap(), "nothing of that one is left");
+    assert_eq!(std::fs::read_to_string(path.join(INCARNATION)).unwrap(), "incarnation-2");
+    // What a supervisor wrote itself decides nothing.
+    std::fs::write(path.join(INCARNATION), "another").unwrap();
+    chown(path.join(INCARNATION), Some(SOMEBODY), None).unwrap();
+    assert!(collect_incarnation(&path, "incarnation-2").unwrap());
+    assert!(!path.exists());
+    lasting(&path, "incarnation-2");
+    assert!(collect_incarnation(&path, "incarnation-2").unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_directory_that_another_removed_meanwhile_is_removed() {
+    let (_home, path) = home();
+    for all in [true, false] {
+        drop(RunDirectory::claim(&path, &incarnation("meanwhile")).unwrap());
+        let parent = open_parent(path.parent().unwrap()).unwrap().unwrap();
+        let name = path.file_name().unwrap();
+        let Tried::Dead(dead) = try_name(&parent, name, 1).unwrap() else { panic!("it is dead") };
+        std::fs::remove_file(path.join(LOCK)).unwrap();
+        if all {
+            std::fs::remove_dir_all(&path).unwrap();
+        }
+        dead.remove().unwrap();
+        assert!(!path.exists());
+    }
+}
