@@ -10,5 +10,6 @@ mod lies;
 mod many;
 mod output;
 mod pauses;
+mod relapses;
 mod terminal;
 mod viewers;
