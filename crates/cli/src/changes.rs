@@ -30,7 +30,7 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
             "changes": list,
             "summary": project::summary(&changes.summary()),
         });
-        return crate::say(format!("{object}\n").as_bytes());
+        return crate::say(crate::json::line(&object).as_bytes());
     }
     let style = match (arguments.stat, io::stdout().is_terminal()) {
         (true, _) => DiffStyle::Stat,
@@ -61,7 +61,7 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
                 "left_out": left_out,
                 "dry_run": applied.dry_run,
             });
-            crate::say(format!("{object}\n").as_bytes())
+            crate::say(crate::json::line(&object).as_bytes())
         }
         Ok(applied) => crate::say(format!("{applied}\n").as_bytes()),
         Err(ApplyError::Refused(problems)) => {
@@ -127,11 +127,15 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
             (Ok(kept), true) => {
                 let summary = project::summary(&kept.changes().summary());
                 let project = kept.project().to_string_lossy();
-                writeln!(text, "{}", json!({"name": name.as_str(), "project": project, "summary": summary}))
+                text.write_str(&crate::json::line(
+                    &json!({"name": name.as_str(), "project": project, "summary": summary}),
+                ))
             }
             // One that cannot be read is still there to be removed.
             (Err(error), false) => writeln!(text, "{name:<24} {}", Line(&error.to_string())),
-            (Err(error), true) => writeln!(text, "{}", json!({"name": name.as_str(), "error": error.to_string()})),
+            (Err(error), true) => {
+                text.write_str(&crate::json::line(&json!({"name": name.as_str(), "error": error.to_string()})))
+            }
         };
     }
     crate::say(text.as_bytes())

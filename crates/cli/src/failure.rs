@@ -27,6 +27,32 @@ pub(crate) struct Failure {
     pub(crate) exit: u8,
 }
 
+/// What became of several things that were asked for at once: each failure is told, the last one by whoever called.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    json: bool,
+    last: Option<Failure>,
+}
+
+// === impl Failures ===
+
+impl Failures {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, last: None }
+    }
+
+    pub(crate) fn add(&mut self, failure: Failure) {
+        if let Some(earlier) = self.last.replace(failure) {
+            earlier.report(self.json);
+        }
+    }
+
+    /// What to exit with: 0, or that code if there were any.
+    pub(crate) fn finish(self, exit: u8) -> Result<u8, Failure> {
+        self.last.map_or(Ok(0), |failure| Err(failure.exit(exit)))
+    }
+}
+
 // === impl Failure ===
 
 impl Failure {
@@ -65,7 +91,7 @@ impl Failure {
             if let (Some(hint), Some(error)) = (&self.hint, error.as_object_mut()) {
                 error.insert("hint".to_owned(), hint.as_str().into());
             }
-            return format!("{}\n", json!({"error": error}));
+            return crate::json::line(&json!({"error": error}));
         }
         // Names of files and what a sandbox said may be in them.
         let mut text = format!("error: {}\n", Line(&self.message));

@@ -1,18 +1,18 @@
 //! Sandboxes of this host: found by their names, and spoken to.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use carrel_shim_client::messages::{FailureCode, JobInfo, State};
 use carrel_shim_client::{AdoptError, Found, FoundError, Life, ShimClient, ShimError};
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 
 use crate::failure::{Failure, remedy};
 use crate::home::Home;
 use crate::ps;
 use crate::seen::{Seen, Told};
 
-/// How long a supervisor may take to say how it is before it is told of without that.
+/// How long a supervisor may take to answer what it need not do anything for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What waits for answers: one thread, there is little to wait for.
@@ -38,76 +38,92 @@ pub(crate) fn all() -> Result<Vec<Found>, Failure> {
     Ok(carrel_shim_client::sandboxes(Home::find()?.path())?)
 }
 
-/// The supervisor of a sandbox that runs, and the sandbox as it was found.
-pub(crate) async fn connect(name: &str) -> Result<(Found, ShimClient), Failure> {
-    let found = one(name)?;
-    let client = adopt(name, &found).await?;
-    Ok((found, client))
+/// What a supervisor answers, if it does so in time.
+pub(crate) async fn answer<T>(asked: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silent()))
 }
 
 /// The supervisor of a sandbox that was found.
 pub(crate) async fn adopt(name: &str, found: &Found) -> Result<ShimClient, Failure> {
-    if found.life == Life::Starting {
-        let words = format!("the sandbox {name:?} is only being made");
-        return Err(Failure::new("sandbox_starting", words).hint("try again in a moment"));
-    }
-    match found.connect().await {
+    is_made(name, found)?;
+    match answer(async { Ok(found.connect().await) }).await? {
         Ok(client) => Ok(client),
-        Err(AdoptError::NotRunning) => Err(not_running(name)),
-        // It ended while it was spoken to, and took everything of it along.
-        Err(AdoptError::Shim(ShimError::Connect { .. } | ShimError::Gone)) if maybe(name)?.is_none() => {
-            Err(no_such_sandbox(name))
-        }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(refused(name, error)),
     }
 }
 
-/// The socket of the agent in a sandbox whose processes run.
-pub(crate) async fn awake(name: &str) -> Result<PathBuf, Failure> {
-    let (found, mut client) = connect(name).await?;
-    if client.status().await?.state == State::Paused {
-        let words = format!("the sandbox {name:?} is paused");
-        return Err(Failure::new("sandbox_paused", words).hint("whoever paused it lets it continue"));
+/// Refuses a sandbox that nobody can be talked to about yet.
+pub(crate) fn is_made(name: &str, found: &Found) -> Result<(), Failure> {
+    match (&found.life, &found.problem) {
+        (Life::Starting, None) => {
+            let words = format!("the sandbox {name:?} is only being made");
+            Err(Failure::new("sandbox_starting", words).hint("try again in a moment"))
+        }
+        (Life::Starting, Some(problem)) => Err(unverified(problem)),
+        _ => Ok(()),
     }
-    found.record.map(|record| record.agent_socket.0).ok_or_else(|| not_running(name))
+}
+
+/// Why a sandbox that was found is not talked to.
+pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
+    match error {
+        AdoptError::NotRunning => not_running(name),
+        // It ended while it was spoken to, and took everything of it along.
+        AdoptError::Shim(ShimError::Connect { .. } | ShimError::Gone) if matches!(maybe(name), Ok(None)) => {
+            no_such_sandbox(name)
+        }
+        error => error.into(),
+    }
+}
+
+/// The supervisor of a sandbox whose processes run: one that is paused does nothing of what it is asked.
+pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failure> {
+    let mut client = adopt(name, found).await?;
+    if answer(async { Ok(client.status().await?) }).await?.state == State::Paused {
+        let words = format!("the sandbox {name:?} is paused");
+        return Err(Failure::new("sandbox_paused", words).hint("nothing but its owner lets it continue"));
+    }
+    Ok(client)
 }
 
 /// How the sandbox of a name is.
 pub(crate) async fn see(name: &str) -> Result<Seen, Failure> {
-    look(one(name)?).await?.ok_or_else(|| no_such_sandbox(name))
+    look(one(name)?).await.ok_or_else(|| no_such_sandbox(name))
 }
 
-/// How all sandboxes are, the oldest first.
+/// How all sandboxes are, the oldest first. They are asked at once: one that does not answer holds up nobody else.
 pub(crate) async fn see_all() -> Result<Vec<Seen>, Failure> {
-    let mut seen = Vec::new();
-    for found in all()? {
-        seen.extend(look(found).await?);
-    }
+    let looking: JoinSet<_> = all()?.into_iter().map(look).collect();
+    let mut seen: Vec<Seen> = looking.join_all().await.into_iter().flatten().collect();
     seen.sort_by_key(|seen| (seen.record.as_ref().map(|record| record.created_ms), seen.name()));
     Ok(seen)
 }
 
 /// All jobs of a sandbox, the oldest first.
-pub(crate) async fn jobs(seen: &Seen) -> Result<Vec<JobInfo>, Failure> {
-    match seen.life {
-        Life::Dead { .. } => Ok(ps::past_jobs(seen.facts())),
-        Life::Starting | Life::Running => Ok(connect(&seen.name()).await?.1.jobs().await?),
+pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
+    let found = one(name)?;
+    if let Life::Dead { facts, .. } = &found.life {
+        return Ok(ps::past_jobs(facts));
     }
+    let mut client = adopt(name, &found).await?;
+    answer(async { Ok(client.jobs().await?) }).await
 }
 
 /// A job of a sandbox.
-pub(crate) async fn job(seen: &Seen, job: &str) -> Result<JobInfo, Failure> {
-    if let Life::Dead { .. } = seen.life {
-        let known = ps::past_jobs(seen.facts()).into_iter().find(|info| info.job == job);
+pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
+    let found = one(name)?;
+    if let Life::Dead { facts, .. } = &found.life {
+        let known = ps::past_jobs(facts).into_iter().find(|info| info.job == job);
         return known.ok_or_else(|| no_such_job(&format!("there is no job {job:?}")));
     }
-    Ok(connect(&seen.name()).await?.1.job(job).await?)
+    let mut client = adopt(name, &found).await?;
+    answer(async { Ok(client.job(job).await?) }).await
 }
 
 /// Asks the supervisor how a sandbox is. One that is gone by now is none.
-async fn look(found: Found) -> Result<Option<Seen>, Failure> {
+async fn look(found: Found) -> Option<Seen> {
     if found.life != Life::Running {
-        return Ok(Some(seen(found, None, None)));
+        return Some(seen(found, None, None));
     }
     let told = async {
         let mut client = found.connect().await?;
@@ -115,17 +131,20 @@ async fn look(found: Found) -> Result<Option<Seen>, Failure> {
         Ok::<_, AdoptError>(Told { hello: client.hello().clone(), status })
     };
     let problem = match tokio::time::timeout(PATIENCE, told).await {
-        Ok(Ok(told)) => return Ok(Some(seen(found, Some(told), None))),
+        Ok(Ok(told)) => return Some(seen(found, Some(told), None)),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("its supervisor does not answer within {PATIENCE:?}"),
+        Err(_) => silent().message,
     };
     // What cannot be asked because it has just ended is no problem.
     let name = found.record.as_ref().map(|record| record.name.clone()).unwrap_or_default();
-    let again = carrel_shim_client::find(Home::find()?.path(), &name)?;
-    Ok(again.map(|again| {
-        let problem = (again.life == Life::Running).then_some(problem);
-        seen(again, None, problem)
-    }))
+    match maybe(&name) {
+        Ok(again) => again.map(|again| {
+            let problem = (again.life == Life::Running).then_some(problem);
+            seen(again, None, problem)
+        }),
+        // It was there a moment ago: that it cannot be looked at again hides it from nobody.
+        Err(_) => Some(seen(found, None, Some(problem))),
+    }
 }
 
 fn seen(found: Found, told: Option<Told>, problem: Option<String>) -> Seen {
@@ -143,6 +162,15 @@ fn as_root() -> Result<(), Failure> {
 pub(crate) fn no_such_sandbox(name: &str) -> Failure {
     let words = format!("there is no sandbox named {name:?}");
     Failure::new("no_such_sandbox", words).hint("`carrel ps` lists those that are there")
+}
+
+fn silent() -> Failure {
+    let words = format!("its supervisor does not answer within {PATIENCE:?}");
+    Failure::new("supervisor_silent", words).hint("`carrel stop NAME` ends it all the same")
+}
+
+fn unverified(error: impl std::fmt::Display) -> Failure {
+    Failure::new("sandbox_unverified", error).hint("somebody may be posing as it; look at its directory")
 }
 
 fn not_running(name: &str) -> Failure {
@@ -180,9 +208,7 @@ impl From<AdoptError> for Failure {
             | AdoptError::Process { .. }
             | AdoptError::PeerProcess { .. }
             | AdoptError::PeerUser { .. }
-            | AdoptError::Claims { .. } => {
-                Self::new("sandbox_unverified", error).hint("somebody may be posing as it; look at its directory")
-            }
+            | AdoptError::Claims { .. } => unverified(error),
         }
     }
 }
@@ -204,8 +230,10 @@ impl From<ShimError> for Failure {
                 let hint = remedy(FailureCode::Unsupported).map(str::to_owned);
                 Self { hint, ..Self::new("unsupported", error) }
             }
-            ShimError::Unreadable(_) | ShimError::Broken(_) => Self::new("supervisor_unreadable", error)
-                .hint("install carrel and carrel-shim of the same version, and begin the sandbox anew"),
+            ShimError::Unreadable(_) | ShimError::Broken(_) | ShimError::TooLarge { .. } => {
+                Self::new("supervisor_unreadable", error)
+                    .hint("install carrel and carrel-shim of the same version, and begin the sandbox anew")
+            }
             ShimError::Encode(_) | ShimError::Io(_) => Self::new("supervisor_lost", error),
         }
     }

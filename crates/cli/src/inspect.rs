@@ -5,7 +5,7 @@ use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
 use serde_json::{Value, json};
 
 use crate::arguments::InspectArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, Failures};
 use crate::find;
 use crate::moment::Moment;
 use crate::seen::Seen;
@@ -16,25 +16,30 @@ const FAILED: u8 = 1;
 /// Tells it; returns what to exit with.
 pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
-    let told = runtime.block_on(async {
-        let mut told = Vec::new();
-        for name in &arguments.names {
-            let seen = find::see(name).await?;
-            told.push(match &arguments.job {
-                Some(job) => self::job(&find::job(&seen, job).await?),
-                None => sandbox(&seen),
-            });
+    let (mut told, mut failures) = (Vec::new(), Failures::new(json));
+    for name in &arguments.names {
+        match runtime.block_on(one(name, arguments.job.as_deref())) {
+            Ok(value) => told.push(value),
+            Err(failure) => failures.add(failure),
         }
-        Ok(told)
-    });
-    let mut told: Vec<Value> = told.map_err(|failure: Failure| failure.exit(FAILED))?;
-    let value = match (told.pop(), told.is_empty()) {
-        (Some(only), true) => only,
-        (last, _) => told.into_iter().chain(last).collect(),
-    };
-    // One object on a line for programs that asked for that; otherwise people read it too.
-    let text = if json { value.to_string() } else { format!("{value:#}") };
-    crate::say(format!("{text}\n").as_bytes())
+    }
+    if !told.is_empty() {
+        let value = match (told.pop(), arguments.names.len()) {
+            (Some(only), 1) => only,
+            (last, _) => told.into_iter().chain(last).collect(),
+        };
+        // One object on a line for programs that asked for that; otherwise people read it too.
+        let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
+        crate::say(text.as_bytes())?;
+    }
+    failures.finish(FAILED)
+}
+
+async fn one(name: &str, job: Option<&str>) -> Result<Value, Failure> {
+    match job {
+        Some(job) => Ok(self::job(&find::job(name, job).await?)),
+        None => Ok(sandbox(&find::see(name).await?)),
+    }
 }
 
 /// A sandbox.

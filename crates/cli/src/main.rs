@@ -11,6 +11,7 @@ mod find;
 mod home;
 mod inspect;
 mod jobs;
+mod json;
 mod moment;
 mod mount;
 mod ps;

@@ -1,5 +1,7 @@
 //! `carrel ps`: the sandboxes of this host, or the jobs of one.
 
+use std::collections::HashMap;
+
 use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream, Outcome, OutcomeKind};
 use serde_json::Value;
 
@@ -33,8 +35,7 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
                 }
             }
             Some(name) => {
-                let seen = find::see(name).await?;
-                let all = find::jobs(&seen).await?;
+                let all = find::jobs(name).await?;
                 match (json, arguments.quiet) {
                     (true, _) => lines(all.iter().map(inspect::job)),
                     (false, true) => all.iter().map(|info| format!("{}\n", carrel_changes::Line(&info.job))).collect(),
@@ -47,7 +48,7 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
 }
 
 fn lines(objects: impl Iterator<Item = Value>) -> String {
-    objects.map(|object| format!("{object}\n")).collect()
+    objects.map(|object| crate::json::line(&object)).collect()
 }
 
 /// Sandboxes, for people.
@@ -111,12 +112,17 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
 /// The jobs of a sandbox that is dead, as its journal tells them.
 pub(crate) fn past_jobs(facts: &[Fact]) -> Vec<JobInfo> {
     let mut jobs: Vec<JobInfo> = Vec::new();
+    // Where each is: there may be as many as a journal holds.
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for fact in facts {
         let Some(id) = &fact.job else { continue };
         match fact.kind {
-            FactKind::JobStarted => jobs.push(begun(id, fact)),
+            FactKind::JobStarted => {
+                places.insert(id, jobs.len());
+                jobs.push(begun(id, fact));
+            }
             FactKind::JobEnded => {
-                if let Some(info) = jobs.iter_mut().rev().find(|info| info.job == *id) {
+                if let Some(info) = places.get(id.as_str()).and_then(|place| jobs.get_mut(*place)) {
                     (info.state, info.ended_ms) = (JobState::Ended, Some(fact.at_ms));
                     info.outcome.clone_from(&fact.outcome);
                 }

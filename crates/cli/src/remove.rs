@@ -1,18 +1,27 @@
 //! `carrel rm`: what is left of sandboxes, and kept changes.
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use carrel_changes::{ChangeName, KeepError, Kept};
 use carrel_shim_client::{Found, Life};
 use serde_json::json;
 
 use crate::arguments::RemoveArguments;
-use crate::failure::Failure;
-use crate::home::Home;
+use crate::failure::{Failure, Failures};
+use crate::home::{Home, IDS};
 use crate::{find, stop};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
+
+/// How long a sandbox that is ended without a grace may take to be gone, until its supervisor is ended too.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long others may be at what is left of a sandbox.
+const SWEEPING: Duration = Duration::from_secs(2);
+/// How long they are left alone, until it is tried again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// What a name stands for.
 #[derive(Debug)]
@@ -23,21 +32,26 @@ enum Meant {
 
 /// Removes; returns what to exit with.
 pub(crate) fn remove(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
+    let mut failures = Failures::new(json);
     for name in &arguments.names {
-        let what = one(arguments, name).map_err(|failure| failure.exit(FAILED))?;
-        if json {
-            crate::say(format!("{}\n", json!({"name": name, "removed": what})).as_bytes())?;
+        match one(arguments, name, json) {
+            Ok(what) => {
+                let line =
+                    if json { crate::json::line(&json!({"name": name, "removed": what})) } else { String::new() };
+                crate::say(line.as_bytes())?;
+            }
+            Err(failure) => failures.add(failure),
         }
     }
-    Ok(0)
+    failures.finish(FAILED)
 }
 
 /// Removes what has a name; tells what that was.
-fn one(arguments: &RemoveArguments, name: &str) -> Result<&'static str, Failure> {
+fn one(arguments: &RemoveArguments, name: &str, json: bool) -> Result<&'static str, Failure> {
     let sandbox = if looks_for_sandboxes(arguments) { find::maybe(name)? } else { None };
     let changes = if arguments.sandbox { None } else { kept(name)? };
     match meant(arguments, name, sandbox, changes)? {
-        Meant::Sandbox(found) => sandbox_of(arguments, name, &found).map(|()| "sandbox"),
+        Meant::Sandbox(found) => sandbox_of(arguments, name, &found, json).map(|()| "sandbox"),
         Meant::Changes(name) => Ok(Kept::remove(&Home::find()?.changes(), &name).map(|()| "changes")?),
     }
 }
@@ -80,7 +94,7 @@ fn meant(
     }
 }
 
-fn sandbox_of(arguments: &RemoveArguments, name: &str, found: &Found) -> Result<(), Failure> {
+fn sandbox_of(arguments: &RemoveArguments, name: &str, found: &Found, json: bool) -> Result<(), Failure> {
     let running = || {
         let hint = format!("`carrel stop {name}` ends it; `carrel rm --force {name}` does both");
         Failure::new("sandbox_running", format!("the sandbox {name:?} is running")).hint(hint)
@@ -89,13 +103,32 @@ fn sandbox_of(arguments: &RemoveArguments, name: &str, found: &Found) -> Result<
         if !arguments.force {
             return Err(running());
         }
-        find::runtime()?.block_on(stop::end(name, Duration::ZERO))?;
+        let end = find::runtime()?.block_on(stop::end(name, Duration::ZERO, PATIENCE))?;
+        end.note(name, json);
     }
-    match carrel_shim::collect(&found.directory) {
-        Ok(true) => Ok(()),
-        // One that goes with its owner has taken its directory along.
-        Ok(false) if find::maybe(name)?.is_none() => Ok(()),
-        Ok(false) => Err(running()),
-        Err(error) => Err(Failure::new("remove_failed", error)),
+    let (began, incarnation) = (Instant::now(), incarnation(found));
+    loop {
+        let collected = match incarnation {
+            Some(incarnation) => carrel_shim::collect_incarnation(&found.directory, incarnation),
+            None => carrel_shim::collect(&found.directory),
+        };
+        if collected.map_err(|error| Failure::new("remove_failed", error))? {
+            // What cannot be removed now is found by the next run.
+            let _groups = carrel_shim::sweep_groups(Path::new(IDS));
+            return Ok(());
+        }
+        match find::maybe(name)? {
+            // One that goes with its owner has taken its directory along.
+            None => return Ok(()),
+            // So it has, and another has its name.
+            Some(now) if now.life == Life::Running && self::incarnation(&now) != incarnation => return Ok(()),
+            // Somebody else is at what it left, as a run is that sweeps.
+            Some(now) if now.life == Life::Starting && began.elapsed() < SWEEPING => std::thread::sleep(AGAIN),
+            Some(_) => return Err(running()),
+        }
     }
+}
+
+fn incarnation(found: &Found) -> Option<&str> {
+    found.record.as_ref().map(|record| record.incarnation.as_str())
 }

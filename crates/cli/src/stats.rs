@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use carrel_shim_client::messages::{Limits, Statistics};
 use carrel_shim_client::{Found, Life};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::arguments::StatsArguments;
 use crate::failure::Failure;
@@ -18,6 +19,8 @@ use crate::table::Table;
 const FAILED: u8 = 1;
 /// What stands where this host does not count.
 const NONE: &str = "-";
+/// What stands where nobody answers.
+const UNKNOWN: &str = "?";
 /// Goes to the first line of a terminal and clears it.
 const AFRESH: &str = "\x1b[H\x1b[J";
 
@@ -28,7 +31,8 @@ struct Sample {
     incarnation: String,
     at: Instant,
     limits: Limits,
-    statistics: Statistics,
+    /// What it says it uses, or why it does not say so.
+    statistics: Result<Statistics, String>,
 }
 
 /// Where processor time was, and when.
@@ -63,35 +67,58 @@ async fn show(arguments: &StatsArguments, streams: bool, json: bool) -> Result<u
 }
 
 /// What sandboxes use now: those of the given names, or all that run.
+///
+/// They are asked at once: one that does not answer keeps its place, and holds up nobody else.
 async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
-    let mut samples = Vec::new();
-    for name in names {
-        samples.push(sample(find::one(name)?, name).await?);
-    }
-    if names.is_empty() {
-        for found in find::all()?.into_iter().filter(|found| found.life == Life::Running) {
-            let name = found.record.as_ref().map(|record| record.name.clone()).unwrap_or_default();
-            // One that ends at this moment is none that runs.
-            samples.extend(sample(found, &name).await.ok());
+    let wanted: Vec<(String, Found)> = match names {
+        [] => {
+            let running = find::all()?.into_iter().filter(|found| found.life == Life::Running);
+            let named = |found: Found| Some((found.record.as_ref()?.name.clone(), found));
+            let mut wanted: Vec<_> = running.filter_map(named).collect();
+            wanted.sort_by(|one, other| one.0.cmp(&other.0));
+            wanted
         }
-        samples.sort_by(|one, other| one.name.cmp(&other.name));
+        names => names.iter().map(|name| Ok((name.clone(), find::one(name)?))).collect::<Result<_, Failure>>()?,
+    };
+    let mut taking = JoinSet::new();
+    for (place, (name, found)) in wanted.into_iter().enumerate() {
+        taking.spawn(async move { (place, sample(name, found).await) });
     }
-    Ok(samples)
+    let mut taken = taking.join_all().await;
+    taken.sort_by_key(|(place, _)| *place);
+    let taken = taken.into_iter().map(|(_, sample)| sample);
+    // Of all that run, one that ends at this moment is none.
+    if names.is_empty() { Ok(taken.filter_map(Result::ok).collect()) } else { taken.collect() }
 }
 
-async fn sample(found: Found, name: &str) -> Result<Sample, Failure> {
-    let mut client = find::adopt(name, &found).await?;
-    let (statistics, at) = (client.statistics().await?, Instant::now());
-    let limits = found.record.map(|record| record.create.limits).unwrap_or_default();
-    Ok(Sample { name: name.to_owned(), incarnation: client.hello().incarnation.clone(), at, limits, statistics })
+async fn sample(name: String, found: Found) -> Result<Sample, Failure> {
+    let asked = async {
+        let mut client = find::adopt(&name, &found).await?;
+        find::answer(async { Ok(client.statistics().await?) }).await
+    };
+    let statistics = match asked.await {
+        Ok(statistics) => Ok(statistics),
+        Err(failure) => match find::maybe(&name) {
+            Ok(Some(again)) if again.life == Life::Running => Err(failure.message),
+            _ => return Err(failure),
+        },
+    };
+    let at = Instant::now();
+    let (incarnation, limits) =
+        found.record.map(|record| (record.incarnation, record.create.limits)).unwrap_or_default();
+    Ok(Sample { name, incarnation, at, limits, statistics })
 }
 
 /// For people.
 fn table(samples: &[Sample], before: &Before) -> String {
-    let mut table = Table::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "IN", "OUT"]);
+    let mut table = Table::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "CLIENTS IN", "CLIENTS OUT"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for sample in samples {
-        let Statistics { memory_bytes, pids, bytes_in, bytes_out, paused, .. } = sample.statistics;
+        let Ok(Statistics { memory_bytes, pids, bytes_in, bytes_out, paused, .. }) = sample.statistics else {
+            let unknown = || UNKNOWN.to_owned();
+            table.row([sample.name.clone(), unknown(), unknown(), unknown(), unknown(), unknown()]);
+            continue;
+        };
         let memory = memory_bytes.map(|bytes| Size(bytes).to_string());
         let most = sample.limits.memory.map(|bytes| Size(bytes).to_string());
         let processor = sample.percent(before).map(|percent| format!("{percent:.1} %"));
@@ -113,26 +140,33 @@ fn table(samples: &[Sample], before: &Before) -> String {
 
 /// For programs.
 fn lines(samples: &[Sample], before: &Before) -> String {
-    samples.iter().map(|sample| format!("{}\n", sample.json(before))).collect()
+    samples.iter().map(|sample| crate::json::line(&sample.json(before))).collect()
 }
 
 // === impl Sample ===
 
 impl Sample {
     fn processor(&self) -> Option<(String, (Instant, u64))> {
-        Some((self.incarnation.clone(), (self.at, self.statistics.cpu_nanos?)))
+        Some((self.incarnation.clone(), (self.at, self.nanos()?)))
+    }
+
+    fn nanos(&self) -> Option<u64> {
+        self.statistics.as_ref().ok()?.cpu_nanos
     }
 
     /// Hundredths of one processor since it was looked at before.
     fn percent(&self, before: &Before) -> Option<f64> {
         let (at, nanos) = before.get(&self.incarnation)?;
-        let used = Duration::from_nanos(self.statistics.cpu_nanos?.saturating_sub(*nanos));
+        let used = Duration::from_nanos(self.nanos()?.saturating_sub(*nanos));
         let passed = self.at.checked_duration_since(*at).filter(|passed| !passed.is_zero())?;
         Some(used.as_secs_f64() / passed.as_secs_f64() * 100.0)
     }
 
     fn json(&self, before: &Before) -> Value {
-        let statistics = &self.statistics;
+        let statistics = match &self.statistics {
+            Ok(statistics) => statistics,
+            Err(problem) => return json!({"name": &self.name, "problem": problem}),
+        };
         json!({
             "name": &self.name,
             "cpu_percent": self.percent(before).map(|percent| (percent * 100.0).round() / 100.0),
@@ -166,7 +200,7 @@ mod tests {
             bytes_out: 2048,
             ..Statistics::default()
         };
-        Sample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics }
+        Sample { name: "web".to_owned(), incarnation: "00ff".to_owned(), at, limits, statistics: Ok(statistics) }
     }
 
     #[test]
@@ -178,8 +212,8 @@ mod tests {
         assert_eq!(later.percent(&Before::new()), None);
         assert_eq!(sample(began, Some(1)).percent(&before), None, "no time has passed");
         assert_eq!(sample(began + Duration::from_secs(1), None).percent(&before), None);
-        let said = "NAME  CPU      MEMORY / LIMIT    PIDS / LIMIT  IN        OUT\n\
-                    web   150.0 %  1.5 MiB / 64 MiB  3 / -         10 bytes  2 KiB\n";
+        let said = "NAME  CPU      MEMORY / LIMIT    PIDS / LIMIT  CLIENTS IN  CLIENTS OUT\n\
+                    web   150.0 %  1.5 MiB / 64 MiB  3 / -         10 bytes    2 KiB\n";
         assert_eq!(table(std::slice::from_ref(&later), &before), said);
         let json = later.json(&before);
         assert_eq!(
@@ -191,10 +225,20 @@ mod tests {
     #[test]
     fn what_this_host_does_not_count_is_left_blank() {
         let mut blank = sample(Instant::now(), None);
-        (blank.statistics.memory_bytes, blank.statistics.pids, blank.limits) = (None, None, Limits::default());
+        let counted = Statistics { bytes_in: 10, bytes_out: 2048, ..Statistics::default() };
+        (blank.statistics, blank.limits) = (Ok(counted.clone()), Limits::default());
         let said = table(&[blank.clone()], &Before::new());
-        assert!(said.ends_with("\nweb   -    - / -           - / -         10 bytes  2 KiB\n"), "{said}");
-        blank.statistics.paused = true;
+        assert!(said.ends_with("\nweb   -    - / -           - / -         10 bytes    2 KiB\n"), "{said}");
+        blank.statistics = Ok(Statistics { paused: true, ..counted });
         assert!(table(&[blank], &Before::new()).contains("web   paused"));
+    }
+
+    #[test]
+    fn one_that_does_not_answer_keeps_its_place() {
+        let silent = Sample { statistics: Err("it is silent".to_owned()), ..sample(Instant::now(), None) };
+        let said = table(std::slice::from_ref(&silent), &Before::new());
+        assert!(said.ends_with("\nweb   ?    ?               ?             ?           ?\n"), "{said}");
+        assert_eq!(silent.json(&Before::new()), json!({"name": "web", "problem": "it is silent"}));
+        assert!(silent.processor().is_none());
     }
 }

@@ -4,21 +4,43 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use carrel_shim_client::messages::Ended;
-use carrel_shim_client::{Found, Life, ShimError};
+use carrel_shim_client::{AdoptError, Found, Life, ShimError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::arguments::StopArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, Failures};
 use crate::find;
 use crate::home::Home;
+use crate::jobs::session::notes::Notes;
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
-/// How long a supervisor may take to leave once its sandbox is gone.
-const LEAVING: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long a supervisor may take beyond the grace that its sandbox has, until it is ended itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a process may take to be gone that is ended.
+const LEAVING: Duration = Duration::from_secs(10);
+
+/// How a sandbox was ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// What its supervisor said of it, if it did.
+    ended: Option<Ended>,
+    /// Why its supervisor had to be ended, if it had to.
+    insisted: Option<String>,
+}
+
+/// What became of asking a supervisor.
+enum Asked {
+    /// Nothing is left of the sandbox.
+    Ended(Ended),
+    /// The supervisor is gone, and the sandbox with it.
+    Gone,
+    /// It does not do what a supervisor does.
+    Deaf(String),
+}
 
 /// Ends sandboxes; returns what to exit with.
 pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
@@ -26,86 +48,135 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
         let mut ending = JoinSet::new();
         for (place, name) in arguments.names.iter().cloned().enumerate() {
             let grace = arguments.time;
-            ending.spawn(async move { (place, end(&name, grace).await) });
+            ending.spawn(async move { (place, end(&name, grace, PATIENCE).await) });
         }
         let mut ends = ending.join_all().await;
         ends.sort_by_key(|(place, _)| *place);
         ends
     });
-    let mut failed = None;
+    let mut failures = Failures::new(json);
     for (name, (_, end)) in arguments.names.iter().zip(ends) {
         match end {
-            Ok(ended) if json => crate::say(format!("{}\n", told(name, ended.as_ref())).as_bytes())?,
-            Ok(_) => crate::say(format!("{}\n", carrel_changes::Line(name)).as_bytes())?,
-            Err(failure) => {
-                // The last one is told by whoever called.
-                failed.replace(failure).inspect(|earlier: &Failure| earlier.report(json));
-                0
+            Ok(end) => {
+                end.note(name, json);
+                let line = format!("{}\n", carrel_changes::Line(name));
+                crate::say(if json { crate::json::line(&end.told(name)) } else { line }.as_bytes())?;
             }
-        };
+            Err(failure) => failures.add(failure),
+        }
     }
-    failed.map_or(Ok(0), |failure| Err(failure.exit(FAILED)))
+    failures.finish(FAILED)
 }
 
-/// Ends a sandbox, and returns when nothing of it runs any more. One that has ended already says nothing.
-pub(crate) async fn end(name: &str, grace: Duration) -> Result<Option<Ended>, Failure> {
+/// Ends a sandbox, and returns when nothing of it runs any more. One that has ended already says nothing. A supervisor that
+/// takes longer than `patience` beyond the grace is ended itself, which ends the sandbox.
+pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Result<End, Failure> {
     let found = find::one(name)?;
     if let Life::Dead { .. } = found.life {
-        return Ok(None);
+        return Ok(End { ended: None, insisted: None });
     }
-    let mut client = find::adopt(name, &found).await?;
-    let supervisor = handle(&found);
-    let ended = match client.stop(grace).await {
-        Ok(ended) => Some(ended),
-        // Its supervisor is dead, and with it the sandbox. What it left is swept.
-        Err(ShimError::Gone) => None,
-        Err(error) => return Err(error.into()),
+    find::is_made(name, &found)?;
+    // What was written down says which process it is, and not whoever answers.
+    let supervisor = found.record.as_ref().and_then(carrel_shim_client::SandboxRecord::shim_handle);
+    let asked = match tokio::time::timeout(grace.saturating_add(patience), ask(name, &found, grace)).await {
+        Ok(asked) => asked?,
+        Err(_) => Asked::Deaf(format!("it does not end its sandbox within {:?}", grace.saturating_add(patience))),
     };
-    drop(client);
-    if let Some(supervisor) = supervisor {
-        gone(name, supervisor).await?;
+    let (ended, mut insisted) = match asked {
+        Asked::Ended(ended) => (Some(ended), None),
+        Asked::Gone => (None, None),
+        Asked::Deaf(why) => (None, Some(why)),
+    };
+    match &supervisor {
+        Some(supervisor) => {
+            if insisted.is_none() && !is_gone(supervisor, patience).await? {
+                insisted = Some("it does not leave, though its sandbox is gone".to_owned());
+            }
+            if insisted.is_some() {
+                insist(name, supervisor).await?;
+            }
+        }
+        None => {
+            if let Some(why) = insisted {
+                let words =
+                    format!("the supervisor of {name:?}: {why}; it cannot be ended either, for it is not known");
+                return Err(Failure::new("supervisor_stuck", words));
+            }
+        }
     }
-    if ended.is_none() {
+    if ended.is_none() || insisted.is_some() {
         // What cannot be removed now is found by the next run.
         let _swept = carrel_shim::sweep(&Home::find()?.sandboxes());
     }
-    Ok(ended)
+    Ok(End { ended, insisted })
 }
 
-/// A handle of the supervisor, while it is the one that was written down.
-fn handle(found: &Found) -> Option<OwnedFd> {
-    let record = found.record.as_ref()?;
-    let pid = Pid::from_raw(i32::try_from(record.shim_pid).ok()?)?;
-    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    record.shim().map(|_| handle)
-}
-
-/// Waits until a process is no more.
-async fn gone(name: &str, process: OwnedFd) -> Result<(), Failure> {
-    let waiting = spawn_blocking(move || poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&LEAVING)));
-    match waiting.await {
-        Ok(Ok(1..)) => Ok(()),
-        other => {
-            let words = format!("the supervisor of {name:?} does not leave, though its sandbox is gone");
-            let why = match other {
-                Ok(Err(errno)) => format!(": {errno}"),
-                Ok(Ok(_)) => String::new(),
-                Err(error) => format!(": {error}"),
-            };
-            Err(Failure::new("supervisor_stuck", words + &why))
+async fn ask(name: &str, found: &Found, grace: Duration) -> Result<Asked, Failure> {
+    let mut client = match found.connect().await {
+        Ok(client) => client,
+        Err(AdoptError::Shim(error)) if is_deaf(&error) => return Ok(Asked::Deaf(error.to_string())),
+        // Whoever listens is not the one that was written down, who let that happen.
+        Err(error @ (AdoptError::PeerProcess { .. } | AdoptError::PeerUser { .. } | AdoptError::Claims { .. })) => {
+            return Ok(Asked::Deaf(error.to_string()));
         }
+        Err(error) => return Err(find::refused(name, error)),
+    };
+    match client.stop(grace).await {
+        Ok(ended) => Ok(Asked::Ended(ended)),
+        // Its supervisor is dead, and with it the sandbox. What it left is swept.
+        Err(ShimError::Gone) => Ok(Asked::Gone),
+        Err(error) if is_deaf(&error) => Ok(Asked::Deaf(error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn told(name: &str, ended: Option<&Ended>) -> Value {
-    json!({
-        "name": name,
-        "ended": ended.map(|ended| json!({
-            "reason": ended.reason.as_str(),
-            "message": &ended.message,
-            "code": ended.code,
-            "signal": ended.signal,
-            "out_of_memory_kills": ended.out_of_memory_kills,
-        })),
-    })
+/// Whether a supervisor does not speak as one does.
+fn is_deaf(error: &ShimError) -> bool {
+    matches!(error, ShimError::Silent(_) | ShimError::Unreadable(_) | ShimError::Broken(_) | ShimError::TooLarge { .. })
+}
+
+/// Ends a supervisor by its handle, and waits until it is gone.
+async fn insist(name: &str, supervisor: &OwnedFd) -> Result<(), Failure> {
+    // One that is gone by now is what is wanted.
+    let _sent = pidfd_send_signal(supervisor, Signal::KILL);
+    match is_gone(supervisor, LEAVING).await? {
+        true => Ok(()),
+        false => Err(Failure::new("supervisor_stuck", format!("the supervisor of {name:?} cannot be ended"))),
+    }
+}
+
+/// Waits until a process is no more, for so long.
+async fn is_gone(process: &OwnedFd, within: Duration) -> Result<bool, Failure> {
+    let failed = |error: std::io::Error| Failure::new("supervisor_stuck", format!("waiting for its end: {error}"));
+    let process = process.try_clone().map_err(failed)?;
+    let within = Timespec::try_from(within).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    let waiting = spawn_blocking(move || poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&within)));
+    let gone = waiting.await.map_err(|error| failed(std::io::Error::other(error)))?;
+    Ok(gone.map_err(|errno| failed(errno.into()))? > 0)
+}
+
+// === impl End ===
+
+impl End {
+    /// Says that it took more than asking, if it did.
+    pub(crate) fn note(&self, name: &str, json: bool) {
+        if let Some(why) = &self.insisted {
+            let words = format!("the supervisor of {name:?} was killed, and its sandbox with it: {why}");
+            Notes { quiet: false, json }.say(&words);
+        }
+    }
+
+    fn told(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "ended": self.ended.as_ref().map(|ended| json!({
+                "reason": ended.reason.as_str(),
+                "message": &ended.message,
+                "code": ended.code,
+                "signal": ended.signal,
+                "out_of_memory_kills": ended.out_of_memory_kills,
+            })),
+            "killed": self.insisted.is_some(),
+        })
+    }
 }

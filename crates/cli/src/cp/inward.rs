@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
 use super::transfers::{Transferred, Transfers};
-use super::{AHEAD, DEEPEST, SMALL, failed, inside};
+use super::{AHEAD, DEEPEST, NO_COPY, SMALL, failed, inside};
 use crate::failure::Failure;
 
 /// How many bytes are read at a time.
@@ -50,7 +50,11 @@ pub(super) async fn copy(
 ) -> Result<(), Failure> {
     let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = rustix::fs::statat(CWD, source, flags).map_err(|errno| host(source, errno))?;
-    let tree = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink) {
+        return Err(failed(format!("{}: {NO_COPY}", source.display())));
+    }
+    let tree = kind == FileType::Directory;
     let path = target.path();
     let mut named_itself = false;
     let target = match files.stat(&path).await {

@@ -28,6 +28,8 @@ const AHEAD: usize = 4;
 const SMALL: u64 = 256 * 1024;
 /// How deep a tree may be: each directory that is not done takes a descriptor.
 const DEEPEST: usize = 512;
+/// Why what was named itself is not copied. In a tree it is left out.
+const NO_COPY: &str = "it is a device, a pipe or a socket, which is not copied";
 /// What ends a copy.
 const ENDING: [i32; 3] = [1, 2, 15];
 
@@ -42,7 +44,7 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
         }
     })?;
     if json {
-        crate::say(format!("{}\n", report.json()).as_bytes())?;
+        crate::say(crate::json::line(&report.json()).as_bytes())?;
     } else if !arguments.quiet {
         // Nobody is left to tell when standard error is gone.
         let _said = std::io::Write::write_all(&mut std::io::stderr(), report.notes().as_bytes());
@@ -56,9 +58,7 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
 
 async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
     let (Copy::Into { name, .. } | Copy::OutOf { name, .. }) = copy;
-    let socket = find::awake(name).await.map_err(|failure| failure.exit(FAILED))?;
-    let client = AgentClient::connect(&socket).await;
-    let client = client.map_err(|error| Failure::new("agent_unreachable", error).exit(FAILED))?;
+    let client = agent(name).await.map_err(|failure| failure.exit(FAILED))?;
     let files = match &arguments.user {
         Some(user) => client.files().on_behalf_of(user),
         None => client.files(),
@@ -74,6 +74,23 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
     }
     client.close();
     Ok(report)
+}
+
+/// The agent of a sandbox whose processes run, behind the supervisor that was written down.
+async fn agent(name: &str) -> Result<AgentClient, Failure> {
+    let found = find::one(name)?;
+    drop(find::awake(name, &found).await?);
+    let record = found.record.ok_or_else(|| find::no_such_sandbox(name))?;
+    let socket = &record.agent_socket.0;
+    let unreachable = |error: &dyn fmt::Display| Failure::new("agent_unreachable", error);
+    // Whoever listens there is asked by the kernel's word first: what has that name may be another by now.
+    let peer = tokio::net::UnixStream::connect(socket).await.and_then(|stream| stream.peer_cred());
+    let peer = peer.map_err(|error| unreachable(&format!("{}: {error}", socket.display())))?.pid();
+    if peer.and_then(|pid| u32::try_from(pid).ok()) != Some(record.shim_pid) {
+        let words = format!("another process than the supervisor of {name:?} listens at {}", socket.display());
+        return Err(Failure::new("sandbox_unverified", words));
+    }
+    AgentClient::connect(socket).await.map_err(|error| unreachable(&error))
 }
 
 /// Waits until somebody wants us to end. What is not finished is then dropped, and so removed.

@@ -14,7 +14,7 @@ use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
 use super::sink::Sink;
 use super::transfers::{Transferred, Transfers};
-use super::{DEEPEST, SMALL, failed, inside};
+use super::{DEEPEST, NO_COPY, SMALL, failed, inside};
 use crate::failure::Failure;
 
 /// How many entries of a directory are asked for at a time.
@@ -41,6 +41,9 @@ pub(super) async fn copy(
     let path = source.path();
     let found = if follow { files.stat(&path).await } else { files.lstat(&path).await };
     let found = found.map_err(|error| inside(&path, &error))?;
+    if found.kind == FsEntryKind::Other {
+        return Err(failed(format!("{path} in the sandbox: {NO_COPY}")));
+    }
     let directory = found.kind == FsEntryKind::Dir;
     let (parent, name) = match (destination(target, source.name(), directory)?, source.contents && directory) {
         (Destination::Within(directory), true) => {

@@ -79,9 +79,9 @@ fn objects(checks: &[Check]) -> String {
             "found": check.found,
             "remedy": check.remedy,
         });
-        let _ = writeln!(text, "{object}");
+        text.push_str(&crate::json::line(&object));
     }
-    let _ = writeln!(text, "{}", json!({"ok": worst(checks) < Status::Fail}));
+    text.push_str(&crate::json::line(&json!({"ok": worst(checks) < Status::Fail})));
     text
 }
 

@@ -1,5 +1,6 @@
 //! `carrel attach`: taking part in a job that somebody else started.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use carrel_shim_client::Found;
@@ -9,6 +10,7 @@ use super::conclusion::Conclusion;
 use super::session::attend::{Manner, Role, Session};
 use super::session::input::End;
 use super::session::notes::Notes;
+use super::session::orders::Way;
 use super::session::signals::Signals;
 use crate::arguments::AttachArguments;
 use crate::failure::Failure;
@@ -16,11 +18,11 @@ use crate::find;
 use crate::size::Time;
 
 /// Shows the job, and gives it what is typed, until it ends or is left.
-pub(super) async fn drive(arguments: &AttachArguments, found: &Found, notes: Notes) -> Result<u8, Failure> {
+pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes: Notes) -> Result<u8, Failure> {
     let keys = super::keys(&arguments.detach_keys)?;
     let began = Instant::now();
-    let mut client = find::adopt(&arguments.name, found).await?;
-    let info = super::chosen(&mut client, &arguments.name, arguments.job.as_deref()).await?;
+    let mut client = find::adopt(&arguments.name, &found).await?;
+    let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
     let input = wish(arguments, &info)?;
     let from = |length| Some(if arguments.no_replay { length } else { 0 });
     let follow = JobFollow {
@@ -34,7 +36,7 @@ pub(super) async fn drive(arguments: &AttachArguments, found: &Found, notes: Not
     let manner = Manner {
         role: if arguments.read_only { Role::Viewer } else { Role::Partner },
         job: info.job.clone(),
-        socket: super::socket_of(found),
+        way: Way::Found(found),
         terminal: info.tty,
         keys,
         again: false,

@@ -30,6 +30,12 @@ impl Conclusion<'_> {
     pub(super) fn say(&self, over: &Over) -> Result<u8, Failure> {
         match over.ending {
             Ending::TimedOut => return Err(ending::timed_out(self.limit)),
+            Ending::Overdue => {
+                let and = format!("job {} is not known to have ended", self.job);
+                return Err(
+                    ending::overdue(self.limit, &and).hint(format!("`carrel ps {}` says how it is", self.sandbox))
+                );
+            }
             Ending::SandboxEnded => return Err(ending::end_of_sandbox(over.ended.as_ref(), None)),
             Ending::Unwritten { what, exited: Some(_) } => {
                 return Err(ending::unwritten(what, &over.ending.of_command()));
@@ -49,7 +55,7 @@ impl Conclusion<'_> {
             Ending::Unread => {}
         }
         if self.notes.json {
-            note(&format!("{}\n", self.object(over.ending)));
+            note(&crate::json::line(&self.object(over.ending)));
         }
         Ok(over.ending.exit_code())
     }
@@ -94,6 +100,9 @@ mod tests {
         assert_eq!(said(Ending::Interrupted(15)), Ok(143));
         let failure = said(Ending::TimedOut).unwrap_err();
         let words = "the command took longer than it was given (200ms), and was ended";
+        assert_eq!((failure.message.as_str(), failure.exit), (words, 124));
+        let failure = said(Ending::Overdue).unwrap_err();
+        let words = "the command took longer than it was given (200ms), and job build is not known to have ended";
         assert_eq!((failure.message.as_str(), failure.exit), (words, 124));
         assert_eq!(said(Ending::SandboxEnded).unwrap_err().message, "the sandbox ended before the command did");
     }

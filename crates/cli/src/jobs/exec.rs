@@ -1,11 +1,11 @@
 //! `carrel exec`: a command as a job of a sandbox that is there.
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use carrel_image::RootFs;
-use carrel_shim_client::messages::{InputWish, JobCommand, JobFollow, JobStarted, JobState};
-use carrel_shim_client::{Found, SandboxRecord};
+use carrel_shim_client::messages::{FailureCode, InputWish, JobCommand, JobFollow, JobInfo, JobStarted, JobState};
+use carrel_shim_client::{Found, SandboxRecord, ShimClient, ShimError};
 use serde_json::json;
 
 use super::asked::Asked;
@@ -15,6 +15,7 @@ use super::session::detach::DetachKeys;
 use super::session::ending::Ending;
 use super::session::input::End;
 use super::session::notes::Notes;
+use super::session::orders::Way;
 use super::session::signals::Signals;
 use super::session::terminal::TerminalSize;
 use crate::arguments::ExecArguments;
@@ -22,15 +23,18 @@ use crate::failure::Failure;
 use crate::find;
 use crate::user;
 
+/// How long a supervisor may take to begin a job.
+const BEGINNING: Duration = Duration::from_secs(30);
+/// How many ids are drawn for a job, until there is something wrong with who says that each is taken.
+const DRAWS: usize = 3;
+
 /// All that is needed, checked before anything is asked for.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     arguments: &'a ExecArguments,
-    job: String,
     command: JobCommand,
     keys: DetachKeys,
     notes: Notes,
-    socket: PathBuf,
 }
 
 // === impl Plan ===
@@ -39,10 +43,9 @@ impl<'a> Plan<'a> {
     pub(super) fn new(arguments: &'a ExecArguments, found: &Found, json: bool) -> Result<Self, Failure> {
         let keys = super::keys(&arguments.detach_keys)?;
         user::check(arguments.user.as_deref())?;
-        let job = arguments.job.clone().map_or_else(random_id, Ok)?;
         let command = command(arguments, found.record.as_ref())?;
         let notes = Notes { quiet: arguments.quiet, json };
-        Ok(Self { arguments, job, command, keys, notes, socket: super::socket_of(found) })
+        Ok(Self { arguments, command, keys, notes })
     }
 
     /// Whether the command gets a terminal.
@@ -51,24 +54,30 @@ impl<'a> Plan<'a> {
     }
 
     /// Starts the command, and serves it unless it is to be left alone.
-    pub(super) async fn drive(&self, found: &Found, signals: &mut Signals) -> Result<u8, Failure> {
+    pub(super) async fn drive(&self, found: &Arc<Found>, signals: &mut Signals) -> Result<u8, Failure> {
         let began = Instant::now();
-        let mut client = tokio::select! {
-            biased;
-            // There is no command yet that it could be for.
-            signal = signals.ending() => return Ok(Ending::Interrupted(signal).exit_code()),
-            client = find::adopt(&self.arguments.name, found) => client?,
+        let name = &self.arguments.name;
+        let begun = async {
+            let mut client = find::awake(name, found).await?;
+            let started = self.begin(&mut client).await?;
+            Ok::<_, Failure>((client, started))
         };
-        let started = client.start(&self.job, &self.command).await?;
+        let (client, started) = tokio::select! {
+            biased;
+            // There is no command yet that it could be for, or none that is known to be.
+            signal = signals.ending() => return Err(interrupted(name, signal)),
+            begun = begun => begun?,
+        };
+        let job = &started.info.job;
         if self.arguments.detach {
             return self.leave(&started);
         }
         let created = started.created;
         if !created {
-            self.notes.say(&format!("job {} is there already; attached to it", self.job));
+            self.notes.say(&format!("job {job} is there already; attached to it"));
         }
         let follow = JobFollow {
-            job: self.job.clone(),
+            job: job.clone(),
             stdout: Some(0),
             stderr: Some(0),
             input: self.wish(&started),
@@ -77,8 +86,8 @@ impl<'a> Plan<'a> {
         };
         let manner = Manner {
             role: if created { Role::Starter } else { Role::Partner },
-            job: self.job.clone(),
-            socket: self.socket.clone(),
+            job: job.clone(),
+            way: Way::Found(Arc::clone(found)),
             terminal: self.command.tty,
             keys: self.keys.clone(),
             // The same command again: what it was given of its input is not given twice. What is typed is never the same.
@@ -93,8 +102,35 @@ impl<'a> Plan<'a> {
         }
         let over = session.drive(signals).await?;
         let limit = self.arguments.timeout;
-        let sandbox = &self.arguments.name;
-        Conclusion { sandbox, job: &self.job, notes: self.notes, limit, took: began.elapsed() }.say(&over)
+        Conclusion { sandbox: name, job, notes: self.notes, limit, took: began.elapsed() }.say(&over)
+    }
+
+    /// Starts the command, as the job that was asked for, or as one that is certainly new.
+    async fn begin(&self, client: &mut ShimClient) -> Result<JobStarted, Failure> {
+        if let Some(job) = &self.arguments.job {
+            return Ok(self.start(client, job).await??);
+        }
+        for _ in 0..DRAWS {
+            match self.start(client, &random_id()?).await? {
+                Ok(started) if !started.created => {}
+                Err(ShimError::Failed(failed)) if is_taken(failed.code) => {}
+                started => return Ok(started?),
+            }
+        }
+        let words = format!("{}: each of {DRAWS} random ids is that of a job already", self.arguments.name);
+        Err(Failure::new("supervisor_unreadable", words))
+    }
+
+    async fn start(&self, client: &mut ShimClient, job: &str) -> Result<Result<JobStarted, ShimError>, Failure> {
+        let started = tokio::time::timeout(BEGINNING, client.start(job, &self.command)).await;
+        // Whatever it calls the job, it is the one that was asked for.
+        let named =
+            |started: JobStarted| JobStarted { info: JobInfo { job: job.to_owned(), ..started.info }, ..started };
+        started.map(|started| started.map(named)).map_err(|_| {
+            let words = format!("its supervisor does not say within {BEGINNING:?} whether job {job} has begun");
+            Failure::new("supervisor_silent", words)
+                .hint("`carrel ps NAME` lists jobs; the same --job is not run twice")
+        })
     }
 
     /// Whether its input is ours to give.
@@ -105,8 +141,8 @@ impl<'a> Plan<'a> {
             _ if *created => InputWish::Take,
             Some(holder) => {
                 let words =
-                    format!("process {} holds the input of job {}; it is only shown here", holder.pid, self.job);
-                let hint = format!("carrel attach --take-over {} {}", self.arguments.name, self.job);
+                    format!("process {} holds the input of job {}; it is only shown here", holder.pid, info.job);
+                let hint = format!("carrel attach --take-over {} {}", self.arguments.name, info.job);
                 self.notes.say_with_hint(&words, &hint);
                 InputWish::None
             }
@@ -115,9 +151,10 @@ impl<'a> Plan<'a> {
     }
 
     fn leave(&self, started: &JobStarted) -> Result<u8, Failure> {
+        let JobStarted { created, info } = started;
         let line = match self.notes.json {
-            true => format!("{}\n", json!({"job": self.job, "created": started.created})),
-            false => format!("{}\n", self.job),
+            true => crate::json::line(&json!({"job": info.job, "created": created})),
+            false => format!("{}\n", info.job),
         };
         crate::say(line.as_bytes())
     }
@@ -145,11 +182,23 @@ fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>) -> Result<
     asked.command(&root)
 }
 
+/// Whether a job has, or had, the id.
+fn is_taken(code: FailureCode) -> bool {
+    matches!(code, FailureCode::JobConflict | FailureCode::JobPruned)
+}
+
+/// That somebody wanted us to end before there was a command to attend.
+fn interrupted(name: &str, signal: i32) -> Failure {
+    let words = "interrupted before the command was known to have begun";
+    let hint = format!("`carrel ps {name}` says whether it has");
+    Failure::new("interrupted", words).hint(hint).exit(Ending::Interrupted(signal).exit_code())
+}
+
 /// An id that no other job has.
 fn random_id() -> Result<String, Failure> {
-    let mut bytes = [0; 4];
+    let mut bytes = [0; 16];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(4) => Ok(format!("exec-{:08x}", u32::from_ne_bytes(bytes))),
+        Ok(16) => Ok(format!("exec-{:032x}", u128::from_ne_bytes(bytes))),
         Ok(_) | Err(_) => Err(Failure::new("randomness_unavailable", "the kernel gives no random bytes")),
     }
 }

@@ -87,7 +87,7 @@ fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs
 
 fn unreadable(logs: &Path, job: &str, error: &io::Error) -> Stopped {
     let words = format!("what is kept of job {job} in {} cannot be read: {error}", Shown::path(logs));
-    Failure::new("logs_unreadable", words).exit(1).into()
+    Failure::new("logs_unreadable", words).into()
 }
 
 /// All jobs that there were. None of them runs.

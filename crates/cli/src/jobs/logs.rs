@@ -39,7 +39,7 @@ pub(super) enum Stopped {
 /// Shows what is kept of a job of a sandbox that runs.
 pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), Stopped> {
     let mut client = find::adopt(&arguments.name, found).await?;
-    let info = super::chosen(&mut client, &arguments.name, arguments.job.as_deref()).await?;
+    let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
     let mut stretches = Stretches::of(arguments, &info);
     if stretches.are_done() {
         return Ok(());
@@ -58,8 +58,8 @@ pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes
                 notes.say(&format!("{bytes} bytes of its {} are not kept", name(cut.stream)));
             }
             Ok(Some(FollowEvent::Input(_))) => {}
-            // With the sandbox everything that it wrote is told.
-            Ok(Some(FollowEvent::Ended(_)) | None) | Err(ShimError::Ended(_) | ShimError::Gone) => break,
+            // With the sandbox everything that it wrote is told; a supervisor that is gone without a word told nothing.
+            Ok(Some(FollowEvent::Ended(_)) | None) | Err(ShimError::Ended(_)) => break,
             Err(error) => return Err(error.into()),
         }
     }
@@ -76,7 +76,7 @@ pub(super) fn write(stream: StreamName, data: &[u8]) -> Result<(), Stopped> {
         Errno::PIPE => Stopped::Unread,
         errno => {
             let error = io::Error::from(errno);
-            Stopped::Failed(Failure::new("output_failed", format!("write to {}: {error}", name(stream))).exit(1))
+            Stopped::Failed(Failure::new("output_failed", format!("write to {}: {error}", name(stream))))
         }
     })
 }

@@ -9,10 +9,10 @@ mod kept;
 mod logs;
 pub(crate) mod session;
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use carrel_shim_client::messages::{JobInfo, JobState};
-use carrel_shim_client::{Found, Life, ShimClient};
+use carrel_shim_client::{Life, ShimClient};
 
 pub(crate) use self::choice::RUN;
 use self::logs::Stopped;
@@ -23,9 +23,12 @@ use crate::arguments::{AttachArguments, ExecArguments, LogsArguments};
 use crate::failure::Failure;
 use crate::find;
 
+/// What is exited with when what a job wrote cannot be shown: nothing is run whose code could be meant.
+const UNSHOWN: u8 = 1;
+
 /// Runs a command in a sandbox that is there; returns what to exit with.
 pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure> {
-    let found = find::one(&arguments.name)?;
+    let found = Arc::new(find::one(&arguments.name)?);
     let plan = exec::Plan::new(arguments, &found, json)?;
     let runtime = find::runtime()?;
     let mut signals = {
@@ -37,21 +40,24 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
 
 /// Takes part in a job that runs; returns what to exit with.
 pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<u8, Failure> {
-    let found = find::one(&arguments.name)?;
-    find::runtime()?.block_on(attach::drive(arguments, &found, Notes { quiet: arguments.quiet, json }))
+    let found = Arc::new(find::one(&arguments.name)?);
+    find::runtime()?.block_on(attach::drive(arguments, found, Notes { quiet: arguments.quiet, json }))
 }
 
 /// Shows what a job wrote.
 pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure> {
-    let found = find::one(&arguments.name)?;
-    let shown = match (&found.life, &found.record) {
-        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, record, facts),
-        _ => find::runtime()?.block_on(logs::drive(arguments, &found, Notes { quiet: false, json })),
-    };
-    match shown {
+    match shown(arguments, json) {
         // That nobody reads it any more is no failure.
         Ok(()) | Err(Stopped::Unread) => Ok(0),
-        Err(Stopped::Failed(failure)) => Err(failure),
+        Err(Stopped::Failed(failure)) => Err(failure.exit(UNSHOWN)),
+    }
+}
+
+fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
+    let found = find::one(&arguments.name)?;
+    match (&found.life, &found.record) {
+        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, record, facts),
+        _ => find::runtime()?.block_on(logs::drive(arguments, &found, Notes { quiet: false, json })),
     }
 }
 
@@ -69,9 +75,4 @@ async fn chosen(client: &mut ShimClient, sandbox: &str, job: Option<&str>) -> Re
 
 fn keys(text: &str) -> Result<DetachKeys, Failure> {
     text.parse().map_err(|error| Failure::new("invalid_keys", error).hint("--detach-keys takes such as ctrl-p,ctrl-q"))
-}
-
-/// Where the supervisor of a sandbox is served.
-fn socket_of(found: &Found) -> PathBuf {
-    found.directory.join("shim.sock")
 }

@@ -43,7 +43,7 @@ impl<'a> Report<'a> {
             _ => {}
         }
         if json {
-            note(&format!("{}\n", self.object()));
+            note(&crate::json::line(&self.object()));
         } else if let (false, Some(words)) = (quiet, self.want_of_memory()) {
             note(&format!("note: {words}\nhint: give it more with --memory\n"));
         }

@@ -24,6 +24,7 @@ use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::ending::Ending;
 use crate::jobs::session::input::End;
 use crate::jobs::session::notes::Notes;
+use crate::jobs::session::orders::Way;
 use crate::jobs::session::signals::Signals;
 
 /// How long a sandbox may take to say why it ended.
@@ -83,7 +84,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
 async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes: Notes) -> Result<Ran, Failure> {
     let started = tokio::select! {
         biased;
-        signal = signals.next() => {
+        signal = signals.ending() => {
             return Ok(Ran { ending: Ending::Interrupted(signal), ended: None, upper: None });
         }
         started = supervisor.create(&plan.create) => started,
@@ -128,7 +129,13 @@ async fn serve(
         };
         client.follow(&follow).await
     };
-    let follow = match begun.await {
+    let begun = tokio::select! {
+        biased;
+        // There is no command yet that it could be for, or none that is known to be.
+        signal = signals.ending() => return Ok(Ending::Interrupted(signal)),
+        begun = begun => begun,
+    };
+    let follow = match begun {
         Ok(follow) => follow,
         Err(error @ ShimError::Failed(_)) => return Err(error.into()),
         // If the sandbox ended, it says why; a socket that is gone does not.
@@ -140,7 +147,7 @@ async fn serve(
     let manner = Manner {
         role: Role::Owner,
         job: RUN.to_owned(),
-        socket,
+        way: Way::Own(socket),
         terminal: plan.command.tty,
         keys: DetachKeys::default(),
         again: false,
@@ -212,4 +219,5 @@ fn gone(plan: &Plan, error: OwnerError) -> Failure {
 /// Removes what dead supervisors left. What cannot be removed now is found by the next run.
 fn sweep(plan: &Plan) {
     let _swept = carrel_shim::sweep(&plan.sandboxes);
+    let _groups = carrel_shim::sweep_groups(&plan.create.ids.0);
 }

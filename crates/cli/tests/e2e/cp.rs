@@ -244,6 +244,8 @@ fn where_nothing_can_go_is_told_before_anything_is_copied() {
         (&[&file, "web:/nowhere/x"], "copy_failed", "/nowhere in the sandbox: "),
         (&[&file, "web:/nowhere/"], "copy_failed", "/nowhere/: there is no such directory"),
         (&[&dir, "web:/etc/passwd"], "copy_failed", "/etc/passwd: it is no directory"),
+        (&[&pipe, "web:/tmp"], "copy_failed", &format!("{pipe}: it is a device, a pipe or a socket")),
+        (&["web:/dev/null", &dir], "copy_failed", "/dev/null in the sandbox: it is a device, a pipe or a socket"),
         (&["web:/etc/passwd", &pipe], "copy_failed", &format!("{pipe}: a device, a pipe or a socket is there")),
     ] {
         let (found, message) = refused(&desk.world, &["cp"].iter().chain(words).copied().collect::<Vec<_>>());

@@ -108,7 +108,7 @@ fn a_job_that_is_left_alone_has_an_id_by_which_it_is_found() {
     let outcome = standing.exec(&["--detach"], "cat; echo \"$(tty)\"; exit 4");
     let id = String::from_utf8(outcome.stdout).unwrap();
     let hex = id.trim_end().strip_prefix("exec-").unwrap();
-    assert!(outcome.code == Some(0) && hex.len() == 8 && hex.chars().all(|c| c.is_ascii_hexdigit()), "{id}");
+    assert!(outcome.code == Some(0) && hex.len() == 32 && hex.chars().all(|c| c.is_ascii_hexdigit()), "{id}");
     // Its input is empty, unless that is asked for.
     let outcome = world.carrel(["attach", "box", id.trim_end()]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(4), &b"not a tty\n"[..]), "{}", outcome.stderr);

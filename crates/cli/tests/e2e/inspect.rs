@@ -74,6 +74,11 @@ fn several_are_an_array_and_a_job_is_told_by_its_id() {
     assert_eq!((&job["stdout"]["length"], &job["outcome"]), (&6.into(), &Value::Null));
     let (code, _) = refused(&world, &["inspect", "one", "--job", "other"]);
     assert_eq!(code, "no_such_job");
+    // One that is not there hides none that is.
+    let outcome = world.carrel(["inspect", "nobody", "one"]);
+    let told: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    assert_eq!((outcome.code, &told[0]["name"]), (Some(1), &"one".into()), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: there is no sandbox named \"nobody\"\n"), "{outcome:?}");
     finish(one);
     finish(other);
 }
@@ -87,7 +92,11 @@ fn one_that_is_paused_is_said_to_be() {
     assert!(text(&world, &["ps"]).contains(" paused "));
     let (code, said) = refused(&world, &["cp", "web:/etc/passwd", "."]);
     assert_eq!((code.as_str(), said.as_str()), ("sandbox_paused", "the sandbox \"web\" is paused"));
+    let outcome = world.carrel(["exec", "web", "--", "true"]);
+    let said = "error: the sandbox \"web\" is paused\nhint: nothing but its owner lets it continue\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(125), said));
     drop(paused);
+    assert_eq!(world.carrel(["exec", "web", "--", "true"]).code, Some(0));
     assert_eq!(json(&world, &["inspect", "web"])["state"], "running");
     finish(running);
 }

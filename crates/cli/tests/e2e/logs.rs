@@ -38,7 +38,7 @@ fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to(
     assert_eq!(logs(&world, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
     assert_eq!(logs(&world, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
     let (code, _, said) = full(&world, &["box", "nothing"]);
-    assert!(code == Some(125) && said.starts_with(b"error: "), "{}", String::from_utf8_lossy(&said));
+    assert!(code == Some(1) && said.starts_with(b"error: "), "{}", String::from_utf8_lossy(&said));
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
     assert_eq!(logs(&world, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
     let (code, _, said) = full(&world, &["gone"]);
     let said = String::from_utf8(said).unwrap();
-    assert_eq!((code, said.as_str()), (Some(125), "error: gone has 2 jobs: bytes, other\nhint: name one of them\n"));
+    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, other\nhint: name one of them\n"));
     let Outcome { code, stderr, .. } = world.carrel(["logs", "gone", "nothing"]);
-    assert_eq!((code, stderr.as_str()), (Some(125), "error: nothing is kept of a job nothing of gone\n"));
+    assert_eq!((code, stderr.as_str()), (Some(1), "error: nothing is kept of a job nothing of gone\n"));
     let outcome = world.carrel(["exec", "gone", "--", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.contains("has ended"), "{outcome:?}");
     assert_eq!(world.carrel(["rm", "gone"]).code, Some(0));

@@ -5,6 +5,7 @@
 mod attach;
 mod cp;
 mod exec;
+mod fake;
 mod flags;
 mod inspect;
 mod leftovers;
@@ -12,6 +13,7 @@ mod logs;
 mod project;
 mod ps;
 mod signals;
+mod silent;
 mod standing;
 mod stop;
 mod streams;

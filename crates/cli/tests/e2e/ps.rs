@@ -89,6 +89,7 @@ fn a_name_that_nobody_has_is_told_in_one_way() {
         &["stop", "nobody"],
         &["rm", "--sandbox", "nobody"],
         &["cp", "nobody:/etc/passwd", "."],
+        &["logs", "nobody"],
     ] {
         assert_eq!(refused(&world, words), ("no_such_sandbox".to_owned(), said.to_owned()), "{words:?}");
     }

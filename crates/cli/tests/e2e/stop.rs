@@ -111,6 +111,21 @@ fn one_that_runs_is_removed_only_by_force() {
 }
 
 #[test]
+fn each_of_several_is_removed_and_each_that_cannot_be_is_told() {
+    let (world, project) = (World::new(), tempfile::tempdir().unwrap());
+    for name in ["one", "other"] {
+        let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", name];
+        assert_eq!(world.shell(&flags, "echo new > added").code, Some(0));
+    }
+    let outcome = world.carrel(["rm", "nobody", "one", "neither", "other"]);
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    for name in ["nobody", "neither"] {
+        assert!(outcome.stderr.contains(&format!("error: there is no sandbox named \"{name}\", and ")), "{outcome:?}");
+    }
+    assert_eq!(text(&world, &["changes"]), "");
+}
+
+#[test]
 fn a_name_that_a_sandbox_and_kept_changes_have_is_asked_about() {
     let (world, project) = (World::new(), tempfile::tempdir().unwrap());
     let flags = ["--project", project.path().to_str().unwrap(), "--keep-changes", "web"];

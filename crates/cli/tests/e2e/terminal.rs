@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::pty::{OpenptFlags, openpt};
 use rustix::termios::{LocalModes, Winsize};
 
-use crate::support::{Watchdog, World, pid};
+use crate::standing::Standing;
+use crate::support::{WATCHDOG, Watchdog, World, pid};
 
 /// A person at a terminal.
 pub(crate) struct Person {
@@ -52,6 +54,28 @@ impl Person {
         watchdog.dismiss();
     }
 
+    /// Reads what the screen still shows, until the command has ended.
+    fn rest(&mut self) {
+        let watchdog = Watchdog::over(&self.child);
+        let handle = pidfd_open(pid(self.child.id()), PidfdFlags::empty()).unwrap();
+        let is_ready = |file: BorrowedFd<'_>, millis: i64| {
+            let limit = Timespec { tv_sec: 0, tv_nsec: millis * 1_000_000 };
+            poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&limit)).unwrap() > 0
+        };
+        loop {
+            // What it wrote before it ended is there to be read by then.
+            let ended = is_ready(handle.as_fd(), 0);
+            if is_ready(self.keyboard.as_fd(), 20) {
+                let mut bytes = [0; 4096];
+                let len = self.keyboard.read(&mut bytes).unwrap();
+                self.seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
+            } else if ended {
+                break;
+            }
+        }
+        watchdog.dismiss();
+    }
+
     pub(crate) fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
@@ -79,7 +103,7 @@ impl Person {
     }
 }
 
-fn resize(terminal: impl std::os::fd::AsFd, rows: u16, cols: u16) {
+fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
     let size = Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(terminal, size).unwrap();
 }
@@ -102,6 +126,30 @@ fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
 }
 
 #[test]
+fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    // More than a terminal holds that nobody reads, and less than what waits for it.
+    let script = "seq 1 20000; echo the end";
+    let mut person = Person::types_at_shell(&world, &["exec", "--job", "much", "box", "--", "sh", "-c", script]);
+    person.until("\r\n100\r\n");
+    assert_eq!(standing.exec(&[], "while pgrep -x seq; do sleep 0.02; done >/dev/null").code, Some(0));
+    let began = std::time::Instant::now();
+    while !world.carrel(["ps", "box"]).stdout.windows(8).any(|word| word == b"exited 0") {
+        assert!(began.elapsed() < WATCHDOG, "it does not end");
+    }
+    for rows in 41..44 {
+        resize(&person.keyboard, rows, 120);
+        std::thread::yield_now();
+    }
+    kill_process(pid(person.child.id()), Signal::CONT).unwrap();
+    person.rest();
+    let (code, restored, seen) = person.finish();
+    assert_eq!((code, restored), (Some(0), true));
+    assert!(seen.contains("\r\n19999\r\n20000\r\nthe end"), "{}", seen.len());
+}
+
+#[test]
 fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
     let world = World::new();
     let mut person = Person::run(&world, "trap 'echo interrupted; exit 9' INT; echo go; while :; do sleep 0.05; done");
@@ -120,7 +168,7 @@ fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
         let mut person = Person::run(&world, "trap '' TERM HUP INT; echo go; while :; do sleep 0.05; done");
         person.until("go");
         assert!(person.is_raw());
-        rustix::process::kill_process(pid(person.child.id()), signal).unwrap();
+        kill_process(pid(person.child.id()), signal).unwrap();
         let (code, restored, _) = person.finish();
         assert_eq!((code, restored), (Some(expected), true), "{signal:?}");
     }
@@ -135,11 +183,11 @@ fn a_run_that_was_stopped_takes_its_terminal_again() {
         modes.local_modes |= LocalModes::ECHO | LocalModes::ISIG | LocalModes::ICANON;
         modes
     });
-    rustix::process::kill_process(pid(person.child.id()), Signal::STOP).unwrap();
+    kill_process(pid(person.child.id()), Signal::STOP).unwrap();
     let now = rustix::termios::OptionalActions::Now;
     rustix::termios::tcsetattr(&person.terminal, now, &shell_takes_over.unwrap()).unwrap();
     resize(&person.keyboard, 30, 90);
-    rustix::process::kill_process(pid(person.child.id()), Signal::CONT).unwrap();
+    kill_process(pid(person.child.id()), Signal::CONT).unwrap();
     while !person.is_raw() {
         std::thread::yield_now();
     }

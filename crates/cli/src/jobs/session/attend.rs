@@ -1,6 +1,5 @@
 //! A job under way: its output, its input, signals and its end.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{Ended, JobCut, JobInfo, JobInput, StreamName};
@@ -11,7 +10,7 @@ use super::detach::DetachKeys;
 use super::ending::Ending;
 use super::input::{End, Fed, Feed};
 use super::notes::Notes;
-use super::orders::Orders;
+use super::orders::{Orders, Way};
 use super::output::Outputs;
 use super::signals::{CONTINUED, HANGUP, INTERRUPT, RESIZED, Signals};
 use super::terminal::{RawMode, TerminalSize};
@@ -46,8 +45,8 @@ pub(crate) struct Manner {
     pub(crate) role: Role,
     /// Its id.
     pub(crate) job: String,
-    /// Where its supervisor is served.
-    pub(crate) socket: PathBuf,
+    /// The way to its supervisor.
+    pub(crate) way: Way,
     /// Whether it has a terminal.
     pub(crate) terminal: bool,
     /// Keys that leave it.
@@ -81,6 +80,8 @@ pub(crate) struct Session {
     interrupts: Interrupts,
     raw: Option<RawMode>,
     feeding: Option<JoinHandle<Fed>>,
+    /// Whether our input was ever the job's: it is given once, whatever its supervisor says later.
+    fed: bool,
 }
 
 /// How often we were interrupted within a short time.
@@ -97,11 +98,12 @@ impl Session {
     pub(crate) fn new(follow: Follow, manner: Manner) -> Self {
         Self {
             follow,
-            orders: Orders::to(manner.socket.clone(), manner.job.clone()),
+            orders: Orders::to(manner.way.clone(), manner.job.clone()),
             outputs: Outputs::new(),
             interrupts: Interrupts::default(),
             raw: None,
             feeding: None,
+            fed: false,
             manner,
         }
     }
@@ -127,7 +129,7 @@ impl Session {
         tokio::select! {
             () = self.outputs.flush() => {}
             () = at((!ended_itself).then(|| Instant::now() + GRACE)) => {}
-            _ = signals.next() => {}
+            _ = signals.ending() => {}
         }
         if self.manner.role != Role::Owner {
             self.orders.finish().await;
@@ -175,7 +177,11 @@ impl Session {
                     Some(what) => Ending::Unwritten { what, exited: None },
                     None => Ending::Unread,
                 },
-                () = overdue(due, self.manner.role, &self.outputs) => break Ending::TimedOut,
+                () = at(due) => break match self.manner.role {
+                    // The end of the sandbox is its end.
+                    Role::Owner => Ending::TimedOut,
+                    _ => Ending::Overdue,
+                },
             }
         };
         Ok(ending.into())
@@ -198,6 +204,9 @@ impl Session {
     fn input(&mut self, input: &JobInput) {
         let Manner { terminal, ref keys, again, end, .. } = self.manner;
         if input.held {
+            if std::mem::replace(&mut self.fed, true) {
+                return;
+            }
             let skip = if again { input.written } else { 0 };
             let feed = Feed { terminal, raw: self.raw.is_some(), keys: keys.clone(), skip, end };
             self.feeding = Some(tokio::spawn(feed.run(self.follow.control())));
@@ -284,17 +293,6 @@ async fn fed(feeding: &mut Option<JoinHandle<Fed>>) -> Result<Fed, JoinError> {
     match feeding {
         Some(feeding) => feeding.await,
         None => std::future::pending().await,
-    }
-}
-
-/// Waits for the moment when a job whose time is up should have been ended by its supervisor.
-///
-/// Its owner relies on nobody: the end of the sandbox is its end. Others may have to wait, as while it is paused; but what
-/// nobody reads holds up the news of its end too, and is not waited for.
-async fn overdue(due: Option<Instant>, role: Role, outputs: &Outputs) {
-    at(due).await;
-    if role != Role::Owner {
-        outputs.full().await;
     }
 }
 

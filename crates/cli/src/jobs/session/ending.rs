@@ -20,6 +20,8 @@ pub(crate) enum Ending {
     Interrupted(i32),
     /// Its time was up.
     TimedOut,
+    /// Its time was up, and nobody said that it was ended: it is paused, or nobody reads what it wrote before.
+    Overdue,
     /// Nobody reads its output any more.
     Unread,
     /// Its output could not be written; it may have ended before that was known.
@@ -54,7 +56,7 @@ impl Ending {
             // Most that end without a code and a known signal are ended by this one.
             Self::Exited { code: -1, signal: None } | Self::OutOfMemory => by_signal(SIGKILL),
             Self::Exited { code, signal: None } => u8::try_from(code & 0xff).unwrap_or(OURS),
-            Self::TimedOut => 124,
+            Self::TimedOut | Self::Overdue => 124,
             Self::Unread => by_signal(SIGPIPE),
             Self::Unwritten { .. } | Self::SandboxEnded => OURS,
             Self::Detached => 0,
@@ -116,6 +118,13 @@ pub(crate) fn timed_out(limit: Option<Time>) -> Failure {
     Failure::new("timed_out", words).hint("give it more time with --timeout").exit(124)
 }
 
+/// That a command should have been ended, and that it is not known to be.
+pub(crate) fn overdue(limit: Option<Time>, and: &str) -> Failure {
+    let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
+    let words = format!("the command took longer than it was given{limit}, and {and}");
+    Failure::new("timed_out", words).exit(124)
+}
+
 /// That its output could not be written.
 pub(crate) fn unwritten(what: Unwritten, and: &str) -> Failure {
     let error = std::io::Error::from(what.errno);
@@ -172,6 +181,7 @@ mod tests {
             (Ending::OutOfMemory, 137),
             (Ending::Interrupted(2), 130),
             (Ending::TimedOut, 124),
+            (Ending::Overdue, 124),
             (Ending::Unread, 141),
             (Ending::Unwritten { what: FULL, exited: Some((0, None)) }, 125),
             (Ending::SandboxEnded, 125),

@@ -5,7 +5,7 @@ pub(crate) mod detach;
 pub(crate) mod ending;
 pub(crate) mod input;
 pub(crate) mod notes;
-mod orders;
+pub(crate) mod orders;
 pub(crate) mod output;
 pub(crate) mod signals;
 pub(crate) mod terminal;

@@ -20,7 +20,7 @@ impl Notes {
         let end = if raw { "\r\n" } else { "\n" };
         match self {
             Self { quiet: true, .. } => String::new(),
-            Self { json: true, .. } => format!("{}{end}", json!({"note": words})),
+            Self { json: true, .. } => format!("{}{end}", crate::json::line(&json!({"note": words})).trim_end()),
             _ => format!("note: {}{end}", Line(words)),
         }
     }
@@ -34,7 +34,7 @@ impl Notes {
     pub(crate) fn say_with_hint(self, words: &str, hint: &str) {
         match self {
             Self { quiet: true, .. } => {}
-            Self { json: true, .. } => note(&format!("{}\n", json!({"note": words, "hint": hint}))),
+            Self { json: true, .. } => note(&crate::json::line(&json!({"note": words, "hint": hint}))),
             _ => note(&format!("note: {}\nhint: {}\n", Line(words), Line(hint))),
         }
     }

@@ -4,9 +4,10 @@
 //! behind output that nobody reads.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_shim_client::{ShimClient, ShimError};
+use carrel_shim_client::{AdoptError, Found, ShimClient, ShimError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -14,6 +15,15 @@ use super::terminal::TerminalSize;
 
 /// How long we wait for what was told last, when we leave.
 const LAST_ORDER: Duration = Duration::from_secs(1);
+
+/// The way to the supervisor of a sandbox.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// It was found: whoever answers has to be the one that was written down.
+    Found(Arc<Found>),
+    /// It is our own, served at this socket.
+    Own(PathBuf),
+}
 
 /// The way to a job that is under way.
 #[derive(Debug)]
@@ -28,13 +38,24 @@ enum Order {
     Resize(TerminalSize),
 }
 
+// === impl Way ===
+
+impl Way {
+    async fn connect(&self) -> Result<ShimClient, AdoptError> {
+        match self {
+            Self::Found(found) => found.connect().await,
+            Self::Own(socket) => Ok(ShimClient::connect(socket).await?),
+        }
+    }
+}
+
 // === impl Orders ===
 
 impl Orders {
-    /// To a job of the sandbox that is served at a socket.
-    pub(crate) fn to(socket: PathBuf, job: String) -> Self {
+    /// To a job of the sandbox that this is the way to.
+    pub(crate) fn to(way: Way, job: String) -> Self {
         let (sender, orders) = mpsc::unbounded_channel();
-        Self { sender, carrier: tokio::spawn(carry(socket, job, orders)) }
+        Self { sender, carrier: tokio::spawn(carry(way, job, orders)) }
     }
 
     pub(crate) fn signal(&self, signal: i32) {
@@ -58,13 +79,13 @@ impl Orders {
     }
 }
 
-async fn carry(socket: PathBuf, job: String, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn carry(way: Way, job: String, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut connected = None;
     while let Some(order) = orders.recv().await {
         let mut client = match connected.take() {
             Some(client) => client,
             // Without a supervisor there is no job to tell anything.
-            None => match ShimClient::connect(&socket).await {
+            None => match way.connect().await {
                 Ok(client) => client,
                 Err(_) => return,
             },

@@ -87,11 +87,6 @@ impl Outputs {
         self.until(|state| state.broken.is_some() || state.waiting.len() < ROOM).await;
     }
 
-    /// Waits until there is no room for more.
-    pub(crate) async fn full(&self) {
-        self.look(|| self.all().any(|output| output.shared.lock().waiting.len() >= ROOM)).await;
-    }
-
     /// Waits until everything is written, or cannot be.
     pub(crate) async fn flush(&self) {
         self.until(|state| state.broken.is_some() || (state.waiting.is_empty() && !state.writing)).await;
