@@ -219,5 +219,4 @@ fn gone(plan: &Plan, error: OwnerError) -> Failure {
 /// Removes what dead supervisors left. What cannot be removed now is found by the next run.
 fn sweep(plan: &Plan) {
     let _swept = carrel_shim::sweep(&plan.sandboxes);
-    let _groups = carrel_shim::sweep_groups(&plan.create.ids.0);
 }

@@ -32,15 +32,36 @@ fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryErr
         Err(error) => return Err(error.into()),
     };
     // Those of sandboxes that are only being made are ours.
-    let Some(number) = group.owner().and_then(|owner| owner.checked_sub(SUPERVISORS + 1)) else { return Ok(false) };
+    let Some(owner) = group.owner().filter(|owner| *owner > SUPERVISORS) else { return Ok(false) };
+    let number = owner - SUPERVISORS - 1;
     // Held to the end: nobody else becomes that user meanwhile.
     let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
+    if is_looked_after(&group, owner)? {
+        return Ok(false);
+    }
     match group.kill_all().and_then(|()| group.remove()) {
         Ok(()) => Ok(true),
         // Whoever sweeps its directory was there first.
         Err(_) if matches!(Cgroup::adopt(host, name), Err(CgroupError::NotFound { .. })) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a supervisor of that user has a child in the group, or somebody is in it whom we cannot see: then it belongs to
+/// others that share our groups and not our ranges, as containers may.
+fn is_looked_after(group: &Cgroup, owner: u32) -> Result<bool, CgroupError> {
+    let processes = group.processes()?;
+    if processes.is_empty() {
+        return Ok(group.statistics()?.pids.is_some_and(|pids| pids > 0));
+    }
+    let parents = processes.iter().filter_map(|process| status(process.as_raw_nonzero().get(), "PPid:"));
+    Ok(parents.filter_map(|parent| status(parent, "Uid:")).any(|user| u32::try_from(user) == Ok(owner)))
+}
+
+/// The first number of a line about a process.
+fn status(pid: i32, line: &str) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text.lines().find_map(|found| found.strip_prefix(line))?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
