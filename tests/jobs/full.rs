@@ -9,10 +9,10 @@ use carrel_tests::{Sandbox, all_of, ending, fed, home, run, script, watch};
 use tempfile::TempDir;
 
 /// A small file system of its own; gone when dropped.
-struct Tiny(TempDir);
+pub struct Tiny(pub TempDir);
 
 impl Tiny {
-    fn mount() -> Self {
+    pub fn mount() -> Self {
         let directory = home();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0755", "carrel-tiny"]).arg(directory.path());

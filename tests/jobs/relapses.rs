@@ -3,7 +3,6 @@
 mod callers;
 
 use std::io::{Read, Write};
-use std::process::Command;
 use std::time::Duration;
 
 use carrel_protocol::{Envelope, Frame};
@@ -11,15 +10,13 @@ use carrel_shim_client::messages::{
     FactKind, JobCommand, JobFollow, JobOutput, JobRead, JobState, OutcomeKind, StreamName,
 };
 use carrel_shim_client::{ShimClient, VERSION, decode, encode};
-use carrel_tests::{Sandbox, all_of, children_of, ending, fed, home, run, script, until, watch};
+use carrel_tests::{Sandbox, all_of, children_of, ending, fed, run, script, until, watch};
 use rustix::process::{Pid, Signal};
-use tempfile::TempDir;
+
+use crate::full::Tiny;
 
 /// A supervisor that stands still; it goes on when this is dropped.
 struct Stopped(Pid);
-
-/// A small file system of its own; gone when dropped.
-struct Tiny(TempDir);
 
 /// The supervisor of a sandbox.
 fn supervisor(sandbox: &Sandbox) -> Pid {
@@ -62,24 +59,6 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         let _goes_on = rustix::process::kill_process(self.0, Signal::CONT);
-    }
-}
-
-// === impl Tiny ===
-
-impl Tiny {
-    fn mount() -> Self {
-        let directory = home();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0755", "carrel-tiny"]).arg(directory.path());
-        assert!(mount.status().unwrap().success());
-        Self(directory)
-    }
-}
-
-impl Drop for Tiny {
-    fn drop(&mut self) {
-        let _unmounted = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
 

@@ -15,9 +15,6 @@ from .release import NEWEST
 class Agentd(Program):
     """A running agentd that listens on a socket of its own."""
 
-    # Nobody is there before the test.
-    slots_taken = 0
-
     def __init__(self, generation: int = NEWEST) -> None:
         binary = os.environ.get("CARREL_AGENTD")
         assert binary, "CARREL_AGENTD does not name the agentd to test"

@@ -26,8 +26,6 @@ _numbers = itertools.count(1)
 class Sandbox(Program):
     """A running sandbox of the image `host`. One directory of the host is inside as well, at the same place."""
 
-    # The command that owns it is a client like any other, and the first one.
-    slots_taken = 1
     generation = NEWEST
 
     def __init__(self, directory: Path) -> None:
