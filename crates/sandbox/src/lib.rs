@@ -29,6 +29,6 @@ pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
 pub use self::launch::{LaunchError, forget_inherited, launch, leave_host_mounts};
-pub use self::shed::{Shed, ShedError, shed};
+pub use self::shed::{Shed, ShedError, give_memory_back, shed};
 pub use self::spec::{Access, Disk, Mount, Project, Spec};
 pub use self::stage::{Stage, StageError};

@@ -62,6 +62,12 @@ pub fn shed(kept: Shed) -> Result<(), ShedError> {
     Ok(filter.install()?)
 }
 
+/// Gives back memory that was needed for a while and is not any more: a supervisor is there as often as there are
+/// sandboxes.
+pub fn give_memory_back() {
+    sys::give_memory_back();
+}
+
 /// Becomes another user, with the capabilities it has: they go in the next step.
 fn leave_root(user: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(SUPERVISORS));

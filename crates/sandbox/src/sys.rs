@@ -14,6 +14,17 @@ pub(crate) enum Cloned {
     Parent(Pid, OwnedFd),
 }
 
+/// Gives memory that was freed back to the system.
+#[cfg(target_env = "gnu")]
+pub(crate) fn give_memory_back() {
+    // SAFETY: looks after the allocator's own bookkeeping; nothing that is in use moves.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Gives memory that was freed back to the system.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn give_memory_back() {}
+
 /// Closes whatever is open above the standard descriptors.
 pub(crate) fn close_inherited() -> Result<(), Errno> {
     // SAFETY: whoever calls this does so first of all, as `forget_inherited` demands: nothing of this process owns a

@@ -216,6 +216,7 @@ impl Server {
             self.relay.rest();
             self.jobs.rest();
             self.desk.rest();
+            carrel_sandbox::give_memory_back();
         }
     }
 
