@@ -1,0 +1,66 @@
+//! How fast the store is: `cargo run --release -p carrel-store --example speed`.
+
+#![allow(clippy::unwrap_used, reason = "a measurement that fails is none")]
+
+#[allow(dead_code, reason = "tests use the rest")]
+#[path = "../tests/store/support.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use carrel_store::Store;
+
+use self::support::{Place, ready, tick};
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    for (synced, writers, each) in [(false, 1, 5000), (false, 64, 400), (true, 1, 300), (true, 64, 50)] {
+        let place = Place::new();
+        let store = place.open();
+        let began = Instant::now();
+        let mut work = Vec::new();
+        for number in 0..writers {
+            work.push(tokio::spawn(write(store.clone(), number, each, synced)));
+        }
+        for work in work {
+            work.await.unwrap();
+        }
+        let (took, statistics) = (began.elapsed(), store.statistics());
+        let rate = f64::from(writers * each) / took.as_secs_f64();
+        println!("synced {synced}, {writers} writers: {rate:.0} commits/s, {statistics:?}");
+    }
+    latency().await;
+}
+
+async fn write(store: Store, number: u32, count: u32, synced: bool) {
+    let mut row = ready(&store, &format!("box-{number}")).await;
+    for _ in 0..count {
+        let mut change = tick(&row);
+        change.synced = synced;
+        row = store.commit(change).await.unwrap().sandbox;
+    }
+}
+
+/// From the call of a commit to its event at a listener.
+async fn latency() {
+    let place = Place::new();
+    let store = place.open();
+    let mut row = ready(&store, "box-1").await;
+    let mut events = store.events(&row.id, 2).unwrap();
+    let (send, mut receive) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        while let Ok(Some(_)) = events.next().await {
+            if send.send(Instant::now()).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut took: Vec<Duration> = Vec::new();
+    for _ in 0..2000 {
+        let began = Instant::now();
+        row = store.commit(tick(&row)).await.unwrap().sandbox;
+        took.push(receive.recv().await.unwrap() - began);
+    }
+    took.sort();
+    println!("commit to event: p50 {:?}, p99 {:?}, most {:?}", took[1000], took[1980], took[1999]);
+}

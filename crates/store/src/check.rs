@@ -1,0 +1,71 @@
+//! Whether a store keeps its promises.
+
+mod history;
+
+use std::path::Path;
+
+use self::history::History;
+use crate::sqlite::{Audit, StoredSandbox};
+use crate::{Sandbox, StoreError};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many sandboxes there are.
+    pub sandboxes: u64,
+    /// How many execs.
+    pub execs: u64,
+    /// How many events.
+    pub events: u64,
+    /// What is not as it has to be, a sentence each.
+    pub violations: Vec<String>,
+}
+
+/// Looks through a whole store, as it is at one moment; a daemon may work with it meanwhile.
+pub fn check(path: &Path) -> Result<Report, StoreError> {
+    let store = Audit::open(path)?;
+    let mut report = Report::default();
+    if store.is_empty()? {
+        return Ok(report);
+    }
+    report.violations = store.integrity()?.into_iter().map(|line| format!("the database is damaged: {line}")).collect();
+    report.violations.extend(store.loose()?);
+    for stored in store.sandboxes()? {
+        report.sandboxes += 1;
+        match &stored.row {
+            Ok(row) => report.check_sandbox(&store, &stored, row)?,
+            Err(error) => report.violations.push(format!("a sandbox cannot be read: {error}")),
+        }
+    }
+    Ok(report)
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Whether everything is as it has to be.
+    pub fn is_good(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    fn check_sandbox(&mut self, store: &Audit, stored: &StoredSandbox, row: &Sandbox) -> Result<(), StoreError> {
+        let mut history = History::new(store.gaps(stored)?);
+        store.events(stored, &row.id, |event| {
+            self.events += 1;
+            match event {
+                Ok(event) => history.add(&event),
+                Err(error) => history.complain(format!("an event cannot be read: {error}")),
+            }
+        })?;
+        for exec in store.execs(stored)? {
+            self.execs += 1;
+            match exec {
+                Ok(exec) => history.check_exec(&exec, row.state),
+                Err(error) => history.complain(format!("an exec cannot be read: {error}")),
+            }
+        }
+        let found = history.end(row, stored.ceiling);
+        self.violations.extend(found.into_iter().map(|found| format!("sandbox {}: {found}", row.id)));
+        Ok(())
+    }
+}

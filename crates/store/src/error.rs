@@ -1,0 +1,88 @@
+//! Why the store refuses, or cannot.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::Sequence;
+
+/// Why the store refuses, or cannot.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is, or was, a sandbox of that id.
+    #[error("that id of a sandbox is taken")]
+    SandboxIdTaken,
+    /// There is, or was, an exec of that id.
+    #[error("that id of an exec is taken")]
+    ExecIdTaken,
+    /// Something happened to the sandbox that the change does not know of.
+    #[error("the sandbox has changed since")]
+    Stale,
+    /// There is no such sandbox, or no such exec in it.
+    #[error("there is no such sandbox or exec")]
+    Unknown,
+    /// The database failed. Nothing has changed; what is asked next is tried anew.
+    #[error("the store failed: {0}")]
+    Database(#[source] Arc<dyn Error + Send + Sync>),
+    /// The store is closed.
+    #[error("the store is closed")]
+    Closed,
+    /// The file cannot be opened, or is not to be had as it has to be.
+    #[error("cannot open the store {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Arc<io::Error>,
+    },
+    /// The file is something else.
+    #[error("{} is no store of Carrel", .0.display())]
+    NotOurs(PathBuf),
+    /// A newer Carrel made it.
+    #[error(
+        "{} is a store of version {found}, and this Carrel knows none after {known}: use the Carrel that wrote it", path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest that is known.
+        known: u32,
+    },
+}
+
+/// Why events cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventsError {
+    /// There is no such sandbox.
+    #[error("there is no such sandbox")]
+    Unknown,
+    /// Nothing has happened there yet.
+    #[error("no such event yet: there are {oldest} to {newest}")]
+    Future {
+        /// The newest there is.
+        newest: Sequence,
+        /// The oldest there is.
+        oldest: Sequence,
+    },
+}
+
+// === impl StoreError ===
+
+impl StoreError {
+    pub(crate) fn database(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Database(Arc::new(error))
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self::File { path: path.into(), source: Arc::new(source) }
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::database(error)
+    }
+}

@@ -1,0 +1,27 @@
+//! Durable rows and the append-only log of events.
+//!
+//! A change of a sandbox, of its execs and its events becomes true at once, and is then seen in this order: the
+//! transaction is committed, rows and events in memory are replaced under one lock, those who wait are woken. So
+//! whoever sees an event reads the state that it announces.
+
+// What tests outside make, those inside make too.
+#[cfg(test)]
+extern crate self as carrel_store;
+
+mod backend;
+mod check;
+mod error;
+mod events;
+mod listeners;
+mod memory;
+mod model;
+mod shared;
+mod sqlite;
+mod store;
+mod writer;
+
+pub use self::check::{Report, check};
+pub use self::error::{EventsError, StoreError};
+pub use self::events::{AllEvents, Events};
+pub use self::model::*;
+pub use self::store::{Options, Statistics, Store};

@@ -1,0 +1,156 @@
+//! The store in one file of SQLite.
+//!
+//! The write-ahead log makes a commit one write, and lets readers read beside it. A batch that has to survive a power
+//! cut waits for one flush of that log; any other is in the kernel's hands when it is committed, and survives the death
+//! of the daemon.
+//!
+//! A power cut takes the last commits that nobody waited for, so somebody may have seen events that are gone. Each
+//! sandbox has a ceiling for that: a flushed commit raises it to 64 above its newest sequence, and a commit that would
+//! pass it is flushed. After a power cut sequences go on above the ceiling, and the gap is on record.
+
+mod audit;
+mod checkpoint;
+mod open;
+mod read;
+mod rows;
+mod schema;
+mod write;
+
+use std::collections::HashMap;
+use std::io;
+
+use rusqlite::Connection;
+
+pub(crate) use self::audit::{Audit, StoredSandbox};
+use self::checkpoint::Checkpoints;
+pub(crate) use self::read::SqliteReader;
+use self::write::Written;
+use crate::backend::{Applied, Backend, Batch, Loaded};
+use crate::{Change, SandboxId, Sequence, StoreError};
+
+/// The writer's connection.
+pub(crate) struct Sqlite {
+    connection: Connection,
+    checkpoints: Checkpoints,
+    /// Whether a commit waits for the disk, as the connection has it now.
+    flushes: bool,
+    /// Whether a flush failed: then nobody knows which pages of the log the disk has.
+    doubtful: bool,
+    marks: HashMap<SandboxId, Mark>,
+}
+
+/// Where a sandbox is.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// No sequence up to here will be given any more.
+    newest: Sequence,
+    /// None above it was given, as far as a power cut can tell.
+    ceiling: Sequence,
+}
+
+/// How far a flushed commit raises the ceiling of a sandbox.
+const MARGIN: Sequence = 64;
+
+const DOUBTFUL: &str = "the disk failed before, and the log cannot be begun anew while somebody reads it";
+
+// === impl Sqlite ===
+
+impl Sqlite {
+    /// Whether a batch has to survive a power cut.
+    fn must_flush(&self, batch: &[Change]) -> bool {
+        let mut events: HashMap<&SandboxId, Sequence> = HashMap::new();
+        batch.iter().any(|change| {
+            let count = events.entry(&change.sandbox.id).or_default();
+            *count += change.events.len() as Sequence;
+            let passes = |mark: &Mark| mark.newest.saturating_add(*count) > mark.ceiling;
+            change.synced || self.marks.get(&change.sandbox.id).is_none_or(passes)
+        })
+    }
+
+    fn learn(&mut self, written: Written) -> Applied {
+        let id = written.applied.sandbox.id.clone();
+        let newest = written.newest;
+        self.marks.insert(id, Mark { newest, ceiling: written.ceiling });
+        written.applied
+    }
+
+    fn set_flushes(&mut self, flushes: bool) -> Result<(), StoreError> {
+        if self.flushes != flushes {
+            let level = if flushes { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.flushes = flushes;
+        }
+        Ok(())
+    }
+
+    /// Does something in one transaction, which is flushed or not.
+    fn transact<T>(
+        &mut self,
+        flush: bool,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.recover()?;
+        self.set_flushes(flush)?;
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let done =
+            work(&self.connection).and_then(|done| self.connection.prepare_cached("COMMIT")?.execute([]).map(|_| done));
+        if let Err(error) = &done {
+            self.doubtful |= is_failed_flush(error);
+            self.roll_back()?;
+        }
+        Ok(done?)
+    }
+
+    /// After a failed flush, moves everything out of the log and begins a new one: the kernel does not try again to
+    /// write what it once failed to write, and a page that the log lacks hides all that follow it.
+    fn recover(&mut self) -> Result<(), StoreError> {
+        self.roll_back()?;
+        if self.doubtful {
+            self.doubtful = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        }
+        if self.doubtful { Err(StoreError::database(io::Error::other(DOUBTFUL))) } else { Ok(()) }
+    }
+
+    fn roll_back(&self) -> Result<(), StoreError> {
+        // Some failures have ended the transaction already.
+        if self.connection.is_autocommit() { Ok(()) } else { Ok(self.connection.execute_batch("ROLLBACK")?) }
+    }
+}
+
+impl Backend for Sqlite {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        let loaded = read::load(&self.connection)?;
+        self.marks = loaded.marks.into_iter().map(|(id, newest, ceiling)| (id, Mark { newest, ceiling })).collect();
+        Ok(loaded.loaded)
+    }
+
+    fn commit(&mut self, batch: Vec<Change>) -> Result<Batch, StoreError> {
+        let synced = self.must_flush(&batch);
+        let margin = synced.then_some(MARGIN);
+        let written = self.transact(synced, |connection| {
+            batch.into_iter().map(|change| write::one(connection, change, margin)).collect::<Result<Vec<_>, _>>()
+        })?;
+        let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.learn(written))).collect();
+        self.checkpoints.after(&self.connection, changes.len());
+        Ok(Batch { changes, synced })
+    }
+
+    fn purge(&mut self, sandbox: &SandboxId) -> Result<(), StoreError> {
+        let found = self.transact(false, |connection| write::purge(connection, sandbox))?;
+        self.marks.remove(sandbox);
+        self.checkpoints.after(&self.connection, 1);
+        if found { Ok(()) } else { Err(StoreError::Unknown) }
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        self.checkpoints.stop();
+        self.transact(true, |connection| connection.execute("UPDATE about SET clean = 1", []))?;
+        // Somebody who still reads keeps it from being cut off; it is complete all the same.
+        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(())
+    }
+}
+
+fn is_failed_flush(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_FSYNC)
+}

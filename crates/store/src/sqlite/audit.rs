@@ -1,0 +1,115 @@
+//! A whole store as it is at one moment, for whoever looks it over.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use rusqlite::{Connection, Row};
+
+use super::open::{open_to_read, recognize};
+use super::rows::{self, EVENT, EXEC, SANDBOX};
+use crate::{Event, Exec, Sandbox, SandboxId, Sequence, StoreError};
+
+/// A store that is read at one moment, whoever writes meanwhile.
+pub(crate) struct Audit(Connection);
+
+/// A sandbox, or why it cannot be read.
+pub(crate) struct StoredSandbox {
+    number: i64,
+    pub(crate) row: Result<Sandbox, String>,
+    pub(crate) ceiling: Sequence,
+}
+
+/// An exec, or why it cannot be read.
+pub(crate) type StoredExec = Result<Exec, String>;
+
+/// What no row may point at, or be without.
+const LOOSE: &[(&str, &str)] = &[
+    ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", "is a sandbox whose id is not reserved"),
+    ("SELECT id FROM execs EXCEPT SELECT id FROM reserved_execs", "is an exec whose id is not reserved"),
+    ("SELECT id FROM execs WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an exec of no sandbox"),
+    ("SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an event of no sandbox"),
+    ("SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "begins a gap of no sandbox"),
+];
+
+// === impl Audit ===
+
+impl Audit {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        // A file that is not there is no empty store.
+        std::fs::metadata(path).map_err(|error| StoreError::file(path, error))?;
+        let connection = open_to_read(path)?;
+        recognize(&connection, path)?;
+        connection.execute_batch("BEGIN")?;
+        Ok(Self(connection))
+    }
+
+    /// Whether there are tables at all.
+    pub(crate) fn is_empty(&self) -> Result<bool, StoreError> {
+        Ok(super::schema::version(&self.0)? == 0)
+    }
+
+    /// What SQLite itself finds wrong.
+    pub(crate) fn integrity(&self) -> Result<Vec<String>, StoreError> {
+        let mut statement = self.0.prepare("PRAGMA integrity_check")?;
+        let found: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        Ok(found.into_iter().filter(|line| line != "ok").collect())
+    }
+
+    /// What belongs to nothing, and ids that are free and must not be.
+    pub(crate) fn loose(&self) -> Result<Vec<String>, StoreError> {
+        let mut found = Vec::new();
+        for (sql, what) in LOOSE {
+            let mut statement = self.0.prepare(sql)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let subject =
+                    row.get::<_, String>(0).or_else(|_| row.get::<_, i64>(0).map(|number| number.to_string()))?;
+                found.push(format!("{subject} {what}"));
+            }
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn sandboxes(&self) -> Result<Vec<StoredSandbox>, StoreError> {
+        let mut statement = self.0.prepare(&format!("SELECT {SANDBOX}, ceiling, number FROM sandboxes ORDER BY id"))?;
+        let stored = |row: &Row<'_>| {
+            Ok(StoredSandbox { number: row.get(19)?, row: readable(rows::sandbox(row)), ceiling: row.get(18)? })
+        };
+        Ok(statement.query_map([], stored)?.collect::<Result<_, _>>()?)
+    }
+
+    /// The execs of a sandbox, in the order of their creation.
+    pub(crate) fn execs(&self, sandbox: &StoredSandbox) -> Result<Vec<StoredExec>, StoreError> {
+        let sql = format!(
+            "SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE s.number = ?1 ORDER BY e.number"
+        );
+        let mut statement = self.0.prepare_cached(&sql)?;
+        Ok(statement.query_map([sandbox.number], |row| Ok(readable(rows::exec(row))))?.collect::<Result<_, _>>()?)
+    }
+
+    /// Where sequences are missing with reason: after which, and up to which.
+    pub(crate) fn gaps(&self, sandbox: &StoredSandbox) -> Result<HashMap<Sequence, Sequence>, StoreError> {
+        let mut statement = self.0.prepare_cached("SELECT after, until FROM gaps WHERE sandbox = ?1")?;
+        Ok(statement.query_map([sandbox.number], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?)
+    }
+
+    /// Shows the events of a sandbox, in the order of their sequences.
+    pub(crate) fn events(
+        &self,
+        sandbox: &StoredSandbox,
+        id: &SandboxId,
+        mut see: impl FnMut(Result<Event, String>),
+    ) -> Result<(), StoreError> {
+        let sql = format!("SELECT {EVENT} FROM events e WHERE e.sandbox = ?1 ORDER BY e.sequence");
+        let mut statement = self.0.prepare_cached(&sql)?;
+        let mut rows = statement.query([sandbox.number])?;
+        while let Some(row) = rows.next()? {
+            see(readable(rows::event(row, id.clone())));
+        }
+        Ok(())
+    }
+}
+
+fn readable<T>(row: rusqlite::Result<T>) -> Result<T, String> {
+    row.map_err(|error| error.to_string())
+}

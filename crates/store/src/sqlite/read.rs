@@ -1,0 +1,105 @@
+//! What is read: everything at the start, then what nobody remembers.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::open::open_to_read;
+use super::rows::{self, EVENT, EXEC, SANDBOX};
+use crate::backend::{Loaded, Range, Reader};
+use crate::{Event, Exec, ExecId, SandboxId, Sequence, StoreError};
+
+/// How many connections are kept for the next who reads.
+const KEPT: usize = 4;
+
+/// Connections that only read.
+#[derive(Debug)]
+pub(crate) struct SqliteReader {
+    path: PathBuf,
+    kept: Mutex<Vec<Connection>>,
+}
+
+/// What is loaded, and for each sandbox the newest sequence that is used up, and the ceiling.
+pub(super) struct LoadedWithMarks {
+    pub(super) loaded: Loaded,
+    pub(super) marks: Vec<(SandboxId, Sequence, Sequence)>,
+}
+
+pub(super) fn load(connection: &Connection) -> rusqlite::Result<LoadedWithMarks> {
+    let mut loaded = Loaded::default();
+    let mut marks = Vec::new();
+    let mut statement = connection.prepare(&format!("SELECT {SANDBOX}, floor, ceiling FROM sandboxes"))?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let sandbox = rows::sandbox(row)?;
+        let floor = row.get(18)?;
+        marks.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(19)?));
+        loaded.sandboxes.push((sandbox, floor));
+    }
+    let running = format!("SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.state = 1");
+    loaded.running = connection.prepare(&running)?.query_map([], rows::exec)?.collect::<Result<_, _>>()?;
+    let position = "SELECT seq FROM sqlite_sequence WHERE name = 'events'";
+    loaded.position = connection.query_row(position, [], |row| row.get(0)).optional()?.unwrap_or(0);
+    Ok(LoadedWithMarks { loaded, marks })
+}
+
+// === impl SqliteReader ===
+
+impl SqliteReader {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { path: path.into(), kept: Mutex::new(Vec::new()) }
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = kept().pop();
+        let connection = match connection {
+            Some(connection) => connection,
+            None => open_to_read(&self.path)?,
+        };
+        let found = read(&connection)?;
+        let mut kept = kept();
+        if kept.len() < KEPT {
+            kept.push(connection);
+        }
+        Ok(found)
+    }
+}
+
+impl Reader for SqliteReader {
+    fn exec(&self, id: &ExecId) -> Result<Option<Exec>, StoreError> {
+        let sql = format!("SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.id = ?1");
+        self.with(|connection| connection.prepare_cached(&sql)?.query_row([id.as_str()], rows::exec).optional())
+    }
+
+    fn execs(&self, sandbox: &SandboxId) -> Result<Vec<Exec>, StoreError> {
+        let sql = format!(
+            "SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE s.id = ?1 ORDER BY e.number"
+        );
+        self.with(|connection| connection.prepare_cached(&sql)?.query_map([sandbox.as_str()], rows::exec)?.collect())
+    }
+
+    fn events(&self, sandbox: &SandboxId, range: Range) -> Result<Vec<Event>, StoreError> {
+        let sql = format!(
+            "SELECT {EVENT} FROM events e WHERE e.sandbox = (SELECT number FROM sandboxes WHERE id = ?1)
+                AND e.sequence > ?2 AND e.sequence <= ?3 ORDER BY e.sequence LIMIT ?4"
+        );
+        self.with(|connection| {
+            let values = params![sandbox.as_str(), range.after, range.until, range.most];
+            connection.prepare_cached(&sql)?.query_map(values, |row| rows::event(row, sandbox.clone()))?.collect()
+        })
+    }
+
+    fn all_events(&self, range: Range) -> Result<Vec<Event>, StoreError> {
+        // The order of a cross join is kept: events first.
+        let sql = format!(
+            "SELECT {EVENT}, s.id FROM events e CROSS JOIN sandboxes s ON s.number = e.sandbox
+                WHERE e.position > ?1 AND e.position <= ?2 ORDER BY e.position LIMIT ?3"
+        );
+        self.with(|connection| {
+            let values = params![range.after, range.until, range.most];
+            connection.prepare_cached(&sql)?.query_map(values, rows::event_of_any)?.collect()
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! What a look through the store finds.
+
+use carrel_store::{EventType, ExecState, SandboxState, check};
+use rusqlite::Connection;
+
+use crate::support::{Place, go, ready, run};
+
+/// A store with one of everything.
+async fn whole() -> Place {
+    let place = Place::new();
+    let store = place.open();
+    let row = ready(&store, "box-1").await;
+    let row = store.commit(run(&row, "exec-1", ExecState::Running)).await.unwrap().sandbox;
+    let row = store.commit(run(&row, "exec-1", ExecState::Finished)).await.unwrap().sandbox;
+    store.commit(run(&row, "exec-2", ExecState::Running)).await.unwrap();
+    let gone = ready(&store, "gone-1").await;
+    let gone =
+        store.commit(go(&gone, EventType::SandboxDeleteRequested, SandboxState::Deleting)).await.unwrap().sandbox;
+    store.commit(go(&gone, EventType::SandboxDeleted, SandboxState::Deleted)).await.unwrap();
+    store.close().await;
+    place
+}
+
+#[tokio::test]
+async fn a_whole_store_is_counted_and_good_even_while_it_works() {
+    let place = whole().await;
+    let report = check(&place.path()).unwrap();
+    assert!(report.is_good(), "{report:?}");
+    assert_eq!((report.sandboxes, report.execs, report.events), (2, 2, 9));
+    let store = place.open();
+    ready(&store, "box-2").await;
+    let report = check(&place.path()).unwrap();
+    assert!(report.is_good(), "{report:?}");
+    assert_eq!((report.sandboxes, report.events), (3, 11));
+}
+
+#[tokio::test]
+async fn every_broken_promise_is_named() {
+    let place = whole().await;
+    for (sql, sentence) in [
+        ("DELETE FROM events WHERE sequence = 3 AND sandbox = 1", "sandbox box-1: event 4 follows 2"),
+        ("DELETE FROM events WHERE sequence = 1 AND sandbox = 1", "sandbox box-1: its first event is 2"),
+        (
+            "UPDATE events SET kind = 2 WHERE sequence = 1 AND sandbox = 1",
+            "its first event is SandboxPreparing with Pending",
+        ),
+        ("DELETE FROM events WHERE sandbox = 1", "sandbox box-1: it has no event"),
+        ("UPDATE sandboxes SET state = 4 WHERE number = 1", "it is Stopped, and its newest event says Ready"),
+        ("UPDATE sandboxes SET last_sequence = 6 WHERE number = 1", "its newest event is 5, and its row says 6"),
+        ("UPDATE sandboxes SET ceiling = 4 WHERE number = 1", "its newest event is above its ceiling, 4"),
+        ("UPDATE events SET state = 6 WHERE sequence = 3 AND sandbox = 1", "at event 3 it went from Ready to Deleted"),
+        ("UPDATE events SET position = 1000 WHERE sequence = 2 AND sandbox = 1", "event 3 was committed before 2"),
+        ("UPDATE execs SET state = 1 WHERE id = 'exec-1'", "exec exec-1 runs, and has ended"),
+        ("UPDATE execs SET state = 2 WHERE id = 'exec-2'", "exec exec-2 ended 0 times"),
+        ("UPDATE execs SET state = 3 WHERE id = 'exec-1'", "exec exec-1 is Failed, and its last event says otherwise"),
+        (
+            "UPDATE events SET subject = 'exec-1' WHERE subject = 'exec-2'",
+            "ExecStarted of exec-1, which is not its turn",
+        ),
+        ("UPDATE events SET subject = 'exec-3' WHERE subject = 'exec-2'", "exec exec-2 was started 0 times"),
+        ("DELETE FROM execs WHERE id = 'exec-2'", "its events tell of exec exec-2, which there is not"),
+        ("UPDATE events SET about = 0 WHERE sequence = 3", "event 3 is about an exec and names none"),
+        ("UPDATE events SET exec_state = 2 WHERE sequence = 5", "event 5 is ExecStarted and says Finished"),
+        ("UPDATE execs SET sandbox = 2 WHERE id = 'exec-2'", "exec exec-2 runs in a sandbox that is gone"),
+        ("UPDATE execs SET sandbox = 9 WHERE id = 'exec-2'", "exec-2 is an exec of no sandbox"),
+        ("DELETE FROM reserved_sandboxes WHERE id = 'box-1'", "box-1 is a sandbox whose id is not reserved"),
+        ("DELETE FROM reserved_execs", "exec-1 is an exec whose id is not reserved"),
+        ("UPDATE events SET kind = 99 WHERE sequence = 2", "an event cannot be read"),
+        ("UPDATE sandboxes SET labels = '?'", "a sandbox cannot be read"),
+        ("INSERT INTO gaps VALUES (1, 2, 9)", "event 3 follows 2"),
+        ("INSERT INTO gaps VALUES (7, 2, 9)", "2 begins a gap of no sandbox"),
+        ("DELETE FROM sandboxes WHERE number = 2", "is an event of no sandbox"),
+    ] {
+        let broken = place.copy();
+        Connection::open(broken.path()).unwrap().execute_batch(sql).unwrap();
+        let found = check(&broken.path()).unwrap().violations;
+        assert!(found.iter().any(|found| found.contains(sentence)), "{sql}: {found:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_recorded_gap_is_no_hole() {
+    let place = whole().await;
+    let connection = Connection::open(place.path()).unwrap();
+    connection.execute_batch("UPDATE events SET sequence = 10 WHERE sequence = 5 AND sandbox = 1").unwrap();
+    connection.execute_batch("UPDATE sandboxes SET last_sequence = 10 WHERE number = 1").unwrap();
+    assert_eq!(check(&place.path()).unwrap().violations, ["sandbox box-1: event 10 follows 4"]);
+    connection.execute_batch("INSERT INTO gaps VALUES (1, 4, 9)").unwrap();
+    place.assert_good();
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_noticed() {
+    let place = whole().await;
+    let mut bytes = std::fs::read(place.path()).unwrap();
+    // An index that lost its order.
+    let at = bytes.windows(6).rposition(|bytes| bytes == b"gone-1").unwrap();
+    bytes[at..at + 6].copy_from_slice(b"aaaa-1");
+    std::fs::write(place.path(), bytes).unwrap();
+    let found = check(&place.path()).unwrap().violations;
+    assert!(!found.is_empty());
+}

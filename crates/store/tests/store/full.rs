@@ -1,0 +1,104 @@
+//! A full disk fails what does not fit, and nothing else.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use carrel_store::{Options, Store, StoreError, check};
+
+use crate::support::{Place, create, ready, take, tick, ticks};
+
+/// A sandbox whose row needs many pages.
+fn big(name: &str) -> carrel_store::Change {
+    let mut change = create(name);
+    change.sandbox.spec = "x".repeat(100_000);
+    change
+}
+
+/// Fills a store until something is refused; then nothing of that is seen, and what fits goes on.
+async fn fill(store: &Store) -> u32 {
+    let row = ready(store, "first").await;
+    let mut all = store.all_events(None);
+    let mut made = 0;
+    let error = loop {
+        match store.commit(big(&format!("big-{made}"))).await {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, StoreError::Database(_)), "{error}");
+    assert!(error.to_string().contains("full"), "{error}");
+    assert_eq!(store.sandboxes().len(), made as usize + 1);
+    let mut told = 0;
+    while told < made as usize {
+        told += all.next().await.unwrap().unwrap().len();
+    }
+    assert_eq!(told, made as usize);
+    // One that reads is not concerned.
+    take(&mut store.events(&row.id, 0).unwrap(), 2).await;
+    made
+}
+
+#[tokio::test]
+async fn a_store_that_may_not_grow_refuses_what_does_not_fit_and_goes_on() {
+    let place = Place::new();
+    let store = Store::open(&place.path(), Options { most_pages: Some(300), ..Options::default() }).unwrap();
+    let made = fill(&store).await;
+    let row = store.sandbox(&crate::support::id("first")).unwrap();
+    assert_eq!(ticks(&store, &row, 3).await.last_sequence, 5);
+    store.purge(&crate::support::id("big-0")).await.unwrap();
+    store.commit(big(&format!("big-{made}"))).await.unwrap();
+    store.close().await;
+    place.assert_good();
+}
+
+#[test]
+fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
+    const MARK: &str = "CARREL_SMALL_DISK";
+    if let Some(place) = std::env::var_os(MARK) {
+        return small_disk(place.as_ref());
+    }
+    let place = tempfile::tempdir().unwrap();
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg("mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"")
+        .arg(place.path())
+        .arg(std::env::current_exe().unwrap())
+        .args(["full::a_full_disk_refuses_what_does_not_fit_until_there_is_room", "--exact", "--nocapture"])
+        .env(MARK, place.path())
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn small_disk(place: &Path) {
+    let ballast = place.join("ballast");
+    fs::write(&ballast, vec![1; 512 << 10]).unwrap();
+    let path = place.join("store.db");
+    let store = Store::open(&path, Options::default()).unwrap();
+    let made = fill(&store).await;
+    // Now there is no room at all, not even for the smallest change.
+    let mut rest = fs::File::create(place.join("rest")).unwrap();
+    while std::io::Write::write_all(&mut rest, &[1; 4096]).is_ok() {}
+    let row = store.sandbox(&crate::support::id("first")).unwrap();
+    let mut refused = 0;
+    let mut row = row;
+    while refused < 3 {
+        match store.commit(tick(&row)).await {
+            Ok(committed) => row = committed.sandbox,
+            Err(error) => {
+                assert!(matches!(error, StoreError::Database(_)), "{error}");
+                refused += 1;
+            }
+        }
+        assert_eq!(store.sandbox(&row.id).unwrap().last_sequence, row.last_sequence);
+    }
+    fs::remove_file(&ballast).unwrap();
+    let before = row.last_sequence;
+    assert_eq!(ticks(&store, &row, 3).await.last_sequence, before + 3);
+    store.commit(big(&format!("big-{made}"))).await.unwrap();
+    store.close().await;
+    assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
+}

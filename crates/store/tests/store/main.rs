@@ -1,0 +1,13 @@
+//! A real store in a real file: what it keeps, what it tells, and what it survives.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
+mod check;
+mod commits;
+mod crash;
+mod full;
+mod listening;
+mod opening;
+mod power;
+mod random;
+mod support;

@@ -1,0 +1,178 @@
+//! Random changes, closes and kills, held against a plain model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use carrel_store::SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
+use carrel_store::{Change, EventType, ExecState, SandboxState, Store, StoreError};
+
+use crate::support::{Place, create, exec_id, go, id, run, take};
+
+/// What to do, to which sandbox, and how.
+type Act = (u8, u8, u8);
+
+/// What there has to be.
+#[derive(Default)]
+struct Model {
+    sandboxes: BTreeMap<String, Known>,
+    taken: BTreeSet<String>,
+    execs: BTreeMap<String, (String, ExecState)>,
+    taken_execs: BTreeSet<String>,
+}
+
+struct Known {
+    state: SandboxState,
+    events: Vec<(EventType, SandboxState)>,
+}
+
+const STEPS: [(SandboxState, EventType, SandboxState); 9] = [
+    (Pending, EventType::SandboxReady, Ready),
+    (Pending, EventType::SandboxFailed, Failed),
+    (Ready, EventType::SandboxStopRequested, Ready),
+    (Ready, EventType::SandboxStopped, Stopped),
+    (Stopped, EventType::SandboxAccepted, Pending),
+    (Failed, EventType::SandboxDeleteRequested, Deleting),
+    (Stopped, EventType::SandboxDeleteRequested, Deleting),
+    (Deleting, EventType::SandboxDeleted, Deleted),
+    (Deleting, EventType::SandboxFailed, Failed),
+];
+
+#[test]
+fn whatever_happens_the_store_is_what_a_plain_model_is() {
+    bolero::check!().with_iterations(64).with_type::<Vec<Act>>().for_each(|acts| play(acts));
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn play(acts: &[Act]) {
+    let mut place = Place::new();
+    let mut store = place.open();
+    let mut model = Model::default();
+    for &(act, which, how) in acts {
+        let name = format!("box-{}", which % 4);
+        match act % 8 {
+            0 => model.create(&store, &name).await,
+            1..=3 => model.step(&store, &name, how).await,
+            4 => model.start(&store, &name, &format!("exec-{}", how % 8)).await,
+            5 => model.end(&store, &format!("exec-{}", how % 8), how).await,
+            6 if how % 4 == 0 => model.purge(&store, &name).await,
+            7 if how % 8 == 0 => {
+                store.close().await;
+                store = place.open();
+            }
+            7 if how % 8 == 1 => {
+                // As if it were killed: nothing is going on, so the files are those of one moment.
+                let left = place.copy();
+                drop(store);
+                place = left;
+                store = place.open();
+            }
+            _ => {}
+        }
+    }
+    model.hold(&store).await;
+    store.close().await;
+    place.assert_good();
+}
+
+impl Model {
+    async fn create(&mut self, store: &Store, name: &str) {
+        let made = store.commit(create(name)).await;
+        if self.taken.insert(name.into()) {
+            assert_eq!(made.unwrap().events[0].sequence, 1);
+            let events = vec![(EventType::SandboxAccepted, Pending)];
+            self.sandboxes.insert(name.into(), Known { state: Pending, events });
+        } else {
+            assert!(matches!(made, Err(StoreError::SandboxIdTaken)));
+        }
+    }
+
+    async fn step(&mut self, store: &Store, name: &str, how: u8) {
+        let (Some(row), Some(known)) = (store.sandbox(&id(name)), self.sandboxes.get_mut(name)) else {
+            assert!(store.sandbox(&id(name)).is_none() && !self.sandboxes.contains_key(name));
+            return;
+        };
+        let running = self.execs.values().any(|(of, state)| of == name && *state == ExecState::Running);
+        let steps: Vec<_> =
+            STEPS.iter().filter(|step| step.0 == known.state && !(step.2 == Deleted && running)).collect();
+        let Some((_, kind, state)) = steps.get(usize::from(how) % steps.len().max(1)) else { return };
+        let mut change = go(&row, *kind, *state);
+        change.synced = how > 200;
+        if how % 5 == 0 {
+            let mut stale: Change = change.clone();
+            stale.sandbox.last_sequence += 1;
+            assert!(matches!(store.commit(stale).await, Err(StoreError::Stale)));
+        }
+        let committed = store.commit(change).await.unwrap();
+        known.state = *state;
+        known.events.push((*kind, *state));
+        assert_eq!(committed.sandbox.last_sequence, known.events.len() as u64);
+    }
+
+    async fn start(&mut self, store: &Store, name: &str, exec: &str) {
+        let Some(row) = store.sandbox(&id(name)) else { return };
+        let known = self.sandboxes.get_mut(name).unwrap();
+        if known.state != Ready {
+            return;
+        }
+        let started = store.commit(run(&row, exec, ExecState::Running)).await;
+        if self.taken_execs.insert(exec.into()) {
+            started.unwrap();
+            self.execs.insert(exec.into(), (name.into(), ExecState::Running));
+            known.events.push((EventType::ExecStarted, Ready));
+        } else {
+            assert!(matches!(started, Err(StoreError::ExecIdTaken)));
+        }
+    }
+
+    async fn end(&mut self, store: &Store, exec: &str, how: u8) {
+        let Some((name, state)) = self.execs.get_mut(exec) else { return };
+        if *state != ExecState::Running {
+            return;
+        }
+        let (kind, ended) = [
+            (EventType::ExecFinished, ExecState::Finished),
+            (EventType::ExecFailed, ExecState::Failed),
+            (EventType::ExecCancelled, ExecState::Cancelled),
+        ][usize::from(how) % 3];
+        let row = store.sandbox(&id(name)).unwrap();
+        store.commit(run(&row, exec, ended)).await.unwrap();
+        *state = ended;
+        let known = self.sandboxes.get_mut(name).unwrap();
+        known.events.push((kind, known.state));
+    }
+
+    async fn purge(&mut self, store: &Store, name: &str) {
+        let purged = store.purge(&id(name)).await;
+        assert_eq!(purged.is_ok(), self.sandboxes.remove(name).is_some());
+        self.execs.retain(|_, (of, _)| of != name);
+    }
+
+    /// All that can be read is as it has to be.
+    async fn hold(&self, store: &Store) {
+        assert_eq!(store.sandboxes().len(), self.sandboxes.len());
+        for (name, known) in &self.sandboxes {
+            let row = store.sandbox(&id(name)).unwrap();
+            let count = known.events.len();
+            assert_eq!((row.state, row.last_sequence), (known.state, count as u64));
+            for after in [0, count / 2, count] {
+                let mut events = store.events(&row.id, after as u64).unwrap();
+                let seen = take(&mut events, count - after).await;
+                assert!(seen.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
+                assert!(seen.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied()));
+            }
+            let execs = store.execs(&row.id).await.unwrap();
+            assert_eq!(execs.len(), self.execs.values().filter(|(of, _)| of == name).count());
+        }
+        for (exec, (name, state)) in &self.execs {
+            let (found, sequence) = store.exec(&exec_id(exec)).await.unwrap().unwrap();
+            assert_eq!((found.state, found.sandbox.as_str()), (*state, name.as_str()));
+            assert_eq!(sequence, self.sandboxes[name].events.len() as u64);
+        }
+        let running = store.running_execs(None);
+        assert!(running.is_sorted_by_key(|(exec, _)| exec.id.clone()));
+        let expected = self.execs.iter().filter(|(_, (_, state))| *state == ExecState::Running).map(|(exec, _)| exec);
+        assert!(running.iter().map(|(exec, _)| exec.id.as_str()).eq(expected));
+        for exec in &self.taken_execs {
+            assert_eq!(store.exec(&exec_id(exec)).await.unwrap().is_some(), self.execs.contains_key(exec));
+        }
+    }
+}

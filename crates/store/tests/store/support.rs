@@ -1,0 +1,177 @@
+//! Stores in directories of their own, and changes for them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use carrel_store::{
+    Change, Desired, Details, Event, EventType, Events, Exec, ExecChange, ExecId, ExecState, NewEvent, Options, Pairs,
+    Sandbox, SandboxId, SandboxState, Store, Timestamp, check,
+};
+use tempfile::TempDir;
+
+/// A directory with a store in it.
+pub(crate) struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("store.db")
+    }
+
+    pub(crate) fn open(&self) -> Store {
+        Store::open(&self.path(), Options::default()).unwrap()
+    }
+
+    pub(crate) fn open_on(&self, boot: &str) -> Store {
+        Store::open(&self.path(), on(boot)).unwrap()
+    }
+
+    /// Another directory with the same files. Nothing may be going on.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self::new();
+        for entry in std::fs::read_dir(self.directory.path()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), copy.directory.path().join(entry.file_name())).unwrap();
+        }
+        copy
+    }
+
+    pub(crate) fn assert_good(&self) {
+        assert_eq!(check(&self.path()).unwrap().violations, Vec::<String>::new());
+    }
+}
+
+pub(crate) fn on(boot: &str) -> Options {
+    Options { boot_id: Some(boot.into()), ..Options::default() }
+}
+
+pub(crate) fn id(text: &str) -> SandboxId {
+    SandboxId::new(text).unwrap()
+}
+
+pub(crate) fn exec_id(text: &str) -> ExecId {
+    ExecId::new(text).unwrap()
+}
+
+/// A sandbox that nobody has heard of, and that it was accepted.
+pub(crate) fn create(name: &str) -> Change {
+    let sandbox = Sandbox {
+        id: id(name),
+        owner: 1000,
+        state: SandboxState::Pending,
+        desired: Desired::Ready,
+        reason: String::new(),
+        incarnation: format!("{name}-1"),
+        disk: format!("{name}-1"),
+        journal: 0,
+        spec: r#"{"image":"host"}"#.into(),
+        image: "host".into(),
+        labels: Pairs::from([("team".into(), "ä \"b\"".into())]),
+        idle_ms: Some(60_000),
+        created_at: Timestamp(1),
+        state_changed_at: Timestamp(1),
+        active_at: Timestamp(-1),
+        error_code: String::new(),
+        error_message: String::new(),
+        last_sequence: 0,
+    };
+    let mut change = go(&sandbox, EventType::SandboxAccepted, SandboxState::Pending);
+    change.new = true;
+    change.synced = true;
+    change
+}
+
+/// The sandbox goes to a state, and that is told.
+pub(crate) fn go(row: &Sandbox, kind: EventType, state: SandboxState) -> Change {
+    let details = Details::Phase {
+        phase: "phase".into(),
+        error_code: "CODE".into(),
+        error_message: "what\nfailed".into(),
+        reason: "user".into(),
+    };
+    let event = NewEvent { kind, at: Timestamp(7), state, details };
+    let sandbox = Sandbox { state, ..row.clone() };
+    Change { sandbox, new: false, execs: vec![], events: vec![event], synced: false }
+}
+
+/// Something without meaning happens.
+pub(crate) fn tick(row: &Sandbox) -> Change {
+    let mut change = go(row, EventType::ServiceReady, row.state);
+    change.events[0].details =
+        Details::Service { name: "db".into(), error_code: String::new(), error_message: String::new() };
+    change
+}
+
+pub(crate) fn exec(sandbox: &SandboxId, name: &str, state: ExecState) -> Exec {
+    use std::os::unix::ffi::OsStringExt;
+    let strange = std::ffi::OsString::from_vec(b"/logs/\xff".to_vec());
+    Exec {
+        id: exec_id(name),
+        sandbox: sandbox.clone(),
+        state,
+        cancelling: state == ExecState::Cancelled,
+        command: vec!["echo".into(), "a b".into(), String::new()],
+        cwd: "/workspace".into(),
+        env: Pairs::from([("A".into(), "1\n".into())]),
+        options: "{}".into(),
+        exit_code: if state == ExecState::Failed { 3 } else { 0 },
+        error_code: String::new(),
+        error_message: String::new(),
+        stdout_log: strange.into(),
+        stderr_log: "/logs/err".into(),
+        created_at: Timestamp(5),
+        ended_at: (state != ExecState::Running).then_some(Timestamp(6)),
+    }
+}
+
+/// An exec begins or ends, and that is told.
+pub(crate) fn run(row: &Sandbox, name: &str, state: ExecState) -> Change {
+    let kind = match state {
+        ExecState::Running => EventType::ExecStarted,
+        ExecState::Finished => EventType::ExecFinished,
+        ExecState::Failed => EventType::ExecFailed,
+        ExecState::Cancelled => EventType::ExecCancelled,
+    };
+    let exec = exec(&row.id, name, state);
+    let mut change = go(row, kind, row.state);
+    change.events[0].details = Details::Exec {
+        exec: exec.id.clone(),
+        state,
+        exit_code: exec.exit_code,
+        error_code: String::new(),
+        error_message: String::new(),
+    };
+    change.execs = vec![if state == ExecState::Running { ExecChange::New(exec) } else { ExecChange::Known(exec) }];
+    change
+}
+
+/// A sandbox that runs.
+pub(crate) async fn ready(store: &Store, name: &str) -> Arc<Sandbox> {
+    let row = store.commit(create(name)).await.unwrap().sandbox;
+    store.commit(go(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox
+}
+
+/// So many events without meaning, one commit each.
+pub(crate) async fn ticks(store: &Store, row: &Arc<Sandbox>, count: u64) -> Arc<Sandbox> {
+    let mut row = row.clone();
+    for _ in 0..count {
+        row = store.commit(tick(&row)).await.unwrap().sandbox;
+    }
+    row
+}
+
+/// The next so many events.
+pub(crate) async fn take(events: &mut Events, count: usize) -> Vec<Arc<Event>> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        let batch = events.next().await.unwrap().unwrap();
+        assert!((1..=256).contains(&batch.len()));
+        taken.extend(batch);
+    }
+    taken
+}
