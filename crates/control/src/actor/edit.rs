@@ -1,0 +1,142 @@
+//! A change of a sandbox while it is put together.
+
+use carrel_store::{Change, Details, EventType, Exec, ExecChange, ExecState, NewEvent, Sandbox, Timestamp};
+
+use crate::machine::Stage;
+use crate::provider::How;
+use crate::words::error_code;
+
+/// What a command is said to have ended with that somebody killed.
+const KILLED: i32 = 137;
+/// What a command is said to have ended with whose time was up.
+const TIMED_OUT: i32 = 124;
+
+/// A change of a sandbox while it is put together.
+#[derive(Clone, Debug)]
+pub(super) struct Edit {
+    pub(super) change: Change,
+    now: Timestamp,
+}
+
+// === impl Edit ===
+
+impl Edit {
+    pub(super) fn new(sandbox: &Sandbox, now: Timestamp) -> Self {
+        let change =
+            Change { sandbox: sandbox.clone(), new: false, execs: Vec::new(), events: Vec::new(), synced: false };
+        Self { change, now }
+    }
+
+    /// It has to survive a power cut before anyone hears of it.
+    #[must_use]
+    pub(super) fn synced(mut self) -> Self {
+        self.change.synced = true;
+        self
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        !self.change.events.is_empty()
+    }
+
+    pub(super) fn sandbox(&mut self) -> &mut Sandbox {
+        &mut self.change.sandbox
+    }
+
+    /// Goes to another stage, and tells it.
+    pub(super) fn go(&mut self, stage: Stage, kind: EventType, details: Details) {
+        stage.enter(&mut self.change.sandbox, self.now);
+        self.tell(kind, self.now, details);
+    }
+
+    /// The same for a reason, which is kept with it.
+    pub(super) fn go_because(&mut self, stage: Stage, kind: EventType, reason: &str) {
+        self.change.sandbox.reason = reason.to_owned();
+        self.go(stage, kind, phase("", reason));
+    }
+
+    /// Fails, and tells it.
+    pub(super) fn fail(&mut self, code: &str, message: &str) {
+        self.change.sandbox.error_code = code.to_owned();
+        self.change.sandbox.error_message = message.to_owned();
+        let (error_code, error_message) = (code.to_owned(), message.to_owned());
+        let details = Details::Phase { phase: String::new(), error_code, error_message, reason: String::new() };
+        self.go(Stage::Failed, EventType::SandboxFailed, details);
+    }
+
+    /// Tells something that leaves the stage as it is.
+    pub(super) fn tell(&mut self, kind: EventType, at: Timestamp, details: Details) {
+        self.change.events.push(NewEvent { kind, at, state: self.change.sandbox.state, details });
+    }
+
+    /// A command begins.
+    pub(super) fn begin_exec(&mut self, exec: Exec) {
+        self.tell(EventType::ExecStarted, self.now, about(&exec));
+        self.change.execs.push(ExecChange::New(exec));
+    }
+
+    /// A command has ended.
+    pub(super) fn end_exec(&mut self, exec: &Exec, how: &How, at: Timestamp) {
+        let mut exec = Exec { ended_at: Some(at), ..exec.clone() };
+        let failed = |code: i32, error: &str, message: String| (ExecState::Failed, code, error.to_owned(), message);
+        let (state, exit_code, error_code, error_message) = match how {
+            How::Exited(0) => (ExecState::Finished, 0, String::new(), String::new()),
+            How::Exited(code) => failed(*code, error_code::EXEC_RUN_FAILED, format!("it ended with exit code {code}")),
+            How::Signalled(signal) => {
+                failed(128 + signal, error_code::EXEC_RUN_FAILED, format!("signal {signal} ended it"))
+            }
+            How::TimedOut => failed(TIMED_OUT, "EXEC_TIMED_OUT", "its time was up".to_owned()),
+            How::OutOfMemory => {
+                let words = "the kernel ended it, since the sandbox had no memory left".to_owned();
+                failed(KILLED, error_code::OUT_OF_MEMORY, words)
+            }
+            How::NeverRan(code, why) => failed(*code, error_code::EXEC_RUN_FAILED, why.clone()),
+            How::SandboxEnded => {
+                failed(KILLED, error_code::EXEC_RUN_FAILED, "the sandbox ended before it did".to_owned())
+            }
+            How::Cancelled => (ExecState::Cancelled, KILLED, String::new(), String::new()),
+        };
+        (exec.state, exec.exit_code, exec.error_code, exec.error_message) =
+            (state, exit_code, error_code, error_message);
+        let kind = match state {
+            ExecState::Finished => EventType::ExecFinished,
+            ExecState::Cancelled => EventType::ExecCancelled,
+            ExecState::Failed | ExecState::Running => EventType::ExecFailed,
+        };
+        self.tell(kind, at, about(&exec));
+        self.change.execs.push(ExecChange::Known(exec));
+    }
+
+    /// A command changes, and nobody has to know.
+    pub(super) fn change_exec(&mut self, exec: Exec) {
+        self.change.execs.push(ExecChange::Known(exec));
+    }
+
+    /// Whether it says how a command ended.
+    pub(super) fn ends(&self, exec: &Exec) -> bool {
+        self.change.execs.iter().any(|change| matches!(change, ExecChange::Known(known) if known.id == exec.id))
+    }
+}
+
+/// What a sandbox is at, and why.
+pub(super) fn phase(phase: &str, reason: &str) -> Details {
+    Details::Phase {
+        phase: phase.to_owned(),
+        error_code: String::new(),
+        error_message: String::new(),
+        reason: reason.to_owned(),
+    }
+}
+
+fn about(exec: &Exec) -> Details {
+    Details::Exec {
+        exec: exec.id.clone(),
+        state: exec.state,
+        exit_code: exec.exit_code,
+        error_code: exec.error_code.clone(),
+        error_message: exec.error_message.clone(),
+    }
+}

@@ -1,0 +1,284 @@
+//! Whoever has one sandbox: hears what is asked and what happens, one thing at a time, and sees that the rest is done.
+
+mod edit;
+mod facts;
+mod requests;
+mod services;
+mod timers;
+mod work;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Sandbox, StoreError};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use self::edit::Edit;
+use self::work::Finished;
+use crate::control::{ExecRequest, Shared, store_failed};
+use crate::failpoint::Step;
+use crate::machine::Stage;
+use crate::provider::Noted;
+use crate::refusal::Refusal;
+use crate::spec::Spec;
+
+/// How long to wait before something is written again that could not be, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Something that is asked of a sandbox, and where the answer goes.
+pub(crate) struct Message {
+    pub(crate) request: Request,
+    pub(crate) answer: oneshot::Sender<Result<Accepted, Refusal>>,
+}
+
+/// What is asked of a sandbox.
+pub(crate) enum Request {
+    Stop,
+    Resume,
+    Delete,
+    Exec(Box<ExecRequest>),
+    Cancel(ExecId),
+    Pause(bool),
+    SetIdle(Option<Duration>),
+}
+
+/// What became of it.
+pub(crate) enum Accepted {
+    /// It is written down.
+    Changed,
+    /// It was so already.
+    Already,
+    /// A command is written down.
+    Exec(Arc<Exec>),
+}
+
+/// Whoever has one sandbox.
+pub(crate) struct Actor {
+    shared: Arc<Shared>,
+    /// As the store has it.
+    sandbox: Arc<Sandbox>,
+    spec: Arc<Spec>,
+    messages: mpsc::Receiver<Message>,
+    /// Commands that have not ended.
+    execs: BTreeMap<ExecId, Arc<Exec>>,
+    /// What the provider is at.
+    tasks: JoinSet<Finished>,
+    /// Whether it is at something that changes the stage: one such thing at a time.
+    busy: bool,
+    /// What happens to this incarnation.
+    facts: Option<mpsc::Receiver<Noted>>,
+    machine: Machine,
+    /// Whether nothing but the disk is left of this incarnation.
+    clean: bool,
+    command: Command,
+    /// What was last told of each service of this incarnation.
+    services: BTreeMap<String, EventType>,
+    idle: Idle,
+    /// When something is tried again that time demanded and that failed.
+    not_before: Option<Instant>,
+}
+
+/// What is known of the incarnation, since this daemon began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Machine {
+    /// Whether it was started or taken over.
+    runs: bool,
+    /// Whether the provider has ended it.
+    stopped: bool,
+    /// When that it has ended is believed although nobody told.
+    settled_at: Option<Instant>,
+    /// How it ended, once nothing more is told of it.
+    over: Option<Over>,
+}
+
+/// How an incarnation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Over {
+    asked: bool,
+    out_of_memory: bool,
+    message: String,
+}
+
+/// What the sandbox runs by itself.
+#[derive(Clone, Debug)]
+struct Command {
+    /// When it last began.
+    began: Instant,
+    /// How often in a row it ended soon.
+    soon: u32,
+    /// The fact of its end, until it runs again: it is heard again by the next daemon.
+    ended: Option<u64>,
+    /// When it is to run again.
+    again_at: Option<Instant>,
+}
+
+/// How long the sandbox has done nothing.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    since: Instant,
+    /// Whether somebody is being asked whether it is used.
+    asking: bool,
+}
+
+/// The sandbox is no longer this actor's.
+struct Gone;
+
+/// What an actor hears.
+enum Heard {
+    Message(Option<Message>),
+    Finished(Finished),
+    Fact(Option<Noted>),
+    Time,
+}
+
+// === impl Actor ===
+
+impl Actor {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        sandbox: Arc<Sandbox>,
+        spec: Arc<Spec>,
+        messages: mpsc::Receiver<Message>,
+    ) -> Self {
+        let execs = shared.store.running_execs(Some(&sandbox.id));
+        let execs = execs.into_iter().map(|(exec, _)| (exec.id.clone(), exec)).collect();
+        let now = Instant::now();
+        // It was idle while nobody looked after it as well, but no longer than the clock can be believed.
+        let since = now.checked_sub(shared.settings.clock.since(sandbox.active_at)).unwrap_or(now);
+        Self {
+            shared,
+            sandbox,
+            spec,
+            messages,
+            execs,
+            tasks: JoinSet::new(),
+            busy: false,
+            facts: None,
+            machine: Machine::default(),
+            clean: false,
+            command: Command { began: now, soon: 0, ended: None, again_at: None },
+            services: BTreeMap::new(),
+            idle: Idle { since, asking: false },
+            not_before: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while let Ok(true) = self.turn().await {}
+        self.shared.leave(&self.sandbox.id);
+    }
+
+    /// Sees that what is to be done is being done, then hears one thing. Says whether there is more to come.
+    async fn turn(&mut self) -> Result<bool, Gone> {
+        self.advance().await?;
+        let deadline = self.deadline();
+        let heard = tokio::select! {
+            message = self.messages.recv() => Heard::Message(message),
+            Some(finished) = self.tasks.join_next(), if !self.tasks.is_empty() => match finished {
+                Ok(finished) => Heard::Finished(finished),
+                Err(panic) => {
+                    tracing::error!(sandbox = %self.sandbox.id, %panic, "the provider broke");
+                    return Err(Gone);
+                }
+            },
+            fact = next_fact(&mut self.facts) => Heard::Fact(fact),
+            () = until(deadline) => Heard::Time,
+        };
+        match heard {
+            Heard::Message(None) => return Ok(false),
+            Heard::Message(Some(message)) => self.answer(message).await?,
+            Heard::Finished(finished) => self.finished(finished).await?,
+            Heard::Fact(fact) => self.hear(fact).await?,
+            Heard::Time => return self.time().await,
+        }
+        Ok(true)
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::of(&self.sandbox)
+    }
+
+    fn edit(&self) -> Edit {
+        Edit::new(&self.sandbox, self.shared.settings.clock.now())
+    }
+
+    /// Writes something down that was asked for, or refuses it.
+    async fn accept(&mut self, edit: Edit, step: Step) -> Result<(), Refusal> {
+        step.begin();
+        self.commit(edit).await.map_err(|error| store_failed(&error))?;
+        step.end();
+        Ok(())
+    }
+
+    /// Writes something down that has happened, however long that takes.
+    async fn persist(&mut self, edit: Edit, step: Step) -> Result<(), Gone> {
+        let mut pause = AGAIN.0;
+        loop {
+            step.begin();
+            match self.commit(edit.clone()).await {
+                Ok(()) => {
+                    step.end();
+                    return Ok(());
+                }
+                Err(StoreError::Database(error)) => {
+                    tracing::error!(sandbox = %self.sandbox.id, %error, "what happened cannot be written down");
+                }
+                Err(error) => {
+                    // Another daemon has it, or this one is going.
+                    tracing::warn!(sandbox = %self.sandbox.id, %error, "the sandbox is left");
+                    return Err(Gone);
+                }
+            }
+            // Nothing can be accepted meanwhile either.
+            let again = Instant::now() + pause;
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(again) => break,
+                    message = self.messages.recv() => match message {
+                        Some(message) => {
+                            let refusal = store_failed(&"the last thing that happened is still to be written down");
+                            let _left = message.answer.send(Err(refusal));
+                        }
+                        None => return Err(Gone),
+                    },
+                }
+            }
+            pause = (pause * 2).min(AGAIN.1);
+        }
+    }
+
+    async fn commit(&mut self, edit: Edit) -> Result<(), StoreError> {
+        let execs = edit.change.execs.clone();
+        let committed = self.shared.store.commit(edit.change).await?;
+        self.sandbox = committed.sandbox;
+        for change in execs {
+            let (ExecChange::New(exec) | ExecChange::Known(exec)) = change;
+            match exec.state {
+                ExecState::Running => self.execs.insert(exec.id.clone(), Arc::new(exec)),
+                ExecState::Finished | ExecState::Failed | ExecState::Cancelled => self.execs.remove(&exec.id),
+            };
+        }
+        if !self.stage().takes_room() {
+            self.shared.admission.give_back(&self.sandbox.id);
+        }
+        Ok(())
+    }
+}
+
+/// The next fact, if somebody tells any.
+async fn next_fact(facts: &mut Option<mpsc::Receiver<Noted>>) -> Option<Noted> {
+    match facts {
+        Some(facts) => facts.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,182 @@
+//! What is asked of a sandbox: written down, or refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrel_store::{Details, Exec, ExecId, ExecState, StoreError};
+
+use super::{Accepted, Actor, Command, Gone, Machine, Message, Request};
+use crate::control::{
+    ExecRequest, broken, exec_unknown, not_ready, random_id, random_incarnation, shown, store_failed,
+};
+use crate::failpoint::Step;
+use crate::machine::{Input, Verdict, verdict};
+use crate::provider::ProviderError;
+use crate::refusal::{Code, Refusal};
+use crate::words::{cause, reason};
+
+// === impl Actor ===
+
+impl Actor {
+    pub(super) async fn answer(&mut self, Message { request, answer }: Message) -> Result<(), Gone> {
+        let answered = match request {
+            Request::Stop => self.stop().await,
+            Request::Resume => self.resume().await,
+            Request::Delete => self.delete(Input::Delete, cause::DELETE_REQUESTED).await,
+            Request::Exec(request) => self.exec(*request).await,
+            Request::Cancel(exec) => self.cancel(&exec).await,
+            Request::SetIdle(idle) => self.set_idle(idle).await,
+            Request::Pause(paused) => {
+                // It takes its time, which is nobody else's.
+                match verdict(self.stage(), Input::Exec) {
+                    Verdict::Allowed => self.spawn_pause(paused, answer),
+                    _ => drop(answer.send(Err(not_ready(&self.sandbox)))),
+                }
+                return Ok(());
+            }
+        };
+        // Whoever asked may have left; what was accepted is done all the same.
+        let _left = answer.send(answered);
+        Ok(())
+    }
+
+    async fn stop(&mut self) -> Result<Accepted, Refusal> {
+        match verdict(self.stage(), Input::Stop) {
+            Verdict::Go(next, event) => {
+                let mut edit = self.edit().synced();
+                edit.go_because(next, event, cause::STOP_REQUESTED);
+                self.accept(edit, Step::StopAccepted).await?;
+                Ok(Accepted::Changed)
+            }
+            Verdict::Already => Ok(Accepted::Already),
+            _ => Err(self.invalid_state("stopped", "ready")),
+        }
+    }
+
+    async fn resume(&mut self) -> Result<Accepted, Refusal> {
+        let Verdict::Go(next, event) = verdict(self.stage(), Input::Resume) else {
+            return Err(self.invalid_state("resumed", "stopped"));
+        };
+        let incarnation = random_incarnation()?;
+        let memory = self.spec.limits.memory.unwrap_or(self.shared.settings.default_memory);
+        self.shared.take_room(&self.sandbox.id, memory)?;
+        let mut edit = self.edit().synced();
+        edit.sandbox().incarnation = incarnation;
+        edit.sandbox().journal = 0;
+        edit.sandbox().reason.clear();
+        edit.go(next, event, Details::None);
+        let accepted = self.accept(edit, Step::ResumeAccepted).await;
+        self.shared.settle_room(&self.sandbox.id, memory);
+        accepted?;
+        self.machine = Machine::default();
+        self.command = Command { soon: 0, ended: None, again_at: None, ..self.command };
+        self.services.clear();
+        self.facts = None;
+        Ok(Accepted::Changed)
+    }
+
+    /// Deletes it for a reason, whoever has that.
+    pub(super) async fn delete(&mut self, input: Input, why: &str) -> Result<Accepted, Refusal> {
+        let Verdict::Go(next, event) = verdict(self.stage(), input) else { return Ok(Accepted::Already) };
+        let mut edit = self.edit().synced();
+        edit.go_because(next, event, why);
+        self.accept(edit, Step::DeleteAccepted).await?;
+        Ok(Accepted::Changed)
+    }
+
+    async fn exec(&mut self, request: ExecRequest) -> Result<Accepted, Refusal> {
+        if verdict(self.stage(), Input::Exec) != Verdict::Allowed {
+            return Err(not_ready(&self.sandbox));
+        }
+        if request.command.first().is_none_or(String::is_empty) {
+            return Err(Refusal::invalid("command", "it is empty"));
+        }
+        if request.command.iter().any(|word| word.contains('\0')) {
+            return Err(Refusal::invalid("command", "a word has a zero byte"));
+        }
+        let is_bad = |key: &String| key.is_empty() || key.contains(['=', '\0']);
+        if let Some(key) = request.env.keys().find(|key| is_bad(key)) {
+            return Err(Refusal::invalid("env_overrides", format!("{key:?} is no name of a variable")));
+        }
+        let id = match request.id {
+            Some(id) => id,
+            None => random_id()?,
+        };
+        let id = ExecId::new(id).map_err(|bad| Refusal::invalid("exec_id", bad))?;
+        let logs = self.shared.provider.logs(&self.sandbox.id, &id);
+        let mut edit = self.edit().synced();
+        let exec = Exec {
+            id: id.clone(),
+            sandbox: self.sandbox.id.clone(),
+            state: ExecState::Running,
+            cancelling: false,
+            command: request.command,
+            cwd: request.cwd,
+            env: request.env,
+            options: serde_json::to_string(&request.options).map_err(|error| broken(&error))?,
+            exit_code: 0,
+            error_code: String::new(),
+            error_message: String::new(),
+            stdout_log: logs.stdout,
+            stderr_log: logs.stderr,
+            created_at: edit.now(),
+            ended_at: None,
+        };
+        edit.sandbox().active_at = edit.now();
+        edit.begin_exec(exec.clone());
+        Step::ExecAccepted.begin();
+        self.commit(edit).await.map_err(|error| match error {
+            StoreError::ExecIdTaken => exec_taken(&id),
+            error => store_failed(&error),
+        })?;
+        Step::ExecAccepted.end();
+        let exec = Arc::new(exec);
+        self.spawn_exec(&exec);
+        Ok(Accepted::Exec(exec))
+    }
+
+    async fn cancel(&mut self, id: &ExecId) -> Result<Accepted, Refusal> {
+        let Some(exec) = self.execs.get(id).map(Arc::clone) else {
+            // It has ended, since whoever asks has seen it.
+            let words = format!("the exec {id} has ended");
+            let refusal = Refusal::new(Code::FailedPrecondition, reason::EXEC_ALREADY_TERMINAL, words);
+            let known = self.shared.store.exec(id).await.map_err(|error| store_failed(&error))?;
+            return Err(known.map_or_else(|| exec_unknown(id.as_str()), |_| refusal.about("exec_id", id.as_str())));
+        };
+        if exec.cancelling {
+            return Ok(Accepted::Already);
+        }
+        let mut edit = self.edit().synced();
+        edit.change_exec(Exec { cancelling: true, ..(*exec).clone() });
+        self.accept(edit, Step::CancelAccepted).await?;
+        self.spawn_cancel(id.clone());
+        Ok(Accepted::Changed)
+    }
+
+    async fn set_idle(&mut self, idle: Option<Duration>) -> Result<Accepted, Refusal> {
+        let mut edit = self.edit().synced();
+        edit.sandbox().idle_ms = idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+        self.commit(edit).await.map_err(|error| store_failed(&error))?;
+        Ok(Accepted::Changed)
+    }
+
+    fn invalid_state(&self, what: &str, needed: &str) -> Refusal {
+        let words = format!(
+            "the sandbox {} is {}: only one that is {needed} can be {what}",
+            self.sandbox.id,
+            shown(&self.sandbox)
+        );
+        Refusal::new(Code::FailedPrecondition, reason::SANDBOX_INVALID_STATE, words)
+            .about("sandbox_id", self.sandbox.id.as_str())
+    }
+}
+
+fn exec_taken(id: &ExecId) -> Refusal {
+    let words = format!("the id {:?} was used before: every exec has one of its own, for ever", id.as_str());
+    Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
+}
+
+/// The provider could not do what somebody waits for.
+pub(super) fn provider_failed(error: &ProviderError) -> Refusal {
+    Refusal::new(Code::FailedPrecondition, reason::PROVIDER_FAILED, error.message.clone())
+}

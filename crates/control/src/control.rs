@@ -1,0 +1,514 @@
+//! What may be asked, by whom, and where it goes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use carrel_store::{
+    Change, Desired, Details, EventType, Events, EventsError, Exec, ExecId, ExecState, NewEvent, Pairs, Sandbox,
+    SandboxId, SandboxState, Sequence, Store, StoreError,
+};
+use tokio::sync::{RwLock, mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::actor::{Accepted, Actor, Message, Request};
+use crate::admission::Admission;
+use crate::failpoint::Step;
+use crate::machine::Stage;
+use crate::provider::{ExecOptions, InUse, Place, Provider, Reach};
+use crate::refusal::{Code, Refusal};
+use crate::settings::{Caller, Settings};
+use crate::spec::{Draft, Spec, yaml};
+use crate::watch::{Watch, matches};
+use crate::words::reason;
+
+/// How many requests wait for one sandbox before those who ask have to.
+const MAILBOX: usize = 64;
+/// How long whoever cancels a command is kept waiting for its end.
+const CANCELLED_SOON: Duration = Duration::from_secs(3);
+/// How often what nobody owns is looked for.
+const REAP: Duration = Duration::from_secs(60 * 60);
+
+/// All sandboxes.
+#[derive(Clone)]
+pub struct Control(Arc<Shared>);
+
+/// A sandbox that is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct CreateRequest {
+    /// What it is to be called by; a random id if that is left to us.
+    pub id: Option<String>,
+    /// What it is made from.
+    pub spec: Option<Draft>,
+    /// What lies below that, in YAML; empty if nothing.
+    pub config_yaml: Vec<u8>,
+}
+
+/// A command that is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct ExecRequest {
+    /// What it is to be called by; a random id if that is left to us.
+    pub id: Option<String>,
+    /// The sandbox.
+    pub sandbox: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Its working directory; empty is the workspace.
+    pub cwd: String,
+    /// What its environment has besides the sandbox's.
+    pub env: Pairs,
+    /// Everything else.
+    pub options: ExecOptions,
+}
+
+/// Why sandboxes cannot be looked after.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What a sandbox is made from cannot be understood.
+    #[error("the store has a sandbox that cannot be understood: {sandbox}: {message}")]
+    Spec {
+        /// Which.
+        sandbox: String,
+        /// Why.
+        message: String,
+    },
+}
+
+/// What all actors share.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) settings: Settings,
+    pub(crate) admission: Admission,
+    /// Held while something new may come into use, and taken whole while what is not in use is removed.
+    pub(crate) gate: RwLock<()>,
+    actors: Mutex<Actors>,
+}
+
+/// Those who have a sandbox.
+#[derive(Default)]
+struct Actors {
+    mailboxes: HashMap<SandboxId, mpsc::Sender<Message>>,
+    tasks: JoinSet<()>,
+    closed: bool,
+}
+
+// === impl Control ===
+
+impl Control {
+    /// Looks after the sandboxes of a store: each gets its actor, which goes on where the last one was.
+    pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
+        let admission = Admission::new(settings.most_sandboxes, settings.most_memory);
+        let shared = Shared { store, provider, settings, admission, gate: RwLock::default(), actors: Mutex::default() };
+        let control = Self(Arc::new(shared));
+        control.reap().await;
+        for sandbox in control.0.store.sandboxes() {
+            let spec = parse(&sandbox)?;
+            if Stage::of(&sandbox).takes_room() {
+                control.0.admission.count(&sandbox.id, control.memory(&spec));
+            }
+            control.begin(sandbox, Arc::new(spec));
+        }
+        let weak = Arc::downgrade(&control.0);
+        control.0.lock().tasks.spawn(async move {
+            loop {
+                tokio::time::sleep(REAP).await;
+                let Some(shared) = weak.upgrade() else { return };
+                Self(shared).reap().await;
+            }
+        });
+        Ok(control)
+    }
+
+    /// Accepts a sandbox.
+    pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<Arc<Sandbox>, Refusal> {
+        let spec = self.checked(caller, request.spec, &request.config_yaml).await?;
+        let id = match request.id {
+            Some(id) => SandboxId::new(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?,
+            None => SandboxId::new(random_id()?).map_err(|bad| Refusal::invalid("sandbox_id", bad))?,
+        };
+        if self.0.store.sandbox(&id).is_some() {
+            return Err(sandbox_taken(&id));
+        }
+        let now = self.0.settings.clock.now();
+        let incarnation = random_incarnation()?;
+        let sandbox = Sandbox {
+            id: id.clone(),
+            owner: caller.user,
+            state: SandboxState::Pending,
+            desired: Desired::Ready,
+            reason: String::new(),
+            disk: incarnation.clone(),
+            incarnation,
+            journal: 0,
+            spec: serde_json::to_string(&spec).map_err(|error| broken(&error))?,
+            image: spec.image.clone(),
+            labels: spec.labels.clone(),
+            idle_ms: spec.idle_ttl.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)),
+            created_at: now,
+            state_changed_at: now,
+            active_at: now,
+            error_code: String::new(),
+            error_message: String::new(),
+            last_sequence: 0,
+        };
+        let accepted = NewEvent {
+            kind: EventType::SandboxAccepted,
+            at: now,
+            state: SandboxState::Pending,
+            details: Details::None,
+        };
+        let change = Change { sandbox, new: true, execs: Vec::new(), events: vec![accepted], synced: true };
+        let _in_use = self.0.gate.read().await;
+        self.open()?;
+        self.0.take_room(&id, self.memory(&spec))?;
+        Step::CreateAccepted.begin();
+        let committed = self.0.store.commit(change).await;
+        self.0.settle_room(&id, self.memory(&spec));
+        let committed = committed.map_err(|error| match error {
+            StoreError::SandboxIdTaken => sandbox_taken(&id),
+            error => store_failed(&error),
+        })?;
+        Step::CreateAccepted.end();
+        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec));
+        Ok(committed.sandbox)
+    }
+
+    /// A sandbox as it is.
+    pub fn get(&self, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Refusal> {
+        let found = SandboxId::new(id).ok().and_then(|id| self.0.store.sandbox(&id));
+        found.filter(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
+    }
+
+    /// Sandboxes with some labels, the newest first.
+    pub fn list(&self, caller: &Caller, include_deleted: bool, selector: &Pairs) -> Vec<Arc<Sandbox>> {
+        let mut found = self.0.store.sandboxes();
+        found.retain(|sandbox| {
+            let is_there = include_deleted || sandbox.state != SandboxState::Deleted;
+            is_there && caller.sees(sandbox) && matches(selector, &sandbox.labels)
+        });
+        found.sort_by(|one, other| other.created_at.cmp(&one.created_at).then_with(|| one.id.cmp(&other.id)));
+        found
+    }
+
+    /// Accepts the end of a sandbox, to be resumed later.
+    pub async fn stop(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
+        self.ask(&self.get(caller, id)?.id, Request::Stop).await.map(drop)
+    }
+
+    /// Accepts that a sandbox is to run again.
+    pub async fn resume(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
+        let _in_use = self.0.gate.read().await;
+        self.ask(&self.get(caller, id)?.id, Request::Resume).await.map(drop)
+    }
+
+    /// Accepts that a sandbox is to be gone.
+    pub async fn delete(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
+        self.ask(&self.get(caller, id)?.id, Request::Delete).await.map(drop)
+    }
+
+    /// Accepts that all sandboxes with some labels are to be gone; says which that were.
+    pub async fn delete_matching(&self, caller: &Caller, selector: &Pairs) -> Result<Vec<SandboxId>, Refusal> {
+        if selector.is_empty() {
+            return Err(Refusal::invalid("label_selector", "it would match every sandbox: give at least one label"));
+        }
+        let mut asked = Vec::new();
+        for sandbox in self.list(caller, false, selector) {
+            let (control, id) = (self.clone(), sandbox.id.clone());
+            asked.push(tokio::spawn(async move { (control.ask(&id, Request::Delete).await, id) }));
+        }
+        let mut deleted = Vec::new();
+        for asked in asked {
+            match asked.await {
+                Ok((Ok(Accepted::Changed), id)) => deleted.push(id),
+                Ok((Ok(_), _)) | Err(_) => {}
+                // It was purged meanwhile: what was asked for is so.
+                Ok((Err(Refusal { code: Code::NotFound, .. }), _)) => {}
+                Ok((Err(refusal), _)) => return Err(refusal),
+            }
+        }
+        deleted.sort();
+        Ok(deleted)
+    }
+
+    /// Accepts a command.
+    pub async fn create_exec(&self, caller: &Caller, request: ExecRequest) -> Result<Arc<Exec>, Refusal> {
+        let id = self.get(caller, &request.sandbox)?.id.clone();
+        match self.ask(&id, Request::Exec(Box::new(request))).await? {
+            Accepted::Exec(exec) => Ok(exec),
+            Accepted::Changed | Accepted::Already => Err(broken(&"an exec was accepted without one")),
+        }
+    }
+
+    /// Accepts that a command is to end. Answered when it is dead, or soon.
+    pub async fn cancel_exec(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
+        let (exec, sequence) = self.exec(caller, id).await?;
+        self.ask(&exec.sandbox, Request::Cancel(exec.id.clone())).await?;
+        // It is accepted, whatever comes of waiting for it.
+        let _in_time = tokio::time::timeout(CANCELLED_SOON, self.ended(&exec, sequence)).await;
+        Ok(())
+    }
+
+    /// Waits for the end of a command.
+    async fn ended(&self, exec: &Exec, sequence: Sequence) {
+        let Ok(mut events) = self.0.store.events(&exec.sandbox, sequence) else { return };
+        loop {
+            match self.0.store.exec(&exec.id).await {
+                Ok(Some((exec, _))) if exec.state == ExecState::Running => {}
+                _ => return,
+            }
+            let Ok(Some(_)) = events.next().await else { return };
+        }
+    }
+
+    /// A command as it is, with a place in the log of its sandbox from which on nothing of it is missed.
+    pub async fn exec(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, Sequence), Refusal> {
+        let found = match ExecId::new(id) {
+            Ok(id) => self.0.store.exec(&id).await.map_err(|error| store_failed(&error))?,
+            Err(_) => None,
+        };
+        found.filter(|(exec, _)| self.get(caller, exec.sandbox.as_str()).is_ok()).ok_or_else(|| exec_unknown(id))
+    }
+
+    /// Commands that have not ended, of one sandbox or of all.
+    pub fn active_execs(&self, caller: &Caller, sandbox: Option<&str>) -> Result<Vec<(Arc<Exec>, Sequence)>, Refusal> {
+        let sandbox = sandbox.map(|id| self.get(caller, id)).transpose()?;
+        let mut execs = self.0.store.running_execs(sandbox.as_ref().map(|sandbox| &sandbox.id));
+        execs.retain(|(exec, _)| self.get(caller, exec.sandbox.as_str()).is_ok());
+        Ok(execs)
+    }
+
+    /// What happened to a sandbox after a place in its log, and what happens.
+    pub fn events(&self, caller: &Caller, id: &str, after: Sequence) -> Result<Events, Refusal> {
+        let sandbox = self.get(caller, id)?;
+        self.open()?;
+        self.0.store.events(&sandbox.id, after).map_err(|error| match error {
+            EventsError::Unknown => sandbox_unknown(id),
+            EventsError::Future { newest, oldest } => {
+                let words = format!("there is no event {after} yet: the newest is {newest}");
+                Refusal::new(Code::OutOfRange, reason::SEQUENCE_EXPIRED, words)
+                    .about("sandbox_id", id)
+                    .about("from_sequence", after.to_string())
+                    .about("oldest_sequence", oldest.to_string())
+            }
+        })
+    }
+
+    /// What happens to all sandboxes with some labels.
+    pub fn watch(&self, caller: &Caller, selector: Pairs, after: Option<u64>) -> Watch {
+        Watch { store: self.0.store.clone(), caller: *caller, selector, events: self.0.store.all_events(after) }
+    }
+
+    /// Stops all processes of a sandbox where they are, or lets them continue.
+    pub async fn pause(&self, caller: &Caller, id: &str, paused: bool) -> Result<(), Refusal> {
+        self.ask(&self.get(caller, id)?.id, Request::Pause(paused)).await.map(drop)
+    }
+
+    /// Changes how long a sandbox may be idle: none is what the daemon says, 0 for ever.
+    pub async fn set_idle_ttl(&self, caller: &Caller, id: &str, idle: Option<Duration>) -> Result<(), Refusal> {
+        self.ask(&self.get(caller, id)?.id, Request::SetIdle(idle)).await.map(drop)
+    }
+
+    /// How to reach a sandbox that runs, past the control plane.
+    pub fn reach(&self, caller: &Caller, id: &str) -> Result<Reach, Refusal> {
+        let sandbox = self.get(caller, id)?;
+        match sandbox.state {
+            SandboxState::Ready => Ok(self.0.provider.reach(&place(&sandbox))),
+            _ => Err(not_ready(&sandbox)),
+        }
+    }
+
+    /// What a sandbox is made from.
+    pub fn spec(&self, sandbox: &Sandbox) -> Result<Spec, Refusal> {
+        serde_json::from_str(&sandbox.spec).map_err(|error| broken(&error))
+    }
+
+    /// Accepts nothing any more. Nothing is stopped: what is going on is left to the next daemon.
+    pub async fn shutdown(&self) {
+        let mut tasks = {
+            let mut actors = self.0.lock();
+            actors.closed = true;
+            actors.mailboxes.clear();
+            std::mem::take(&mut actors.tasks)
+        };
+        tasks.shutdown().await;
+    }
+
+    /// Removes what nobody owns.
+    pub async fn reap(&self) {
+        let _nothing_new = self.0.gate.write().await;
+        let mut in_use = InUse::default();
+        for sandbox in self.0.store.sandboxes() {
+            if sandbox.state != SandboxState::Deleted {
+                in_use.incarnations.insert(sandbox.incarnation.clone());
+                in_use.disks.insert(sandbox.disk.clone());
+            }
+        }
+        match self.0.provider.reap(&in_use).await {
+            Ok(0) => {}
+            Ok(count) => tracing::warn!(count, "removed what nobody owned"),
+            Err(error) => tracing::warn!(%error, "what nobody owns could not be removed"),
+        }
+    }
+
+    async fn checked(&self, caller: &Caller, spec: Option<Draft>, yaml: &[u8]) -> Result<Spec, Refusal> {
+        let base = if yaml.is_empty() { None } else { Some(yaml::parse(yaml)?) };
+        let draft = match (spec, base) {
+            (Some(spec), Some(base)) => spec.over(base),
+            (Some(draft), None) | (None, Some(draft)) => draft,
+            (None, None) => return Err(Refusal::invalid("create_spec", "it is missing")),
+        };
+        let (host, trusted) = (self.0.settings.host.clone(), caller.trusted);
+        // It looks at files of the host, which may be slow.
+        let spec = tokio::task::spawn_blocking(move || draft.check(&host, trusted)).await;
+        spec.map_err(|error| broken(&error))?
+    }
+
+    fn memory(&self, spec: &Spec) -> u64 {
+        spec.limits.memory.unwrap_or(self.0.settings.default_memory)
+    }
+
+    /// Gives a sandbox its actor.
+    fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>) {
+        let (mailbox, messages) = mpsc::channel(MAILBOX);
+        let mut actors = self.0.lock();
+        if actors.closed {
+            // The next daemon finds it in the store.
+            return;
+        }
+        actors.mailboxes.insert(sandbox.id.clone(), mailbox);
+        let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages);
+        // Those that are over are not kept until the end.
+        while actors.tasks.try_join_next().is_some() {}
+        actors.tasks.spawn(actor.run());
+    }
+
+    async fn ask(&self, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
+        let mailbox = {
+            let actors = self.0.lock();
+            if actors.closed {
+                return Err(stopping());
+            }
+            actors.mailboxes.get(id).cloned().ok_or_else(|| sandbox_unknown(id.as_str()))?
+        };
+        let (answer, answered) = oneshot::channel();
+        let gone = || if self.0.lock().closed { stopping() } else { sandbox_unknown(id.as_str()) };
+        mailbox.send(Message { request, answer }).await.map_err(|_| gone())?;
+        answered.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    fn open(&self) -> Result<(), Refusal> {
+        if self.0.lock().closed { Err(stopping()) } else { Ok(()) }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Actors> {
+        // Nothing in there is ever half done.
+        self.actors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes room for a sandbox that is asked for.
+    pub(crate) fn take_room(&self, id: &SandboxId, memory: u64) -> Result<(), Refusal> {
+        self.admission.take(id, memory, |id| self.is_there(id))
+    }
+
+    /// Whether it was written down decides whether it takes room.
+    pub(crate) fn settle_room(&self, id: &SandboxId, memory: u64) {
+        if self.is_there(id) { self.admission.count(id, memory) } else { self.admission.give_back(id) }
+    }
+
+    fn is_there(&self, id: &SandboxId) -> bool {
+        self.store.sandbox(id).is_some_and(|sandbox| Stage::of(&sandbox).takes_room())
+    }
+
+    /// A sandbox is purged, and needs nobody any more.
+    pub(crate) fn leave(&self, id: &SandboxId) {
+        self.lock().mailboxes.remove(id);
+    }
+}
+
+/// What everything of a sandbox is named by.
+pub(crate) fn place(sandbox: &Sandbox) -> Place {
+    Place { sandbox: sandbox.id.clone(), incarnation: sandbox.incarnation.clone(), disk: sandbox.disk.clone() }
+}
+
+fn parse(sandbox: &Sandbox) -> Result<Spec, StartError> {
+    let strange =
+        |error: serde_json::Error| StartError::Spec { sandbox: sandbox.id.to_string(), message: error.to_string() };
+    serde_json::from_str(&sandbox.spec).map_err(strange)
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(read) if read == N => Ok(bytes),
+        Ok(_) | Err(_) => Err(broken(&"the kernel gives no random bytes")),
+    }
+}
+
+/// What one start of a sandbox is named by.
+pub(crate) fn random_incarnation() -> Result<String, Refusal> {
+    Ok(format!("{:016x}", u64::from_ne_bytes(random()?)))
+}
+
+/// A random id, in the form of a UUID of version 4.
+pub(crate) fn random_id() -> Result<String, Refusal> {
+    let number = u128::from_ne_bytes(random()?);
+    let version = number & !(0xf << 76) | 4 << 76;
+    let number = version & !(3 << 62) | 2 << 62;
+    let hex = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
+    Ok(parts.join("-"))
+}
+
+pub(crate) fn sandbox_unknown(id: &str) -> Refusal {
+    Refusal::new(Code::NotFound, reason::SANDBOX_NOT_FOUND, format!("there is no sandbox {id:?}"))
+        .about("sandbox_id", id)
+}
+
+fn sandbox_taken(id: &SandboxId) -> Refusal {
+    let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.as_str());
+    Refusal::new(Code::AlreadyExists, reason::SANDBOX_ID_ALREADY_EXISTS, words).about("sandbox_id", id.as_str())
+}
+
+pub(crate) fn exec_unknown(id: &str) -> Refusal {
+    Refusal::new(Code::NotFound, reason::EXEC_NOT_FOUND, format!("there is no exec {id:?}")).about("exec_id", id)
+}
+
+pub(crate) fn not_ready(sandbox: &Sandbox) -> Refusal {
+    let words = format!("the sandbox {} is {}: a command needs one that is ready", sandbox.id, shown(sandbox));
+    Refusal::new(Code::FailedPrecondition, reason::SANDBOX_NOT_READY, words).about("sandbox_id", sandbox.id.as_str())
+}
+
+/// The stage of a sandbox, for people.
+pub(crate) fn shown(sandbox: &Sandbox) -> String {
+    format!("{:?}", Stage::of(sandbox)).to_lowercase()
+}
+
+fn stopping() -> Refusal {
+    Refusal::new(
+        Code::Unavailable,
+        reason::DAEMON_STOPPING,
+        "the daemon is going: try again when the next one is there",
+    )
+}
+
+pub(crate) fn store_failed(error: &dyn std::fmt::Display) -> Refusal {
+    tracing::error!(%error, "the store failed");
+    Refusal::new(
+        Code::Internal,
+        reason::STORE_FAILED,
+        format!("nothing was changed, since it could not be written down: {error}"),
+    )
+}
+
+pub(crate) fn broken(error: &dyn std::fmt::Display) -> Refusal {
+    tracing::error!(%error, "something is broken");
+    Refusal::new(Code::Internal, "INTERNAL", error.to_string())
+}

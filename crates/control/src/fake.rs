@@ -1,0 +1,359 @@
+//! A provider that does what a script says: machines in memory, which outlive whoever asked for them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use carrel_store::{ExecId, SandboxId, Timestamp};
+use tokio::sync::{mpsc, watch};
+
+use crate::provider::{
+    Answer, ExecStart, Fact, How, InUse, LogPaths, Noted, Place, Provider, ProviderError, Reach, ServiceFact,
+};
+use crate::spec::{Service, Spec};
+
+/// What a provider is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// To start or to adopt.
+    Start,
+    /// To run a command.
+    Exec,
+    /// To end a command.
+    Cancel,
+    /// To end an incarnation.
+    Stop,
+    /// To remove a sandbox.
+    Remove,
+}
+
+/// Machines in memory.
+#[derive(Clone, Debug, Default)]
+pub struct FakeProvider(Arc<Fake>);
+
+#[derive(Debug, Default)]
+struct Fake {
+    world: Mutex<World>,
+    /// Counts changes, so that whoever waits for one is woken.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    /// By incarnation.
+    machines: HashMap<String, Machine>,
+    disks: HashSet<String>,
+    /// How often each call fails from now on.
+    failing: HashMap<Call, u32>,
+    /// Calls that wait until they are let go.
+    held: HashSet<Call>,
+    active: bool,
+    paused: HashSet<String>,
+}
+
+#[derive(Debug, Default)]
+struct Machine {
+    sandbox: String,
+    runs: bool,
+    /// Commands by their ids, and whether they run.
+    execs: BTreeMap<String, bool>,
+    journal: Vec<(Timestamp, Fact)>,
+}
+
+// === impl FakeProvider ===
+
+impl FakeProvider {
+    /// Lets the next calls of a kind fail.
+    pub fn fail(&self, call: Call, times: u32) {
+        self.lock().failing.insert(call, times);
+    }
+
+    /// Lets calls of a kind wait.
+    pub fn hold(&self, call: Call) {
+        self.lock().held.insert(call);
+    }
+
+    /// Lets them go on.
+    pub fn release(&self, call: Call) {
+        self.lock().held.remove(&call);
+        self.wake();
+    }
+
+    /// Says whether sandboxes are used.
+    pub fn set_active(&self, active: bool) {
+        self.lock().active = active;
+    }
+
+    /// Ends a command as if by itself; says whether it ran.
+    pub fn end_exec(&self, exec: &str, how: How) -> bool {
+        let mut world = self.lock();
+        let machine =
+            world.machines.values_mut().find(|machine| machine.runs && machine.execs.get(exec) == Some(&true));
+        let Some(machine) = machine else { return false };
+        machine.end_exec(exec, how);
+        drop(world);
+        self.wake();
+        true
+    }
+
+    /// Ends a sandbox as if by itself; says whether it ran.
+    pub fn kill(&self, sandbox: &str, out_of_memory: bool) -> bool {
+        let mut world = self.lock();
+        let Some(machine) = world.machines.values_mut().find(|machine| machine.runs && machine.sandbox == sandbox)
+        else {
+            return false;
+        };
+        machine.end(Fact::Ended { asked: false, out_of_memory, message: "killed".to_owned() });
+        drop(world);
+        self.wake();
+        true
+    }
+
+    /// Ends what the sandbox runs by itself.
+    pub fn end_command(&self, sandbox: &str) {
+        let mut world = self.lock();
+        for machine in world.machines.values_mut().filter(|machine| machine.runs && machine.sandbox == sandbox) {
+            machine.note(Fact::CommandEnded { attempt: 0, how: How::Exited(1) });
+        }
+        drop(world);
+        self.wake();
+    }
+
+    /// Sandboxes of which something runs.
+    pub fn running(&self) -> Vec<String> {
+        let world = self.lock();
+        let mut running: Vec<_> =
+            world.machines.values().filter(|machine| machine.runs).map(|machine| machine.sandbox.clone()).collect();
+        running.sort();
+        running
+    }
+
+    /// Commands that run.
+    pub fn running_execs(&self) -> Vec<String> {
+        let world = self.lock();
+        let machines = world.machines.values().filter(|machine| machine.runs);
+        let mut execs: Vec<_> = machines
+            .flat_map(|machine| machine.execs.iter().filter(|(_, runs)| **runs).map(|(exec, _)| exec.clone()))
+            .collect();
+        execs.sort();
+        execs
+    }
+
+    /// How many incarnations and disks something is left of.
+    pub fn left(&self) -> (usize, usize) {
+        let world = self.lock();
+        (world.machines.len(), world.disks.len())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        self.0.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Waits if it has to, then says whether to fail.
+    async fn admit(&self, call: Call) -> Result<(), ProviderError> {
+        let mut changed = self.0.changed.subscribe();
+        while self.lock().held.contains(&call) {
+            if changed.changed().await.is_err() {
+                break;
+            }
+        }
+        let mut world = self.lock();
+        match world.failing.get_mut(&call).filter(|times| **times > 0) {
+            Some(times) => {
+                *times -= 1;
+                Err(ProviderError::new(format!("{call:?} fails")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn stop_now(&self, place: &Place) {
+        if let Some(machine) = self.lock().machines.get_mut(&place.incarnation).filter(|machine| machine.runs) {
+            machine.end(Fact::Ended { asked: true, out_of_memory: false, message: "asked".to_owned() });
+        }
+        self.wake();
+    }
+}
+
+impl Provider for FakeProvider {
+    fn start<'a>(&'a self, place: &'a Place, _: &'a Spec) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.admit(Call::Start).await?;
+            let mut world = self.lock();
+            world.disks.insert(place.disk.clone());
+            let fresh = Machine { sandbox: place.sandbox.to_string(), runs: true, ..Machine::default() };
+            world.machines.entry(place.incarnation.clone()).or_insert(fresh);
+            Ok(())
+        })
+    }
+
+    fn adopt<'a>(&'a self, place: &'a Place, _: &'a Spec) -> Answer<'a, bool> {
+        Box::pin(async move {
+            self.admit(Call::Start).await?;
+            Ok(self.lock().machines.get(&place.incarnation).is_some_and(|machine| machine.runs))
+        })
+    }
+
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted> {
+        let (told, facts) = mpsc::channel(16);
+        let (fake, incarnation) = (self.clone(), place.incarnation.clone());
+        tokio::spawn(async move {
+            let mut changed = fake.0.changed.subscribe();
+            let mut next = usize::try_from(after).unwrap_or(usize::MAX);
+            loop {
+                let Some(noted) =
+                    fake.lock().machines.get(&incarnation).map(|machine| machine.journal.get(next).cloned())
+                else {
+                    return;
+                };
+                let Some((at, fact)) = noted else {
+                    tokio::select! {
+                        changed = changed.changed() => if changed.is_err() { return },
+                        () = told.closed() => return,
+                    }
+                    continue;
+                };
+                next += 1;
+                let is_last = matches!(fact, Fact::Ended { .. });
+                if told.send(Noted { sequence: next as u64, at, fact }).await.is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        facts
+    }
+
+    fn command<'a>(&'a self, _: &'a Place, _: &'a Spec, _: u32) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn exec<'a>(&'a self, place: &'a Place, _: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.admit(Call::Exec).await?;
+            let mut world = self.lock();
+            let machine = world.machines.get_mut(&place.incarnation).filter(|machine| machine.runs);
+            let machine = machine.ok_or_else(|| ProviderError::new("it does not run"))?;
+            machine.execs.entry(exec.id.to_string()).or_insert(true);
+            Ok(())
+        })
+    }
+
+    fn service(&self, _: &Place, _: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
+        let (told, facts) = mpsc::channel(1);
+        let told_once = match service.name.as_str() {
+            "broken" => ServiceFact::Failed(ProviderError::new("it is broken")),
+            _ => ServiceFact::Ready,
+        };
+        let _room_for_one = told.try_send(told_once);
+        facts
+    }
+
+    fn cancel<'a>(&'a self, _: &'a Place, exec: &'a ExecId) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.admit(Call::Cancel).await?;
+            self.end_exec(exec.as_str(), How::Cancelled);
+            Ok(())
+        })
+    }
+
+    fn stop<'a>(&'a self, place: &'a Place, _: Duration) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.admit(Call::Stop).await?;
+            self.stop_now(place);
+            Ok(())
+        })
+    }
+
+    fn forget<'a>(&'a self, place: &'a Place) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut world = self.lock();
+            if world.machines.get(&place.incarnation).is_some_and(|machine| !machine.runs) {
+                world.machines.remove(&place.incarnation);
+            }
+            Ok(())
+        })
+    }
+
+    fn remove<'a>(&'a self, place: &'a Place) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.admit(Call::Remove).await?;
+            self.stop_now(place);
+            let mut world = self.lock();
+            world.machines.remove(&place.incarnation);
+            world.disks.remove(&place.disk);
+            drop(world);
+            self.wake();
+            Ok(())
+        })
+    }
+
+    fn remove_logs<'a>(&'a self, _: &'a SandboxId) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn pause<'a>(&'a self, place: &'a Place, paused: bool) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut world = self.lock();
+            if paused {
+                world.paused.insert(place.incarnation.clone());
+            } else {
+                world.paused.remove(&place.incarnation);
+            }
+            Ok(())
+        })
+    }
+
+    fn is_active<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
+        Box::pin(async { Ok(self.lock().active) })
+    }
+
+    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize> {
+        Box::pin(async move {
+            let mut world = self.lock();
+            let before = world.machines.len() + world.disks.len();
+            world.machines.retain(|incarnation, _| in_use.incarnations.contains(incarnation));
+            world.disks.retain(|disk| in_use.disks.contains(disk));
+            Ok(before - world.machines.len() - world.disks.len())
+        })
+    }
+
+    fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {
+        let path = |stream: &str| PathBuf::from(format!("/logs/{sandbox}/{exec}.{stream}.log"));
+        LogPaths { stdout: path("stdout"), stderr: path("stderr") }
+    }
+
+    fn reach(&self, place: &Place) -> Reach {
+        let path = |name: &str| PathBuf::from(format!("/run/{}/{name}", place.incarnation));
+        Reach { agent_socket: path("agent.sock"), shim_socket: path("shim.sock") }
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    fn note(&mut self, fact: Fact) {
+        let at = i64::try_from(self.journal.len()).unwrap_or(i64::MAX);
+        self.journal.push((Timestamp(at), fact));
+    }
+
+    fn end_exec(&mut self, exec: &str, how: How) {
+        self.execs.insert(exec.to_owned(), false);
+        if let Ok(exec) = ExecId::new(exec) {
+            self.note(Fact::ExecEnded { exec, how });
+        }
+    }
+
+    fn end(&mut self, fact: Fact) {
+        let running: Vec<_> = self.execs.iter().filter(|(_, runs)| **runs).map(|(exec, _)| exec.clone()).collect();
+        for exec in running {
+            self.end_exec(&exec, How::Signalled(9));
+        }
+        self.runs = false;
+        self.note(fact);
+    }
+}

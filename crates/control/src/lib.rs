@@ -1,0 +1,29 @@
+//! The lifecycle of sandboxes: what may be asked when, what happens then, and what survives.
+//!
+//! Whatever is accepted is in the store before it is answered, and every later step is there before anyone can see it.
+//! One actor has each sandbox: it alone changes its row, so that nothing of it is ever decided twice. What is to be done
+//! follows from the stage that the row is in, never from what an actor remembers; so a daemon that was killed in any
+//! moment is followed by one that goes on where it was.
+
+mod actor;
+mod admission;
+mod control;
+mod failpoint;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod machine;
+pub mod provider;
+mod refusal;
+mod settings;
+pub mod spec;
+mod watch;
+mod words;
+
+pub use self::control::{Control, CreateRequest, ExecRequest, StartError};
+pub use self::failpoint::{Failpoint, Step};
+pub use self::refusal::{Code, Refusal};
+pub use self::settings::{Caller, Clock, Settings};
+pub use self::watch::Watch;
+
+#[cfg(test)]
+mod tests;

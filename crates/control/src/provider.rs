@@ -1,0 +1,235 @@
+//! Whoever makes sandboxes run: on this machine, or as a script says.
+//!
+//! Everything here can be asked again after the daemon died in the middle: a second time does nothing twice.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use carrel_store::{ExecId, Pairs, SandboxId, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::spec::{Service, Spec};
+
+/// What a provider answers, later.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
+
+/// What everything of one sandbox is named by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// This start of it.
+    pub incarnation: String,
+    /// Its disk, which stays from start to start.
+    pub disk: String,
+}
+
+/// Why a provider could not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ProviderError {
+    /// A word for it, if there is a better one than that of the step.
+    pub code: Option<&'static str>,
+    /// What happened.
+    pub message: String,
+}
+
+/// What an exec runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecStart {
+    /// What it is called by.
+    pub id: ExecId,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Its working directory; empty is the workspace.
+    pub cwd: String,
+    /// Its environment: the sandbox's, and over it that of the exec.
+    pub env: Pairs,
+    /// Everything else.
+    pub options: ExecOptions,
+}
+
+/// What the published API cannot ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExecOptions {
+    /// The user; none is the one that execs run as.
+    pub user: Option<String>,
+    /// A terminal of so many rows and columns.
+    pub terminal: Option<(u16, u16)>,
+    /// Whether its input stays open.
+    pub stdin: bool,
+    /// How long it may take, in milliseconds.
+    pub timeout_ms: Option<u64>,
+}
+
+/// Something that happened to an incarnation, with its place in the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// Its place: later ones are higher.
+    pub sequence: u64,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub fact: Fact,
+}
+
+/// What happened to an incarnation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// An exec ended.
+    ExecEnded {
+        /// Which.
+        exec: ExecId,
+        /// How.
+        how: How,
+    },
+    /// What it runs by itself ended.
+    CommandEnded {
+        /// Which start of it.
+        attempt: u32,
+        /// How.
+        how: How,
+    },
+    /// The kernel ended processes for want of memory.
+    OutOfMemory,
+    /// Nothing of it runs any more. Nothing follows.
+    Ended {
+        /// Whether somebody asked for it.
+        asked: bool,
+        /// Whether for want of memory.
+        out_of_memory: bool,
+        /// What there is to say about it.
+        message: String,
+    },
+    /// Nothing that the control plane has to know.
+    Other,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It exited.
+    Exited(i32),
+    /// A signal ended it.
+    Signalled(i32),
+    /// Its time was up.
+    TimedOut,
+    /// It was cancelled, and is dead.
+    Cancelled,
+    /// The kernel ended it for want of memory.
+    OutOfMemory,
+    /// It never ran: an exit code as a shell would give it, and why.
+    NeverRan(i32, String),
+    /// The sandbox ended before it did.
+    SandboxEnded,
+}
+
+/// How a service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceFact {
+    /// It is healthy, and what was to run in the sandbox then has run. Told once.
+    Ready,
+    /// It is given up. Told once; nothing follows.
+    Failed(ProviderError),
+}
+
+/// How to reach a running sandbox, past the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The socket of its agent.
+    pub agent_socket: PathBuf,
+    /// The socket of its supervisor.
+    pub shim_socket: PathBuf,
+}
+
+/// What is in use.
+#[derive(Clone, Debug, Default)]
+pub struct InUse {
+    /// Incarnations that are some sandbox's current one.
+    pub incarnations: HashSet<String>,
+    /// Disks of sandboxes that are not gone.
+    pub disks: HashSet<String>,
+}
+
+/// Where the output of execs is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogPaths {
+    /// Standard output.
+    pub stdout: PathBuf,
+    /// Standard error.
+    pub stderr: PathBuf,
+}
+
+/// Whoever makes sandboxes run.
+pub trait Provider: Send + Sync + 'static {
+    /// Makes an incarnation run: its disk made or taken again, copies put in if the disk is new, its ports open. One that
+    /// runs is taken over. When it fails, nothing of it runs, and the disk is as it was.
+    fn start<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, ()>;
+
+    /// Takes over an incarnation that runs, with its ports; says whether it does run.
+    fn adopt<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, bool>;
+
+    /// Tells what happened after a place in the journal, up to [`Fact::Ended`]. A channel that closes without it means that
+    /// nothing is left of the incarnation that could tell.
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted>;
+
+    /// Runs what the sandbox runs by itself.
+    fn command<'a>(&'a self, place: &'a Place, spec: &'a Spec, attempt: u32) -> Answer<'a, ()>;
+
+    /// Runs a command, once, however often it is asked.
+    fn exec<'a>(&'a self, place: &'a Place, spec: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()>;
+
+    /// Runs a service beside an incarnation that runs, and tells how it is. One that runs is taken over. It ends with the
+    /// incarnation, whatever becomes of the receiver.
+    fn service(&self, place: &Place, spec: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
+        let _ = (place, spec);
+        let (told, facts) = mpsc::channel(1);
+        let error = ProviderError::new(format!("there is no way to run the service {} here", service.name));
+        let _room_for_one = told.try_send(ServiceFact::Failed(error));
+        facts
+    }
+
+    /// Ends a command and all its processes; returns when they are dead.
+    fn cancel<'a>(&'a self, place: &'a Place, exec: &'a ExecId) -> Answer<'a, ()>;
+
+    /// Ends an incarnation: asks, waits, insists. Returns when nothing of it runs. What happened can still be told.
+    fn stop<'a>(&'a self, place: &'a Place, grace: Duration) -> Answer<'a, ()>;
+
+    /// Removes what is left of an incarnation that does not run, but not its disk.
+    fn forget<'a>(&'a self, place: &'a Place) -> Answer<'a, ()>;
+
+    /// Ends and removes everything but the logs, whether it runs or not.
+    fn remove<'a>(&'a self, place: &'a Place) -> Answer<'a, ()>;
+
+    /// Removes the logs.
+    fn remove_logs<'a>(&'a self, sandbox: &'a SandboxId) -> Answer<'a, ()>;
+
+    /// Stops all processes where they are, or lets them continue.
+    fn pause<'a>(&'a self, place: &'a Place, paused: bool) -> Answer<'a, ()>;
+
+    /// Whether somebody uses it: a client of its agent, a viewer, a job that is no exec.
+    fn is_active<'a>(&'a self, place: &'a Place) -> Answer<'a, bool>;
+
+    /// Removes everything of this provider that is not in use; returns how many things that were.
+    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize>;
+
+    /// Where the output of an exec is kept.
+    fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths;
+
+    /// How to reach an incarnation that runs.
+    fn reach(&self, place: &Place) -> Reach;
+}
+
+// === impl ProviderError ===
+
+impl ProviderError {
+    /// A failure that the step has a word for.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { code: None, message: message.into() }
+    }
+}

@@ -1,0 +1,105 @@
+//! What an operator decides, and who asks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use carrel_store::{Sandbox, Timestamp};
+
+use crate::spec::Host;
+
+/// What an operator decides.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a sandbox may be idle that does not say so itself; 0 is for ever.
+    pub idle_ttl: Duration,
+    /// How long sandboxes are kept that do not run, and what is known of those that are gone.
+    pub cleanup_ttl: Duration,
+    /// How long a sandbox has to end by itself.
+    pub grace: Duration,
+    /// How many may run.
+    pub most_sandboxes: Option<u64>,
+    /// How much memory they may use together.
+    pub most_memory: Option<u64>,
+    /// How much memory one may use that does not say so itself.
+    pub default_memory: u64,
+    /// What of the host may be named.
+    pub host: Host,
+    /// What time it is.
+    pub clock: Clock,
+}
+
+/// What time it is.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The user, as the kernel says.
+    pub user: u32,
+    /// Whether it is the daemon's own user on this machine: it sees all sandboxes, and may name what is on the host.
+    pub trusted: bool,
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            idle_ttl: Duration::from_secs(10 * 60),
+            cleanup_ttl: Duration::from_secs(360 * 60 * 60),
+            grace: Duration::from_secs(2),
+            most_sandboxes: None,
+            most_memory: None,
+            default_memory: 1 << 30,
+            host: Host::default(),
+            clock: Clock::default(),
+        }
+    }
+}
+
+// === impl Clock ===
+
+impl Clock {
+    /// A clock that says what it is told.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+
+    /// How long ago a moment was. One that is still to come, since somebody set the clock back, was now.
+    pub(crate) fn since(&self, moment: Timestamp) -> Duration {
+        Duration::from_nanos(self.now().0.saturating_sub(moment.0).try_into().unwrap_or(0))
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(|| {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+        })
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+// === impl Caller ===
+
+impl Caller {
+    /// Somebody elsewhere who has the key.
+    pub const KEY: Self = Self { user: u32::MAX, trusted: false };
+
+    /// Whether there is such a sandbox, as far as they are concerned.
+    pub fn sees(&self, sandbox: &Sandbox) -> bool {
+        self.trusted || self.user == sandbox.owner
+    }
+}

@@ -1,0 +1,104 @@
+//! A request over a file.
+
+use carrel_store::Pairs;
+
+use super::*;
+
+#[test]
+fn a_request_lies_over_a_file() {
+    let pairs = |pairs: &[(&str, &str)]| -> Pairs {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let port = |host_port| DraftPort { container_port: 80, host_port, protocol: 0 };
+    let base = Draft {
+        image: "base".into(),
+        mounts: vec![mount("/base", "/a")],
+        copies: vec![copy("/base", "/b")],
+        builtin_tools: words(["git", "uv"]),
+        services: vec![service("base")],
+        labels: pairs(&[("a", "base"), ("b", "base")]),
+        envs: pairs(&[("a", "base"), ("b", "base")]),
+        idle_ttl: Some(DraftDuration { seconds: 1, nanos: 0 }),
+        ports: vec![port(1)],
+        command: words(["base", "command"]),
+        cpu_limit: "1".into(),
+        memory_limit: "1g".into(),
+        disk_limit: "1g".into(),
+        gpus: "all".into(),
+    };
+    let over = Draft {
+        image: "over".into(),
+        mounts: vec![mount("/over", "/a")],
+        copies: vec![copy("/over", "/c")],
+        builtin_tools: words(["uv", "npm"]),
+        services: vec![service("over")],
+        labels: pairs(&[("b", ""), ("c", "over")]),
+        envs: pairs(&[("b", "over")]),
+        idle_ttl: Some(DraftDuration::default()),
+        ports: vec![port(2)],
+        command: words(["over"]),
+        cpu_limit: "2".into(),
+        ..Draft::default()
+    };
+    let expected = Draft {
+        image: "over".into(),
+        mounts: vec![mount("/base", "/a"), mount("/over", "/a")],
+        copies: vec![copy("/base", "/b"), copy("/over", "/c")],
+        builtin_tools: words(["git", "uv", "npm"]),
+        services: vec![service("base"), service("over")],
+        labels: pairs(&[("a", "base"), ("b", ""), ("c", "over")]),
+        envs: pairs(&[("a", "base"), ("b", "over")]),
+        idle_ttl: Some(DraftDuration::default()),
+        ports: vec![port(1), port(2)],
+        command: words(["over"]),
+        cpu_limit: "2".into(),
+        memory_limit: "1g".into(),
+        disk_limit: "1g".into(),
+        gpus: "all".into(),
+    };
+    assert_eq!(over.over(base), expected);
+}
+
+#[test]
+fn the_same_target_in_both_is_a_conflict() {
+    let home = Home::new();
+    let base = Draft { mounts: vec![mount("~/file", "/a")], ..least() };
+    let over = Draft { mounts: vec![mount("~/dir", "/a")], ..Draft::default() };
+    assert_eq!(home.check(over.over(base)).unwrap_err().message, r#"mounts[1].target: "/a" is taken"#);
+}
+
+/// A draft out of few values, so that two of them have much in common.
+fn drawn(seed: &[u8; 16]) -> Draft {
+    let text = |index: usize| ["", "a", "b", "c"][usize::from(seed[index] % 4)].to_owned();
+    let list = |index: usize| {
+        let first = usize::from(seed[index + 1]);
+        (first..first + usize::from(seed[index] % 3)).map(|number| ["a", "b", "c"][number % 3].to_owned())
+    };
+    let pairs = |index: usize| list(index).map(|key| (key, text(index + 1))).collect();
+    Draft {
+        image: text(0),
+        mounts: list(1).map(|source| mount(source, "/")).collect(),
+        copies: list(2).map(|source| copy(source, "/")).collect(),
+        builtin_tools: list(3).collect(),
+        services: list(4).map(|name| service(&name)).collect(),
+        labels: pairs(5),
+        envs: pairs(6),
+        idle_ttl: (seed[7] % 2 == 0).then(|| DraftDuration { seconds: i64::from(seed[7]), nanos: 0 }),
+        ports: list(8).map(|_| DraftPort::default()).collect(),
+        command: list(9).collect(),
+        cpu_limit: text(11),
+        memory_limit: text(12),
+        disk_limit: text(13),
+        gpus: text(14),
+    }
+}
+
+#[test]
+fn it_does_not_matter_which_two_of_three_are_merged_first() {
+    bolero::check!().with_type::<[[u8; 16]; 3]>().for_each(|[a, b, c]| {
+        let [a, b, c] = [drawn(a), drawn(b), drawn(c)];
+        assert_eq!(a.clone().over(b.clone()).over(c.clone()), a.clone().over(b.clone().over(c)));
+        assert_eq!(a.clone().over(Draft::default()), a);
+        assert_eq!(Draft::default().over(b.clone()), b);
+    });
+}

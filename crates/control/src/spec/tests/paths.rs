@@ -1,0 +1,145 @@
+//! Paths of the host, for those who may name them and for those who may not.
+
+use std::os::unix::fs::symlink;
+
+use super::super::open_source;
+use super::*;
+
+fn with_mount(source: impl Into<String>) -> Draft {
+    Draft { image: "name".into(), mounts: vec![mount(source, "/a")], ..Draft::default() }
+}
+
+fn with_copy(source: impl Into<String>) -> Draft {
+    Draft { image: "name".into(), copies: vec![copy(source, "/a")], ..Draft::default() }
+}
+
+fn with_image(image: impl Into<String>) -> Draft {
+    Draft { image: image.into(), ..Draft::default() }
+}
+
+fn with_service(image: impl Into<String>) -> Draft {
+    let service = DraftService { image: image.into(), ..service("db") };
+    Draft { services: vec![service], ..with_image("name") }
+}
+
+fn assert_forbidden(outcome: Result<Spec, Refusal>, what: &str) {
+    let refusal = outcome.expect_err(what);
+    assert_eq!((refusal.code, refusal.reason), (Code::PermissionDenied, "HOST_PATH_FORBIDDEN"), "{what}");
+}
+
+#[test]
+fn nobody_but_the_operator_names_a_path_of_the_host() {
+    let home = Home::new();
+    fs::create_dir(home.path(".npm")).unwrap();
+    let tool = Draft { builtin_tools: words(["npm"]), ..with_image("name") };
+    let file = home.text("file");
+    let drafts = [
+        with_mount(&file),
+        with_mount("~/file"),
+        with_copy(&file),
+        with_image(&file),
+        with_image("host"),
+        with_service(&file),
+        with_service("host"),
+        tool,
+    ];
+    for draft in drafts {
+        assert_forbidden(home.check_untrusted(draft.clone()), &format!("{draft:?}"));
+        assert!(home.check(draft.clone()).is_ok(), "the operator may: {draft:?}");
+    }
+    assert_forbidden(home.check_untrusted(with_image("relative/path")), "it would be below wherever the daemon is");
+    assert!(home.check_untrusted(with_image("name")).is_ok());
+    // Nobody learns what is there.
+    assert_eq!(
+        home.words(&home.check_untrusted(with_mount("~/nothing")).unwrap_err()),
+        r#"mounts[0].source: "~/nothing" is not for this caller: paths of the host are the operator's to give"#
+    );
+}
+
+#[test]
+fn what_lies_below_an_allowed_directory_may_be_named() {
+    let mut home = Home::new();
+    home.host.allowed = vec![home.path("dir")];
+    for source in ["dir", "dir/below", "dir/below/file", "dir/./below/../below"] {
+        let source = home.text(source);
+        assert!(home.check_untrusted(with_mount(&source)).is_ok(), "{source}");
+        assert!(home.check_untrusted(with_copy(&source)).is_ok(), "{source}");
+        assert!(home.check_untrusted(with_image(&source)).is_ok(), "{source}");
+    }
+    for source in ["file", "dirlink/below", "dir/../file", "dir/below/../../../etc", "dirty"] {
+        assert_forbidden(home.check_untrusted(with_mount(home.text(source))), source);
+    }
+    let refusal = home.check_untrusted(with_mount("~/dir/nothing")).unwrap_err();
+    assert_eq!(refusal.message, r#"mounts[0].source: "~/dir/nothing" does not exist"#);
+}
+
+#[test]
+fn no_link_leads_out_of_an_allowed_directory() {
+    let mut home = Home::new();
+    home.host.allowed = vec![home.path("dir")];
+    symlink(home.path(""), home.path("dir/absolute")).unwrap();
+    symlink("..", home.path("dir/relative")).unwrap();
+    symlink("below", home.path("dir/within")).unwrap();
+    for source in ["dir/absolute/file", "dir/relative/file", "dir/relative/dir/below"] {
+        assert_forbidden(home.check_untrusted(with_mount(home.text(source))), source);
+        assert_forbidden(home.check_untrusted(with_image(home.text(source))), source);
+        assert!(home.check(with_mount(home.text(source))).is_ok(), "the link does lead there: {source}");
+    }
+    let spec = home.check_untrusted(with_mount(home.text("dir/within/file"))).unwrap();
+    assert_eq!(spec.mounts[0].source, home.path("dir/below/file"));
+    let spec = home.check_untrusted(with_image(home.text("dir/within/file"))).unwrap();
+    assert_eq!(spec.image, home.text("dir/below/file"), "what is kept has no links that could change");
+}
+
+#[test]
+fn the_programs_of_the_host_need_all_of_it_to_be_allowed() {
+    let mut home = Home::new();
+    home.host.allowed = vec!["/usr".into(), "usr".into()];
+    assert_forbidden(home.check_untrusted(with_image("host")), "host");
+    home.host.allowed.push("/".into());
+    assert!(home.check_untrusted(with_image("host")).is_ok());
+    assert!(home.check_untrusted(with_mount(home.text("file"))).is_ok());
+}
+
+#[test]
+fn an_allowed_path_may_be_one_file_and_several_may_overlap() {
+    let mut home = Home::new();
+    home.host.allowed = vec![home.path("gone"), home.path("file"), home.path("dir/below"), home.path("dir")];
+    assert!(home.check_untrusted(with_mount("~/file")).is_ok());
+    assert!(home.check_untrusted(with_mount("~/dir/below/file")).is_ok());
+    assert_forbidden(home.check_untrusted(with_mount("~/gone")), "an allowed path that is not there gives nothing");
+}
+
+#[test]
+fn a_source_that_became_a_link_is_not_opened() {
+    let home = Home::new();
+    let spec = home.check(with_mount("~/dir/below/file")).unwrap();
+    let source = &spec.mounts[0].source;
+    assert!(open_source(source).is_ok());
+    fs::rename(home.path("dir"), home.path("elsewhere")).unwrap();
+    symlink("elsewhere", home.path("dir")).unwrap();
+    assert!(source.exists(), "whoever follows links gets there");
+    assert!(open_source(source).is_err());
+}
+
+#[test]
+fn a_home_that_is_not_known_is_no_path() {
+    let host = Host::default();
+    for source in ["~", "~/", "~/file"] {
+        let refusal = with_mount(source).check(&host, true).unwrap_err();
+        assert_eq!(refusal.message, format!("mounts[0].source: {source:?} is no absolute path of the host"));
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_kept_is_refused() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    let odd = home.host.home.join(OsStr::from_bytes(b"odd\xff"));
+    fs::create_dir(&odd).unwrap();
+    fs::write(odd.join("file"), "").unwrap();
+    symlink(&odd, home.path("even")).unwrap();
+    let refusal = home.check(with_mount("~/even/file")).unwrap_err();
+    assert_eq!(refusal.message, r#"mounts[0].source: "~/even/file" leads to a path that is not in UTF-8"#);
+}

@@ -1,0 +1,124 @@
+//! Tools by name.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+fn with(tools: Vec<String>) -> Draft {
+    Draft { builtin_tools: tools, ..least() }
+}
+
+/// Mounts as lines, with the home cut out.
+fn lines(home: &Home, spec: &Spec) -> Vec<String> {
+    let line = |mount: &super::super::Mount| {
+        let source = mount.source.strip_prefix(&home.host.home).unwrap_or(&mount.source);
+        format!("{} {} {}", source.display(), mount.target, if mount.writable { "rw" } else { "ro" })
+    };
+    spec.mounts.iter().map(line).collect()
+}
+
+fn fill(home: &mut Home) {
+    let directories = [
+        ".claude",
+        ".codex",
+        ".agents",
+        ".config/gh",
+        ".ssh",
+        ".cache/uv",
+        ".local/share/uv/python",
+        ".npm",
+        ".cache/agents-sandbox-apt",
+        ".config/opencode",
+        ".local/share/opencode",
+    ];
+    for directory in directories {
+        fs::create_dir_all(home.path(directory)).unwrap();
+    }
+    fs::write(home.path(".claude.json"), "{}").unwrap();
+    fs::write(home.path(".ssh/known_hosts"), "").unwrap();
+    home.host.ssh_agent = Some(home.path("socket"));
+    home.host.pulse_audio = Some(home.path("socket"));
+}
+
+#[test]
+fn every_tool_gets_what_it_needs() {
+    let mut home = Home::new();
+    fill(&mut home);
+    let all = words(["claude", "codex", "git", "uv", "npm", "apt", "opencode"]);
+    let spec = home.check(with(all.clone())).unwrap();
+    let pythons = home.text(".local/share/uv/python");
+    let expected = [
+        ".claude /home/agbox/.claude rw",
+        ".claude.json /home/agbox/.claude.json rw",
+        "socket /pulse-audio ro",
+        ".codex /home/agbox/.codex rw",
+        ".agents /home/agbox/.agents rw",
+        "socket /ssh-agent ro",
+        ".config/gh /home/agbox/.config/gh ro",
+        ".ssh/known_hosts /home/agbox/.ssh/known_hosts rw",
+        ".cache/uv /home/agbox/.cache/uv rw",
+        &format!(".local/share/uv/python {pythons} rw"),
+        ".npm /home/agbox/.npm rw",
+        ".cache/agents-sandbox-apt /var/cache/apt/archives rw",
+        ".config/opencode /home/agbox/.config/opencode rw",
+        ".local/share/opencode /home/agbox/.local/share/opencode rw",
+    ];
+    assert_eq!(lines(&home, &spec), expected);
+    let envs = [
+        ("PULSE_SERVER", "unix:/pulse-audio"),
+        ("SSH_AUTH_SOCK", "/ssh-agent"),
+        ("UV_PYTHON_INSTALL_DIR", pythons.as_str()),
+    ];
+    assert_eq!(spec.envs, envs.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    assert_eq!(spec.builtin_tools, all);
+}
+
+#[test]
+fn what_a_tool_can_do_without_may_be_missing() {
+    let home = Home::new();
+    let spec = home.check(with(words(["git", "uv", "npm", "apt", "opencode"]))).unwrap();
+    assert_eq!((spec.mounts, spec.envs), (Vec::new(), Default::default()));
+    for (tool, missing) in [("claude", "HOME/.claude"), ("codex", "HOME/.codex")] {
+        let refusal = home.check(with(words([tool]))).unwrap_err();
+        assert_eq!(home.words(&refusal), format!("builtin_tools[0]: {missing:?} does not exist"));
+    }
+    let refusal = with(words(["claude"])).check(&Host::default(), true).unwrap_err();
+    assert_eq!(refusal.message, "builtin_tools[0]: needs a home, and there is none");
+}
+
+#[test]
+fn what_the_caller_says_goes_before_what_a_tool_would_have() {
+    let mut home = Home::new();
+    fill(&mut home);
+    let draft = Draft {
+        mounts: vec![mount("~/dir", "~/.npm"), mount("~/socket", "/ssh-agent")],
+        copies: vec![copy("~/dir", "/var/cache/apt/archives")],
+        envs: [("SSH_AUTH_SOCK".to_owned(), "/elsewhere".to_owned())].into(),
+        ..with(words(["npm", "apt"]))
+    };
+    let spec = home.check(draft.clone()).unwrap();
+    assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm ro", "socket /ssh-agent ro"]);
+    assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/elsewhere");
+    // The agent that the caller mounted itself is still the one that git is told of.
+    let spec = home.check(Draft { envs: Default::default(), builtin_tools: words(["git"]), ..draft }).unwrap();
+    assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/ssh-agent");
+}
+
+#[test]
+fn a_tool_whose_files_are_links_gets_what_they_lead_to() {
+    let mut home = Home::new();
+    symlink("dir", home.path(".npm")).unwrap();
+    let spec = home.check(with(words(["npm"]))).unwrap();
+    assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm rw"]);
+    // For others that holds only where it stays within what they may have.
+    fs::create_dir(home.path("given")).unwrap();
+    home.host = Host { home: home.path("given"), allowed: vec![home.path("given")], ..Host::default() };
+    let draft = Draft { image: "name".into(), ..with(words(["npm"])) };
+    symlink("../dir", home.path(".npm")).unwrap();
+    assert!(home.check(draft.clone()).is_ok());
+    assert_eq!(home.check_untrusted(draft.clone()).unwrap_err().reason, "HOST_PATH_FORBIDDEN");
+    fs::remove_file(home.path(".npm")).unwrap();
+    fs::create_dir(home.path("modules")).unwrap();
+    symlink("modules", home.path(".npm")).unwrap();
+    assert!(home.check_untrusted(draft).is_ok());
+}

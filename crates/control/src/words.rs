@@ -1,0 +1,42 @@
+//! Words that programs go by. They never change.
+
+/// Why a request is refused.
+pub(crate) mod reason {
+    pub(crate) const SANDBOX_NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
+    pub(crate) const SANDBOX_ID_ALREADY_EXISTS: &str = "SANDBOX_ID_ALREADY_EXISTS";
+    pub(crate) const SANDBOX_NOT_READY: &str = "SANDBOX_NOT_READY";
+    pub(crate) const SANDBOX_INVALID_STATE: &str = "SANDBOX_INVALID_STATE";
+    pub(crate) const EXEC_NOT_FOUND: &str = "EXEC_NOT_FOUND";
+    pub(crate) const EXEC_ID_ALREADY_EXISTS: &str = "EXEC_ID_ALREADY_EXISTS";
+    pub(crate) const EXEC_ALREADY_TERMINAL: &str = "EXEC_ALREADY_TERMINAL";
+    pub(crate) const SEQUENCE_EXPIRED: &str = "SANDBOX_EVENT_SEQUENCE_EXPIRED";
+    pub(crate) const LIMIT_REACHED: &str = "LIMIT_REACHED";
+    pub(crate) const DAEMON_STOPPING: &str = "DAEMON_STOPPING";
+    pub(crate) const STORE_FAILED: &str = "STORE_FAILED";
+    pub(crate) const PROVIDER_FAILED: &str = "PROVIDER_FAILED";
+}
+
+/// What failed, in events and on sandboxes and execs.
+pub(crate) mod error_code {
+    pub(crate) const CREATE_FAILED: &str = "SANDBOX_CREATE_FAILED";
+    pub(crate) const RESUME_FAILED: &str = "SANDBOX_RESUME_FAILED";
+    pub(crate) const STOP_FAILED: &str = "SANDBOX_STOP_FAILED";
+    pub(crate) const DELETE_FAILED: &str = "SANDBOX_DELETE_FAILED";
+    pub(crate) const NOT_RUNNING: &str = "CONTAINER_NOT_RUNNING";
+    pub(crate) const CRASH_LOOP: &str = "CONTAINER_CRASHLOOP";
+    pub(crate) const OUT_OF_MEMORY: &str = "CONTAINER_OOM";
+    pub(crate) const SERVICE_FAILED: &str = "COMPANION_CONTAINER_FAILED";
+    pub(crate) const EXEC_RUN_FAILED: &str = "EXEC_RUN_FAILED";
+}
+
+/// Why a sandbox stops or goes.
+pub(crate) mod cause {
+    pub(crate) const STOP_REQUESTED: &str = "stop_requested";
+    pub(crate) const IDLE: &str = "idle_ttl";
+    pub(crate) const SHUT_DOWN: &str = "shut_down";
+    pub(crate) const DELETE_REQUESTED: &str = "delete_requested";
+    pub(crate) const CLEANUP: &str = "cleanup_ttl";
+}
+
+/// What a create is at: the only phase there is.
+pub(crate) const MATERIALIZE: &str = "materialize";

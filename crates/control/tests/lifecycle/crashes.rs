@@ -1,0 +1,112 @@
+//! A daemon that ends in the middle, and the one after it.
+
+use carrel_control::fake::Call;
+use carrel_control::provider::How;
+use carrel_store::{EventType as Event, ExecState, SandboxState};
+
+use super::support::{ME, World, kinds};
+
+#[tokio::test]
+async fn what_was_accepted_is_finished() {
+    let mut world = World::new().await;
+    world.provider.hold(Call::Start);
+    world.create("box1").await;
+    world.crash().await;
+    world.provider.release(Call::Start);
+    world.until("box1", SandboxState::Ready).await;
+    assert_eq!(kinds(&world.events("box1").await).len(), 3, "it is prepared once");
+
+    world.provider.hold(Call::Stop);
+    world.control.stop(&ME, "box1").await.unwrap();
+    world.crash().await;
+    assert_eq!(world.exec("box1", "exec1").await.unwrap_err().reason, "SANDBOX_NOT_READY");
+    world.provider.release(Call::Stop);
+    world.until("box1", SandboxState::Stopped).await;
+
+    world.provider.hold(Call::Start);
+    world.control.resume(&ME, "box1").await.unwrap();
+    world.crash().await;
+    world.provider.release(Call::Start);
+    world.until("box1", SandboxState::Ready).await;
+
+    world.provider.hold(Call::Remove);
+    world.control.delete(&ME, "box1").await.unwrap();
+    world.crash().await;
+    world.provider.release(Call::Remove);
+    world.until("box1", SandboxState::Deleted).await;
+    assert_eq!(world.provider.left(), (0, 0));
+    assert_eq!(
+        kinds(&world.events("box1").await),
+        [
+            Event::SandboxAccepted,
+            Event::SandboxPreparing,
+            Event::SandboxReady,
+            Event::SandboxStopRequested,
+            Event::SandboxStopped,
+            Event::SandboxAccepted,
+            Event::SandboxReady,
+            Event::SandboxDeleteRequested,
+            Event::SandboxDeleted,
+        ]
+    );
+    world.check().await;
+}
+
+#[tokio::test]
+async fn commands_go_on_and_end_with_their_own_code_even_while_nobody_listens() {
+    let mut world = World::ready("box1").await;
+    for exec in ["exec1", "exec2", "exec3"] {
+        world.exec("box1", exec).await.unwrap();
+        world.until_running(exec).await;
+    }
+    let created = world.control.get(&ME, "box1").unwrap().created_at;
+    world.control.shutdown().await;
+    world.provider.end_exec("exec1", How::Exited(7));
+    world.crash().await;
+    world.provider.end_exec("exec2", How::Exited(0));
+    assert_eq!(world.until_ended("exec1").await.exit_code, 7);
+    assert_eq!(world.until_ended("exec2").await.state, ExecState::Finished);
+    world.control.shutdown().await;
+    world.provider.kill("box1", false);
+    world.crash().await;
+    assert_eq!(world.until_ended("exec3").await.exit_code, 137);
+    let failed = world.until("box1", SandboxState::Failed).await;
+    assert_eq!((failed.error_code.as_str(), failed.created_at), ("CONTAINER_NOT_RUNNING", created));
+    world.check().await;
+}
+
+#[tokio::test]
+async fn an_exec_that_was_accepted_and_never_given_is_given_once() {
+    let mut world = World::ready("box1").await;
+    world.provider.hold(Call::Exec);
+    world.exec("box1", "exec1").await.unwrap();
+    world.crash().await;
+    world.provider.release(Call::Exec);
+    world.until_running("exec1").await;
+    world.provider.hold(Call::Cancel);
+    let control = world.control.clone();
+    let cancel = tokio::spawn(async move { control.cancel_exec(&ME, "exec1").await });
+    while !world.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
+        tokio::task::yield_now().await;
+    }
+    world.crash().await;
+    // The answer may be lost with the daemon; what was asked is not.
+    let _answer = cancel.await.unwrap();
+    world.provider.release(Call::Cancel);
+    assert_eq!(world.until_ended("exec1").await.state, ExecState::Cancelled);
+    world.check().await;
+}
+
+#[tokio::test]
+async fn what_nobody_owns_is_reaped() {
+    let mut world = World::ready("box1").await;
+    world.create("box2").await;
+    world.until("box2", SandboxState::Ready).await;
+    // A store from before the second one: as if its commit had never been.
+    world.control.shutdown().await;
+    let id = carrel_store::SandboxId::new("box2").unwrap();
+    world.store.purge(&id).await.unwrap();
+    assert_eq!(world.provider.left(), (2, 2));
+    world.crash().await;
+    assert_eq!((world.provider.left(), world.provider.running()), ((1, 1), vec!["box1".to_owned()]));
+}

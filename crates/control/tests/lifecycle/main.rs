@@ -1,0 +1,176 @@
+//! Sandboxes from their beginning to their end, over machines in memory and a real store.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
+mod admission;
+mod crashes;
+mod execs;
+mod services;
+mod support;
+mod time;
+
+use carrel_control::fake::Call;
+use carrel_control::{Caller, Code};
+use carrel_store::EventType as Event;
+use carrel_store::{Details, SandboxState};
+
+use self::support::{ME, World, kinds};
+
+#[tokio::test]
+async fn a_create_is_accepted_at_once_and_told_in_order() {
+    let world = World::new().await;
+    world.provider.hold(Call::Start);
+    let accepted = world.create("box1").await;
+    assert_eq!((accepted.state, accepted.last_sequence), (SandboxState::Pending, 1));
+    world.provider.release(Call::Start);
+    let ready = world.until("box1", SandboxState::Ready).await;
+    assert_eq!(ready.created_at, accepted.created_at);
+    let events = world.events("box1").await;
+    assert_eq!(kinds(&events), [Event::SandboxAccepted, Event::SandboxPreparing, Event::SandboxReady]);
+    assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(matches!(&events[1].details, Details::Phase { phase, .. } if phase == "materialize"));
+    assert_eq!(world.provider.running(), ["box1"]);
+}
+
+#[tokio::test]
+async fn a_delete_during_a_create_really_deletes() {
+    let world = World::new().await;
+    world.provider.hold(Call::Start);
+    world.create("box1").await;
+    world.control.delete(&ME, "box1").await.unwrap();
+    world.control.delete(&ME, "box1").await.unwrap();
+    world.provider.release(Call::Start);
+    world.until("box1", SandboxState::Deleted).await;
+    world.control.delete(&ME, "box1").await.unwrap();
+    let expected =
+        [Event::SandboxAccepted, Event::SandboxPreparing, Event::SandboxDeleteRequested, Event::SandboxDeleted];
+    assert_eq!(kinds(&world.events("box1").await), expected);
+    assert_eq!(world.provider.left(), (0, 0));
+}
+
+#[tokio::test]
+async fn concurrent_stops_give_one_pair_of_events_and_no_exec_begins_meanwhile() {
+    let world = World::ready("box1").await;
+    world.provider.hold(Call::Stop);
+    for stop in (0..10).map(|_| world.control.stop(&ME, "box1")) {
+        stop.await.unwrap();
+    }
+    let refusal = world.exec("box1", "exec1").await.unwrap_err();
+    assert_eq!((refusal.code, refusal.reason), (Code::FailedPrecondition, "SANDBOX_NOT_READY"));
+    world.provider.release(Call::Stop);
+    world.until("box1", SandboxState::Stopped).await;
+    let events = world.events("box1").await;
+    assert_eq!(kinds(&events)[3..], [Event::SandboxStopRequested, Event::SandboxStopped]);
+    assert!(
+        events[3..]
+            .iter()
+            .all(|event| { matches!(&event.details, Details::Phase { reason, .. } if reason == "stop_requested") })
+    );
+    assert_eq!(events[3].state, SandboxState::Ready, "there is no state for it");
+    assert_eq!(world.control.stop(&ME, "box1").await.unwrap_err().reason, "SANDBOX_INVALID_STATE");
+}
+
+#[tokio::test]
+async fn what_is_stopped_is_resumed_with_its_disk() {
+    let world = World::ready("box1").await;
+    assert_eq!(world.control.resume(&ME, "box1").await.unwrap_err().reason, "SANDBOX_INVALID_STATE");
+    let first = world.control.get(&ME, "box1").unwrap();
+    world.control.stop(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Stopped).await;
+    assert_eq!(world.provider.running(), [""; 0]);
+    world.control.resume(&ME, "box1").await.unwrap();
+    let second = world.until("box1", SandboxState::Ready).await;
+    assert_eq!(second.disk, first.disk);
+    assert_ne!(second.incarnation, first.incarnation);
+    assert_eq!(kinds(&world.events("box1").await)[5..], [Event::SandboxAccepted, Event::SandboxReady]);
+}
+
+#[tokio::test]
+async fn a_failure_is_told_with_its_word_and_can_only_be_deleted() {
+    let world = World::new().await;
+    world.provider.fail(Call::Start, 1);
+    world.create("box1").await;
+    let failed = world.until("box1", SandboxState::Failed).await;
+    assert_eq!((failed.error_code.as_str(), failed.error_message.as_str()), ("SANDBOX_CREATE_FAILED", "Start fails"));
+    assert_eq!(world.control.resume(&ME, "box1").await.unwrap_err().reason, "SANDBOX_INVALID_STATE");
+    assert_eq!(world.control.stop(&ME, "box1").await.unwrap_err().reason, "SANDBOX_INVALID_STATE");
+    world.provider.fail(Call::Remove, 1);
+    world.control.delete(&ME, "box1").await.unwrap();
+    assert_eq!(world.until("box1", SandboxState::Failed).await.error_code, "SANDBOX_DELETE_FAILED");
+    world.control.delete(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Deleted).await;
+    assert_eq!(world.provider.left(), (0, 0));
+}
+
+#[tokio::test]
+async fn one_that_dies_is_failed_with_the_reason() {
+    for (out_of_memory, code) in [(false, "CONTAINER_NOT_RUNNING"), (true, "CONTAINER_OOM")] {
+        let world = World::ready("box1").await;
+        world.exec("box1", "exec1").await.unwrap();
+        world.until_running("exec1").await;
+        assert!(world.provider.kill("box1", out_of_memory));
+        let failed = world.until("box1", SandboxState::Failed).await;
+        assert_eq!(failed.error_code, code);
+        assert_eq!(kinds(&world.events("box1").await)[4..], [Event::ExecFailed, Event::SandboxFailed]);
+    }
+}
+
+#[tokio::test]
+async fn an_id_is_used_once() {
+    let world = World::ready("box1").await;
+    world.control.delete(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Deleted).await;
+    let refusal = world.try_create("box1", |_| {}).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.reason), (Code::AlreadyExists, "SANDBOX_ID_ALREADY_EXISTS"));
+    assert_eq!(refusal.metadata["sandbox_id"], "box1");
+    let generated = world.control.create(&ME, support::request(None, |_| {})).await.unwrap();
+    assert_eq!(generated.id.as_str().len(), 36);
+}
+
+#[tokio::test]
+async fn another_user_sees_nothing_and_gets_nothing() {
+    let world = World::ready("box1").await;
+    world.exec("box1", "exec1").await.unwrap();
+    let other = Caller { user: 1234, trusted: false };
+    let unknown = |refusal: carrel_control::Refusal| assert_eq!(refusal.code, Code::NotFound, "{refusal}");
+    unknown(world.control.get(&other, "box1").unwrap_err());
+    unknown(world.control.stop(&other, "box1").await.unwrap_err());
+    unknown(world.control.delete(&other, "box1").await.unwrap_err());
+    unknown(world.control.exec(&other, "exec1").await.unwrap_err());
+    unknown(world.control.cancel_exec(&other, "exec1").await.unwrap_err());
+    unknown(world.control.events(&other, "box1", 0).map(drop).unwrap_err());
+    assert!(world.control.list(&other, true, &carrel_store::Pairs::new()).is_empty());
+    assert!(world.control.active_execs(&other, None).unwrap().is_empty());
+    // The daemon's own user sees all; each sees what is theirs.
+    let root = Caller { user: 0, trusted: true };
+    world.control.get(&root, "box1").unwrap();
+    let own = Caller { user: ME.user, trusted: false };
+    world.control.get(&own, "box1").unwrap();
+}
+
+#[tokio::test]
+async fn all_with_a_label_are_deleted_and_named() {
+    let world = World::new().await;
+    for (id, team) in [("box1", "red"), ("box2", "blue"), ("box3", "red")] {
+        world.try_create(id, |draft| drop(draft.labels.insert("team".into(), team.into()))).await.unwrap();
+        world.until(id, SandboxState::Ready).await;
+    }
+    let selector = [("team".to_owned(), "red".to_owned())].into();
+    let deleted = world.control.delete_matching(&ME, &selector).await.unwrap();
+    assert_eq!(deleted.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["box1", "box3"]);
+    world.until("box3", SandboxState::Deleted).await;
+    world.until("box1", SandboxState::Deleted).await;
+    assert_eq!(world.control.delete_matching(&ME, &selector).await.unwrap(), []);
+    let refusal = world.control.delete_matching(&ME, &carrel_store::Pairs::new()).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.metadata["field"].as_str()), (Code::InvalidArgument, "label_selector"));
+    assert_eq!(world.provider.running(), ["box2"]);
+}
+
+#[tokio::test]
+async fn a_place_that_is_not_there_yet_is_refused_with_the_oldest() {
+    let world = World::ready("box1").await;
+    let refusal = world.control.events(&ME, "box1", 4).map(drop).unwrap_err();
+    assert_eq!((refusal.code, refusal.reason), (Code::OutOfRange, "SANDBOX_EVENT_SEQUENCE_EXPIRED"));
+    assert_eq!((refusal.metadata["from_sequence"].as_str(), refusal.metadata["oldest_sequence"].as_str()), ("4", "1"));
+    assert!(world.control.events(&ME, "box1", 3).is_ok());
+}

@@ -1,0 +1,111 @@
+//! What time does: idle sandboxes stop, old ones go.
+
+use std::time::Duration;
+
+use carrel_control::Settings;
+use carrel_control::provider::How;
+use carrel_store::{Details, EventType as Event, SandboxState};
+
+use super::support::{ME, World, kinds};
+
+/// So short that a test does not notice it.
+const SOON: Duration = Duration::from_millis(30);
+
+fn settings() -> Settings {
+    Settings { idle_ttl: SOON, ..Settings::default() }
+}
+
+#[tokio::test]
+async fn an_idle_one_is_stopped_and_says_why_and_a_resume_restarts_the_clock() {
+    let world = World::with(settings()).await;
+    world.create("box1").await;
+    world.until("box1", SandboxState::Stopped).await;
+    for event in &world.events("box1").await[3..] {
+        assert!(matches!(&event.details, Details::Phase { reason, .. } if reason == "idle_ttl"), "{event:?}");
+    }
+    let stopped = world.control.get(&ME, "box1").unwrap();
+    world.control.resume(&ME, "box1").await.unwrap();
+    let ready = world.until("box1", SandboxState::Ready).await;
+    assert!(ready.active_at > stopped.active_at);
+    let again = world.until("box1", SandboxState::Stopped).await;
+    let rested = again.state_changed_at.0 - ready.state_changed_at.0;
+    assert!(rested >= i64::try_from(SOON.as_nanos()).unwrap(), "{rested}");
+}
+
+#[tokio::test]
+async fn a_command_or_a_viewer_is_activity() {
+    let world = World::with(settings()).await;
+    world.provider.set_active(true);
+    world.create("box1").await;
+    world.until("box1", SandboxState::Ready).await;
+    world.exec("box1", "exec1").await.unwrap();
+    world.until_running("exec1").await;
+    world.provider.set_active(false);
+    // Nothing else happens to it for several times as long as it may be idle: an idle one beside it stops meanwhile.
+    for id in ["box2", "box3", "box4"] {
+        world.create(id).await;
+        world.until(id, SandboxState::Stopped).await;
+    }
+    assert_eq!(world.control.get(&ME, "box1").unwrap().last_sequence, 4);
+    // One that failed counts as well.
+    world.provider.end_exec("exec1", How::Exited(1));
+    world.until("box1", SandboxState::Stopped).await;
+    let events = world.events("box1").await;
+    let waited = events[5].at.0 - world.control.get(&ME, "box1").unwrap().active_at.0;
+    assert!(waited >= i64::try_from(SOON.as_nanos()).unwrap(), "{waited}");
+}
+
+#[tokio::test]
+async fn one_that_may_be_idle_for_ever_is_and_that_can_be_changed() {
+    let world = World::with(settings()).await;
+    let forever = Some(carrel_control::spec::DraftDuration::default());
+    world.try_create("box1", |draft| draft.idle_ttl = forever).await.unwrap();
+    world.until("box1", SandboxState::Ready).await;
+    world.create("box2").await;
+    world.until("box2", SandboxState::Stopped).await;
+    assert_eq!(world.control.get(&ME, "box1").unwrap().state, SandboxState::Ready);
+    world.control.set_idle_ttl(&ME, "box1", None).await.unwrap();
+    world.until("box1", SandboxState::Stopped).await;
+}
+
+#[tokio::test]
+async fn old_ones_are_deleted_and_then_forgotten_failed_ones_too() {
+    let world = World::with(Settings { cleanup_ttl: SOON, ..Settings::default() }).await;
+    world.create("box1").await;
+    world.until("box1", SandboxState::Ready).await;
+    world.control.stop(&ME, "box1").await.unwrap();
+    let mut events = world.control.events(&ME, "box1", 0).unwrap();
+    world.provider.fail(carrel_control::fake::Call::Start, 1);
+    world.create("box2").await;
+    let mut failed = world.control.events(&ME, "box2", 0).unwrap();
+    let (mut told, mut other) = (Vec::new(), Vec::new());
+    // A stream ends well when what is known of its sandbox is forgotten.
+    while let Some(some) = events.next().await.unwrap() {
+        told.extend(some);
+    }
+    while let Some(some) = failed.next().await.unwrap() {
+        other.extend(some);
+    }
+    let [.., asked, over] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!([asked.kind, over.kind], [Event::SandboxDeleteRequested, Event::SandboxDeleted]);
+    assert!(matches!(&over.details, Details::Phase { reason, .. } if reason == "cleanup_ttl"), "{over:?}");
+    assert_eq!(kinds(&other).last(), Some(&Event::SandboxDeleted));
+    assert_eq!(world.provider.left(), (0, 0));
+    // Its id is not used again.
+    assert_eq!(world.try_create("box1", |_| {}).await.unwrap_err().reason, "SANDBOX_ID_ALREADY_EXISTS");
+    assert_eq!(world.control.get(&ME, "box1").unwrap_err().reason, "SANDBOX_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_command_of_its_own_that_ends_again_and_again_is_a_failure() {
+    let world = World::new().await;
+    world.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
+    world.until("box1", SandboxState::Ready).await;
+    for _ in 0..6 {
+        world.provider.end_command("box1");
+    }
+    assert_eq!(world.until("box1", SandboxState::Failed).await.error_code, "CONTAINER_CRASHLOOP");
+    world.control.delete(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Deleted).await;
+    assert_eq!(world.provider.left(), (0, 0));
+}
