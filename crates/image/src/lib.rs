@@ -3,6 +3,7 @@
 //! A reference is always given, never defaulted: `host`, or the path of a directory or of the tar of one. What it yields
 //! is a description ([`RootFs`]); nothing is mounted here. An archive is unpacked once, into a store ([`Images`]).
 
+pub mod accounts;
 pub mod archive;
 mod digest;
 mod host;

@@ -7,6 +7,7 @@
 //!   group of another number;
 //! - `CARREL_PROJECT`: its project, `SOURCE:TARGET:USER`;
 //! - `CARREL_CHANGES`: a socket to which a handle of what it writes over its project is sent;
+//! - `CARREL_NETWORK_OF`: a process whose network it shares;
 //! - `CARREL_UNIFIED`: it has a control group, in v2 alone and without limits;
 //! - `CARREL_UNSCORED`: its first program is not given its out-of-memory score.
 
@@ -17,7 +18,9 @@ use std::process::ExitCode;
 
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
-use carrel_sandbox::{Access, Container, Disk, IdRange, KeptDisk, Mount, Project, Spec, launch, leave_host_mounts};
+use carrel_sandbox::{
+    Access, Container, Disk, IdRange, KeptDisk, Mount, Network, Project, Spec, launch, leave_host_mounts,
+};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -44,6 +47,7 @@ fn run() -> Result<ExitCode, Failure> {
         project: project(&text("CARREL_PROJECT"))?,
         disk: disk()?,
         hostname: "carrel".to_owned(),
+        network: std::env::var("CARREL_NETWORK_OF").ok().map(|pid| network(&pid)).transpose()?,
         ids: IdRange::allocate(Path::new("/run/carrel/ids"))?,
         program: std::fs::File::open(&program)?.into(),
         args: args.collect::<Result<_, _>>()?,
@@ -75,6 +79,10 @@ fn disk() -> Result<Disk, Failure> {
         Some(directory) if Path::new(&directory).exists() => Disk::Kept(KeptDisk::open(Path::new(&directory))?),
         Some(directory) => Disk::Kept(KeptDisk::create(Path::new(&directory), bytes)?),
     })
+}
+
+fn network(pid: &str) -> Result<Network, Failure> {
+    Ok(Network::of(std::fs::File::open(Path::new("/proc").join(pid))?)?)
 }
 
 fn mount(text: &str) -> Result<Mount, Failure> {

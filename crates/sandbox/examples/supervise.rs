@@ -50,6 +50,7 @@ fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Fail
         project: None,
         disk: Disk::Memory { bytes: 1 << 20 },
         hostname: "carrel".to_owned(),
+        network: None,
         ids: IdRange::allocate(Path::new("/run/carrel/ids"))?,
         program: File::open(program)?.into(),
         args: vec![CString::new(program.as_bytes())?, CString::new("1000")?],

@@ -1,4 +1,4 @@
-//! What a caller asked to be shown, and cannot be.
+//! What a caller asked to be shown or shared, and cannot be.
 
 /// Something of the caller's that cannot be shown: another source or another target may do. The host lacks nothing.
 #[derive(Debug, thiserror::Error)]
@@ -72,4 +72,18 @@ pub enum TargetProblem {
     /// It cannot be made.
     #[error("cannot be made: {0}")]
     Other(std::io::Error),
+}
+
+/// A network that no sandbox is put into.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The process that was to be found in it has ended.
+    #[error("the process has ended, or is none: {0}")]
+    Process(std::io::Error),
+    /// Whose it is cannot be told.
+    #[error("whose network it is cannot be told: {0}")]
+    Owner(std::io::Error),
+    /// It is the host's own, or that of other software.
+    #[error("it is not the network of a sandbox")]
+    Foreign,
 }

@@ -9,16 +9,16 @@ use rustix::process::Uid;
 use crate::ids::IdRange;
 use crate::sys::{self, Cloned};
 
-/// Clones this process into the namespaces of a sandbox, made by the first of the sandbox's own ids. For that moment
+/// Clones this process into new namespaces of a sandbox, made by the first of the sandbox's own ids. For that moment
 /// this process is, in effect, that user, with all its capabilities.
-pub(crate) fn clone(ids: &IdRange, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+pub(crate) fn clone(namespaces: u64, ids: &IdRange, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let before = rustix::thread::capabilities(None)?;
     // The kernel takes these back from whoever changes its ids.
     let dumpable = rustix::process::dumpable_behavior()?;
     let signal = rustix::process::parent_process_death_signal()?;
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
     rustix::thread::set_thread_res_uid(real, Uid::from_raw(ids.base()), effective)?;
-    let cloned = rustix::thread::set_capabilities(None, before).and_then(|()| sys::clone(sys::NAMESPACES, cgroup));
+    let cloned = rustix::thread::set_capabilities(None, before).and_then(|()| sys::clone(namespaces, cgroup));
     if matches!(cloned, Ok(Cloned::Child)) {
         return cloned;
     }

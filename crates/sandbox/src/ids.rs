@@ -92,6 +92,11 @@ impl IdRange {
     }
 }
 
+/// Whether the host's id is the one behind some sandbox's 0.
+pub(crate) const fn is_base(id: u32) -> bool {
+    FIRST <= id && id < SUPERVISORS && (id - FIRST).is_multiple_of(COUNT)
+}
+
 /// Takes the lock of a range. It is kept by a descriptor that can only be read, and beside it the file says which process
 /// took it: a supervisor that was taken over could let go of its lock, and is not to share its ids with the next one
 /// while it lives.
@@ -176,6 +181,16 @@ mod tests {
         let range = IdRange::allocate(dir.path()).unwrap();
         let mode = rustix::fs::fcntl_getfl(&range._lock).unwrap();
         assert!(!mode.intersects(OFlags::WRONLY | OFlags::RDWR));
+    }
+
+    #[test]
+    fn the_first_id_of_a_range_is_known_by_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (IdRange::allocate(dir.path()).unwrap(), IdRange::allocate(dir.path()).unwrap());
+        assert!(is_base(first.base()) && is_base(second.base()) && is_base(SUPERVISORS - COUNT));
+        for id in [0, 1000, COUNT, first.base() - COUNT, first.base() + 1, second.base() - 1, SUPERVISORS, u32::MAX] {
+            assert!(!is_base(id), "{id}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::process::{DumpableBehavior, Gid, Signal, Uid};
 use rustix::thread::CapabilitySet;
 
+pub(crate) use self::system::whole_hardware;
 use crate::disk::Prepared;
 use crate::limits;
 use crate::seccomp::{Filter, SeccompError};
@@ -50,6 +51,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) trees: Vec<(GuestPath, Shown)>,
     pub(crate) parts: Vec<Part>,
     pub(crate) devices: Vec<(&'static str, OwnedFd)>,
+    /// The hardware as it looks from a network that is shared: who has no rights over that cannot mount it.
+    pub(crate) hardware: Option<OwnedFd>,
     pub(crate) layers: Vec<OwnedFd>,
     pub(crate) disk: Prepared,
     /// What it writes to, to join its cgroup.
@@ -119,7 +122,7 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
     root::fill(plan, &mut root)?;
     let null = system::devices(plan, &mut root)?;
     let proc = system::proc(plan, &mut root)?;
-    system::hardware(&mut root)?;
+    system::hardware(plan, &mut root)?;
     // From here on the host's own files can be reached through the root.
     root::give(plan, &mut root)?;
 
@@ -130,7 +133,10 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
     rustix::process::chdir("/").map_err(at(Stage::Pivot))?;
 
     rustix::system::sethostname(plan.spec.hostname.as_bytes()).map_err(at(Stage::Hostname))?;
-    sys::raise_loopback().map_err(at(Stage::Loopback))?;
+    // A network that is shared is as its first sandbox found it.
+    if plan.spec.network.is_none() {
+        sys::raise_loopback().map_err(at(Stage::Loopback))?;
+    }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     limits::fix().map_err(at(Stage::Limits))?;
     descriptors(plan, &null, &proc)?;

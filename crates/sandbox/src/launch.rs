@@ -15,6 +15,7 @@ use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
 use crate::container::{Container, Waiting};
 use crate::inside::{self, Part, Plan};
+use crate::network::Network;
 use crate::owner::Owners;
 use crate::seccomp::Filter;
 use crate::spec::{Disk, Spec};
@@ -102,9 +103,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedF
     let (plan, changes) = plan(spec, cgroup)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
-    // Born in its cgroup where that is possible; the rest it joins by itself.
-    let unified = cgroup.and_then(Cgroup::unified_directory);
-    let waiting = match counted::clone(&spec.ids, unified).map_err(system("clone3"))? {
+    let waiting = match clone(spec, cgroup)? {
         Cloned::Child => {
             drop(signal);
             inside::run(&plan, &go, &reporter)
@@ -128,6 +127,30 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedF
     }
 }
 
+/// Clones this process into the namespaces of a sandbox.
+fn clone(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<Cloned, LaunchError> {
+    // Born in its cgroup where that is possible; the rest it joins by itself.
+    let unified = cgroup.and_then(Cgroup::unified_directory);
+    let Some(network) = &spec.network else {
+        return counted::clone(sys::NAMESPACES, &spec.ids, unified).map_err(system("clone3"));
+    };
+    let visit = network.visit().map_err(system("enter the network"))?;
+    let cloned = counted::clone(sys::NAMESPACES & !sys::NETWORK, &spec.ids, unified);
+    if !matches!(cloned, Ok(Cloned::Child)) {
+        // A new process that is not let go ends by itself.
+        visit.end().map_err(system("leave the network"))?;
+    }
+    cloned.map_err(system("clone3"))
+}
+
+/// The hardware as it looks from a network that is to be shared. Where the kernel refuses there is none.
+fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
+    let visit = network.visit().map_err(system("enter the network"))?;
+    let whole = inside::whole_hardware();
+    visit.end().map_err(system("leave the network"))?;
+    Ok(whole.ok())
+}
+
 /// All that can be prepared before there is a process.
 fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option<OwnedFd>), LaunchError> {
     targets(spec)?;
@@ -144,6 +167,7 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
         trees,
         parts: parts(spec, project, &mut owners)?,
         devices: DEVICES.into_iter().map(device).collect::<Result<_, _>>()?,
+        hardware: spec.network.as_ref().map_or(Ok(None), hardware)?,
         layers,
         disk,
         entrances: cgroup.map_or(Ok(Vec::new()), Cgroup::entrances)?,

@@ -1,7 +1,7 @@
 //! Isolation: from a specification to a process that sees nothing but what it was given.
 //!
 //! User, pid, mount, ipc, uts, cgroup and net namespaces; a root put together from detached mounts; a loopback
-//! interface and nothing else; a small set of capabilities; a system-call filter; limits by cgroups. Nothing is mounted
+//! interface and nothing else, which sandboxes may share; a small set of capabilities; a system-call filter; limits by cgroups. Nothing is mounted
 //! in the host's mount namespace, and every operation on what an image holds is relative to a directory handle.
 
 mod asked;
@@ -15,6 +15,7 @@ mod inside;
 mod launch;
 mod limits;
 mod mount;
+mod network;
 mod owner;
 pub mod seccomp;
 mod shed;
@@ -23,12 +24,13 @@ mod stage;
 mod sys;
 mod tree;
 
-pub use self::asked::{MountError, TargetProblem};
+pub use self::asked::{MountError, NetworkError, TargetProblem};
 pub use self::container::Container;
 pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
 pub use self::launch::{LaunchError, forget_inherited, launch, leave_host_mounts};
+pub use self::network::Network;
 pub use self::shed::{Shed, ShedError, give_memory_back, shed};
 pub use self::spec::{Access, Disk, Mount, Project, Spec};
 pub use self::stage::{Stage, StageError};

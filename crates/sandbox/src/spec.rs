@@ -8,6 +8,7 @@ use carrel_image::{GuestPath, RootFs};
 
 use crate::disk::KeptDisk;
 use crate::ids::IdRange;
+use crate::network::Network;
 
 /// What a sandbox is made of.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Spec {
     pub disk: Disk,
     /// Its name for itself.
     pub hostname: String,
+    /// The network of another sandbox, to share it. Without one it has a network of its own.
+    pub network: Option<Network>,
     /// The host's ids behind its own.
     pub ids: IdRange,
     /// Its first program, open; no path to it is left inside.

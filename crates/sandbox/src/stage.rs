@@ -58,6 +58,8 @@ stages! {
     Devices = "set up /dev",
     /// The process file system.
     Proc = "mount /proc",
+    /// Who may serve at which port.
+    Ports = "open the low ports",
     /// What of it is hidden.
     Mask = "mask parts of /proc",
     /// What is shown of the hardware.

@@ -64,6 +64,9 @@ pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWNET) as u64;
 
+/// The namespace of the network alone.
+pub(crate) const NETWORK: u64 = libc::CLONE_NEWNET as u64;
+
 /// To be born in a cgroup; wider than the type that `libc` gives it.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -174,6 +177,25 @@ pub(crate) fn place(descriptor: BorrowedFd<'_>, number: libc::c_int) -> Result<(
     match unsafe { libc::dup2(descriptor.as_raw_fd(), number) } {
         -1 => Err(last_errno()),
         _ => Ok(()),
+    }
+}
+
+/// Who made the user namespace that another namespace belongs to.
+pub(crate) fn owner_of(namespace: BorrowedFd<'_>) -> Result<u32, Errno> {
+    /// `NS_GET_USERNS` and `NS_GET_OWNER_UID`.
+    const USERS: libc::Ioctl = 0xb701;
+    const OWNER: libc::Ioctl = 0xb704;
+    // SAFETY: the request takes nothing and writes nothing.
+    let users = match unsafe { libc::ioctl(namespace.as_raw_fd(), USERS) } {
+        -1 => return Err(last_errno()),
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+        users => unsafe { OwnedFd::from_raw_fd(users) },
+    };
+    let mut owner: libc::uid_t = 0;
+    // SAFETY: the kernel writes one number of the kind that the request is for.
+    match unsafe { libc::ioctl(users.as_raw_fd(), OWNER, &raw mut owner) } {
+        0 => Ok(owner),
+        _ => Err(last_errno()),
     }
 }
 

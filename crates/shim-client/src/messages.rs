@@ -54,6 +54,17 @@ record! {
         logs: Option<HostPath> => omitted,
         /// How much of its jobs is kept.
         keep: Keep => default,
+        /// The sandbox that it stands beside. Without one it has a network of its own.
+        network_of: Option<NetworkOf> => omitted,
+    }
+
+    /// Another sandbox, whose network is shared: each reaches at its own loopback addresses what listens in the other.
+    #[derive(Copy)]
+    pub struct NetworkOf {
+        /// Its first process, as the host numbers it.
+        pid: u32 => required,
+        /// When that began, in ticks since the host booted: a later process of the same number is not it.
+        began: u64 => required,
     }
 
     /// How much of the jobs of a sandbox is kept, and for how long.
@@ -74,6 +85,8 @@ record! {
         directory: HostPath => required,
         /// How many bytes of the host's own disk have to stay free: below that the sandbox is paused.
         host_free: u64 => default,
+        /// Whether it has no limit of its own, whatever `disk` says: then it ends where the host's own disk does.
+        unlimited: Option<bool> => omitted,
     }
 
     /// A tree of the host, shown inside.

@@ -256,11 +256,13 @@ fn group(create: &Create, limits: &Limits) -> Result<Option<Cgroup>, StartError>
 
 fn disk(create: &Create) -> Result<Disk, StartError> {
     let Some(kept) = &create.kept_disk else { return Ok(Disk::Memory { bytes: create.disk }) };
+    let make = || match kept.unlimited {
+        Some(true) => KeptDisk::create_unlimited(&kept.directory.0),
+        Some(false) | None => KeptDisk::create(&kept.directory.0, create.disk),
+    };
     Ok(Disk::Kept(match KeptDisk::open(&kept.directory.0) {
-        Err(DiskError::Absent(_)) => KeptDisk::create(&kept.directory.0, create.disk)?,
-        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            KeptDisk::create(&kept.directory.0, create.disk)?
-        }
+        Err(DiskError::Absent(_)) => make()?,
+        Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => make()?,
         opened => opened?,
     }))
 }

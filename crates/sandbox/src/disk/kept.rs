@@ -1,4 +1,5 @@
-//! Disks that stay: a directory of the host, limited in size by a quota or by being a file system of its own.
+//! Disks that stay: a directory of the host, limited in size by a quota or by being a file system of its own, or not at
+//! all.
 //!
 //! What is on one is stored with the ids of the sandbox, and shown with those that it has this time. Its directory is
 //! for the host's root only: a program with raised privileges that a sandbox leaves there can be started by nobody
@@ -16,11 +17,13 @@ use super::{image, quota};
 const IMAGE: &str = "disk.img";
 /// The directory with a quota.
 const FILES: &str = "files";
+/// The directory without one.
+const TREE: &str = "tree";
 
 /// A disk that stays. It is in use for as long as it is held, and by one.
 ///
 /// Whoever held it before and was killed may have processes that are still ending. For an image [`open`](Self::open)
-/// waits for them; where there is a quota, the caller makes sure that the sandbox is gone.
+/// waits for them; for a directory of the host, the caller makes sure that the sandbox is gone.
 #[derive(Debug)]
 pub struct KeptDisk {
     kind: DiskKind,
@@ -37,6 +40,8 @@ pub enum DiskKind {
     Quota,
     /// By a file system of its own in a sparse file, on a loop device that goes with its last user.
     Image,
+    /// By nothing: it is a directory of the host's file system, and ends where that does.
+    Plain,
 }
 
 /// How much of the host's own disk has to stay free.
@@ -85,6 +90,22 @@ pub enum DiskError {
 impl KeptDisk {
     /// Makes a disk of some size in a directory of the host, which is made if it is not there.
     pub fn create(directory: &Path, bytes: u64) -> Result<Self, DiskError> {
+        Self::make(directory, |locked| {
+            if quota::enforced(locked) {
+                quota::create(locked, FILES, bytes)
+            } else {
+                image::create(&directory.join(IMAGE), bytes)
+            }
+        })
+    }
+
+    /// Makes a disk that has no size of its own: there is nothing to prepare, and nothing to wait for.
+    pub fn create_unlimited(directory: &Path) -> Result<Self, DiskError> {
+        let mode = Mode::from_raw_mode(0o755);
+        Self::make(directory, |locked| rustix::fs::mkdirat(locked, TREE, mode).map_err(system("make a directory")))
+    }
+
+    fn make(directory: &Path, fill: impl FnOnce(&OwnedFd) -> Result<(), DiskError>) -> Result<Self, DiskError> {
         let made = std::fs::DirBuilder::new().recursive(true).create(directory);
         made.and_then(|()| std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)))
             .map_err(|source| DiskError::Directory { path: directory.to_owned(), source })?;
@@ -92,12 +113,7 @@ impl KeptDisk {
         if kind(&locked).is_some() {
             return Err(DiskError::Exists(directory.to_owned()));
         }
-        let made = if quota::enforced(&locked) {
-            quota::create(&locked, FILES, bytes)
-        } else {
-            image::create(&directory.join(IMAGE), bytes)
-        };
-        made.and_then(|()| Self::attach(directory, locked)).inspect_err(|_| {
+        fill(&locked).and_then(|()| Self::attach(directory, locked)).inspect_err(|_| {
             // What was made only half is no disk.
             let _gone = empty(directory);
         })
@@ -116,7 +132,7 @@ impl KeptDisk {
             quota::lift(&locked, FILES).map_err(system("lift the quota"))?;
         }
         let failed = |source| DiskError::Directory { path: directory.to_owned(), source };
-        empty(directory).and_then(|()| std::fs::remove_dir(directory)).map_err(failed)
+        std::fs::remove_dir_all(directory).map_err(failed)
     }
 
     fn attach(path: &Path, directory: OwnedFd) -> Result<Self, DiskError> {
@@ -124,6 +140,7 @@ impl KeptDisk {
         let mount = match kind {
             DiskKind::Quota => quota::mount(&path.join(FILES)).map_err(system("show the files"))?,
             DiskKind::Image => image::mount(&path.join(IMAGE))?,
+            DiskKind::Plain => quota::mount(&path.join(TREE)).map_err(system("show the files"))?,
         };
         Ok(Self { kind, directory, mount })
     }
@@ -171,6 +188,8 @@ fn kind(directory: &OwnedFd) -> Option<DiskKind> {
         Some(DiskKind::Image)
     } else if there(FILES) {
         Some(DiskKind::Quota)
+    } else if there(TREE) {
+        Some(DiskKind::Plain)
     } else {
         None
     }
@@ -182,7 +201,8 @@ fn empty(directory: &Path) -> std::io::Result<()> {
         outcome => outcome,
     };
     gone(std::fs::remove_file(directory.join(IMAGE)))?;
-    gone(std::fs::remove_dir_all(directory.join(FILES)))
+    gone(std::fs::remove_dir_all(directory.join(FILES)))?;
+    gone(std::fs::remove_dir_all(directory.join(TREE)))
 }
 
 pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> DiskError {

@@ -70,6 +70,9 @@ pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageErr
     let proc = mount::new("proc", &[], flags).map_err(at(Stage::Proc))?;
     let place = directory(&root.directory, "proc".as_ref(), 0o555)?;
     root.attach(&proc, &place, "proc".as_ref()).map_err(at(Stage::Proc))?;
+    if plan.spec.network.is_none() {
+        open_ports(&proc).map_err(at(Stage::Ports))?;
+    }
     let mask = StageError::at(Stage::Mask);
     let null = plan.devices.iter().find(|(name, _)| *name == "null").map(|(_, null)| null);
     for name in MASKED_FILES {
@@ -103,22 +106,39 @@ pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageErr
     Ok(proc)
 }
 
+/// Lets everybody in a new network serve at every port: it reaches nobody but who was put into it, and those who come
+/// to it later, from other user namespaces, have no rights over it.
+fn open_ports(proc: &OwnedFd) -> Result<(), Errno> {
+    let first = "sys/net/ipv4/ip_unprivileged_port_start";
+    match rustix::fs::openat(proc, first, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(first) => rustix::io::write(first, b"0").map(drop),
+        Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// All of the hardware that the kernel shows in the network of this process, attached nowhere.
+pub(crate) fn whole_hardware() -> Result<OwnedFd, Errno> {
+    let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    mount::new("sysfs", &[], flags)
+}
+
 /// A `/sys` with little in it: what is not named is not there. Where the kernel refuses, because this process does
 /// not see all of the host's, there is nothing in it.
-pub(super) fn hardware(root: &mut Root) -> Result<(), StageError> {
+pub(super) fn hardware(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
     let at = StageError::at(Stage::Hardware);
     let place = directory(&root.directory, "sys".as_ref(), 0o555)?;
-    let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let read_only = flags | MountAttrFlags::MOUNT_ATTR_RDONLY;
-    let Ok(whole) = mount::new("sysfs", &[], read_only) else {
+    let own = if plan.hardware.is_none() { whole_hardware().ok() } else { None };
+    let Some(whole) = plan.hardware.as_ref().or(own.as_ref()) else {
         return root.attach(&mount::empty().map_err(&at)?, &place, "sys".as_ref()).map_err(&at);
     };
     // What is attached nowhere cannot be copied by most kernels. This place goes with the old root.
-    attach(&whole, CWD, "/sys").map_err(&at)?;
+    attach(whole, CWD, "/sys").map_err(&at)?;
+    let flags = nodev() | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let shown = mount::new("tmpfs", &[("size", "65536"), ("mode", "555")], flags).map_err(&at)?;
     root.attach(&shown, &place, "sys".as_ref()).map_err(&at)?;
     for name in SHOWN {
-        match open_path(&whole, name) {
+        match open_path(whole, name) {
             Ok(part) => {
                 let part = copy(&part).map_err(&at)?;
                 attach_at(&part, &directory(&shown, name.as_ref(), 0o555)?).map_err(&at)?;

@@ -28,6 +28,7 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         lasting: false,
         logs: None,
         keep: Keep::default(),
+        network_of: None,
     };
     let pid = std::process::id();
     SandboxRecord {

@@ -52,6 +52,7 @@ fn create() -> Create {
         lasting: false,
         logs: None,
         keep: Keep::default(),
+        network_of: None,
     }
 }
 
@@ -62,7 +63,11 @@ fn making() -> Vec<Sample> {
         root: (&root()).into(),
         mounts: vec![mount],
         project: Some(Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000 }),
-        kept_disk: Some(KeptDisk { directory: "/var/lib/carrel/disks/1".into(), host_free: u64::MAX }),
+        kept_disk: Some(KeptDisk {
+            directory: "/var/lib/carrel/disks/1".into(),
+            host_free: u64::MAX,
+            unlimited: None,
+        }),
         limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
         allow_unenforced: true,
         lasting: true,
@@ -71,9 +76,15 @@ fn making() -> Vec<Sample> {
         ..create()
     };
     let ready = |changes| Ready { agent_socket: "/run/agent.sock".into(), pid: 4711, id_base: 655_360, changes };
+    let directory = "/var/lib/carrel/disks/1".into();
+    let unlimited = Create {
+        kept_disk: Some(KeptDisk { directory, host_free: 0, unlimited: Some(true) }),
+        ..create()
+    };
     vec![
         sample("the least", create()),
         sample("everything", everything),
+        sample("a disk without a limit", unlimited),
         sample("without a project", ready(false)),
         sample("with a project", ready(true)),
     ]

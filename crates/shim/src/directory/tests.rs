@@ -32,6 +32,7 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         lasting,
         logs: None,
         keep: Keep::default(),
+        network_of: None,
     };
     let pid = std::process::id();
     SandboxRecord {

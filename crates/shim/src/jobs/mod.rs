@@ -31,7 +31,7 @@ use crate::failpoint::{Failpoint, reached};
 use crate::log::{Log, wall_ms};
 
 /// The longest id.
-const LONGEST_ID: usize = 128;
+const LONGEST_ID: usize = 200;
 /// The longest command, with its environment.
 const LONGEST_COMMAND: usize = 1024 * 1024;
 /// How much of what may be kept has to be free while a job writes, before older ones have to go.
@@ -228,7 +228,7 @@ impl Jobs {
             if self.past.knows(id).is_some() {
                 Refusal::new(FailureCode::JobPruned, format!("job {id} has ended and is no longer kept"))
             } else {
-                Refusal::new(FailureCode::JobUnknown, format!("there is no job {id:.128}"))
+                Refusal::new(FailureCode::JobUnknown, format!("there is no job {id:.200}"))
             }
         })
     }

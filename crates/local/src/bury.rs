@@ -1,0 +1,91 @@
+//! Processes that end: waited for without a thread for each.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A process that is to end, by a handle that means no other.
+#[derive(Debug)]
+pub(crate) struct Ending(AsyncFd<OwnedFd>);
+
+// === impl Ending ===
+
+impl Ending {
+    #[allow(
+        deprecated,
+        reason = "what replaces it is unsafe, for types that name another descriptor each time: this one does not"
+    )]
+    pub(crate) fn new(handle: OwnedFd) -> std::io::Result<Self> {
+        AsyncFd::with_interest(handle, Interest::READABLE).map(Self)
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&self) {
+        // It cannot fail while the runtime is there, and stays ready once it is.
+        let _ended = self.0.readable().await;
+    }
+
+    /// Whether it has ended within some time.
+    pub(crate) async fn ends_within(&self, limit: Duration) -> bool {
+        tokio::time::timeout(limit, self.ended()).await.is_ok()
+    }
+
+    pub(crate) fn kill(&self) -> Result<(), Errno> {
+        match rustix::process::pidfd_send_signal(self.0.get_ref().as_fd(), Signal::KILL) {
+            // It has ended.
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Sees to it that nothing is left of a child of this process when it has ended.
+pub(crate) fn bury(mut child: Child) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+    match handle.and_then(|handle| Ending::new(handle).ok()) {
+        Some(ending) => drop(tokio::spawn(async move {
+            ending.ended().await;
+            let _buried = child.wait();
+        })),
+        // Without descriptors there are threads.
+        None => drop(tokio::task::spawn_blocking(move || child.wait())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_child_that_ended_is_nobody() {
+        let child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        let other = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        bury(child);
+        assert!(Ending::new(other).unwrap().ends_within(Duration::from_secs(60)).await);
+        // It ended; whether it was waited for is seen when its number is free.
+        while rustix::process::test_kill_process(pid).is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_end_is_killed_by_its_handle() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        let ending = Ending::new(rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();
+        assert!(!ending.ends_within(Duration::ZERO).await);
+        ending.kill().unwrap();
+        assert!(ending.ends_within(Duration::from_secs(60)).await);
+        child.wait().unwrap();
+        ending.kill().unwrap();
+    }
+}

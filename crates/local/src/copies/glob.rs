@@ -1,0 +1,199 @@
+//! Patterns of paths, as shells have them: `*`, `?` and `[…]` within a name, and `**` for any number of names.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// A pattern of relative paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Glob(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// Any number of names.
+    Any,
+    /// One name.
+    Name(Vec<Token>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    /// Any number of characters.
+    Many,
+    /// Any character.
+    One,
+    /// This character.
+    Just(char),
+    /// A character from one of these to the other; or none of them.
+    Of { ranges: Vec<(char, char)>, not: bool },
+}
+
+// === impl Glob ===
+
+impl Glob {
+    pub(crate) fn new(pattern: &str) -> Self {
+        Self(pattern.split('/').map(Part::new).collect())
+    }
+
+    /// The same pattern, below any directory.
+    pub(crate) fn anywhere(mut self) -> Self {
+        self.0.insert(0, Part::Any);
+        self
+    }
+
+    /// Whether all of a path is meant.
+    pub(crate) fn matches(&self, path: &str) -> bool {
+        let names: Vec<&str> = path.split('/').collect();
+        // How much of the path the pattern so far can stand for: whatever the pattern is, each is looked at once.
+        let mut reached = vec![false; names.len() + 1];
+        reached.splice(0..1, [true]);
+        for part in &self.0 {
+            reached = match part {
+                Part::Any => reached
+                    .iter()
+                    .scan(false, |any, here| {
+                        *any |= *here;
+                        Some(*any)
+                    })
+                    .collect(),
+                Part::Name(tokens) => {
+                    let moved = reached.iter().zip(&names).map(|(here, name)| *here && is_name(tokens, name));
+                    std::iter::once(false).chain(moved).collect()
+                }
+            };
+        }
+        reached.last().copied().unwrap_or(false)
+    }
+}
+
+/// Whether a name is meant. Behind the last `*` everything is tried once more when it did not fit: that is enough.
+fn is_name(tokens: &[Token], name: &str) -> bool {
+    let chars: Vec<char> = name.chars().collect();
+    let (mut token, mut at, mut back) = (0, 0, None);
+    loop {
+        match (tokens.get(token), chars.get(at)) {
+            (Some(Token::Many), _) => {
+                back = Some((token + 1, at));
+                token += 1;
+                continue;
+            }
+            (Some(one), Some(char)) if one.is_met(*char) => {
+                (token, at) = (token + 1, at + 1);
+                continue;
+            }
+            (None, None) => return true,
+            _ => {}
+        }
+        match back {
+            Some((behind, from)) if from < chars.len() => {
+                back = Some((behind, from + 1));
+                (token, at) = (behind, from + 1);
+            }
+            _ => return false,
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn new(part: &str) -> Self {
+        if part == "**" {
+            return Self::Any;
+        }
+        let (mut tokens, mut chars) = (Vec::new(), part.chars().peekable());
+        while let Some(char) = chars.next() {
+            tokens.push(match char {
+                '*' => Token::Many,
+                '?' => Token::One,
+                '\\' => Token::Just(chars.next().unwrap_or('\\')),
+                '[' => match set(chars.clone()) {
+                    Some((set, rest)) => {
+                        chars = rest;
+                        set
+                    }
+                    // It is never closed, and stands for itself.
+                    None => Token::Just('['),
+                },
+                char => Token::Just(char),
+            });
+        }
+        Self::Name(tokens)
+    }
+}
+
+/// The characters in brackets, and what follows them.
+fn set(mut chars: Peekable<Chars<'_>>) -> Option<(Token, Peekable<Chars<'_>>)> {
+    let not = chars.next_if(|char| matches!(char, '!' | '^')).is_some();
+    let mut ranges = Vec::new();
+    loop {
+        let from = match chars.next()? {
+            ']' if !ranges.is_empty() => return Some((Token::Of { ranges, not }, chars)),
+            '\\' => chars.next()?,
+            char => char,
+        };
+        let mut ahead = chars.clone();
+        let to = match (ahead.next(), ahead.next()) {
+            (Some('-'), Some(to)) if to != ']' => {
+                chars = ahead;
+                if to == '\\' { chars.next()? } else { to }
+            }
+            _ => from,
+        };
+        ranges.push((from, to));
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    fn is_met(&self, char: char) -> bool {
+        match self {
+            Self::Many | Self::One => true,
+            Self::Just(just) => *just == char,
+            Self::Of { ranges, not } => ranges.iter().any(|(from, to)| (*from..=*to).contains(&char)) != *not,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_means_what_a_shell_means_by_it() {
+        for (pattern, meant, others) in [
+            ("*.log", &["a.log", ".log"][..], &["a.log.gz", "d/a.log", "a"][..]),
+            ("d/*", &["d/a", "d/"], &["d", "d/a/b", "e/a"]),
+            ("a?c", &["abc", "aäc"], &["ac", "a/c", "abbc"]),
+            ("[a-c]x", &["ax", "cx"], &["dx", "x"]),
+            ("[!a-c]x", &["dx", "!x"], &["ax"]),
+            ("[]]x", &["]x"], &["x"]),
+            ("[a", &["[a"], &["a"]),
+            ("a\\*", &["a*"], &["ab"]),
+            ("**/n", &["n", "a/n", "a/b/n"], &["an", "n/a"]),
+            ("a/**", &["a", "a/b", "a/b/c"], &["b", "ab"]),
+            ("a/**/b", &["a/b", "a/x/b", "a/x/y/b"], &["a/xb", "b"]),
+            ("*a*b*", &["ab", "xaxbx", "aab"], &["ba", "a/b"]),
+            ("", &[""], &["a"]),
+        ] {
+            let glob = Glob::new(pattern);
+            meant.iter().for_each(|path| assert!(glob.matches(path), "{pattern} {path}"));
+            others.iter().for_each(|path| assert!(!glob.matches(path), "{pattern} {path}"));
+        }
+        assert!(Glob::new("n").anywhere().matches("a/b/n"));
+    }
+
+    #[test]
+    fn no_pattern_takes_long() {
+        let name = "a".repeat(2000);
+        assert!(!Glob::new(&format!("{}b", "a*".repeat(200))).matches(&name));
+        assert!(!Glob::new(&"**/a/".repeat(200)).matches(&"a/".repeat(150)));
+    }
+
+    #[test]
+    fn any_pattern_can_be_asked_about_any_path() {
+        bolero::check!().with_type::<(String, String)>().for_each(|(pattern, path)| {
+            let _meant = Glob::new(pattern).matches(path);
+        });
+    }
+}

@@ -1,0 +1,216 @@
+//! What is copied into a sandbox before anybody uses it. All of it belongs to the user of execs.
+
+mod glob;
+mod ignored;
+mod walk;
+
+use std::path::PathBuf;
+
+use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
+use carrel_agent_client::{AgentClient, Error, Files};
+use carrel_control::provider::ProviderError;
+use carrel_control::spec::Copy;
+use carrel_image::accounts::Ids;
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, spawn_blocking};
+
+use self::glob::Glob;
+use self::walk::{Content, Item, Kept, walk};
+use crate::failed;
+use crate::live::Live;
+
+/// How many things are read ahead of being written.
+const AHEAD: usize = 16;
+/// How many files are written at the same time: a sandbox answers many questions as fast as one.
+const MOST: usize = 8;
+
+/// Why something is not copied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CopyError {
+    #[error("{}: {source}", path.display())]
+    Host { path: PathBuf, source: std::io::Error },
+    #[error("{path} inside: {source}")]
+    Inside { path: String, source: Error },
+    #[error("{path} inside is no directory")]
+    NoDirectory { path: String },
+    #[error("{} is neither a file nor a directory", .0.display())]
+    Kind(PathBuf),
+    #[error("{} is not text (UTF-8)", .0.display())]
+    NotText(PathBuf),
+    #[error("{} leads out of what is copied, to {to}; exclude it, or let .gitignore cover it", path.display())]
+    Outward { path: PathBuf, to: String },
+    #[error("{} is deeper than what is copied", .0.display())]
+    Deep(PathBuf),
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// One who puts things into a sandbox.
+struct Putting {
+    files: Files,
+    ids: Ids,
+    /// Where they go.
+    target: String,
+    transfers: JoinSet<Result<(), CopyError>>,
+    /// The directories that were made, and not left.
+    made: Vec<String>,
+}
+
+/// Copies everything that is to be copied. A second time it comes to the same.
+pub(crate) async fn put(live: &Live, copies: &[Copy]) -> Result<(), ProviderError> {
+    let client = AgentClient::connect(live.agent.socket()).await.map_err(failed)?;
+    for copy in copies {
+        let outcome = one(&client, live.user.ids, copy).await;
+        outcome.map_err(|error| failed(format_args!("copy {} to {}: {error}", copy.source.display(), copy.target)))?;
+    }
+    client.close();
+    Ok(())
+}
+
+async fn one(client: &AgentClient, ids: Ids, copy: &Copy) -> Result<(), CopyError> {
+    let (to, mut items) = mpsc::channel(AHEAD);
+    let (source, exclude) = (copy.source.clone(), copy.exclude_patterns.clone());
+    let walking = spawn_blocking(move || {
+        let exclude: Vec<Glob> = exclude.iter().map(|pattern| Glob::new(pattern.trim_end_matches('/'))).collect();
+        walk(&source, &exclude, &to)
+    });
+    let target = copy.target.trim_end_matches('/').to_owned();
+    let mut putting = Putting { files: client.files(), ids, target, transfers: JoinSet::new(), made: Vec::new() };
+    while let Some(item) = items.recv().await {
+        putting.put(item, copy).await?;
+    }
+    walking.await.unwrap_or_else(|error| Err(CopyError::Lost(error.to_string())))?;
+    putting.finish().await
+}
+
+// === impl Putting ===
+
+impl Putting {
+    async fn put(&mut self, item: Item, copy: &Copy) -> Result<(), CopyError> {
+        match item {
+            Item::Enter { path } => self.enter(&self.at(&path)).await,
+            Item::Leave { path, kept } => {
+                // What arrives in a directory changes when it was modified.
+                self.finish().await?;
+                let path = self.at(&path);
+                match self.made.pop_if(|made| *made == path) {
+                    Some(_) => self.settle(&path, true, kept).await,
+                    None => Ok(()),
+                }
+            }
+            Item::File { path, kept, content } => {
+                let target = if path.is_empty() { self.file_target(copy).await? } else { self.at(&path) };
+                while self.transfers.len() >= MOST {
+                    self.next().await?;
+                }
+                let (files, attributes) = (self.files.clone(), self.attributes(kept));
+                self.transfers
+                    .spawn(async move { write(&files, &target, content, attributes).await.map_err(inside(&target)) });
+                Ok(())
+            }
+            Item::Link { path, to, kept } => {
+                let path = self.at(&path);
+                match self.files.symlink(&to, &path).await {
+                    Err(Error::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
+                        self.files.remove(&path).await.map_err(inside(&path))?;
+                        self.files.symlink(&to, &path).await.map_err(inside(&path))?;
+                    }
+                    made => made.map_err(inside(&path))?,
+                }
+                self.settle(&path, false, kept).await
+            }
+        }
+    }
+
+    /// Where a file goes that is copied by itself: into a directory that is there, or to the very path.
+    async fn file_target(&mut self, copy: &Copy) -> Result<String, CopyError> {
+        match self.files.stat(&self.target).await {
+            Ok(found) if found.kind == FsEntryKind::Dir => {
+                let name = copy.source.file_name().and_then(|name| name.to_str());
+                Ok(self.at(name.ok_or_else(|| CopyError::NotText(copy.source.clone()))?))
+            }
+            _ => {
+                let target = self.target.clone();
+                if let Some((above, _)) = target.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
+                    self.enter(above).await?;
+                }
+                Ok(target)
+            }
+        }
+    }
+
+    /// Sees to it that a directory is there. What was there stays as it is; what is made is the user's.
+    async fn enter(&mut self, path: &str) -> Result<(), CopyError> {
+        let mut missing = Vec::new();
+        let mut place = path;
+        while !place.is_empty() {
+            match self.files.stat(place).await {
+                Ok(found) if found.kind == FsEntryKind::Dir => break,
+                Ok(_) => return Err(CopyError::NoDirectory { path: place.to_owned() }),
+                Err(_) => missing.push(place),
+            }
+            place = place.rsplit_once('/').map_or("", |(above, _)| above);
+        }
+        for path in missing.into_iter().rev() {
+            self.files.mkdir(path, Some(0o755)).await.map_err(inside(path))?;
+            let owner = FsAttributes { uid: Some(self.ids.user), gid: Some(self.ids.group), ..FsAttributes::default() };
+            self.files.set_stat(path, false, owner).await.map_err(inside(path))?;
+            self.made.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    async fn settle(&self, path: &str, mode: bool, kept: Kept) -> Result<(), CopyError> {
+        let attributes = self.attributes(kept);
+        // The mode of a link says nothing.
+        let attributes = FsAttributes { mode: attributes.mode.filter(|_| mode), ..attributes };
+        self.files.set_stat(path, false, attributes).await.map_err(inside(path))
+    }
+
+    fn attributes(&self, kept: Kept) -> FsAttributes {
+        FsAttributes {
+            mode: Some(kept.mode),
+            uid: Some(self.ids.user),
+            gid: Some(self.ids.group),
+            mtime: Some(kept.modified),
+            ..FsAttributes::default()
+        }
+    }
+
+    fn at(&self, path: &str) -> String {
+        if path.is_empty() { self.target.clone() } else { format!("{}/{path}", self.target) }
+    }
+
+    async fn next(&mut self) -> Result<(), CopyError> {
+        match self.transfers.join_next().await {
+            Some(outcome) => outcome.unwrap_or_else(|error| Err(CopyError::Lost(error.to_string()))),
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(&mut self) -> Result<(), CopyError> {
+        while !self.transfers.is_empty() {
+            self.next().await?;
+        }
+        Ok(())
+    }
+}
+
+async fn write(files: &Files, path: &str, content: Content, attributes: FsAttributes) -> Result<(), Error> {
+    if let Content::Large(from) = content {
+        files.upload_file(path, from).await?;
+        return files.set_stat(path, false, attributes).await;
+    }
+    let options = FsOpenOptions { write: true, create: true, truncate: true, ..FsOpenOptions::default() };
+    let opened = files.open(path, FsOpenOptions { mode: Some(0o600), ..options }).await?;
+    if let Content::Small(bytes) = content {
+        let mut stream = opened.write(0).await?;
+        stream.write(bytes).await?;
+        stream.finish().await?;
+    }
+    opened.set_stat(attributes).await
+}
+
+fn inside(path: &str) -> impl Fn(Error) -> CopyError {
+    move |source| CopyError::Inside { path: path.to_owned(), source }
+}

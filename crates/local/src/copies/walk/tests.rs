@@ -1,0 +1,117 @@
+use std::os::unix::fs::symlink;
+
+use tokio::sync::mpsc;
+
+use super::*;
+
+struct Tree(tempfile::TempDir);
+
+impl Tree {
+    fn new(files: &[&str]) -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        files.iter().for_each(|file| tree.put(file, file));
+        tree
+    }
+
+    fn put(&self, path: &str, content: &str) {
+        let path = self.0.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    fn link(&self, path: &str, to: &str) {
+        let path = self.0.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(to, path).unwrap();
+    }
+
+    /// What is found, each as a line; directories end in a slash.
+    fn found(&self, exclude: &[&str]) -> Result<Vec<String>, CopyError> {
+        let source = std::fs::canonicalize(self.0.path()).unwrap();
+        let exclude: Vec<Glob> = exclude.iter().map(|pattern| Glob::new(pattern)).collect();
+        let (to, mut items) = mpsc::channel(1000);
+        walk(&source, &exclude, &to)?;
+        drop(to);
+        let mut found = Vec::new();
+        while let Some(item) = items.blocking_recv() {
+            match item {
+                Item::Enter { path } => found.push(format!("{path}/")),
+                Item::Leave { .. } => {}
+                Item::File { path, .. } => found.push(path),
+                Item::Link { path, to, .. } => found.push(format!("{path}>{to}")),
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[test]
+fn a_tree_is_found_whole_and_in_order() {
+    let tree = Tree::new(&["b", "a/z", "a/y/x", ".hidden"]);
+    tree.link("a/link", "../b");
+    let found = tree.found(&[]).unwrap();
+    assert_eq!(found, ["/", ".hidden", "a/", "a/link>../b", "a/y/", "a/y/x", "a/z", "b"]);
+}
+
+#[test]
+fn what_is_excluded_is_left_out_with_all_that_is_in_it() {
+    let tree =
+        Tree::new(&["keep", "x.log", "d/x.log", "d/keep", "node_modules/a/b", "d/node_modules/c", "only/here/x"]);
+    // What leads out of there is nobody's concern.
+    tree.link("node_modules/out", "/etc/passwd");
+    let found = tree.found(&["*.log", "node_modules", "only/here"]).unwrap();
+    assert_eq!(found, ["/", "d/", "d/keep", "keep", "only/"]);
+}
+
+#[test]
+fn a_link_out_of_the_tree_is_an_error_unless_the_tree_does_not_count_it() {
+    let tree = Tree::new(&["a/file"]);
+    for inward in ["file", "../a/file", "./nothing", "../a/../a/file"] {
+        tree.link(&format!("a/to-{}", inward.replace('/', "-")), inward);
+    }
+    assert_eq!(tree.found(&[]).unwrap().len(), 7);
+    for outward in ["/etc/passwd", "../../x", "../../../etc", "file/../../../x"] {
+        let tree = Tree::new(&["a/file"]);
+        tree.link("a/out", outward);
+        let refused = tree.found(&[]).unwrap_err();
+        assert!(matches!(&refused, CopyError::Outward { to, .. } if to == outward), "{refused}");
+        tree.put(".gitignore", "out\n");
+        assert_eq!(tree.found(&[]).unwrap(), ["/", ".gitignore", "a/", "a/file"]);
+    }
+}
+
+#[test]
+fn a_link_by_the_whole_path_of_the_tree_stays_in_it() {
+    let tree = Tree::new(&["file"]);
+    let source = std::fs::canonicalize(tree.0.path()).unwrap();
+    tree.link("link", source.join("file").to_str().unwrap());
+    assert_eq!(tree.found(&[]).unwrap().len(), 3);
+}
+
+#[test]
+fn a_directory_that_does_not_count_is_left_out_if_something_in_it_leads_out() {
+    let tree = Tree::new(&["venv/lib/file", "build/file", "src/file"]);
+    tree.link("venv/bin/python", "/usr/bin/python3");
+    tree.put(".gitignore", "venv/\n/build\n");
+    let found = tree.found(&[]).unwrap();
+    assert_eq!(found, ["/", ".gitignore", "build/", "build/file", "src/", "src/file"]);
+}
+
+#[test]
+fn what_is_neither_file_nor_directory_nor_link_is_passed_over() {
+    let tree = Tree::new(&["file"]);
+    let _listener = std::os::unix::net::UnixListener::bind(tree.0.path().join("socket")).unwrap();
+    assert_eq!(tree.found(&[]).unwrap(), ["/", "file"]);
+}
+
+#[test]
+fn a_source_that_became_a_link_is_refused() {
+    let tree = Tree::new(&["real/file"]);
+    tree.link("link", "real");
+    let (to, _items) = mpsc::channel(10);
+    let source = std::fs::canonicalize(tree.0.path()).unwrap();
+    assert!(walk(&source.join("real"), &[], &to).is_ok(), "the control");
+    for through in ["link", "link/file"] {
+        assert!(matches!(walk(&source.join(through), &[], &to), Err(CopyError::Host { .. })), "{through}");
+    }
+}

@@ -1,0 +1,141 @@
+//! How sandboxes end: asked, waited for, insisted on, and removed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use carrel_control::provider::{Place, ProviderError};
+use carrel_sandbox::{DiskError, KeptDisk};
+use carrel_shim_client::messages::FactKind;
+use carrel_shim_client::{Found, Life};
+
+use crate::bury::Ending;
+use crate::life::has_ended;
+use crate::look::{is_of, lasting};
+use crate::{Inner, blocking, failed, ground};
+
+/// How long a supervisor may take beyond the time that it was given, before it is ended by force.
+const BEYOND: Duration = Duration::from_secs(5);
+/// How often something is tried that others may be just about to make possible.
+const TRIES: u32 = 8;
+/// How long to wait in between, at first.
+const BETWEEN: Duration = Duration::from_millis(5);
+
+impl Inner {
+    /// Ends an incarnation, if it runs.
+    pub(crate) async fn stop(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
+        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.end_place(place, grace).await
+    }
+
+    /// Removes what is left of an incarnation, but not its disk.
+    pub(crate) async fn forget(&self, place: &Place) -> Result<(), ProviderError> {
+        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.collect(place).await
+    }
+
+    /// Removes everything but the logs.
+    pub(crate) async fn remove(&self, place: &Place) -> Result<(), ProviderError> {
+        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.end_place(place, Duration::ZERO).await?;
+        self.collect(place).await?;
+        // A daemon that died may have left an earlier start.
+        self.clear(place).await?;
+        remove_disk(&self.ground.disk(place)?).await?;
+        self.known.let_go_of_disk(place);
+        Ok(())
+    }
+
+    /// Ends an incarnation, if it runs.
+    pub(crate) async fn end_place(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
+        let found = self.look(&place.sandbox).await?.filter(|found| is_of(found, place));
+        if let Some(found) = found {
+            self.end(&found, grace).await?;
+        }
+        self.known.ended(place);
+        Ok(())
+    }
+
+    /// Ends what was found. When this returns, nothing of it runs, and its journal tells how it ended.
+    pub(crate) async fn end(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
+        let handle = found.record.as_ref().and_then(|record| record.shim_handle());
+        let Some(ending) = handle.map(Ending::new).transpose().map_err(failed)? else {
+            return if is_told(found) { Ok(()) } else { self.sweep().await.map(drop) };
+        };
+        let asked = async {
+            match found.connect().await {
+                // Whether it says that it is done, or goes without a word: its process tells.
+                Ok(mut client) => client.stop(grace).await.is_ok(),
+                Err(error) => has_ended(&error),
+            }
+        };
+        let asked = tokio::time::timeout(grace.saturating_add(BEYOND), asked).await.unwrap_or(false);
+        if asked && ending.ends_within(BEYOND).await {
+            return Ok(());
+        }
+        tracing::warn!(directory = %found.directory.display(), "a supervisor does not end, and is killed");
+        ending.kill().map_err(failed)?;
+        if !ending.ends_within(BEYOND).await {
+            return Err(failed("the supervisor of the sandbox does not end"));
+        }
+        self.sweep().await.map(drop)
+    }
+
+    /// Removes what is left of an incarnation, but not its disk. It must not run.
+    pub(crate) async fn collect(&self, place: &Place) -> Result<(), ProviderError> {
+        collect(&self.ground.directory(&place.sandbox), &place.incarnation).await?;
+        self.known.let_go_of_incarnation(place);
+        Ok(())
+    }
+
+    /// Ends and removes whatever has the name of a sandbox and lasts, whichever start of it that is.
+    pub(crate) async fn clear(&self, place: &Place) -> Result<(), ProviderError> {
+        let Some(found) = self.look(&place.sandbox).await? else { return Ok(()) };
+        let Some(record) = lasting(&found) else { return Ok(()) };
+        tracing::info!(sandbox = %place.sandbox, incarnation = record.incarnation, "an earlier start is removed");
+        self.end(&found, Duration::ZERO).await?;
+        collect(&found.directory, &record.incarnation).await
+    }
+}
+
+/// Whether nothing more is to be told of one that does not run.
+fn is_told(found: &Found) -> bool {
+    match &found.life {
+        Life::Dead { facts, .. } => {
+            facts.last().is_some_and(|fact| matches!(fact.kind, FactKind::Ended | FactKind::Failed))
+        }
+        Life::Starting | Life::Running => false,
+    }
+}
+
+/// Removes the directory of an incarnation that does not run.
+pub(crate) async fn collect(directory: &Path, incarnation: &str) -> Result<(), ProviderError> {
+    let is_gone = |directory: &Path, incarnation: &str| {
+        let (directory, incarnation) = (directory.to_owned(), incarnation.to_owned());
+        blocking(move || carrel_shim::collect_incarnation(&directory, &incarnation).map_err(failed))
+    };
+    for attempt in 0..TRIES {
+        // Somebody may be looking at it.
+        if is_gone(directory, incarnation).await? {
+            return Ok(());
+        }
+        tokio::time::sleep(BETWEEN * 2u32.saturating_pow(attempt)).await;
+    }
+    Err(failed("what is left of the sandbox cannot be removed: it still runs"))
+}
+
+/// Removes a disk with all that is on it. Whoever used it may be about to let go of it.
+pub(crate) async fn remove_disk(directory: &Path) -> Result<(), ProviderError> {
+    let mut attempt = 0;
+    loop {
+        let disk = directory.to_owned();
+        let removed = tokio::task::spawn_blocking(move || KeptDisk::remove(&disk)).await.map_err(failed)?;
+        match removed {
+            Ok(()) => return Ok(()),
+            Err(DiskError::Directory { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(DiskError::InUse(_)) if attempt < TRIES => {}
+            Err(error) => return Err(failed(error)),
+        }
+        tokio::time::sleep(BETWEEN * 2u32.saturating_pow(attempt)).await;
+        attempt += 1;
+    }
+}

@@ -1,0 +1,154 @@
+//! What a supervisor wrote down, as the control plane hears it.
+
+use carrel_control::provider::{Fact, How, Noted};
+use carrel_shim_client::messages::{self, EndReason, FactKind, Outcome, OutcomeKind};
+use carrel_store::{ExecId, Timestamp};
+
+/// What the jobs are called that run what a sandbox runs by itself: this, and which start of it.
+pub(crate) const PRIMARY: &str = "primary.";
+
+/// What a command ends with that is not there, and one that cannot be run.
+const NOT_FOUND: i32 = 127;
+const NOT_RUN: i32 = 126;
+
+/// The job that runs what a sandbox runs by itself.
+pub(crate) fn primary(attempt: u32) -> String {
+    format!("{PRIMARY}{attempt}")
+}
+
+/// Which start of what a sandbox runs by itself a job is.
+pub(crate) fn attempt(job: &str) -> Option<u32> {
+    job.strip_prefix(PRIMARY)?.parse().ok()
+}
+
+/// What a fact means.
+pub(crate) fn noted(fact: messages::Fact) -> Noted {
+    let at = i64::try_from(fact.at_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let sequence = fact.sequence;
+    Noted { sequence, at: Timestamp(at), fact: meaning(fact) }
+}
+
+fn meaning(fact: messages::Fact) -> Fact {
+    match fact.kind {
+        FactKind::JobEnded => job_ended(fact),
+        FactKind::OutOfMemory => Fact::OutOfMemory,
+        FactKind::Ended => {
+            let reason = fact.reason.unwrap_or(EndReason::Unknown);
+            Fact::Ended {
+                asked: matches!(reason, EndReason::Stopped | EndReason::Shutdown),
+                out_of_memory: reason == EndReason::OutOfMemory,
+                message: fact.message.unwrap_or_default(),
+            }
+        }
+        // It never was: nothing of it runs either.
+        FactKind::Failed => {
+            Fact::Ended { asked: false, out_of_memory: false, message: fact.message.unwrap_or_default() }
+        }
+        FactKind::Claimed
+        | FactKind::Started
+        | FactKind::JobStarted
+        | FactKind::Paused
+        | FactKind::Resumed
+        | FactKind::StopAsked
+        | FactKind::GuestExited
+        | FactKind::Unknown => Fact::Other,
+    }
+}
+
+fn job_ended(fact: messages::Fact) -> Fact {
+    let (Some(job), Some(outcome)) = (fact.job, fact.outcome) else { return Fact::Other };
+    let how = how(outcome);
+    match (attempt(&job), ExecId::new(job)) {
+        (Some(attempt), _) => Fact::CommandEnded { attempt, how },
+        (None, Ok(exec)) => Fact::ExecEnded { exec, how },
+        // Somebody else's.
+        (None, Err(_)) => Fact::Other,
+    }
+}
+
+fn how(outcome: Outcome) -> How {
+    let by_itself = match (outcome.code, outcome.signal) {
+        (_, Some(signal)) => How::Signalled(signal),
+        (Some(code), None) => How::Exited(code),
+        (None, None) => How::SandboxEnded,
+    };
+    match outcome.kind {
+        OutcomeKind::Exited | OutcomeKind::Signalled | OutcomeKind::Unknown => by_itself,
+        OutcomeKind::TimedOut => How::TimedOut,
+        OutcomeKind::Cancelled => How::Cancelled,
+        OutcomeKind::OutOfMemory => How::OutOfMemory,
+        OutcomeKind::SandboxEnded => How::SandboxEnded,
+        OutcomeKind::NeverRan => {
+            let code = if outcome.failure.as_deref() == Some("not_found") { NOT_FOUND } else { NOT_RUN };
+            How::NeverRan(code, outcome.message.unwrap_or_else(|| "the command could not be started".to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(job: &str, outcome: Outcome) -> Fact {
+        let (job, outcome) = (Some(job.to_owned()), Some(outcome));
+        noted(messages::Fact { sequence: 7, job, outcome, ..messages::Fact::new(1, FactKind::JobEnded) }).fact
+    }
+
+    fn of_sandbox(kind: FactKind, reason: Option<EndReason>) -> Fact {
+        let message = Some("why".to_owned());
+        noted(messages::Fact { reason, message, ..messages::Fact::new(1, kind) }).fact
+    }
+
+    #[test]
+    fn a_job_is_an_exec_or_the_command_or_somebody_elses() {
+        let how = || Outcome { code: Some(3), ..Outcome::of(OutcomeKind::Exited) };
+        let exec = ExecId::new("exec-1").unwrap();
+        assert_eq!(ended("exec-1", how()), Fact::ExecEnded { exec, how: How::Exited(3) });
+        assert_eq!(ended("primary.4", how()), Fact::CommandEnded { attempt: 4, how: How::Exited(3) });
+        for other in ["a", "primary.", "primary.x", "a.b.c.d"] {
+            assert_eq!(ended(other, how()), Fact::Other, "{other}");
+        }
+    }
+
+    #[test]
+    fn how_a_job_ended_is_told_as_it_was() {
+        let told = |outcome| match ended("exec-1", outcome) {
+            Fact::ExecEnded { how, .. } => how,
+            other => panic!("{other:?}"),
+        };
+        let never = |failure: &str| Outcome {
+            failure: Some(failure.to_owned()),
+            message: Some("why".to_owned()),
+            ..Outcome::of(OutcomeKind::NeverRan)
+        };
+        assert_eq!(told(Outcome { signal: Some(9), ..Outcome::of(OutcomeKind::Signalled) }), How::Signalled(9));
+        assert_eq!(told(Outcome { code: Some(0), ..Outcome::of(OutcomeKind::Cancelled) }), How::Cancelled);
+        assert_eq!(told(Outcome::of(OutcomeKind::TimedOut)), How::TimedOut);
+        assert_eq!(told(Outcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
+        assert_eq!(told(Outcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
+        assert_eq!(told(never("not_found")), How::NeverRan(127, "why".to_owned()));
+        assert_eq!(told(never("not_executable")), How::NeverRan(126, "why".to_owned()));
+        assert_eq!(told(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));
+    }
+
+    #[test]
+    fn the_end_of_a_sandbox_says_whether_somebody_asked_for_it() {
+        let end = |asked, out_of_memory| Fact::Ended { asked, out_of_memory, message: "why".to_owned() };
+        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::Stopped)), end(true, false));
+        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::Shutdown)), end(true, false));
+        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::GuestExit)), end(false, false));
+        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::OutOfMemory)), end(false, true));
+        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::SupervisorLost)), end(false, false));
+        assert_eq!(of_sandbox(FactKind::Failed, None), end(false, false));
+        assert_eq!(of_sandbox(FactKind::GuestExited, None), Fact::Other);
+    }
+
+    #[test]
+    fn a_moment_is_told_in_nanoseconds() {
+        assert_eq!(
+            noted(messages::Fact::new(1_700_000_000_123, FactKind::Started)).at,
+            Timestamp(1_700_000_000_123_000_000)
+        );
+        assert_eq!(noted(messages::Fact::new(u64::MAX, FactKind::Started)).at, Timestamp(i64::MAX));
+    }
+}

@@ -1,0 +1,134 @@
+//! Where things of a sandbox are on this host.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use carrel_agent_client::sandbox_directory;
+use carrel_control::provider::{Place, ProviderError, Reach};
+use carrel_shim_client::layout::{self, AGENT_SOCKET, SHIM_SOCKET};
+use carrel_store::SandboxId;
+use sha2::{Digest, Sha256};
+
+use crate::{LocalError, failed};
+
+/// The longest id that is a name too.
+const LONGEST_NAME: usize = 128;
+/// How many bytes of the hash of a longer one are its name.
+const HASHED: usize = 12;
+/// There once everything that is copied in has been.
+const COPIED: &str = "copied";
+
+/// The places below one home.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    home: PathBuf,
+}
+
+// === impl Ground ===
+
+impl Ground {
+    /// Makes the home, for its owner alone, if it is not there.
+    pub(crate) fn new(home: &Path) -> Result<Self, LocalError> {
+        // All names are hashed to the same length: what fits for one fits for all.
+        sandbox_directory(home, "any")?;
+        let ground = Self { home: home.to_owned() };
+        let disks = ground.disks();
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&disks);
+        made.map_err(|source| LocalError::Home { path: disks, source })?;
+        Ok(ground)
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Where the directories of all sandboxes are.
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        layout::sandboxes_directory(&self.home)
+    }
+
+    /// The directory of a sandbox.
+    pub(crate) fn directory(&self, sandbox: &SandboxId) -> PathBuf {
+        // A name is never empty and never too long, and so always has one.
+        self.sandboxes().join(layout::directory_name(&name(sandbox)).unwrap_or_default())
+    }
+
+    pub(crate) fn reach(&self, sandbox: &SandboxId) -> Reach {
+        let directory = self.directory(sandbox);
+        Reach { agent_socket: directory.join(AGENT_SOCKET), shim_socket: directory.join(SHIM_SOCKET) }
+    }
+
+    /// Where the programs that enter sandboxes are kept.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.home.join("programs")
+    }
+
+    /// Where all disks are.
+    pub(crate) fn disks(&self) -> PathBuf {
+        self.home.join("disks")
+    }
+
+    /// The directory of a disk.
+    pub(crate) fn disk(&self, place: &Place) -> Result<PathBuf, ProviderError> {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if place.disk.is_empty() || place.disk.len() > LONGEST_NAME || !place.disk.bytes().all(known) {
+            return Err(failed(format_args!("{:?} is no name of a disk", place.disk)));
+        }
+        Ok(self.disks().join(&place.disk))
+    }
+
+    /// What is there once everything that is copied in has been.
+    pub(crate) fn copied(&self, place: &Place) -> Result<PathBuf, ProviderError> {
+        Ok(self.disk(place)?.join(COPIED))
+    }
+}
+
+/// The name of a sandbox: its id, if that is short enough.
+pub(crate) fn name(sandbox: &SandboxId) -> String {
+    let id = sandbox.as_str();
+    if id.len() <= LONGEST_NAME {
+        return id.to_owned();
+    }
+    Sha256::digest(id).iter().take(HASHED).fold(String::new(), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(disk: &str) -> Place {
+        let sandbox = SandboxId::new("demo").unwrap();
+        Place { sandbox, incarnation: "one".to_owned(), disk: disk.to_owned() }
+    }
+
+    #[test]
+    fn a_name_is_the_id_or_the_beginning_of_its_hash() {
+        let named = |length| name(&SandboxId::new("x".repeat(length)).unwrap());
+        assert_eq!(named(128), "x".repeat(128));
+        assert_eq!(named(129).len(), 24);
+        assert_ne!(named(129), named(130));
+    }
+
+    #[test]
+    fn a_home_that_is_too_long_for_sockets_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(Ground::new(&home.path().join("short")).is_ok());
+        let refused = Ground::new(&home.path().join("x".repeat(80)));
+        assert!(matches!(refused, Err(LocalError::Path(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_disk_cannot_be_elsewhere() {
+        let home = tempfile::tempdir().unwrap();
+        let ground = Ground::new(home.path()).unwrap();
+        assert_eq!(ground.disk(&place("a-1_b")).unwrap(), home.path().join("disks/a-1_b"));
+        for bad in ["", "..", "a/b", ".a", "a b"] {
+            assert!(ground.disk(&place(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What is asked of the supervisor of a sandbox that runs: commands, pauses, whether it is used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrel_control::provider::{ExecOptions, ExecStart, Place, ProviderError};
+use carrel_control::spec::Spec;
+use carrel_image::accounts;
+use carrel_shim_client::messages::{FailureCode, JobCommand, JobState};
+use carrel_shim_client::{Life, ShimClient, ShimError};
+use carrel_store::{ExecId, Pairs};
+
+use crate::life::remembered;
+use crate::live::Live;
+use crate::look::is_of;
+use crate::plan::WORKSPACE;
+use crate::{Inner, facts, failed};
+
+/// How long a supervisor may take to answer what it can answer at once.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How long a command has to end by itself when it is cancelled.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What is asked of a supervisor, and answered with yes or no, or with nothing but that it is done.
+#[derive(Clone, Copy)]
+enum Question<'q> {
+    /// Run a job, once.
+    Run(&'q str, &'q JobCommand),
+    /// Stop all processes where they are, or let them continue.
+    Pause(bool),
+    /// Is it used, by others than so many clients?
+    Used { ours: u64 },
+}
+
+impl Inner {
+    /// Runs what the sandbox runs by itself.
+    pub(crate) async fn command(&self, place: &Place, spec: &Spec, attempt: u32) -> Result<(), ProviderError> {
+        let live = self.live(place).await?;
+        let command = job(&live, &spec.command, "", &spec.envs, &ExecOptions::default());
+        self.run(place, &live, &facts::primary(attempt), &command).await
+    }
+
+    /// Runs a command, once.
+    pub(crate) async fn exec(&self, place: &Place, exec: &ExecStart) -> Result<(), ProviderError> {
+        let live = self.live(place).await?;
+        let command = job(&live, &exec.command, &exec.cwd, &exec.env, &exec.options);
+        self.run(place, &live, exec.id.as_str(), &command).await
+    }
+
+    async fn run(&self, place: &Place, live: &Live, id: &str, command: &JobCommand) -> Result<(), ProviderError> {
+        match self.ask(place, live, Question::Run(id, command)).await {
+            Ok(_) => Ok(()),
+            // It ran: its end is in the journal.
+            Err(error) if matches!(error.code(), Some(FailureCode::JobPruned | FailureCode::JobEnded)) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Ends a command, and returns when it is dead.
+    pub(crate) async fn cancel(&self, place: &Place, exec: &ExecId) -> Result<(), ProviderError> {
+        // That may take a while, in which others want to ask something.
+        let Some(mut shim) = self.connect(place).await? else { return Ok(()) };
+        match shim.cancel(exec.as_str(), GRACE).await {
+            Ok(_) | Err(ShimError::Ended(_) | ShimError::Gone) => Ok(()),
+            Err(error) => match error.code() {
+                Some(FailureCode::JobUnknown | FailureCode::JobPruned | FailureCode::JobEnded) => Ok(()),
+                _ => Err(failed(error)),
+            },
+        }
+    }
+
+    /// Stops all processes where they are, or lets them continue.
+    pub(crate) async fn pause(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
+        let live = self.live(place).await?;
+        self.ask(place, &live, Question::Pause(paused)).await.map(drop).map_err(failed)
+    }
+
+    /// Whether somebody uses it: a client of its agent, a viewer, a connection, a job that is not its own.
+    pub(crate) async fn is_active(&self, place: &Place) -> Result<bool, ProviderError> {
+        let live = self.live(place).await?;
+        if live.agent.connections() > 0 {
+            return Ok(true);
+        }
+        let ours = u64::from(live.agent.is_connected().await);
+        self.ask(place, &live, Question::Used { ours }).await.map_err(failed)
+    }
+
+    /// One that runs, and that may have been found by nobody yet.
+    async fn live(&self, place: &Place) -> Result<Arc<Live>, ProviderError> {
+        if let Some(live) = self.known.live(place) {
+            return Ok(live);
+        }
+        let found = self.look(&place.sandbox).await?.filter(|found| is_of(found, place));
+        match found {
+            Some(found) if found.life == Life::Running => Ok(self.known.runs(place, remembered(&found)?)),
+            _ => Err(failed("the sandbox does not run")),
+        }
+    }
+
+    /// A connection of its own; none if the incarnation does not run.
+    async fn connect(&self, place: &Place) -> Result<Option<ShimClient>, ProviderError> {
+        match self.look(&place.sandbox).await?.filter(|found| is_of(found, place)) {
+            Some(found) if found.life == Life::Running => found.connect().await.map(Some).map_err(failed),
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks by the connection that is kept for it. One that was lost is made again, once.
+    async fn ask(&self, place: &Place, live: &Live, question: Question<'_>) -> Result<bool, ShimError> {
+        let mut kept = live.shim.lock().await;
+        if let Some(shim) = kept.as_mut() {
+            match question.put(shim).await {
+                Err(error) if is_lost(&error) => *kept = None,
+                answer => return answer,
+            }
+        }
+        let made = self.connect(place).await.map_err(|error| ShimError::from(std::io::Error::other(error)))?;
+        let answer = question.put(kept.insert(made.ok_or(ShimError::Gone)?)).await;
+        if answer.as_ref().is_err_and(is_lost) {
+            *kept = None;
+        }
+        answer
+    }
+}
+
+/// Whether nothing more is heard on a connection, or not what belongs to the next question.
+fn is_lost(error: &ShimError) -> bool {
+    !matches!(error, ShimError::Failed(_))
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    /// Puts it, and waits for the answer for a while.
+    async fn put(self, shim: &mut ShimClient) -> Result<bool, ShimError> {
+        tokio::time::timeout(ANSWER, self.answered(shim)).await.unwrap_or(Err(ShimError::Silent(ANSWER)))
+    }
+
+    async fn answered(self, shim: &mut ShimClient) -> Result<bool, ShimError> {
+        match self {
+            Self::Run(job, command) => shim.start(job, command).await.map(|started| started.created),
+            Self::Pause(true) => shim.pause().await.map(|()| true),
+            Self::Pause(false) => shim.resume().await.map(|()| true),
+            Self::Used { ours } => {
+                if shim.statistics().await?.clients > ours {
+                    return Ok(true);
+                }
+                // Of a job that has ended, nobody is a viewer for long.
+                if shim.status().await?.running_jobs == 0 {
+                    return Ok(false);
+                }
+                let jobs = shim.jobs().await?;
+                let mut running = jobs.iter().filter(|job| job.state != JobState::Ended);
+                Ok(running.any(|job| job.viewers > 0 || facts::attempt(&job.job).is_none()))
+            }
+        }
+    }
+}
+
+/// A command, as a supervisor is asked.
+fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options: &ExecOptions) -> JobCommand {
+    let (user, home) = match &options.user {
+        Some(user) => (user.clone(), accounts::home(Some(user), &live.accounts)),
+        None => (live.user.name.clone(), live.user.home.clone()),
+    };
+    let own = (!env.contains_key("HOME")).then(|| format!("HOME={home}"));
+    let given = env.iter().map(|(key, value)| format!("{key}={value}"));
+    let (program, args) =
+        words.split_first().map_or((String::new(), Vec::new()), |(first, rest)| (first.clone(), rest.to_vec()));
+    let size = JobCommand::default();
+    let (rows, cols) = options.terminal.unwrap_or((size.rows, size.cols));
+    JobCommand {
+        program,
+        args,
+        env: own.into_iter().chain(given).collect(),
+        cwd: Some(if cwd.is_empty() { WORKSPACE.to_owned() } else { cwd.to_owned() }),
+        user: Some(user),
+        tty: options.terminal.is_some(),
+        rows,
+        cols,
+        stdin: options.stdin,
+        timeout_ms: options.timeout_ms,
+        ..JobCommand::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_image::{ImageRef, RootFs};
+
+    use super::*;
+
+    fn asked(cwd: &str, env: &[(&str, &str)], options: &ExecOptions) -> JobCommand {
+        let live = Live::new(&RootFs::resolve(&ImageRef::Host).unwrap(), "/agent.sock".into());
+        let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        job(&live, &["ls".to_owned(), "-l".to_owned()], cwd, &env, options)
+    }
+
+    #[test]
+    fn a_command_runs_as_the_user_of_execs_in_the_workspace() {
+        let command = asked("", &[("A", "b=c")], &ExecOptions::default());
+        assert_eq!((command.program.as_str(), command.args.as_slice()), ("ls", &["-l".to_owned()][..]));
+        assert_eq!((command.user.as_deref(), command.cwd.as_deref()), (Some("agbox"), Some("/workspace")));
+        assert_eq!(command.env, ["HOME=/home/agbox", "A=b=c"]);
+        assert!(!command.tty && !command.stdin && command.timeout_ms.is_none());
+    }
+
+    #[test]
+    fn what_is_said_counts_over_what_is_not() {
+        let options =
+            ExecOptions { user: Some("root".to_owned()), terminal: Some((40, 120)), stdin: true, timeout_ms: Some(5) };
+        let command = asked("/tmp", &[], &options);
+        assert_eq!((command.user.as_deref(), command.cwd.as_deref()), (Some("root"), Some("/tmp")));
+        assert_eq!(command.env, ["HOME=/root"]);
+        assert_eq!((command.tty, command.rows, command.cols), (true, 40, 120));
+        assert_eq!((command.stdin, command.timeout_ms), (true, Some(5)));
+        assert_eq!(asked("", &[("HOME", "/elsewhere")], &options).env, ["HOME=/elsewhere"]);
+    }
+}

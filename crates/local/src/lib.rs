@@ -1,0 +1,112 @@
+//! Sandboxes on this machine: what the control plane asks for, done by supervisors.
+//!
+//! A sandbox is named by its id, and everything of one start of it on this host by its incarnation. Nothing is remembered
+//! here that cannot be found again: whoever comes after a daemon that died looks at what there is, and goes on.
+
+mod bury;
+mod copies;
+mod end;
+mod facts;
+mod ground;
+mod jobs;
+mod life;
+mod live;
+mod logs;
+mod look;
+mod parked;
+mod plan;
+mod ports;
+mod provider;
+mod reap;
+mod turns;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use carrel_agent_client::PathError;
+use carrel_control::provider::ProviderError;
+use carrel_shim_client::Programs;
+
+use self::ground::Ground;
+use self::live::Known;
+pub use self::logs::{BadTemplate, LogTemplate};
+use self::parked::Parked;
+use self::turns::Turns;
+
+/// Ranges of ids belong to the host, whatever home a sandbox has.
+const IDS: &str = "/run/carrel/ids";
+
+/// What is the same for all sandboxes.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where everything is kept.
+    pub home: PathBuf,
+    /// Where the output of execs is kept.
+    pub logs: LogTemplate,
+    /// The memory of a sandbox that has no limit of its own, in bytes.
+    pub default_memory: u64,
+    /// How many processes and threads a sandbox may have.
+    pub pids: u32,
+    /// How many bytes of the host's own disk have to stay free: below that sandboxes are paused. 0 is none.
+    pub host_free: u64,
+    /// How many supervisors are started ahead.
+    pub parked: usize,
+}
+
+/// Whoever makes sandboxes run on this machine. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Local(Arc<Inner>);
+
+/// Why there can be no sandboxes here.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The home is no place for sockets.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The home cannot be used.
+    #[error("{}: {source}", path.display())]
+    Home {
+        /// What of it.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    settings: Settings,
+    programs: Programs,
+    ground: Ground,
+    parked: Arc<Parked>,
+    known: Known,
+    turns: Turns,
+    /// One sweeps at a time.
+    sweeping: tokio::sync::Mutex<()>,
+}
+
+// === impl Local ===
+
+impl Local {
+    /// Makes sandboxes below a home, which is made if it is not there.
+    pub fn new(settings: Settings, programs: Programs) -> Result<Self, LocalError> {
+        let ground = Ground::new(&settings.home)?;
+        let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
+        parked.fill();
+        let (known, turns, sweeping) = (Known::default(), Turns::default(), tokio::sync::Mutex::default());
+        Ok(Self(Arc::new(Inner { settings, programs, ground, parked, known, turns, sweeping })))
+    }
+}
+
+/// Does what waits for the system, where nobody else has to wait for it.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ProviderError> + Send + 'static,
+) -> Result<T, ProviderError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(failed(error)))
+}
+
+/// A failure that the step has a word for.
+fn failed(error: impl std::fmt::Display) -> ProviderError {
+    ProviderError::new(error.to_string())
+}

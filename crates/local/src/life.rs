@@ -1,0 +1,193 @@
+//! How sandboxes begin: made, or taken over.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use carrel_control::provider::{Place, ProviderError};
+use carrel_control::spec::Spec;
+use carrel_image::RootFs;
+use carrel_shim_client::messages::Create;
+use carrel_shim_client::{AdoptError, Found, Life, OwnedSandbox, OwnerError, ShimError};
+use rustix::fs::{Mode, OFlags};
+use tokio::sync::oneshot;
+
+use crate::bury::bury;
+use crate::end::remove_disk;
+use crate::facts::PRIMARY;
+use crate::live::Live;
+use crate::look::is_of;
+use crate::ports::Bound;
+use crate::{Inner, blocking, copies, failed, ground, logs, plan};
+
+/// How often one is looked at that ends while it is.
+const TRIES: usize = 5;
+
+impl Inner {
+    /// Makes an incarnation run, unless it does. When nobody waits for it any more, it is given up.
+    pub(crate) async fn start(
+        &self,
+        place: &Place,
+        spec: &Spec,
+        left: oneshot::Receiver<()>,
+    ) -> Result<(), ProviderError> {
+        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.known.hold(place);
+        let disk = self.ground.disk(place)?;
+        let is_new = !exists(&disk).await?;
+        let begun = self.begin(place, spec, left).await;
+        if begun.is_err() {
+            let undone = async {
+                self.end_place(place, std::time::Duration::ZERO).await?;
+                self.collect(place).await?;
+                if is_new { remove_disk(&disk).await } else { Ok(()) }
+            };
+            if let Err(error) = undone.await {
+                // It is found by whoever removes the sandbox.
+                tracing::warn!(sandbox = %place.sandbox, %error, "something is left of a start that failed");
+            }
+        }
+        begun
+    }
+
+    async fn begin(&self, place: &Place, spec: &Spec, left: oneshot::Receiver<()>) -> Result<(), ProviderError> {
+        let live = match self.take_over(place).await? {
+            Some(live) => live,
+            None => {
+                self.clear(place).await?;
+                // What cannot be had is found before anything is made.
+                let bound = Bound::open(&spec.ports).await?;
+                let live = self.make(place, spec).await?;
+                live.forward(Some(bound.serve(&live.agent)));
+                live
+            }
+        };
+        let copied = self.ground.copied(place)?;
+        if !spec.copies.is_empty() && !exists(&copied).await? {
+            tokio::select! {
+                put = copies::put(&live, &spec.copies) => put?,
+                _ = left => return Err(failed("nobody waits for it any more")),
+            }
+            blocking(move || mark(&copied).map_err(failed)).await?;
+        }
+        open_ports(&live, spec).await
+    }
+
+    /// Takes an incarnation over that runs, and says whether it does.
+    pub(crate) async fn adopt(&self, place: &Place, spec: &Spec) -> Result<bool, ProviderError> {
+        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.known.hold(place);
+        let Some(live) = self.take_over(place).await? else { return Ok(false) };
+        if let Err(error) = open_ports(&live, spec).await {
+            // What runs in it is worth more than the way to it.
+            tracing::warn!(sandbox = %place.sandbox, %error, "a sandbox goes on without its ports");
+        }
+        Ok(true)
+    }
+
+    /// The incarnation, if it runs.
+    async fn take_over(&self, place: &Place) -> Result<Option<Arc<Live>>, ProviderError> {
+        for _ in 0..TRIES {
+            let Some(found) = self.look(&place.sandbox).await?.filter(|found| is_of(found, place)) else { break };
+            if found.life != Life::Running {
+                break;
+            }
+            match found.connect().await {
+                Ok(client) => {
+                    let live = self.known.runs(place, remembered(&found)?);
+                    *live.shim.lock().await = Some(client);
+                    return Ok(Some(live));
+                }
+                Err(error) if has_ended(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        self.known.ended(place);
+        Ok(None)
+    }
+
+    /// Makes a sandbox and returns when it runs.
+    async fn make(&self, place: &Place, spec: &Spec) -> Result<Arc<Live>, ProviderError> {
+        let create = self.plan(place, spec).await?;
+        let owned = self.supervised(&create).await.map_err(|error| refused(&error))?;
+        let root = RootFs::try_from(create.root).map_err(failed)?;
+        let live = self.known.runs(place, Live::new(&root, owned.agent_socket().to_owned()));
+        // It lasts: from here on it is found like any other.
+        if let Some(child) = owned.leave() {
+            bury(child);
+        }
+        let parked = Arc::clone(&self.parked);
+        drop(tokio::task::spawn_blocking(move || parked.fill()));
+        Ok(live)
+    }
+
+    async fn plan(&self, place: &Place, spec: &Spec) -> Result<Create, ProviderError> {
+        let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
+        let (place, spec) = (place.clone(), spec.clone());
+        blocking(move || {
+            let create = plan::create(&settings, &programs, &ground, &place, &spec)?;
+            // What a start before this one ran is not what this one runs.
+            logs::remove_beginning(&settings.logs.directory(&place.sandbox), PRIMARY).map_err(failed)?;
+            Ok(create)
+        })
+        .await
+    }
+
+    async fn supervised(&self, create: &Create) -> Result<OwnedSandbox, OwnerError> {
+        if let Some(supervisor) = self.parked.take() {
+            match supervisor.create(create).await {
+                // It may have died while it waited.
+                Err(OwnerError::Gone(_)) => {
+                    let _swept = self.sweep().await;
+                }
+                made => return made,
+            }
+        }
+        self.parked.spawn()?.create(create).await
+    }
+}
+
+/// Opens the ports of a sandbox, unless they are.
+async fn open_ports(live: &Live, spec: &Spec) -> Result<(), ProviderError> {
+    if !live.is_forwarding() {
+        live.forward(Some(Bound::open(&spec.ports).await?.serve(&live.agent)));
+    }
+    Ok(())
+}
+
+/// What is kept at hand of a sandbox, by what was written down about it.
+pub(crate) fn remembered(found: &Found) -> Result<Live, ProviderError> {
+    let record = found.record.as_ref().ok_or_else(|| failed("nothing is written down about the sandbox"))?;
+    let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
+    Ok(Live::new(&root, record.agent_socket.0.clone()))
+}
+
+/// Whether a sandbox could not be talked to because it ended just then.
+pub(crate) fn has_ended(error: &AdoptError) -> bool {
+    matches!(
+        error,
+        AdoptError::NotRunning
+            | AdoptError::Replaced
+            | AdoptError::Process { .. }
+            | AdoptError::Shim(ShimError::Gone | ShimError::Ended(_) | ShimError::Connect { .. } | ShimError::Io(_))
+    )
+}
+
+fn refused(error: &OwnerError) -> ProviderError {
+    match error {
+        OwnerError::Failed(carrel_shim_client::messages::Failed { message, hint: Some(hint), .. }) => {
+            failed(format_args!("{message}; {hint}"))
+        }
+        error => failed(error),
+    }
+}
+
+async fn exists(path: &Path) -> Result<bool, ProviderError> {
+    let path = path.to_owned();
+    blocking(move || path.try_exists().map_err(|error| failed(format_args!("{}: {error}", path.display())))).await
+}
+
+/// Writes down that everything was copied in.
+fn mark(path: &Path) -> Result<(), rustix::io::Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map(drop)
+}

@@ -1,0 +1,113 @@
+//! Sandboxes that run and are ours: what is kept at hand for each.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use carrel_control::provider::Place;
+use carrel_image::RootFs;
+use carrel_image::accounts::User;
+use carrel_shim_client::ShimClient;
+
+use crate::plan;
+use crate::ports::{Agent, Forwards};
+
+/// What is known of sandboxes that this process was asked about.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<Inside>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// By incarnation.
+    live: HashMap<String, Arc<Live>>,
+    /// Incarnations and disks that are in somebody's hands here, and so are nobody's to take away.
+    incarnations: HashSet<String>,
+    disks: HashSet<String>,
+}
+
+/// A sandbox that runs.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// Who execs run as.
+    pub(crate) user: User,
+    /// The accounts of its image.
+    pub(crate) accounts: RootFs,
+    /// The connection that its supervisor is asked by, once something was asked.
+    pub(crate) shim: tokio::sync::Mutex<Option<ShimClient>>,
+    /// The connection that its ports are reached by.
+    pub(crate) agent: Arc<Agent>,
+    forwards: Mutex<Option<Forwards>>,
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Takes a place into our hands.
+    pub(crate) fn hold(&self, place: &Place) {
+        let mut inside = self.lock();
+        inside.incarnations.insert(place.incarnation.clone());
+        inside.disks.insert(place.disk.clone());
+    }
+
+    pub(crate) fn holds_incarnation(&self, incarnation: &str) -> bool {
+        self.lock().incarnations.contains(incarnation)
+    }
+
+    pub(crate) fn holds_disk(&self, disk: &str) -> bool {
+        self.lock().disks.contains(disk)
+    }
+
+    /// Nothing is left of an incarnation.
+    pub(crate) fn let_go_of_incarnation(&self, place: &Place) {
+        let mut inside = self.lock();
+        inside.incarnations.remove(&place.incarnation);
+        inside.live.remove(&place.incarnation);
+    }
+
+    /// Nothing is left of a disk.
+    pub(crate) fn let_go_of_disk(&self, place: &Place) {
+        self.lock().disks.remove(&place.disk);
+    }
+
+    pub(crate) fn live(&self, place: &Place) -> Option<Arc<Live>> {
+        self.lock().live.get(&place.incarnation).map(Arc::clone)
+    }
+
+    /// Remembers one that runs; one that is known already stays as it is.
+    pub(crate) fn runs(&self, place: &Place, live: Live) -> Arc<Live> {
+        let mut inside = self.lock();
+        Arc::clone(inside.live.entry(place.incarnation.clone()).or_insert_with(|| Arc::new(live)))
+    }
+
+    /// It does not run any more: its ports are closed.
+    pub(crate) fn ended(&self, place: &Place) {
+        let live = self.lock().live.remove(&place.incarnation);
+        if let Some(live) = live {
+            live.forward(None);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Live ===
+
+impl Live {
+    /// One with that root, whose agent is there.
+    pub(crate) fn new(root: &RootFs, agent_socket: PathBuf) -> Self {
+        let (user, accounts) = (plan::user_of(root), plan::accounts_of(root));
+        let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(Agent::new(agent_socket)));
+        Self { user, accounts, shim, agent, forwards: Mutex::default() }
+    }
+
+    /// Serves ports, instead of those that were served.
+    pub(crate) fn forward(&self, forwards: Option<Forwards>) {
+        *self.forwards.lock().unwrap_or_else(PoisonError::into_inner) = forwards;
+    }
+
+    pub(crate) fn is_forwarding(&self) -> bool {
+        self.forwards.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}

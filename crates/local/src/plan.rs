@@ -1,0 +1,147 @@
+//! From what was asked for to what is asked of a supervisor.
+
+use std::path::Path;
+
+use carrel_control::provider::{Place, ProviderError};
+use carrel_control::spec::Spec;
+use carrel_image::accounts::{self, Ids, User};
+use carrel_image::{GuestPath, ImageRef, Images, RootFs};
+use carrel_shim_client::Programs;
+use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, Mount};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::ground::{Ground, name};
+use crate::{IDS, Settings, failed};
+
+/// Where execs begin, and what is always there.
+pub(crate) const WORKSPACE: &str = "/workspace";
+
+/// Who execs run as, and the number of that user where the image has none.
+const USER: &str = "agbox";
+const NUMBER: u32 = 1000;
+/// The kernel keeps no longer name of a host.
+const LONGEST_HOSTNAME: usize = 63;
+/// Jobs that have ended are known for as long as the sandbox runs, and their output is kept.
+const KEPT_JOBS: u32 = 100_000;
+const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+
+/// What a supervisor is asked for.
+pub(crate) fn create(
+    settings: &Settings,
+    programs: &Programs,
+    ground: &Ground,
+    place: &Place,
+    spec: &Spec,
+) -> Result<Create, ProviderError> {
+    let mut root = image(&spec.image, ground)?;
+    let user = furnish(&mut root, spec)?;
+    let mount = |mount: &carrel_control::spec::Mount| Mount {
+        source: (&mount.source).into(),
+        target: (&mount.target).into(),
+        writable: mount.writable,
+        user: user.ids.user,
+        group: user.ids.group,
+    };
+    let limits = Limits {
+        memory: Some(spec.limits.memory.unwrap_or(settings.default_memory)),
+        pids: Some(settings.pids),
+        cpu_millis: spec.limits.cpu_millis,
+    };
+    let kept = KeptDisk {
+        directory: ground.disk(place)?.into(),
+        host_free: settings.host_free,
+        unlimited: spec.limits.disk.is_none().then_some(true),
+    };
+    Ok(Create {
+        name: name(&place.sandbox),
+        incarnation: place.incarnation.clone(),
+        directory: ground.directory(&place.sandbox).into(),
+        programs: ground.programs().into(),
+        ids: IDS.into(),
+        agentd: (&programs.agentd).into(),
+        root: (&root).into(),
+        mounts: spec.mounts.iter().map(mount).collect(),
+        project: None,
+        disk: spec.limits.disk.unwrap_or_default(),
+        kept_disk: Some(kept),
+        hostname: place.sandbox.as_str().chars().take(LONGEST_HOSTNAME).collect(),
+        limits,
+        allow_unenforced: false,
+        image: spec.image.clone(),
+        lasting: true,
+        logs: Some(settings.logs.directory(&place.sandbox).into()),
+        keep: Keep { ended_jobs: KEPT_JOBS, ended_ms: KEPT_MS, ..Keep::default() },
+        network_of: None,
+    })
+}
+
+fn image(image: &str, ground: &Ground) -> Result<RootFs, ProviderError> {
+    let reference: ImageRef = image.parse().map_err(failed)?;
+    match &reference {
+        ImageRef::Host => RootFs::resolve(&reference).map_err(failed),
+        ImageRef::Path(_) => Images::open(ground.home()).and_then(|images| images.resolve(&reference)).map_err(failed),
+    }
+}
+
+/// Sees to it that there is a user for execs, with a home and a workspace, and that what is shown below them is not in
+/// somebody else's directories.
+fn furnish(root: &mut RootFs, spec: &Spec) -> Result<User, ProviderError> {
+    let user = match accounts::find(USER, root) {
+        Some(user) => user,
+        None => accounts::add(USER, NUMBER, root).map_err(failed)?,
+    };
+    let number = user.ids.user;
+    if !is_there(root, &user.home) {
+        accounts::own(&user.home, 0o755, number, root);
+    }
+    accounts::own(WORKSPACE, 0o755, number, root);
+    for mount in &spec.mounts {
+        let target = Path::new(&mount.target);
+        let below = |top: &&Path| [user.home.as_str(), WORKSPACE].iter().any(|own| is_below(top, own));
+        let between: Vec<&Path> = target.ancestors().skip(1).take_while(below).collect();
+        for directory in between.into_iter().rev().filter_map(Path::to_str) {
+            if !is_there(root, directory) {
+                accounts::own(directory, 0o755, number, root);
+            }
+        }
+    }
+    Ok(user)
+}
+
+/// Whether a path lies below another.
+fn is_below(path: &Path, other: &str) -> bool {
+    path != Path::new(other) && path.starts_with(other)
+}
+
+/// Whether the image has something at a path, whatever it is.
+fn is_there(root: &RootFs, path: &str) -> bool {
+    let Ok(path) = GuestPath::new(path) else { return true };
+    let described = root.directories.iter().any(|made| made.path == path);
+    described || root.layers.iter().any(|layer| has(layer, &path))
+}
+
+fn has(layer: &Path, path: &GuestPath) -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let Ok(layer) = rustix::fs::open(layer, flags | OFlags::DIRECTORY, Mode::empty()) else { return false };
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(&layer, path.as_path(), flags | OFlags::NOFOLLOW, Mode::empty(), inside).is_ok()
+}
+
+/// Who execs run as in a sandbox with that root.
+pub(crate) fn user_of(root: &RootFs) -> User {
+    accounts::find(USER, root).unwrap_or_else(|| User {
+        name: USER.to_owned(),
+        ids: Ids { user: NUMBER, group: NUMBER },
+        home: format!("/home/{USER}"),
+    })
+}
+
+/// Of a root, what tells about its users.
+pub(crate) fn accounts_of(root: &RootFs) -> RootFs {
+    let lists = ["etc/passwd", "etc/group"].map(|list| GuestPath::new(list).ok());
+    let files = root.files.iter().filter(|file| lists.iter().flatten().any(|list| *list == file.path));
+    RootFs { layers: root.layers.clone(), files: files.cloned().collect(), ..RootFs::default() }
+}
+
+#[cfg(test)]
+mod tests;

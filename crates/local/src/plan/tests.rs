@@ -1,0 +1,104 @@
+use carrel_control::spec;
+use carrel_store::SandboxId;
+
+use super::*;
+use crate::LogTemplate;
+
+struct World {
+    home: tempfile::TempDir,
+    image: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap(), image: tempfile::tempdir().unwrap() }
+    }
+
+    fn put(&self, path: &str, content: &str) {
+        let path = self.image.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    fn plan(&self, spec: &Spec) -> Result<Create, ProviderError> {
+        let settings = Settings {
+            home: self.home.path().to_owned(),
+            logs: LogTemplate::new("/logs", LogTemplate::DEFAULT).unwrap(),
+            default_memory: 1 << 30,
+            pids: 77,
+            host_free: 5,
+            parked: 0,
+        };
+        let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
+        let sandbox = SandboxId::new("x".repeat(200)).unwrap();
+        let place = Place { sandbox, incarnation: "one".to_owned(), disk: "d1".to_owned() };
+        create(&settings, &programs, &Ground::new(self.home.path()).unwrap(), &place, spec)
+    }
+
+    fn spec(&self) -> Spec {
+        Spec { image: self.image.path().to_str().unwrap().to_owned(), ..Spec::default() }
+    }
+}
+
+fn root(create: Create) -> RootFs {
+    create.root.try_into().unwrap()
+}
+
+fn owners(root: &RootFs) -> Vec<(&str, u32)> {
+    root.directories.iter().map(|made| (made.path.as_path().to_str().unwrap(), made.owner)).collect()
+}
+
+#[test]
+fn an_image_without_the_user_of_execs_is_given_it() {
+    let world = World::new();
+    world.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+    let root = root(world.plan(&world.spec()).unwrap());
+    assert_eq!(owners(&root), [("home/agbox", 1000), ("workspace", 1000)]);
+    assert_eq!(user_of(&root).ids, Ids { user: 1000, group: 1000 });
+    assert_eq!(accounts::home(Some("root"), &accounts_of(&root)), "/root");
+}
+
+#[test]
+fn the_user_of_an_image_is_taken_as_it_is_and_its_home_too() {
+    let world = World::new();
+    world.put("etc/passwd", "agbox:x:1234:99::/srv/agbox:/bin/sh\n");
+    world.put("srv/agbox/file", "");
+    let root = root(world.plan(&world.spec()).unwrap());
+    assert_eq!(owners(&root), [("workspace", 1234)]);
+    assert_eq!((user_of(&root).ids, root.files.len()), (Ids { user: 1234, group: 99 }, 0));
+}
+
+#[test]
+fn what_is_shown_in_a_home_does_not_take_the_directories_above_it_away() {
+    let world = World::new();
+    world.put("home/agbox/.there/file", "");
+    let mount = |target: &str| spec::Mount { source: "/usr".into(), target: target.to_owned(), writable: true };
+    let targets = ["/home/agbox/.config/a/b", "/home/agbox/.there/x", "/other/x/y", "/workspace/deep/x"];
+    let create = world.plan(&Spec { mounts: targets.map(mount).to_vec(), ..world.spec() }).unwrap();
+    assert!(create.mounts.iter().all(|mount| (mount.user, mount.group) == (1000, 1000)));
+    let expected = [("workspace", 1000), ("home/agbox/.config", 1000), ("home/agbox/.config/a", 1000)];
+    let root = root(create);
+    let owners: Vec<_> = owners(&root).into_iter().filter(|(path, _)| *path != "home/agbox").collect();
+    assert_eq!(owners, [expected.as_slice(), &[("workspace/deep", 1000)]].concat());
+}
+
+#[test]
+fn limits_are_those_of_the_sandbox_or_of_all() {
+    let world = World::new();
+    let create = world.plan(&world.spec()).unwrap();
+    assert_eq!((create.limits.memory, create.limits.pids, create.limits.cpu_millis), (Some(1 << 30), Some(77), None));
+    let kept = create.kept_disk.unwrap();
+    assert_eq!((kept.unlimited, kept.host_free), (Some(true), 5));
+    assert_eq!((create.hostname.len(), create.name.len(), create.lasting), (63, 24, true));
+    let limits = spec::Limits { cpu_millis: Some(500), memory: Some(1 << 28), disk: Some(1 << 26) };
+    let create = world.plan(&Spec { limits, ..world.spec() }).unwrap();
+    assert_eq!((create.limits.memory, create.limits.cpu_millis, create.disk), (Some(1 << 28), Some(500), 1 << 26));
+    assert_eq!(create.kept_disk.unwrap().unlimited, None);
+}
+
+#[test]
+fn an_image_that_is_not_there_is_told() {
+    let world = World::new();
+    let refused = world.plan(&Spec { image: "/no/such/image".to_owned(), ..Spec::default() }).unwrap_err();
+    assert!(refused.message.contains("/no/such/image"), "{refused}");
+}

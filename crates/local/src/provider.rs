@@ -1,0 +1,108 @@
+//! What the control plane asks for, each as a task of its own: whoever stops waiting for it does not stop it halfway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrel_control::provider::{
+    Answer, ExecStart, InUse, LogPaths, Noted, Place, Provider, ProviderError, Reach, ServiceFact,
+};
+use carrel_control::spec::{Service, Spec};
+use carrel_store::{ExecId, SandboxId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::watch::watch;
+use crate::{Local, blocking, failed};
+
+// === impl Local ===
+
+impl Provider for Local {
+    fn start<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, ()> {
+        let (inner, place, spec) = (Arc::clone(&self.0), place.clone(), spec.clone());
+        Box::pin(async move {
+            // Gone when nobody waits for the answer.
+            let (_waiting, left) = oneshot::channel();
+            whole(async move { inner.start(&place, &spec, left).await }).await
+        })
+    }
+
+    fn adopt<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, bool> {
+        let (inner, place, spec) = (Arc::clone(&self.0), place.clone(), spec.clone());
+        Box::pin(whole(async move { inner.adopt(&place, &spec).await }))
+    }
+
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted> {
+        watch(Arc::clone(&self.0), place.clone(), after)
+    }
+
+    fn command<'a>(&'a self, place: &'a Place, spec: &'a Spec, attempt: u32) -> Answer<'a, ()> {
+        Box::pin(self.0.command(place, spec, attempt))
+    }
+
+    fn exec<'a>(&'a self, place: &'a Place, _: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {
+        Box::pin(self.0.exec(place, exec))
+    }
+
+    fn service(&self, _: &Place, _: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
+        let (to, facts) = mpsc::channel(1);
+        let message = format!("the service {} cannot be run: there are none on this machine", service.name);
+        // There is room for the only thing that is ever told.
+        let _told = to.try_send(ServiceFact::Failed(ProviderError { code: Some("SERVICES_UNSUPPORTED"), message }));
+        facts
+    }
+
+    fn cancel<'a>(&'a self, place: &'a Place, exec: &'a ExecId) -> Answer<'a, ()> {
+        Box::pin(self.0.cancel(place, exec))
+    }
+
+    fn stop<'a>(&'a self, place: &'a Place, grace: Duration) -> Answer<'a, ()> {
+        let (inner, place) = (Arc::clone(&self.0), place.clone());
+        Box::pin(whole(async move { inner.stop(&place, grace).await }))
+    }
+
+    fn forget<'a>(&'a self, place: &'a Place) -> Answer<'a, ()> {
+        let (inner, place) = (Arc::clone(&self.0), place.clone());
+        Box::pin(whole(async move { inner.forget(&place).await }))
+    }
+
+    fn remove<'a>(&'a self, place: &'a Place) -> Answer<'a, ()> {
+        let (inner, place) = (Arc::clone(&self.0), place.clone());
+        Box::pin(whole(async move { inner.remove(&place).await }))
+    }
+
+    fn remove_logs<'a>(&'a self, sandbox: &'a SandboxId) -> Answer<'a, ()> {
+        let directory = self.0.settings.logs.directory(sandbox);
+        Box::pin(blocking(move || match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(failed(format_args!("{}: {error}", directory.display())))
+            }
+            _ => Ok(()),
+        }))
+    }
+
+    fn pause<'a>(&'a self, place: &'a Place, paused: bool) -> Answer<'a, ()> {
+        Box::pin(self.0.pause(place, paused))
+    }
+
+    fn is_active<'a>(&'a self, place: &'a Place) -> Answer<'a, bool> {
+        Box::pin(self.0.is_active(place))
+    }
+
+    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize> {
+        Box::pin(self.0.reap(in_use))
+    }
+
+    fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {
+        self.0.settings.logs.paths(sandbox, exec)
+    }
+
+    fn reach(&self, place: &Place) -> Reach {
+        self.0.ground.reach(&place.sandbox)
+    }
+}
+
+/// Does something whole, even if nobody waits for it.
+async fn whole<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ProviderError>> + Send + 'static,
+) -> Result<T, ProviderError> {
+    tokio::spawn(work).await.unwrap_or_else(|error| Err(failed(error)))
+}

@@ -1,0 +1,142 @@
+//! What happens to an incarnation, told from its journal, whether its supervisor lives or not.
+
+use std::sync::Arc;
+
+use carrel_control::provider::{Fact, Noted, Place};
+use carrel_shim_client::messages;
+use carrel_shim_client::{Found, Life, ShimError};
+use tokio::sync::mpsc;
+
+use crate::Inner;
+use crate::facts::noted;
+use crate::life::has_ended;
+use crate::look::is_of;
+
+/// How many facts may wait to be taken.
+const AHEAD: usize = 64;
+/// How often what is dead is swept, until its journal tells an end.
+const SWEEPS: u32 = 5;
+/// How long to wait after something that should not happen, so that nobody is kept busy by it.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// One who tells what happens to an incarnation.
+struct Teller {
+    inner: Arc<Inner>,
+    place: Place,
+    /// The last that was told.
+    told: u64,
+    to: mpsc::Sender<Noted>,
+}
+
+/// Whether there is more to tell.
+enum Told {
+    /// There may be.
+    Some,
+    /// Nothing follows, or nobody listens.
+    All,
+}
+
+/// Tells what happened after a place in the journal, and what happens.
+pub(crate) fn watch(inner: Arc<Inner>, place: Place, after: u64) -> mpsc::Receiver<Noted> {
+    let (to, facts) = mpsc::channel(AHEAD);
+    let teller = Teller { inner, place, told: after, to };
+    drop(tokio::spawn(async move {
+        let listener = teller.to.clone();
+        tokio::select! {
+            () = teller.tell() => {}
+            // Whoever listened has left.
+            () = listener.closed() => {}
+        }
+    }));
+    facts
+}
+
+// === impl Teller ===
+
+impl Teller {
+    async fn tell(mut self) {
+        let mut sweeps = 0;
+        loop {
+            let found = match self.inner.look(&self.place.sandbox).await {
+                Ok(found) => found.filter(|found| is_of(found, &self.place)),
+                Err(error) => {
+                    tracing::warn!(sandbox = %self.place.sandbox, %error, "a sandbox cannot be looked at");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            // Nothing is left that could tell.
+            let Some(found) = found else { return };
+            match &found.life {
+                Life::Running => match self.follow(&found).await {
+                    Told::All => return,
+                    Told::Some => {}
+                },
+                Life::Dead { facts, .. } => {
+                    let facts = facts.clone();
+                    if matches!(self.pass_on(facts).await, Told::All) || sweeps == SWEEPS {
+                        return;
+                    }
+                    sweeps += 1;
+                    if let Err(error) = self.inner.sweep().await {
+                        tracing::warn!(sandbox = %self.place.sandbox, %error, "what is left cannot be swept");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+                // Somebody is at it for longer than anybody should be.
+                Life::Starting => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Tells what a supervisor tells, until it tells no more.
+    async fn follow(&mut self, found: &Found) -> Told {
+        let subscribed = async {
+            let mut client = match found.connect().await {
+                Ok(client) => client,
+                Err(error) if has_ended(&error) => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            };
+            match client.supervise().await {
+                Ok(()) | Err(ShimError::Ended(_) | ShimError::Gone) => {}
+                // It tells everybody the same.
+                Err(error) => {
+                    tracing::warn!(sandbox = %self.place.sandbox, %error, "somebody else supervises a sandbox")
+                }
+            }
+            client.subscribe(self.told + 1).await.map(Some).map_err(|error| error.to_string())
+        };
+        let mut subscription = match subscribed.await {
+            Ok(Some(subscription)) => subscription,
+            Ok(None) => return Told::Some,
+            Err(error) => {
+                tracing::warn!(sandbox = %self.place.sandbox, %error, "a supervisor does not tell what happens");
+                tokio::time::sleep(PAUSE).await;
+                return Told::Some;
+            }
+        };
+        while let Ok(Some(facts)) = subscription.next().await {
+            if matches!(self.pass_on(facts).await, Told::All) {
+                return Told::All;
+            }
+        }
+        Told::Some
+    }
+
+    /// Passes facts on that were not told.
+    async fn pass_on(&mut self, facts: Vec<messages::Fact>) -> Told {
+        for noted in facts.into_iter().map(noted) {
+            let is_last = matches!(noted.fact, Fact::Ended { .. });
+            if noted.sequence > self.told {
+                self.told = noted.sequence;
+                if self.to.send(noted).await.is_err() {
+                    return Told::All;
+                }
+            }
+            if is_last {
+                return Told::All;
+            }
+        }
+        Told::Some
+    }
+}
