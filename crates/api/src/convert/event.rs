@@ -1,0 +1,95 @@
+//! What happened, as clients see it.
+
+use carrel_store::{Details, Event, Exec};
+
+use super::moment;
+use crate::agbox::v1::{self, sandbox_event};
+
+/// An event.
+pub(crate) fn event(event: &Event) -> v1::SandboxEvent {
+    v1::SandboxEvent {
+        event_id: format!("{}-{}", event.sandbox, event.sequence),
+        sequence: event.sequence,
+        sandbox_id: event.sandbox.to_string(),
+        event_type: event.kind.number().into(),
+        occurred_at: moment(event.at),
+        replay: false,
+        snapshot: false,
+        sandbox_state: event.state.number().into(),
+        details: details(&event.details),
+    }
+}
+
+/// That an exec runs, told beside the newest event of its sandbox.
+pub(crate) fn running(exec: &Exec, newest: &Event) -> v1::SandboxEvent {
+    v1::SandboxEvent {
+        event_id: format!("{}-snapshot-{}", newest.sandbox, exec.id),
+        sequence: newest.sequence,
+        sandbox_id: newest.sandbox.to_string(),
+        event_type: v1::EventType::ExecStarted.into(),
+        occurred_at: moment(exec.created_at),
+        replay: true,
+        snapshot: true,
+        sandbox_state: newest.state.number().into(),
+        details: Some(sandbox_event::Details::Exec(v1::ExecEventDetails {
+            exec_id: exec.id.to_string(),
+            exec_state: v1::ExecState::Running.into(),
+            ..Default::default()
+        })),
+    }
+}
+
+fn details(details: &Details) -> Option<sandbox_event::Details> {
+    Some(match details {
+        Details::None => return None,
+        Details::Phase { phase, error_code, error_message, reason } => {
+            sandbox_event::Details::SandboxPhase(v1::SandboxPhaseDetails {
+                phase: phase.clone(),
+                error_code: error_code.clone(),
+                error_message: error_message.clone(),
+                reason: reason.clone(),
+            })
+        }
+        Details::Exec { exec, state, exit_code, error_code, error_message } => {
+            sandbox_event::Details::Exec(v1::ExecEventDetails {
+                exec_id: exec.to_string(),
+                exit_code: *exit_code,
+                exec_state: state.number().into(),
+                error_code: error_code.clone(),
+                error_message: error_message.clone(),
+            })
+        }
+        Details::Service { name, error_code, error_message } => {
+            sandbox_event::Details::Service(v1::ServiceEventDetails {
+                name: name.clone(),
+                error_code: error_code.clone(),
+                error_message: error_message.clone(),
+            })
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_store::{EventType, ExecState, SandboxState};
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_states_and_kinds_are_those_of_the_wire() {
+        for (own, wire) in SandboxState::ALL.iter().zip(1..) {
+            assert_eq!(i32::from(own.number()), wire);
+            assert!(v1::SandboxState::try_from(wire).is_ok());
+        }
+        for (own, wire) in EventType::ALL.iter().zip(1..) {
+            assert_eq!(i32::from(own.number()), wire);
+            assert!(v1::EventType::try_from(wire).is_ok());
+        }
+        for (own, wire) in ExecState::ALL.iter().zip(1..) {
+            assert_eq!(i32::from(own.number()), wire);
+            assert!(v1::ExecState::try_from(wire).is_ok());
+        }
+        let counts = (SandboxState::ALL.len(), EventType::ALL.len(), ExecState::ALL.len());
+        assert_eq!(counts, (6, 14, 4));
+    }
+}

@@ -1,0 +1,52 @@
+//! A command as clients see it.
+
+use carrel_control::Refusal;
+use carrel_control::provider::ExecOptions;
+use carrel_store::{Exec, Sequence};
+
+use super::length;
+use crate::agbox::v1;
+use crate::carrel::v1 as own;
+
+/// A command, and a place in the log of its sandbox that was read no later.
+pub(crate) fn status(exec: &Exec, sequence: Sequence) -> v1::ExecStatus {
+    let error = if exec.error_message.is_empty() { &exec.error_code } else { &exec.error_message };
+    v1::ExecStatus {
+        exec_id: exec.id.to_string(),
+        sandbox_id: exec.sandbox.to_string(),
+        state: exec.state.number().into(),
+        command: exec.command.clone(),
+        cwd: exec.cwd.clone(),
+        env_overrides: exec.env.clone(),
+        exit_code: exec.exit_code,
+        error: error.clone(),
+        last_event_sequence: sequence,
+    }
+}
+
+/// What the published API cannot ask for.
+pub(crate) fn options(request: &own::StartExecRequest) -> Result<ExecOptions, Refusal> {
+    let timeout_ms = match &request.timeout {
+        None => None,
+        Some(timeout) => {
+            let timeout = length(timeout).filter(|timeout| !timeout.is_zero());
+            let timeout = timeout.ok_or_else(|| Refusal::invalid("timeout", "it has to be longer than nothing"))?;
+            Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1))
+        }
+    };
+    Ok(ExecOptions {
+        user: Some(request.user.clone()).filter(|user| !user.is_empty()),
+        terminal: request.terminal.as_ref().map(size).transpose()?,
+        stdin: request.stdin,
+        timeout_ms,
+    })
+}
+
+/// The size of a terminal: rows and columns.
+pub(crate) fn size(size: &own::TerminalSize) -> Result<(u16, u16), Refusal> {
+    let side = |name: &str, value: u32| {
+        let side = u16::try_from(value).ok().filter(|side| *side > 0);
+        side.ok_or_else(|| Refusal::invalid(name, "a terminal has 1 to 65535 of them"))
+    };
+    Ok((side("rows", size.rows)?, side("cols", size.cols)?))
+}

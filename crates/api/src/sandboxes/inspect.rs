@@ -1,0 +1,79 @@
+//! Everything that is known of a sandbox.
+
+use std::time::Duration;
+
+use carrel_control::{Caller, Control};
+use carrel_shim_client::ShimClient;
+use carrel_shim_client::messages::{State, Statistics};
+use carrel_store::SandboxState;
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::reach::{by_supervisor, supervisor};
+use crate::carrel::v1::{GetStatisticsResponse, InspectSandboxResponse, Running};
+use crate::convert;
+use crate::status::refused;
+
+/// How long a supervisor may take to say how it is; without it, the rest is told.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A sandbox, with what only the daemon knows and what its supervisor says.
+pub(super) async fn inspect(control: &Control, caller: &Caller, id: &str) -> Result<InspectSandboxResponse, Status> {
+    let sandbox = control.get(caller, id).map_err(refused)?;
+    let spec = control.spec(&sandbox).map_err(refused)?;
+    let execs = control.active_execs(caller, Some(id)).map_err(refused)?;
+    let running = if sandbox.state == SandboxState::Ready { running(control, caller, id).await } else { None };
+    Ok(InspectSandboxResponse {
+        sandbox: Some(convert::handle(&sandbox, &spec)),
+        desired: convert::desired(sandbox.desired).into(),
+        incarnation: sandbox.incarnation.clone(),
+        owner: sandbox.owner,
+        reason: sandbox.reason.clone(),
+        spec: Some(convert::create_spec(&spec)),
+        idle_ttl: sandbox.idle_ms.map(|idle| convert::duration(Duration::from_millis(idle))),
+        active_at: convert::moment(sandbox.active_at),
+        limits: Some(convert::limits(&spec.limits)),
+        running,
+        execs: execs.iter().map(|(exec, sequence)| convert::status(exec, *sequence)).collect(),
+    })
+}
+
+/// What a sandbox uses.
+pub(super) async fn statistics(control: &Control, caller: &Caller, id: &str) -> Result<GetStatisticsResponse, Status> {
+    let mut supervisor = supervisor(control, caller, id).await?;
+    let used = supervisor.statistics().await.map_err(|error| refused(by_supervisor(id, &error)))?;
+    let Statistics { memory_bytes, memory_peak, out_of_memory_kills, pids, cpu_nanos, .. } = used;
+    let Statistics { clients, bytes_out, bytes_in, paused, .. } = used;
+    Ok(GetStatisticsResponse {
+        memory_bytes,
+        memory_peak,
+        out_of_memory_kills,
+        pids,
+        cpu_nanos,
+        clients,
+        bytes_out,
+        bytes_in,
+        paused,
+    })
+}
+
+/// What runs; only where it is, if its supervisor does not answer.
+async fn running(control: &Control, caller: &Caller, id: &str) -> Option<Running> {
+    let reach = control.reach(caller, id).ok()?;
+    let mut running = Running {
+        agent_socket: reach.agent_socket.display().to_string(),
+        shim_socket: reach.shim_socket.display().to_string(),
+        ..Running::default()
+    };
+    let asked = async {
+        let mut supervisor = ShimClient::connect(&reach.shim_socket).await?;
+        let status = supervisor.status().await?;
+        Ok::<_, carrel_shim_client::ShimError>((supervisor.hello().clone(), status))
+    };
+    if let Ok(Ok((hello, status))) = timeout(PATIENCE, asked).await {
+        running.paused = status.state == State::Paused;
+        (running.shim_pid, running.pid) = (hello.shim_pid, hello.pid);
+        (running.shim_release, running.agent_version) = (hello.release, hello.agent_version);
+    }
+    Some(running)
+}

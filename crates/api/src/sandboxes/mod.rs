@@ -1,0 +1,137 @@
+//! `carrel.v1.Sandboxes`: what the published API cannot ask for.
+
+mod attach;
+mod end;
+mod files;
+mod inspect;
+mod reach;
+mod watch;
+
+use carrel_control::{Control, ExecRequest, Refusal};
+use tokio::sync::watch as flag;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use self::watch::Watched;
+use crate::carrel::v1::sandboxes_server::Sandboxes;
+use crate::carrel::v1::{
+    AttachExecRequest, AttachExecResponse, GetStatisticsRequest, GetStatisticsResponse, InspectSandboxRequest,
+    InspectSandboxResponse, PauseSandboxRequest, PauseSandboxResponse, ReadFileRequest, ReadFileResponse,
+    SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse, UnpauseSandboxRequest,
+    UnpauseSandboxResponse, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+};
+use crate::convert;
+use crate::door::closed;
+use crate::feed::{Feed, Patience};
+use crate::service::{caller, given};
+use crate::status::{refused, stopping};
+
+/// The most bytes in one message of a stream.
+const PIECE: usize = 64 * 1024;
+/// How many messages wait for a client before whoever makes them has to.
+const WAITING: usize = 2;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Our own service.
+pub(crate) struct Near {
+    control: Control,
+    closing: flag::Receiver<bool>,
+    patience: Patience,
+}
+
+// === impl Near ===
+
+impl Near {
+    pub(crate) fn new(control: Control, closing: flag::Receiver<bool>, patience: Patience) -> Self {
+        Self { control, closing, patience }
+    }
+}
+
+#[tonic::async_trait]
+impl Sandboxes for Near {
+    async fn start_exec(&self, request: Request<StartExecRequest>) -> Answer<StartExecResponse> {
+        let caller = caller(request.extensions())?;
+        let request = request.into_inner();
+        let options = convert::options(&request).map_err(refused)?;
+        // Whatever is read before the exec exists is no later than its first event.
+        let sequence = self.control.get(&caller, &request.sandbox_id).map_err(refused)?.last_sequence;
+        let StartExecRequest { sandbox_id, command, cwd, env_overrides, exec_id, .. } = request;
+        let request = ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
+        let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
+        Ok(Response::new(StartExecResponse {
+            exec_id: exec.id.to_string(),
+            stdout_log_path: exec.stdout_log.display().to_string(),
+            stderr_log_path: exec.stderr_log.display().to_string(),
+            last_event_sequence: sequence,
+        }))
+    }
+
+    type AttachExecStream = ReceiverStream<Result<AttachExecResponse, Status>>;
+
+    async fn attach_exec(&self, request: Request<Streaming<AttachExecRequest>>) -> Answer<Self::AttachExecStream> {
+        let caller = caller(request.extensions())?;
+        let attached = attach::attach(&self.control, &caller, request.into_inner());
+        // What is waited for may never come, and there is no answer yet that could be ended.
+        tokio::select! {
+            attached = attached => Ok(Response::new(ReceiverStream::new(attached?))),
+            () = closed(self.closing.clone()) => Err(stopping()),
+        }
+    }
+
+    type ReadFileStream = ReceiverStream<Result<ReadFileResponse, Status>>;
+
+    async fn read_file(&self, request: Request<ReadFileRequest>) -> Answer<Self::ReadFileStream> {
+        let caller = caller(request.extensions())?;
+        let read = files::read(&self.control, &caller, request.into_inner()).await?;
+        Ok(Response::new(ReceiverStream::new(read)))
+    }
+
+    async fn write_file(&self, request: Request<Streaming<WriteFileRequest>>) -> Answer<WriteFileResponse> {
+        let caller = caller(request.extensions())?;
+        tokio::select! {
+            written = files::write(&self.control, &caller, request.into_inner()) => written.map(Response::new),
+            () = closed(self.closing.clone()) => Err(stopping()),
+        }
+    }
+
+    async fn pause_sandbox(&self, request: Request<PauseSandboxRequest>) -> Answer<PauseSandboxResponse> {
+        let caller = caller(request.extensions())?;
+        self.control.pause(&caller, &request.get_ref().sandbox_id, true).await.map_err(refused)?;
+        Ok(Response::new(PauseSandboxResponse {}))
+    }
+
+    async fn unpause_sandbox(&self, request: Request<UnpauseSandboxRequest>) -> Answer<UnpauseSandboxResponse> {
+        let caller = caller(request.extensions())?;
+        self.control.pause(&caller, &request.get_ref().sandbox_id, false).await.map_err(refused)?;
+        Ok(Response::new(UnpauseSandboxResponse {}))
+    }
+
+    type WatchSandboxesStream = Feed<Watched>;
+
+    async fn watch_sandboxes(&self, request: Request<WatchSandboxesRequest>) -> Answer<Self::WatchSandboxesStream> {
+        let caller = caller(request.extensions())?;
+        let WatchSandboxesRequest { label_selector, from_position } = request.into_inner();
+        let watch = self.control.watch(&caller, label_selector, from_position);
+        Ok(Response::new(Feed::of(Watched(watch), self.patience)))
+    }
+
+    async fn set_idle_ttl(&self, request: Request<SetIdleTtlRequest>) -> Answer<SetIdleTtlResponse> {
+        let caller = caller(request.extensions())?;
+        let SetIdleTtlRequest { sandbox_id, idle_ttl } = request.into_inner();
+        let negative = || refused(Refusal::invalid("idle_ttl", "it cannot be negative"));
+        let idle = idle_ttl.map(|idle| convert::length(&idle).ok_or_else(negative)).transpose()?;
+        self.control.set_idle_ttl(&caller, &sandbox_id, idle).await.map_err(refused)?;
+        Ok(Response::new(SetIdleTtlResponse {}))
+    }
+
+    async fn inspect_sandbox(&self, request: Request<InspectSandboxRequest>) -> Answer<InspectSandboxResponse> {
+        let caller = caller(request.extensions())?;
+        inspect::inspect(&self.control, &caller, &request.get_ref().sandbox_id).await.map(Response::new)
+    }
+
+    async fn get_statistics(&self, request: Request<GetStatisticsRequest>) -> Answer<GetStatisticsResponse> {
+        let caller = caller(request.extensions())?;
+        inspect::statistics(&self.control, &caller, &request.get_ref().sandbox_id).await.map(Response::new)
+    }
+}

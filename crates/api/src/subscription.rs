@@ -1,0 +1,103 @@
+//! The events of one sandbox, from the past into the present.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use carrel_control::{Caller, Code, Control, Refusal};
+use carrel_store::{Event, Events, Sequence, StoreError};
+use tonic::Status;
+
+use crate::agbox::v1::{SandboxEvent, SubscribeSandboxEventsRequest};
+use crate::convert;
+use crate::feed::Source;
+use crate::status::refused;
+
+/// The events of one sandbox that somebody subscribed to.
+pub(crate) struct Subscription {
+    events: Events,
+    /// Events up to this one had happened before.
+    newest: Sequence,
+    /// How things were, told first.
+    snapshot: Vec<Told>,
+}
+
+/// Something to be told.
+pub(crate) enum Told {
+    /// It happened; whether before the subscription.
+    Event(Arc<Event>, bool),
+    /// It is so.
+    Snapshot(Box<SandboxEvent>),
+}
+
+// === impl Subscription ===
+
+impl Subscription {
+    pub(crate) async fn begin(
+        control: &Control,
+        caller: &Caller,
+        request: &SubscribeSandboxEventsRequest,
+    ) -> Result<Self, Status> {
+        let id = &request.sandbox_id;
+        let events = control.events(caller, id, request.from_sequence).map_err(refused)?;
+        let newest = events.newest();
+        let mut snapshot = Vec::new();
+        if request.include_current_snapshot {
+            snapshot = how_it_is(control, caller, id, newest).await?;
+        }
+        Ok(Self { events, newest, snapshot })
+    }
+}
+
+impl Source for Subscription {
+    type Item = Told;
+    type Message = SandboxEvent;
+
+    async fn next(&mut self) -> Result<Option<Vec<Told>>, Status> {
+        if !self.snapshot.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.snapshot)));
+        }
+        let Some(events) = self.events.next().await.map_err(|error| broken(&error))? else { return Ok(None) };
+        let told = |event: Arc<Event>| {
+            let replay = event.sequence <= self.newest;
+            Told::Event(event, replay)
+        };
+        Ok(Some(events.into_iter().map(told).collect()))
+    }
+
+    fn message(item: Told) -> SandboxEvent {
+        match item {
+            Told::Event(event, replay) => SandboxEvent { replay, ..convert::event(&event) },
+            Told::Snapshot(event) => *event,
+        }
+    }
+
+    fn place(item: &Told) -> HashMap<String, String> {
+        let (sandbox, sequence) = match item {
+            Told::Event(event, _) => (event.sandbox.to_string(), event.sequence),
+            Told::Snapshot(event) => (event.sandbox_id.clone(), event.sequence),
+        };
+        let last = sequence.saturating_sub(1).to_string();
+        HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), last)])
+    }
+}
+
+/// The newest event once more, and every exec that runs.
+async fn how_it_is(
+    control: &Control,
+    caller: &Caller,
+    id: &str,
+    newest: Sequence,
+) -> Result<Vec<Told>, Status> {
+    let mut last = control.events(caller, id, newest.saturating_sub(1)).map_err(refused)?;
+    let last = last.next().await.map_err(|error| broken(&error))?.unwrap_or_default();
+    let Some(last) = last.first() else { return Ok(Vec::new()) };
+    let running = control.active_execs(caller, Some(id)).map_err(refused)?;
+    let running = running.iter().map(|(exec, _)| convert::running(exec, last));
+    let newest = SandboxEvent { replay: true, snapshot: true, ..convert::event(last) };
+    Ok(std::iter::once(newest).chain(running).map(|event| Told::Snapshot(Box::new(event))).collect())
+}
+
+/// What a log that cannot be read is told as.
+pub(crate) fn broken(error: &StoreError) -> Status {
+    refused(Refusal::new(Code::Internal, "STORE_FAILED", format!("the log cannot be read: {error}")))
+}

@@ -1,0 +1,123 @@
+//! Events: all of them, in order, once; told apart by what had happened before.
+
+use carrel_api::agbox::v1::sandbox_event::Details;
+use carrel_api::agbox::v1::{
+    DeleteSandboxRequest, EventType, ExecState, SandboxState, StopSandboxRequest, SubscribeSandboxEventsRequest,
+};
+use carrel_control::provider::How;
+use tonic::Code;
+
+use crate::world::{World, end, exec, is_refused, next, ready, subscribe, until};
+
+#[tokio::test]
+async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let newest = ready(&mut client, "demo").await;
+    let mut all = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
+    let mut late = client.subscribe_sandbox_events(subscribe("demo", newest)).await.unwrap().into_inner();
+    let mut middle = client.subscribe_sandbox_events(subscribe("demo", 1)).await.unwrap().into_inner();
+    for number in 0..200 {
+        let id = format!("exec-{number}");
+        client.create_exec(exec("demo", &id)).await.unwrap();
+        while !world.fake.end_exec(&id, How::Exited(0)) {
+            tokio::task::yield_now().await;
+        }
+    }
+    client.stop_sandbox(StopSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    for (events, from) in [(&mut all, 0), (&mut middle, 1), (&mut late, newest)] {
+        let mut sequence = from;
+        loop {
+            let event = next(events).await;
+            sequence += 1;
+            assert_eq!((event.sequence, event.event_id.as_str()), (sequence, format!("demo-{sequence}").as_str()));
+            assert_eq!((event.replay, event.snapshot), (sequence <= newest, false), "event {sequence}");
+            assert_ne!(event.sandbox_state(), SandboxState::Unspecified);
+            assert!(event.occurred_at.is_some());
+            if event.event_type() == EventType::SandboxStopped {
+                break;
+            }
+        }
+        assert_eq!(sequence, newest + 402);
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_tells_the_newest_event_and_what_runs_before_anything_else() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    ready(&mut client, "demo").await;
+    client.create_exec(exec("demo", "exec-1")).await.unwrap();
+    client.create_exec(exec("demo", "exec-2")).await.unwrap();
+    let request = SubscribeSandboxEventsRequest {
+        sandbox_id: "demo".to_owned(),
+        from_sequence: 0,
+        include_current_snapshot: true,
+    };
+    let mut events = client.subscribe_sandbox_events(request).await.unwrap().into_inner();
+    let newest = next(&mut events).await;
+    assert_eq!((newest.replay, newest.snapshot, newest.sequence), (true, true, 5));
+    assert_eq!((newest.event_type(), newest.event_id.as_str()), (EventType::ExecStarted, "demo-5"));
+    for id in ["exec-1", "exec-2"] {
+        let running = next(&mut events).await;
+        assert_eq!((running.replay, running.snapshot, running.sequence), (true, true, 5));
+        assert_eq!(running.event_id, format!("demo-snapshot-{id}"));
+        assert_eq!((running.event_type(), running.sandbox_state()), (EventType::ExecStarted, SandboxState::Ready));
+        let Some(Details::Exec(details)) = running.details else { panic!("no exec") };
+        assert_eq!((details.exec_id.as_str(), details.exec_state()), (id, ExecState::Running));
+        assert!(running.occurred_at.is_some());
+    }
+    for sequence in 1..=5 {
+        let event = next(&mut events).await;
+        assert_eq!((event.sequence, event.replay, event.snapshot), (sequence, true, false));
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_is_yet_to_come_is_refused_with_the_oldest_there_is() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let newest = ready(&mut client, "demo").await;
+    let future = client.subscribe_sandbox_events(subscribe("demo", newest + 1)).await;
+    let from = (newest + 1).to_string();
+    let about = [("from_sequence", from.as_str()), ("oldest_sequence", "1"), ("sandbox_id", "demo")];
+    is_refused(future, Code::OutOfRange, "SANDBOX_EVENT_SEQUENCE_EXPIRED", &about);
+}
+
+#[tokio::test]
+async fn a_stream_outlives_its_sandbox_until_that_is_purged() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    ready(&mut client, "demo").await;
+    let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
+    client.delete_sandbox(DeleteSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    until(&mut events, EventType::SandboxDeleted).await;
+    let mut late = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
+    until(&mut late, EventType::SandboxDeleted).await;
+    world.purge("demo").await;
+    end(&mut events).await.unwrap();
+    end(&mut late).await.unwrap();
+    let gone = client.subscribe_sandbox_events(subscribe("demo", 0)).await;
+    is_refused(gone, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "demo")]);
+}
+
+#[tokio::test]
+async fn every_stream_ends_at_once_when_the_daemon_goes() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    ready(&mut client, "demo").await;
+    let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
+    until(&mut events, EventType::SandboxReady).await;
+    let mut near = world.near().await;
+    let watched = near.watch_sandboxes(carrel_api::carrel::v1::WatchSandboxesRequest::default());
+    let mut watched = watched.await.unwrap().into_inner();
+    let channel = carrel_api::connect(&world.socket).await.unwrap();
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
+    let mut health = health.watch(tonic_health::pb::HealthCheckRequest::default()).await.unwrap().into_inner();
+    health.message().await.unwrap().unwrap();
+    world.close();
+    is_refused(end(&mut events).await, Code::Unavailable, "DAEMON_STOPPING", &[]);
+    is_refused(end(&mut watched).await, Code::Unavailable, "DAEMON_STOPPING", &[]);
+    is_refused(end(&mut health).await, Code::Unavailable, "DAEMON_STOPPING", &[]);
+    world.served().await;
+}

@@ -1,0 +1,61 @@
+//! A subscriber that does not read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrel_api::Tuning;
+use carrel_api::agbox::v1::EventType;
+use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
+use carrel_control::provider::How;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use crate::world::{World, end, exec, next, ready, subscribe, told, until};
+
+/// How many execs: their events fill everything that is between the log and a client.
+const EXECS: usize = 700;
+
+#[tokio::test]
+async fn a_subscriber_that_does_not_read_is_told_and_holds_up_nobody() {
+    let tuning = Tuning { patience: Duration::from_millis(200) };
+    let world = World::with(tuning, |_, fake| Arc::new(fake)).await;
+    let mut client = world.client().await;
+    let from = ready(&mut client, "demo").await;
+    let endpoint = Endpoint::from_shared(format!("unix://{}", world.socket.display())).unwrap();
+    let narrow = endpoint.initial_stream_window_size(1024).connect().await.unwrap();
+    let mut narrow = SandboxServiceClient::new(narrow);
+    let mut slow = narrow.subscribe_sandbox_events(subscribe("demo", from)).await.unwrap().into_inner();
+    let mut quick = client.subscribe_sandbox_events(subscribe("demo", from)).await.unwrap().into_inner();
+    for number in 0..EXECS {
+        let id = format!("exec-{number}");
+        client.create_exec(exec("demo", &id)).await.unwrap();
+        while !world.fake.end_exec(&id, How::Exited(0)) {
+            tokio::task::yield_now().await;
+        }
+        until(&mut quick, EventType::ExecFinished).await;
+    }
+    // The quick one has everything. The slow one begins to read when its time is up for sure: it gets what was on its way,
+    // in order, and then hears what became of it.
+    tokio::time::sleep(tuning.patience * 3).await;
+    let mut last = from;
+    let status = loop {
+        match tokio::time::timeout(crate::world::WATCHDOG, slow.message()).await.unwrap() {
+            Ok(Some(event)) => {
+                assert_eq!(event.sequence, last + 1);
+                last += 1;
+            }
+            Ok(None) => panic!("it was never told"),
+            Err(status) => break status,
+        }
+    };
+    let (code, reason, about) = told(&status);
+    assert_eq!((code, reason.as_str()), (Code::ResourceExhausted, "SUBSCRIBER_TOO_SLOW"));
+    assert_eq!((about["sandbox_id"].as_str(), about["last_sequence"].as_str()), ("demo", last.to_string().as_str()));
+    assert!(last < from + 2 * EXECS as u64);
+    // It comes again from where it was, and misses nothing.
+    let mut again = client.subscribe_sandbox_events(subscribe("demo", last)).await.unwrap().into_inner();
+    assert_eq!(next(&mut again).await.sequence, last + 1);
+    drop(again);
+    world.close();
+    assert!(end(&mut quick).await.is_err());
+}

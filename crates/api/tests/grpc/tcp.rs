@@ -1,0 +1,133 @@
+//! Clients from elsewhere: with a key, with a certificate, and without either.
+
+use std::net::SocketAddr;
+
+use carrel_api::agbox::v1::PingRequest;
+use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
+use carrel_api::{ApiError, ApiKey, Listener, Tls};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request};
+
+use crate::world::{World, create, is_refused, told};
+
+const KEY: &str = "a-key-of-sixteen-or-more";
+
+/// Certificates of an authority, of a server and of a client.
+struct Papers {
+    authority: CertifiedIssuer<'static, KeyPair>,
+    server: (String, String),
+    client: (String, String),
+}
+
+impl Papers {
+    fn new() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let issue = |name: &str| {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new([name.to_owned()]).unwrap();
+            (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
+        };
+        let (server, client) = (issue("localhost"), issue("client"));
+        Self { authority, server, client }
+    }
+
+    fn tls(&self, ask_clients: bool) -> Tls {
+        let authority = ask_clients.then(|| self.authority.pem());
+        Tls::new(self.server.0.as_bytes(), self.server.1.as_bytes(), authority.as_ref().map(String::as_bytes)).unwrap()
+    }
+
+    fn client(&self, with_certificate: bool) -> ClientTlsConfig {
+        let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(self.authority.pem()));
+        let config = config.domain_name("localhost");
+        if with_certificate { config.identity(Identity::from_pem(&self.client.0, &self.client.1)) } else { config }
+    }
+}
+
+/// One more listener of a daemon.
+async fn listen(world: &World, tls: Option<Tls>, key: Option<&str>) -> (SocketAddr, watch::Sender<bool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let key = key.map(|key| ApiKey::new(key).unwrap());
+    let (closing, closed) = watch::channel(false);
+    tokio::spawn(carrel_api::serve(world.control.clone(), vec![Listener::Tcp { listener, tls, key }], closed));
+    (address, closing)
+}
+
+async fn ping(channel: Channel, key: Option<&str>) -> Result<String, tonic::Status> {
+    let mut request = Request::new(PingRequest {});
+    if let Some(key) = key {
+        request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+    }
+    Ok(SandboxServiceClient::new(channel).ping(request).await?.into_inner().daemon)
+}
+
+#[tokio::test]
+async fn without_a_key_nothing_is_answered() {
+    let world = World::new().await;
+    let (address, _closing) = listen(&world, None, Some(KEY)).await;
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    assert_eq!(ping(channel.clone(), Some(KEY)).await.unwrap(), "agboxd");
+    for wrong in [None, Some("another-key-of-that-sort"), Some("")] {
+        is_refused(ping(channel.clone(), wrong).await, Code::Unauthenticated, "UNAUTHENTICATED", &[]);
+    }
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel.clone());
+    let unknown = health.check(tonic_health::pb::HealthCheckRequest::default()).await;
+    is_refused(unknown, Code::Unauthenticated, "UNAUTHENTICATED", &[]);
+
+    // Whoever has the key is still nobody of this machine.
+    let mut request = Request::new(create("demo"));
+    request.metadata_mut().insert("authorization", format!("Bearer {KEY}").parse().unwrap());
+    let (code, reason, _) = told(&SandboxServiceClient::new(channel).create_sandbox(request).await.unwrap_err());
+    assert_eq!((code, reason.as_str()), (Code::PermissionDenied, "HOST_PATH_FORBIDDEN"));
+}
+
+#[tokio::test]
+async fn a_certificate_lets_in_and_its_absence_does_not() {
+    let world = World::new().await;
+    let papers = Papers::new();
+    let (address, _closing) = listen(&world, Some(papers.tls(true)), None).await;
+    let connect = |config: ClientTlsConfig| {
+        let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(config).unwrap();
+        async move { endpoint.connect().await }
+    };
+    let channel = connect(papers.client(true)).await.unwrap();
+    assert_eq!(ping(channel, None).await.unwrap(), "agboxd");
+    // In TLS 1.3 a client hears of its refusal when it first reads.
+    let refused = async { ping(connect(papers.client(false)).await?, None).await.map_err(Into::into) };
+    let refused: Result<String, Box<dyn std::error::Error>> = refused.await;
+    assert!(refused.is_err(), "{refused:?}");
+    let stranger = Papers::new();
+    let config = papers.client(false).identity(Identity::from_pem(&stranger.client.0, &stranger.client.1));
+    let refused = async { ping(connect(config).await?, None).await.map_err(Into::into) };
+    let refused: Result<String, Box<dyn std::error::Error>> = refused.await;
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_key_and_tls_go_together() {
+    let world = World::new().await;
+    let papers = Papers::new();
+    let (address, _closing) = listen(&world, Some(papers.tls(false)), Some(KEY)).await;
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(papers.client(false)).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    assert_eq!(ping(channel.clone(), Some(KEY)).await.unwrap(), "agboxd");
+    is_refused(ping(channel, None).await, Code::Unauthenticated, "UNAUTHENTICATED", &[]);
+}
+
+#[tokio::test]
+async fn a_listener_that_everybody_could_use_is_not_served() {
+    let world = World::new().await;
+    let papers = Papers::new();
+    for tls in [None, Some(papers.tls(false))] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (_closing, closed) = watch::channel(false);
+        let listeners = vec![Listener::Tcp { listener, tls, key: None }];
+        let served = carrel_api::serve(world.control.clone(), listeners, closed).await;
+        assert!(matches!(served, Err(ApiError::Unguarded)), "{served:?}");
+    }
+}
