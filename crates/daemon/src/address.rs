@@ -1,0 +1,110 @@
+//! Where clients connect: `unix:PATH` or `tcp:ADDRESS`.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A socket of this host.
+    Unix(PathBuf),
+    /// A port, of this host or for others.
+    Tcp(SocketAddr),
+}
+
+/// Text that is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadAddress {
+    /// It begins with neither of the two words.
+    #[error("{0:?} is no address: give unix:PATH or tcp:ADDRESS:PORT")]
+    Kind(String),
+    /// The path does not start at the root.
+    #[error("{0:?}: the path of a socket starts with a slash")]
+    Relative(String),
+    /// The part behind `tcp:` is no address.
+    #[error("{0:?} is no address and port such as 127.0.0.1:7443 or [::1]:7443")]
+    Tcp(String),
+}
+
+// === impl Address ===
+
+impl Address {
+    /// Whether only this host can connect.
+    pub fn is_of_this_host(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp(address) => address.ip().is_loopback(),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            // As gRPC writes it, a path may come after two slashes more.
+            let path = path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path);
+            return match path.starts_with('/') {
+                true => Ok(Self::Unix(path.into())),
+                false => Err(BadAddress::Relative(path.to_owned())),
+            };
+        }
+        let Some(address) = text.strip_prefix("tcp:") else { return Err(BadAddress::Kind(text.to_owned())) };
+        let bad = || BadAddress::Tcp(address.to_owned());
+        match address.strip_prefix("localhost:") {
+            Some(port) => Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port.parse().map_err(|_| bad())?).into())),
+            None => Ok(Self::Tcp(address.parse().map_err(|_| bad())?)),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_and_said_the_same_way() {
+        for (text, said) in [
+            ("unix:/run/x.sock", "unix:/run/x.sock"),
+            ("unix:///run/x.sock", "unix:/run/x.sock"),
+            ("tcp:127.0.0.1:7443", "tcp:127.0.0.1:7443"),
+            ("tcp:localhost:0", "tcp:127.0.0.1:0"),
+            ("tcp:[::1]:80", "tcp:[::1]:80"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), said);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_its_reason() {
+        for (text, said) in [
+            ("", "\"\" is no address: give unix:PATH or tcp:ADDRESS:PORT"),
+            ("http:x", "\"http:x\" is no address: give unix:PATH or tcp:ADDRESS:PORT"),
+            ("unix:x.sock", "\"x.sock\": the path of a socket starts with a slash"),
+            ("unix:", "\"\": the path of a socket starts with a slash"),
+            ("tcp:7443", "\"7443\" is no address and port such as 127.0.0.1:7443 or [::1]:7443"),
+            ("tcp:localhost:x", "\"localhost:x\" is no address and port such as 127.0.0.1:7443 or [::1]:7443"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
+    fn only_loopback_and_sockets_are_of_this_host() {
+        let here = |text: &str| text.parse::<Address>().unwrap().is_of_this_host();
+        assert!(here("unix:/x") && here("tcp:127.0.0.1:1") && here("tcp:[::1]:1"));
+        assert!(!here("tcp:0.0.0.0:1") && !here("tcp:192.168.0.1:1"));
+    }
+}

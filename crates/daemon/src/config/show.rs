@@ -1,0 +1,64 @@
+//! What is in effect, in the form of the file: it can be read again. Keys are only ever named by their files.
+
+use std::fmt::{self, Write as _};
+use std::path::Path;
+
+use super::{Config, Listen, quantity};
+
+/// A text between quotes, as the file has it.
+struct Quoted<'t>(&'t str);
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "[runtime]")?;
+        writeln!(f, "idle_ttl = {}", Quoted(&quantity::time_text(self.idle_ttl)))?;
+        writeln!(f, "cleanup_ttl = {}", Quoted(&quantity::time_text(self.cleanup_ttl)))?;
+        writeln!(f, "log_level = {}", Quoted(self.log_level.name()))?;
+        writeln!(f, "grace = {}", Quoted(&quantity::time_text(self.grace)))?;
+        writeln!(f, "\n[artifacts]")?;
+        path(f, "exec_output_root", self.exec_output_root.as_deref())?;
+        writeln!(f, "exec_output_template = {}", Quoted(&self.exec_output_template))?;
+        writeln!(f, "\n[limits]")?;
+        number(f, "sandboxes", self.limits.sandboxes)?;
+        number(f, "memory", self.limits.memory)?;
+        number(f, "sandbox_memory", self.limits.sandbox_memory)?;
+        number(f, "pids", Some(self.limits.pids.into()))?;
+        number(f, "host_free", Some(self.limits.host_free))?;
+        let allowed: Vec<String> = self.allow.iter().map(|one| Quoted(&one.to_string_lossy()).to_string()).collect();
+        writeln!(f, "\n[host]\nallow = [{}]", allowed.join(", "))?;
+        self.listen.iter().try_for_each(|listen| listen.fmt(f))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n[[listen]]\ngrpc = {}", Quoted(&self.grpc.to_string()))?;
+        writeln!(f, "mode = \"{:04o}\"", self.mode)?;
+        path(f, "certificate", self.certificate.as_deref())?;
+        path(f, "key", self.key.as_deref())?;
+        path(f, "client_ca", self.client_ca.as_deref())?;
+        path(f, "api_key_file", self.api_key_file.as_deref())
+    }
+}
+
+fn path(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&Path>) -> fmt::Result {
+    value.map_or(Ok(()), |value| writeln!(f, "{key} = {}", Quoted(&value.to_string_lossy())))
+}
+
+fn number(f: &mut fmt::Formatter<'_>, key: &str, value: Option<u64>) -> fmt::Result {
+    value.map_or(Ok(()), |value| writeln!(f, "{key} = {value}"))
+}
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for character in self.0.chars() {
+            match character {
+                '"' | '\\' => write!(f, "\\{character}")?,
+                control if control.is_control() => write!(f, "\\u{:04X}", u32::from(control))?,
+                plain => f.write_char(plain)?,
+            }
+        }
+        f.write_char('"')
+    }
+}

@@ -1,0 +1,143 @@
+//! Why a daemon does not serve, with what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use carrel_control::StartError;
+use carrel_shim_client::ProgramsError;
+use carrel_store::StoreError;
+
+use crate::address::Address;
+use crate::config::ConfigError;
+use crate::home::HomeError;
+use crate::key::KeyError;
+use crate::lock::LockError;
+use crate::socket::SocketError;
+
+/// Why a daemon does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// What the operator says is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Only root can make sandboxes.
+    #[error("only root can serve sandboxes")]
+    NotRoot,
+    /// The home will not do.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// Another daemon has the home.
+    #[error("another daemon serves {}: {source}", home.display())]
+    Taken {
+        /// Which home.
+        home: PathBuf,
+        /// Who has it.
+        source: LockError,
+    },
+    /// A helper is missing.
+    #[error(transparent)]
+    Programs(#[from] ProgramsError),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The place for the output of execs is none.
+    #[error(transparent)]
+    Template(#[from] carrel_local::BadTemplate),
+    /// Sandboxes cannot be made here.
+    #[error(transparent)]
+    Local(#[from] carrel_local::LocalError),
+    /// What was going on cannot be taken up again.
+    #[error(transparent)]
+    Control(#[from] StartError),
+    /// A socket cannot be listened at.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// A port cannot be listened at.
+    #[error("{address}: {source}")]
+    Port {
+        /// Which.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// A port would be open to anybody.
+    #[error("{0} would be open to anybody")]
+    Unguarded(Address),
+    /// A key will not do.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Certificates will not do.
+    #[error("{address}: {source}")]
+    Tls {
+        /// Of which port.
+        address: Address,
+        /// Why.
+        source: carrel_api::TlsError,
+    },
+    /// The gRPC server failed.
+    #[error(transparent)]
+    Api(#[from] carrel_api::ApiError),
+    /// The system refused what every daemon needs.
+    #[error("{what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+// === impl ServeError ===
+
+impl ServeError {
+    /// A stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Config(_) | Self::Template(_) => "invalid_config",
+            Self::NotRoot => "not_root",
+            Self::Home(_) => "home_unavailable",
+            Self::Taken { .. } => "home_taken",
+            Self::Programs(_) => "helper_missing",
+            Self::Store(_) => "store_unavailable",
+            Self::Local(_) => "provider_unavailable",
+            Self::Control(_) => "recovery_failed",
+            Self::Socket(_) | Self::Port { .. } => "address_unavailable",
+            Self::Unguarded(_) => "address_unguarded",
+            Self::Key(_) | Self::Tls { .. } => "key_unavailable",
+            Self::Api(_) => "serving_failed",
+            Self::System { .. } => "system_failed",
+        }
+    }
+
+    /// What to do about it, where there is something.
+    pub fn hint(&self) -> Option<String> {
+        let text = |text: &str| Some(text.to_owned());
+        match self {
+            Self::Config(error) => Some(error.hint()),
+            Self::NotRoot => text("sudo carrel serve"),
+            Self::Home(_) => text("--home or CARREL_HOME names a directory of your own"),
+            Self::Taken { source: LockError::Held { pid: Some(pid), .. }, .. } => {
+                Some(format!("it serves already; `kill {pid}` ends it, and leaves its sandboxes running"))
+            }
+            Self::Taken { .. } => text("--home or CARREL_HOME names another"),
+            Self::Programs(_) => text("keep it beside carrel, or set CARREL_LIBEXEC to where it is"),
+            Self::Store(_) | Self::Control(_) => text("`carrel store check` says what is wrong with it"),
+            Self::Local(_) => text("carrel doctor"),
+            Self::Socket(SocketError::Directory(_)) => {
+                text("set XDG_RUNTIME_DIR to a directory of your own, or give --grpc unix:PATH")
+            }
+            Self::Socket(_) => text("--grpc unix:PATH listens elsewhere"),
+            Self::Port { .. } => text("--grpc tcp:ADDRESS:PORT listens elsewhere"),
+            Self::Unguarded(_) => {
+                text("give it an `api_key_file` or a `client_ca` in the configuration, or --dev for a key of this life")
+            }
+            Self::Key(KeyError::Open(path)) => Some(format!("chmod 600 {}", path.display())),
+            Self::Template(_) | Self::Key(_) | Self::Tls { .. } | Self::Api(_) | Self::System { .. } => None,
+        }
+    }
+
+    /// What a program exits with because of it.
+    pub fn exit(&self) -> u8 {
+        if matches!(self, Self::Config(_)) { 2 } else { 1 }
+    }
+}

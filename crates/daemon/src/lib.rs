@@ -1,0 +1,22 @@
+//! `carrel serve`: configuration, sockets, locks, and the order of beginning and ending.
+
+mod address;
+mod config;
+mod descriptors;
+mod error;
+mod home;
+mod key;
+mod listen;
+mod lock;
+mod log;
+mod notify;
+mod ready;
+mod serve;
+mod socket;
+
+pub use self::address::{Address, BadAddress};
+pub use self::config::{Config, ConfigError};
+pub use self::error::ServeError;
+pub use self::home::{lock_file, log_file, socket_file, store_file};
+pub use self::ready::Ready;
+pub use self::serve::{Options, serve};

@@ -1,0 +1,196 @@
+//! Where clients connect: what was planned, and what is open.
+
+use std::fmt;
+use std::path::Path;
+
+use carrel_api::{ApiKey, Listener, Tls};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::address::Address;
+use crate::config::{Config, Listen};
+use crate::error::ServeError;
+use crate::home::socket_file;
+use crate::key::{self, DevKey, KeyError};
+use crate::ready::Ready;
+use crate::serve::Options;
+use crate::socket::{self, Socket, SocketError};
+
+/// Every place where clients are to connect, with what guards it.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    places: Vec<Place>,
+    /// The key that was made for this life.
+    key: Option<DevKey>,
+}
+
+#[derive(Clone)]
+struct Place {
+    listen: Listen,
+    key: Option<ApiKey>,
+    tls: Option<Tls>,
+}
+
+/// What is open. Sockets are gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    sockets: Vec<Socket>,
+    addresses: Vec<Address>,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// What the configuration and the command line say. Unless another socket is given, the documented one is open.
+    pub(crate) fn new(config: &Config, options: &Options) -> Result<Self, ServeError> {
+        let said = config.listen.iter().cloned().chain(options.grpc.iter().cloned().map(Listen::at));
+        let mut listens: Vec<Listen> = said.collect();
+        if !listens.iter().any(|listen| matches!(listen.grpc, Address::Unix(_))) {
+            let documented = socket::documented(|key| std::env::var_os(key));
+            listens.insert(0, Listen::at(Address::Unix(documented)));
+        }
+        let key = if options.dev { Some(DevKey::random()?) } else { None };
+        let places = listens.into_iter().map(|listen| Place::new(listen, key.as_ref())).collect::<Result<_, _>>()?;
+        Ok(Self { places, key })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.places.iter().try_for_each(|place| writeln!(f, "# grpc: {}", place.listen.grpc))
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn new(listen: Listen, of_this_life: Option<&DevKey>) -> Result<Self, ServeError> {
+        if let Address::Unix(_) = listen.grpc {
+            return Ok(Self { listen, key: None, tls: None });
+        }
+        let key = match (&listen.api_key_file, of_this_life) {
+            (Some(path), _) => Some(key::read(path)?),
+            // What was made a moment ago is a key.
+            (None, Some(made)) if listen.client_ca.is_none() => ApiKey::new(made.reveal()).ok(),
+            (None, _) => None,
+        };
+        let tls = match (&listen.certificate, &listen.key) {
+            (Some(certificate), Some(key)) => {
+                let client_ca = listen.client_ca.as_deref().map(read).transpose()?;
+                let tls = Tls::new(&read(certificate)?, &read(key)?, client_ca.as_deref());
+                Some(tls.map_err(|source| ServeError::Tls { address: listen.grpc.clone(), source })?)
+            }
+            _ => None,
+        };
+        // A key that travels in the clear guards nothing.
+        let guarded = match (&key, &tls) {
+            (_, Some(_)) if listen.client_ca.is_some() => true,
+            (Some(_), tls) => tls.is_some() || listen.grpc.is_of_this_host(),
+            (None, _) => false,
+        };
+        if guarded { Ok(Self { listen, key, tls }) } else { Err(ServeError::Unguarded(listen.grpc)) }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+// === impl Doors ===
+
+impl Doors {
+    /// Opens all, and the socket of the home, which is the last: whoever finds that finds a daemon that is ready.
+    pub(crate) async fn open(plan: &Plan, home: &Path) -> Result<(Self, Vec<Listener>), ServeError> {
+        let (mut doors, mut listeners) = (Self { sockets: Vec::new(), addresses: Vec::new() }, Vec::new());
+        for Place { listen, key, tls } in plan.places.iter().cloned() {
+            match &listen.grpc {
+                Address::Unix(path) => listeners.push(doors.socket(path, listen.mode)?),
+                Address::Tcp(address) => {
+                    let failed = |source| ServeError::Port { address: listen.grpc.clone(), source };
+                    let listener = TcpListener::bind(address).await.map_err(failed)?;
+                    doors.addresses.push(Address::Tcp(listener.local_addr().map_err(failed)?));
+                    listeners.push(Listener::Tcp { listener, tls, key });
+                }
+            }
+        }
+        let own = socket_file(home);
+        if !doors.sockets.iter().any(|socket| socket.path() == own) {
+            listeners.push(doors.socket(&own, 0o600)?);
+        }
+        Ok((doors, listeners))
+    }
+
+    fn socket(&mut self, path: &Path, mode: u32) -> Result<Listener, ServeError> {
+        let (socket, listener) = Socket::bind(path, mode)?;
+        let failed = |source| SocketError::Io { path: path.to_owned(), source };
+        let listener = UnixListener::from_std(listener).map_err(failed)?;
+        self.sockets.push(socket);
+        self.addresses.push(Address::Unix(path.to_owned()));
+        Ok(Listener::Unix(listener))
+    }
+
+    /// Where the daemon can be reached now.
+    pub(crate) fn ready(&self, plan: &Plan) -> Ready {
+        let grpc = self.addresses.iter().map(ToString::to_string).collect();
+        Ready { grpc, http: None, key: plan.key.as_ref().map(|key| key.reveal().to_owned()) }
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, ServeError> {
+    let path = path.as_ref();
+    let failed = |source| ServeError::Key(KeyError::Read { path: path.to_owned(), source });
+    std::fs::read(path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn options(grpc: &[&str], dev: bool) -> Options {
+        Options {
+            home: "/h".into(),
+            config: None,
+            grpc: grpc.iter().map(|text| text.parse().unwrap()).collect(),
+            dev,
+            check: false,
+            detached: false,
+        }
+    }
+
+    fn planned(grpc: &[&str], dev: bool) -> Result<Vec<String>, String> {
+        let plan = Plan::new(&Config::default(), &options(grpc, dev)).map_err(|error| error.to_string())?;
+        Ok(plan.places.iter().map(|place| place.listen.grpc.to_string()).collect())
+    }
+
+    #[test]
+    fn unless_another_socket_is_given_the_documented_one_is_open() {
+        let documented = format!("unix:{}", socket::documented(|key| std::env::var_os(key)).display());
+        assert_eq!(planned(&[], false).unwrap(), std::slice::from_ref(&documented));
+        assert_eq!(planned(&["unix:/x"], false).unwrap(), ["unix:/x"]);
+        assert_eq!(planned(&["tcp:127.0.0.1:0"], true).unwrap(), [documented.as_str(), "tcp:127.0.0.1:0"]);
+    }
+
+    #[test]
+    fn a_port_that_nothing_guards_is_refused() {
+        let said = |grpc: &str| format!("{grpc} would be open to anybody");
+        assert_eq!(planned(&["tcp:127.0.0.1:0"], false), Err(said("tcp:127.0.0.1:0")));
+        assert_eq!(planned(&["tcp:0.0.0.0:1"], true), Err(said("tcp:0.0.0.0:1")), "not by a key that all can read");
+    }
+
+    #[test]
+    fn what_is_in_effect_is_shown_without_the_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        std::fs::write(&file, "0123456789abcdef-secret\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let text = format!("[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\napi_key_file = \"{}\"", file.display());
+        let config = Config::parse(Path::new("/c"), &text).unwrap();
+        let plan = Plan::new(&config, &options(&["unix:/x"], true)).unwrap();
+        let shown = format!("{plan}{config}{plan:?}{config:?}");
+        assert!(shown.contains("# grpc: tcp:127.0.0.1:1\n# grpc: unix:/x\n"), "{shown}");
+        assert!(!shown.contains("secret") && !shown.contains(plan.key.as_ref().unwrap().reveal()));
+    }
+}

@@ -1,0 +1,203 @@
+//! One life of the daemon: what has to be there before what, and what goes before what.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrel_control::spec::Host;
+use carrel_control::{Clock, Control, Settings};
+use carrel_local::{Local, LogTemplate};
+use carrel_shim_client::Programs;
+use carrel_store::Store;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::address::Address;
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::home::{lock_file, own_directory, store_file};
+use crate::listen::{Doors, Plan};
+use crate::lock::{Lock, LockError};
+use crate::notify::Manager;
+use crate::{descriptors, log};
+
+/// How long what was asked for last may take to be answered, when we go.
+const ANSWERING: Duration = Duration::from_millis(500);
+/// How long what is left may hold us up.
+const LEAVING: Duration = Duration::from_millis(100);
+/// How many supervisors are started ahead.
+const PARKED: usize = 1;
+/// What is added to the number of a signal that ends us at once.
+const SIGNALLED: u8 = 128;
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where everything is kept.
+    pub home: PathBuf,
+    /// The configuration; the usual one if none is named.
+    pub config: Option<PathBuf>,
+    /// Where clients connect, besides what the configuration says.
+    pub grpc: Vec<Address>,
+    /// Whether ports get a key that is made for this life, and told.
+    pub dev: bool,
+    /// Whether only what is in effect is to be said.
+    pub check: bool,
+    /// Whether it was started by a command that will be gone.
+    pub detached: bool,
+}
+
+/// The signals that end us.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+/// Serves until a signal says otherwise; returns what to exit with. Sandboxes go on.
+pub fn serve(options: &Options) -> Result<u8, ServeError> {
+    let config = Config::load(options.config.as_deref())?;
+    let plan = Plan::new(&config, options)?;
+    if options.check {
+        return check(&config, &plan, options);
+    }
+    if options.detached {
+        detach()?;
+    }
+    log::begin(config.log_level);
+    if !rustix::process::geteuid().is_root() {
+        return Err(ServeError::NotRoot);
+    }
+    descriptors::raise();
+    own_directory(&options.home, true)?;
+    let _home = Lock::take(&lock_file(&options.home)).map_err(|source| match source {
+        LockError::Held { .. } => ServeError::Taken { home: options.home.clone(), source },
+        LockError::Io { path, source } => ServeError::Home(crate::home::HomeError::Io { path, source }),
+    })?;
+    let programs = Programs::find()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(system("a runtime"))?;
+    let code = runtime.block_on(live(options, &config, plan, programs));
+    // Whatever still goes on is left to the next daemon.
+    runtime.shutdown_timeout(LEAVING);
+    code
+}
+
+/// Begins, serves, ends.
+async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs) -> Result<u8, ServeError> {
+    let (mut ends, manager) = (Ends::listen()?, Manager::find());
+    let begun = begin(options, config, programs);
+    let (store, control) = tokio::select! {
+        begun = begun => begun?,
+        // Nothing was promised to anybody yet.
+        _ = ends.next() => return Ok(0),
+    };
+    let (doors, listeners) = Doors::open(&plan, &options.home).await?;
+    let (close, closing) = watch::channel(false);
+    let mut serving = tokio::spawn(carrel_api::serve(control.clone(), listeners, closing));
+    let ready = doors.ready(&plan);
+    ready.say(io::stdout()).map_err(system("standard output"))?;
+    manager.tell("READY=1");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), grpc = ?ready.grpc, home = %options.home.display(), "serving");
+
+    let signal = tokio::select! {
+        signal = ends.next() => signal,
+        served = &mut serving => {
+            served.map_err(|error| system("the gRPC server")(io::Error::other(error)))??;
+            return Err(system("the gRPC server")(io::Error::other("it ended by itself")));
+        }
+    };
+    tracing::info!(signal, "stopping");
+    manager.tell("STOPPING=1");
+    let ending = async {
+        // Nobody is left to be told when all who listen are gone.
+        let _told = close.send(true);
+        if tokio::time::timeout(ANSWERING, &mut serving).await.is_err() {
+            serving.abort();
+        }
+        control.shutdown().await;
+        store.close().await;
+    };
+    tokio::select! {
+        () = ending => {}
+        signal = ends.next() => return Ok(SIGNALLED + u8::try_from(signal).unwrap_or(0)),
+    }
+    drop(doors);
+    tracing::info!("stopped");
+    Ok(0)
+}
+
+/// Opens the store, and goes on where the last daemon was.
+async fn begin(options: &Options, config: &Config, programs: Programs) -> Result<(Store, Control), ServeError> {
+    let path = store_file(&options.home);
+    own_directory(path.parent().unwrap_or(&options.home), true)?;
+    let store = Store::open(&path, carrel_store::Options::default())?;
+    let default_memory = config.limits.sandbox_memory.unwrap_or_else(half_of_memory);
+    let provider = Local::new(provider_settings(&options.home, config, default_memory)?, programs)?;
+    let settings = Settings {
+        idle_ttl: config.idle_ttl,
+        cleanup_ttl: config.cleanup_ttl,
+        grace: config.grace,
+        most_sandboxes: config.limits.sandboxes,
+        most_memory: config.limits.memory,
+        default_memory,
+        host: Host { allowed: config.allow.clone(), ..Host::find() },
+        clock: Clock::default(),
+    };
+    let control = Control::start(store.clone(), Arc::new(provider), settings).await?;
+    Ok((store, control))
+}
+
+fn provider_settings(home: &Path, config: &Config, default_memory: u64) -> Result<carrel_local::Settings, ServeError> {
+    let root = config.log_root(home);
+    Ok(carrel_local::Settings {
+        home: home.to_owned(),
+        logs: LogTemplate::new(root, &config.exec_output_template)?,
+        default_memory,
+        pids: config.limits.pids,
+        host_free: config.limits.host_free,
+        parked: PARKED,
+    })
+}
+
+/// Says what is in effect.
+fn check(config: &Config, plan: &Plan, options: &Options) -> Result<u8, ServeError> {
+    use std::io::Write;
+    let text = format!("# home: {}\n{plan}\n{config}", options.home.display());
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(system("standard output")(error)),
+        _ => Ok(0),
+    }
+}
+
+/// Leaves the terminal and the directory of whoever started us.
+fn detach() -> Result<(), ServeError> {
+    // One who leads its group already has no terminal to leave.
+    let _session = rustix::process::setsid();
+    std::env::set_current_dir("/").map_err(system("/"))
+}
+
+/// What a sandbox may use that does not say.
+fn half_of_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit)) / 2
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
+    move |source| ServeError::System { what, source }
+}
+
+// === impl Ends ===
+
+impl Ends {
+    fn listen() -> Result<Self, ServeError> {
+        let listen = |kind| signal(kind).map_err(system("signals"));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+        }
+    }
+}
