@@ -75,9 +75,14 @@ impl Sandbox {
         let mut launch = Command::new(example("launch"));
         launch.arg(image).arg(&program);
         launch.envs(env.iter().map(|(name, value)| (name, value)));
+        let errors = directory.path().join("errors");
+        launch.stderr(std::fs::File::create(&errors).unwrap());
         let (guest, channel) = Guest::start(launch);
         let group = Group { name: format!("example-{}", guest.pid()) };
-        Self { guest, client: Guest::connect(channel).await, _group: group, _program: directory }
+        let client = Guest::try_connect(channel).await.unwrap_or_else(|error| {
+            panic!("{error}; its launcher said: {}", std::fs::read_to_string(&errors).unwrap_or_default())
+        });
+        Self { guest, client, _group: group, _program: directory }
     }
 
     async fn shell(&self, script: &str) -> String {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use carrel_agent_client::{AgentClient, ConnectOptions};
+use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions};
 use carrel_protocol::Generation;
 use tempfile::TempDir;
 
@@ -157,9 +157,13 @@ impl Guest {
     }
 
     pub async fn connect(channel: UnixStream) -> AgentClient {
+        Self::try_connect(channel).await.unwrap()
+    }
+
+    pub async fn try_connect(channel: UnixStream) -> Result<AgentClient, ConnectError> {
         channel.set_nonblocking(true).unwrap();
         let channel = tokio::net::UnixStream::from_std(channel).unwrap();
-        AgentClient::connect_channel(channel, ConnectOptions::default()).await.unwrap()
+        AgentClient::connect_channel(channel, ConnectOptions::default()).await
     }
 
     pub fn wait(&mut self) -> Option<i32> {

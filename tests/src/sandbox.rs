@@ -45,6 +45,7 @@ pub fn create(home: &Path, name: &str) -> Create {
         lasting: false,
         logs: None,
         keep: carrel_shim_client::messages::Keep::default(),
+        network_of: None,
         incarnation,
     }
 }
