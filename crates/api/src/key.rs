@@ -52,7 +52,9 @@ mod tests {
     fn a_key_opens_for_itself_only_and_shows_itself_to_nobody() {
         let key = ApiKey::new(" 0123456789abcdef\n").unwrap();
         assert!(key.opens(b"Bearer 0123456789abcdef") && key.opens(b"bearer 0123456789abcdef"));
-        for other in ["", "Bearer", "Bearer ", "Bearer 0123456789abcdee", "Bearer 0123456789abcdef0", "0123456789abcdef"] {
+        for other in
+            ["", "Bearer", "Bearer ", "Bearer 0123456789abcdee", "Bearer 0123456789abcdef0", "0123456789abcdef"]
+        {
             assert!(!key.opens(other.as_bytes()), "{other}");
         }
         assert!(!format!("{key:?}").contains("0123"));

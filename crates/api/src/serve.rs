@@ -53,11 +53,7 @@ pub enum ApiError {
 
 /// Serves until `closing` says so, or nobody can say so any more. Streams end at once then, and requests that are under way
 /// have half a second.
-pub async fn serve(
-    control: Control,
-    listeners: Vec<Listener>,
-    closing: watch::Receiver<bool>,
-) -> Result<(), ApiError> {
+pub async fn serve(control: Control, listeners: Vec<Listener>, closing: watch::Receiver<bool>) -> Result<(), ApiError> {
     serve_tuned(control, listeners, closing, Tuning::default()).await
 }
 

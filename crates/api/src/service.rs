@@ -118,7 +118,8 @@ impl SandboxService for Published {
         let caller = caller(request.extensions())?;
         let CreateExecRequest { sandbox_id, command, cwd, env_overrides, exec_id } = request.into_inner();
         let options = Default::default();
-        let request = ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
+        let request =
+            ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
         let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
         Ok(Response::new(CreateExecResponse {
             exec_id: exec.id.to_string(),

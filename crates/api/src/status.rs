@@ -75,7 +75,9 @@ mod tests {
         let refusal = Refusal::new(Code::OutOfRange, "SANDBOX_EVENT_SEQUENCE_EXPIRED", "there is no event 9 yet")
             .about("sandbox_id", "demo")
             .about("oldest_sequence", "1");
-        for status in [refused(refusal), stopping(), explained(Status::unimplemented("")), explained(Status::internal("x"))] {
+        for status in
+            [refused(refusal), stopping(), explained(Status::unimplemented("")), explained(Status::internal("x"))]
+        {
             let inside = pb::Status::decode(status.details()).unwrap();
             assert_eq!((inside.code, inside.message.as_str()), (status.code() as i32, status.message()));
             assert!(!status.message().is_empty());

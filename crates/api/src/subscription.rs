@@ -82,12 +82,7 @@ impl Source for Subscription {
 }
 
 /// The newest event once more, and every exec that runs.
-async fn how_it_is(
-    control: &Control,
-    caller: &Caller,
-    id: &str,
-    newest: Sequence,
-) -> Result<Vec<Told>, Status> {
+async fn how_it_is(control: &Control, caller: &Caller, id: &str, newest: Sequence) -> Result<Vec<Told>, Status> {
     let mut last = control.events(caller, id, newest.saturating_sub(1)).map_err(refused)?;
     let last = last.next().await.map_err(|error| broken(&error))?.unwrap_or_default();
     let Some(last) = last.first() else { return Ok(Vec::new()) };

@@ -46,7 +46,8 @@ impl Tls {
         let chain = read("the certificate", certificates)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem { what: "the key", source })?;
         let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+        let builder =
+            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
         let builder = match client_authority {
             None => builder.with_no_client_auth(),
             Some(authority) => {

@@ -1,5 +1,7 @@
 //! Every vector of the published API: its bytes, by our types and by our descriptors.
 
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
 use carrel_api::DESCRIPTORS;
 use carrel_api::agbox::v1;
 use prost::Message;

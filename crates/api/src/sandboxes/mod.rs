@@ -57,7 +57,8 @@ impl Sandboxes for Near {
         // Whatever is read before the exec exists is no later than its first event.
         let sequence = self.control.get(&caller, &request.sandbox_id).map_err(refused)?.last_sequence;
         let StartExecRequest { sandbox_id, command, cwd, env_overrides, exec_id, .. } = request;
-        let request = ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
+        let request =
+            ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
         let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
         Ok(Response::new(StartExecResponse {
             exec_id: exec.id.to_string(),

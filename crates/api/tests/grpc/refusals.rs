@@ -90,7 +90,8 @@ async fn what_is_wrong_with_a_request_is_named_by_its_field() {
     let (code, reason, _) = told(&client.create_sandbox(yaml).await.unwrap_err());
     assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "INVALID_ARGUMENT"));
     let mut datagrams = create("demo");
-    datagrams.create_spec.as_mut().unwrap().ports = vec![PortMapping { container_port: 53, host_port: 53, protocol: 1 }];
+    datagrams.create_spec.as_mut().unwrap().ports =
+        vec![PortMapping { container_port: 53, host_port: 53, protocol: 1 }];
     let (code, reason, _) = told(&client.create_sandbox(datagrams).await.unwrap_err());
     assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "PORT_PROTOCOL_UNSUPPORTED"));
     // Nothing of all this was kept.

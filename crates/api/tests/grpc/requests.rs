@@ -81,9 +81,10 @@ async fn sandboxes_are_listed_by_their_labels_and_removed_by_them() {
         request.create_spec.as_mut().unwrap().labels = pairs(&[("team", team)]);
         client.create_sandbox(request).await.unwrap();
     }
+    let asking = client.clone();
     let list = |team: Option<&str>, include_deleted| {
         let label_selector = team.map(|team| pairs(&[("team", team)])).unwrap_or_default();
-        let (mut client, request) = (client.clone(), ListSandboxesRequest { include_deleted, label_selector });
+        let (mut client, request) = (asking.clone(), ListSandboxesRequest { include_deleted, label_selector });
         async move {
             let found = client.list_sandboxes(request).await.unwrap().into_inner().sandboxes;
             found.into_iter().map(|sandbox| sandbox.sandbox_id).collect::<Vec<_>>()
@@ -115,8 +116,9 @@ async fn an_exec_runs_is_cancelled_and_ends_with_its_code() {
     assert_eq!(started.stdout_log_path, "/logs/demo/exec-1.stdout.log");
     assert_eq!(started.stderr_log_path, "/logs/demo/exec-1.stderr.log");
     client.create_exec(exec("demo", "exec-2")).await.unwrap();
+    let asking = client.clone();
     let active = |sandbox: Option<&str>| {
-        let (mut client, sandbox_id) = (client.clone(), sandbox.map(str::to_owned));
+        let (mut client, sandbox_id) = (asking.clone(), sandbox.map(str::to_owned));
         async move {
             let found = client.list_active_execs(ListActiveExecsRequest { sandbox_id }).await.unwrap().into_inner();
             found.execs.into_iter().map(|exec| exec.exec_id).collect::<Vec<_>>()
@@ -137,7 +139,7 @@ async fn an_exec_runs_is_cancelled_and_ends_with_its_code() {
     }
     until(&mut events, EventType::ExecFailed).await;
     let get = |id: &str| {
-        let (mut client, request) = (client.clone(), GetExecRequest { exec_id: id.to_owned() });
+        let (mut client, request) = (asking.clone(), GetExecRequest { exec_id: id.to_owned() });
         async move { client.get_exec(request).await.unwrap().into_inner().exec.unwrap() }
     };
     let failed = get("exec-1").await;

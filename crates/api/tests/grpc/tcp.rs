@@ -113,7 +113,8 @@ async fn a_key_and_tls_go_together() {
     let world = World::new().await;
     let papers = Papers::new();
     let (address, _closing) = listen(&world, Some(papers.tls(false)), Some(KEY)).await;
-    let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(papers.client(false)).unwrap();
+    let endpoint =
+        Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(papers.client(false)).unwrap();
     let channel = endpoint.connect().await.unwrap();
     assert_eq!(ping(channel.clone(), Some(KEY)).await.unwrap(), "agboxd");
     is_refused(ping(channel, None).await, Code::Unauthenticated, "UNAUTHENTICATED", &[]);

@@ -151,11 +151,6 @@ pub fn told(status: &Status) -> (Code, String, BTreeMap<String, String>) {
 
 /// Whether a refusal is the one that is due.
 #[track_caller]
-pub fn is_refused<T: std::fmt::Debug>(
-    answer: Result<T, Status>,
-    code: Code,
-    reason: &str,
-    metadata: &[(&str, &str)],
-) {
+pub fn is_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, reason: &str, metadata: &[(&str, &str)]) {
     assert_eq!(told(&answer.unwrap_err()), (code, reason.to_owned(), pairs(metadata)));
 }

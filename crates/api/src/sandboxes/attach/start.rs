@@ -17,6 +17,7 @@ use crate::status::refused;
 use crate::subscription::broken;
 
 /// How it began.
+#[allow(clippy::large_enum_variant, reason = "one is held at a time, and not for long")]
 pub(super) enum Begun {
     /// It is followed, and something has happened.
     Following {

@@ -1,0 +1,250 @@
+//! Following an exec through the daemon.
+
+use carrel_api::carrel::v1::attach_exec_request::Message as Ask;
+use carrel_api::carrel::v1::attach_exec_response::Message as Told;
+use carrel_api::carrel::v1::{
+    AttachClose, AttachExecRequest, AttachExecResponse, AttachInput, AttachSignal, AttachStart, EndKind, InputWish,
+    Stream, TerminalSize,
+};
+use carrel_control::fake::Call;
+use carrel_control::provider::How;
+use carrel_shim_client::messages::{
+    Done, Fact, FactKind, FailureCode, GetStatus, InputWish as Wish, JobClose, JobCut, JobEnded, JobFollow, JobInput,
+    JobOutput, JobResize, JobSignal, JobWrote, JournalFacts, JournalRead, Outcome, OutcomeKind, State, Status,
+    StreamName,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Streaming};
+
+use crate::shim::{Peer, Supervisor, failed, job, supervised};
+use crate::world::{WATCHDOG, World, end, exec, is_refused, ready, told};
+
+fn ask(message: Ask) -> AttachExecRequest {
+    AttachExecRequest { message: Some(message) }
+}
+
+fn start(id: &str) -> Ask {
+    Ask::Start(AttachStart {
+        exec_id: id.to_owned(),
+        stdout_offset: Some(5),
+        stderr_offset: None,
+        input: InputWish::Take.into(),
+        hold: true,
+    })
+}
+
+type Attached = (mpsc::Sender<AttachExecRequest>, Result<Streaming<AttachExecResponse>, tonic::Status>);
+
+/// Follows an exec; what is said later goes into the channel.
+async fn attach(world: &World, first: Ask) -> Attached {
+    let (say, said) = mpsc::channel(8);
+    say.send(ask(first)).await.unwrap();
+    let mut near = world.near().await;
+    let attached = near.attach_exec(ReceiverStream::new(said)).await;
+    (say, attached.map(tonic::Response::into_inner))
+}
+
+async fn hear(stream: &mut Streaming<AttachExecResponse>) -> Told {
+    tokio::time::timeout(WATCHDOG, stream.message()).await.unwrap().unwrap().unwrap().message.unwrap()
+}
+
+/// A daemon with one sandbox and one exec.
+async fn one_exec() -> (World, Supervisor) {
+    let (world, supervisor) = supervised().await;
+    let mut client = world.client().await;
+    ready(&mut client, "demo").await;
+    client.create_exec(exec("demo", "exec-1")).await.unwrap();
+    (world, supervisor)
+}
+
+fn status(sequence: u64) -> Status {
+    let (supervisor, state) = (None, State::Running);
+    Status { state, supervisor, sequence, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0 }
+}
+
+/// Has no job of that id twice: for whoever comes first, and for the second look. In between somebody asks what happens.
+async fn has_no_job(supervisor: Supervisor) -> (Supervisor, Peer, u32) {
+    let mut quick = supervisor.greet().await;
+    let (id, JobFollow { .. }) = quick.expect().await;
+    quick.say(id, &failed(FailureCode::JobUnknown)).await;
+    let mut journal = supervisor.greet().await;
+    let (id, GetStatus {}) = journal.expect().await;
+    journal.say(id, &status(7)).await;
+    let (told, JournalRead { from, follow }) = journal.expect().await;
+    assert_eq!((from, follow), (8, true));
+    let mut second = supervisor.greet().await;
+    let (id, JobFollow { .. }) = second.expect().await;
+    second.say(id, &failed(FailureCode::JobUnknown)).await;
+    (supervisor, journal, told)
+}
+
+#[tokio::test]
+async fn output_comes_with_its_place_and_input_goes_in_until_the_end() {
+    let (world, supervisor) = one_exec().await;
+    let play = tokio::spawn(async move {
+        let mut peer = supervisor.greet().await;
+        let (id, follow) = peer.expect::<JobFollow>().await;
+        assert_eq!((follow.job.as_str(), follow.stdout, follow.stderr), ("exec-1", Some(5), None));
+        assert_eq!((follow.input, follow.hold), (Wish::Take, true));
+        peer.say(id, &JobInput { held: true, holder: None, written: 3 }).await;
+        let data = vec![b'x'; 100_000];
+        peer.say(id, &JobOutput { stream: StreamName::Stdout, offset: 5, data: data.into() }).await;
+        peer.say(id, &JobCut { stream: StreamName::Stdout, from: 100_005, to: 200_000 }).await;
+        let (written, input) = peer.expect_input().await;
+        assert_eq!(input, b"hello");
+        peer.say(written, &JobWrote { written: 8 }).await;
+        let (signal, JobSignal { signal: number, .. }) = peer.expect().await;
+        assert_eq!(number, 2);
+        peer.say(signal, &Done {}).await;
+        let (resize, JobResize { rows, cols, .. }) = peer.expect().await;
+        assert_eq!((rows, cols), (30, 100));
+        peer.say(resize, &failed(FailureCode::InputClosed)).await;
+        let (close, JobClose { .. }) = peer.expect().await;
+        peer.say(close, &Done {}).await;
+        let mut info = job("exec-1");
+        info.stdout.length = 200_000;
+        info.outcome = Some(Outcome { signal: Some(15), ..Outcome::of(OutcomeKind::Signalled) });
+        peer.say(id, &JobEnded { info }).await;
+        peer.expect_end().await;
+    });
+    let (say, stream) = attach(&world, start("exec-1")).await;
+    let mut stream = stream.unwrap();
+    let Told::Input(input) = hear(&mut stream).await else { panic!("no input") };
+    assert_eq!((input.held, input.written), (true, 3));
+    for (offset, length) in [(5, 65_536), (65_541, 34_464)] {
+        let Told::Output(output) = hear(&mut stream).await else { panic!("no output") };
+        assert_eq!((output.stream(), output.offset, output.data.len()), (Stream::Stdout, offset, length));
+    }
+    let Told::Cut(cut) = hear(&mut stream).await else { panic!("no cut") };
+    assert_eq!((cut.stream(), cut.from, cut.to), (Stream::Stdout, 100_005, 200_000));
+    say.send(ask(Ask::Input(AttachInput { data: "hello".into() }))).await.unwrap();
+    let Told::Accepted(accepted) = hear(&mut stream).await else { panic!("not accepted") };
+    assert_eq!(accepted.written, 5);
+    say.send(ask(Ask::Signal(AttachSignal { signal: 2 }))).await.unwrap();
+    say.send(ask(Ask::Resize(TerminalSize { rows: 30, cols: 100 }))).await.unwrap();
+    let Told::Refused(refused) = hear(&mut stream).await else { panic!("not refused") };
+    assert_eq!(refused.reason, "INPUT_CLOSED");
+    say.send(ask(Ask::Close(AttachClose {}))).await.unwrap();
+    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    assert_eq!((ended.kind(), ended.exit_code, ended.signal), (EndKind::Signalled, 143, 15));
+    assert_eq!((ended.stdout_length, ended.stderr_length), (200_000, 0));
+    end(&mut stream).await.unwrap();
+    play.await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_is_quick_waits_until_the_job_is_there() {
+    let (world, supervisor) = one_exec().await;
+    let play = tokio::spawn(async move {
+        let (supervisor, mut journal, told) = has_no_job(supervisor).await;
+        for name in ["another", "exec-1"] {
+            let fact = Fact { job: Some(name.to_owned()), ..Fact::new(1, FactKind::JobStarted) };
+            journal.say(told, &JournalFacts { facts: vec![fact] }).await;
+        }
+        let mut third = supervisor.greet().await;
+        let (id, JobFollow { .. }) = third.expect().await;
+        let mut info = job("exec-1");
+        info.outcome = Some(Outcome { code: Some(0), ..Outcome::of(OutcomeKind::Exited) });
+        third.say(id, &JobEnded { info }).await;
+        third.expect_end().await;
+    });
+    let (_say, stream) = attach(&world, start("exec-1")).await;
+    let mut stream = stream.unwrap();
+    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    assert_eq!((ended.kind(), ended.exit_code), (EndKind::Exited, 0));
+    play.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_exec_that_nobody_remembers_still_tells_how_it_ended() {
+    let (world, supervisor) = one_exec().await;
+    let play = tokio::spawn(has_no_job(supervisor));
+    let waiting = attach(&world, start("exec-1"));
+    let fake = world.fake.clone();
+    let ending = async move {
+        // It waits; then the exec ends without ever having had a job.
+        let (supervisor, journal, _) = play.await.unwrap();
+        while !fake.end_exec("exec-1", How::NeverRan(126, "not executable".to_owned())) {
+            tokio::task::yield_now().await;
+        }
+        let mut last = supervisor.greet().await;
+        let (id, JobFollow { .. }) = last.expect().await;
+        last.say(id, &failed(FailureCode::JobPruned)).await;
+        (supervisor, journal)
+    };
+    let ((_say, stream), (supervisor, _journal)) = tokio::join!(waiting, ending);
+    let mut stream = stream.unwrap();
+    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    assert_eq!((ended.exit_code, ended.message.as_str()), (126, "not executable"));
+    end(&mut stream).await.unwrap();
+
+    // And when the sandbox does not run any more, nobody is asked.
+    drop(supervisor);
+    let mut client = world.client().await;
+    let stop = carrel_api::agbox::v1::StopSandboxRequest { sandbox_id: "demo".to_owned() };
+    let mut events = client.subscribe_sandbox_events(crate::world::subscribe("demo", 0)).await.unwrap().into_inner();
+    client.stop_sandbox(stop).await.unwrap();
+    crate::world::until(&mut events, carrel_api::agbox::v1::EventType::SandboxStopped).await;
+    let mut stream = attach(&world, start("exec-1")).await.1.unwrap();
+    let Told::End(ended) = hear(&mut stream).await else { panic!("no end") };
+    assert_eq!(ended.exit_code, 126);
+}
+
+#[tokio::test]
+async fn what_cannot_be_followed_is_refused() {
+    let (world, supervisor) = supervised().await;
+    let unknown = attach(&world, start("nobody")).await.1;
+    is_refused(unknown, Code::NotFound, "EXEC_NOT_FOUND", &[("exec_id", "nobody")]);
+    let no_start = attach(&world, Ask::Close(AttachClose {})).await.1;
+    is_refused(no_start, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "start")]);
+
+    let mut client = world.client().await;
+    ready(&mut client, "demo").await;
+    world.fake.hold(Call::Exec);
+    client.create_exec(exec("demo", "exec-1")).await.unwrap();
+    drop(supervisor);
+    let (code, reason, about) = told(&attach(&world, start("exec-1")).await.1.unwrap_err());
+    assert_eq!(
+        (code, reason.as_str(), about["sandbox_id"].as_str()),
+        (Code::Unavailable, "SANDBOX_UNREACHABLE", "demo")
+    );
+    world.fake.release(Call::Exec);
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_the_rules_or_leaves_lets_go_of_the_exec() {
+    let (world, supervisor) = one_exec().await;
+    let play = tokio::spawn(async move {
+        for _ in 0..2 {
+            let mut peer = supervisor.greet().await;
+            let (id, JobFollow { .. }) = peer.expect().await;
+            peer.say(id, &JobInput { held: true, holder: None, written: 0 }).await;
+            peer.expect_end().await;
+        }
+    });
+    let (say, stream) = attach(&world, start("exec-1")).await;
+    let mut stream = stream.unwrap();
+    hear(&mut stream).await;
+    say.send(ask(Ask::Input(AttachInput { data: vec![0; 65_537].into() }))).await.unwrap();
+    is_refused(end(&mut stream).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "data")]);
+    let (say, stream) = attach(&world, start("exec-1")).await;
+    let mut stream = stream.unwrap();
+    hear(&mut stream).await;
+    drop((say, stream));
+    tokio::time::timeout(WATCHDOG, play).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn one_who_waits_for_a_job_is_told_that_the_daemon_goes() {
+    let (world, supervisor) = one_exec().await;
+    let play = tokio::spawn(has_no_job(supervisor));
+    let waiting = attach(&world, start("exec-1"));
+    let closing = async {
+        let held = play.await.unwrap();
+        world.close();
+        held
+    };
+    let ((_say, stream), _held) = tokio::join!(waiting, closing);
+    is_refused(stream, Code::Unavailable, "DAEMON_STOPPING", &[]);
+}

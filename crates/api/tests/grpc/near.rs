@@ -1,0 +1,313 @@
+//! What the published API cannot ask for.
+
+use std::time::Duration;
+
+use carrel_agent_client::protocol::codec::encode as encode_agent;
+use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
+use carrel_agent_client::protocol::payload::{FsData, FsOp, FsRequest, FsResponse, FsResult, Ready};
+use carrel_agent_client::protocol::{Codec, Envelope, Generation, Payload};
+use carrel_api::agbox::v1::EventType;
+use carrel_api::carrel::v1::write_file_request::Message as Write;
+use carrel_api::carrel::v1::{
+    DesiredState, GetStatisticsRequest, InspectSandboxRequest, PauseSandboxRequest, ReadFileRequest, SetIdleTtlRequest,
+    StartExecRequest, TerminalSize, UnpauseSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteStart,
+};
+use carrel_shim_client::messages::{GetStatistics, GetStatus, State, Statistics, Status};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tonic::Code;
+
+use crate::shim::supervised;
+use crate::world::{World, create, exec, is_refused, pairs, ready, told};
+
+#[tokio::test]
+async fn an_exec_is_started_with_everything_that_it_can_have() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let newest = ready(&mut client, "demo").await;
+    let mut near = world.near().await;
+    let request = StartExecRequest {
+        sandbox_id: "demo".to_owned(),
+        command: vec!["sh".to_owned()],
+        exec_id: "exec-1".to_owned(),
+        user: "root".to_owned(),
+        terminal: Some(TerminalSize { rows: 24, cols: 80 }),
+        stdin: true,
+        timeout: Some(prost_types::Duration { seconds: 1, nanos: 500_000_000 }),
+        ..Default::default()
+    };
+    let started = near.start_exec(request.clone()).await.unwrap().into_inner();
+    assert_eq!((started.exec_id.as_str(), started.last_event_sequence), ("exec-1", newest));
+    assert!(started.stdout_log_path.ends_with("exec-1.stdout.log"));
+    let (kept, _) = world.store.exec(&carrel_store::ExecId::new("exec-1").unwrap()).await.unwrap().unwrap();
+    let options: serde_json::Value = serde_json::from_str(&kept.options).unwrap();
+    let due = serde_json::json!({ "user": "root", "terminal": [24, 80], "stdin": true, "timeout_ms": 1500 });
+    assert_eq!(options, due);
+
+    let bad = |change: fn(&mut StartExecRequest)| {
+        let (mut near, mut request) = (near.clone(), request.clone());
+        change(&mut request);
+        async move { near.start_exec(request).await }
+    };
+    let terminal = bad(|request| request.terminal = Some(TerminalSize { rows: 0, cols: 80 })).await;
+    is_refused(terminal, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "rows")]);
+    let timeout = bad(|request| request.timeout = Some(prost_types::Duration { seconds: -1, nanos: 0 })).await;
+    is_refused(timeout, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "timeout")]);
+    let sandbox = bad(|request| request.sandbox_id = "nobody".to_owned()).await;
+    is_refused(sandbox, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "nobody")]);
+}
+
+#[tokio::test]
+async fn all_sandboxes_of_a_label_are_watched_in_the_order_of_their_events() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let mut near = world.near().await;
+    let red = || pairs(&[("team", "red")]);
+    let request = |from_position| WatchSandboxesRequest { label_selector: red(), from_position };
+    let mut live = near.watch_sandboxes(request(None)).await.unwrap().into_inner();
+    for (id, team) in [("one-1", "red"), ("two-2", "blue"), ("three", "red")] {
+        let mut request = create(id);
+        request.create_spec.as_mut().unwrap().labels = pairs(&[("team", team)]);
+        client.create_sandbox(request).await.unwrap();
+    }
+    let (mut seen, mut ready) = (Vec::new(), 0);
+    while ready < 2 {
+        let told = live.message().await.unwrap().unwrap();
+        let event = told.event.unwrap();
+        assert_ne!(event.sandbox_id, "two-2");
+        ready += usize::from(event.event_type() == EventType::SandboxReady);
+        seen.push((told.position, event.event_id));
+    }
+    assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    // From the beginning, and from a place in the middle, it is the same.
+    for skip in [0, 2] {
+        let from = if skip == 0 { 0 } else { seen[skip - 1].0 };
+        let mut again = near.watch_sandboxes(request(Some(from))).await.unwrap().into_inner();
+        for due in &seen[skip..] {
+            let told = again.message().await.unwrap().unwrap();
+            assert_eq!((told.position, told.event.unwrap().event_id), *due);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_idle_time_is_changed_and_told() {
+    let world = World::new().await;
+    ready(&mut world.client().await, "demo").await;
+    let mut near = world.near().await;
+    for idle in [Some(Duration::from_secs(90)), Some(Duration::ZERO), None] {
+        let idle_ttl =
+            idle.map(|idle| prost_types::Duration { seconds: i64::try_from(idle.as_secs()).unwrap(), nanos: 0 });
+        let request = SetIdleTtlRequest { sandbox_id: "demo".to_owned(), idle_ttl };
+        near.set_idle_ttl(request).await.unwrap();
+        let inspect = InspectSandboxRequest { sandbox_id: "demo".to_owned() };
+        let inspected = near.inspect_sandbox(inspect).await.unwrap().into_inner();
+        assert_eq!(inspected.idle_ttl, idle_ttl);
+    }
+    let negative = SetIdleTtlRequest {
+        sandbox_id: "demo".to_owned(),
+        idle_ttl: Some(prost_types::Duration { seconds: -1, nanos: 0 }),
+    };
+    is_refused(near.set_idle_ttl(negative).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "idle_ttl")]);
+}
+
+#[tokio::test]
+async fn a_sandbox_is_paused_and_let_go_on() {
+    let world = World::new().await;
+    ready(&mut world.client().await, "demo").await;
+    let mut near = world.near().await;
+    near.pause_sandbox(PauseSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    near.unpause_sandbox(UnpauseSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
+    let nobody = near.pause_sandbox(PauseSandboxRequest { sandbox_id: "nobody".to_owned() }).await;
+    is_refused(nobody, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "nobody")]);
+}
+
+#[tokio::test]
+async fn everything_that_is_known_of_a_sandbox_is_told() {
+    let (world, supervisor) = supervised().await;
+    let mut client = world.client().await;
+    let mut request = create("demo");
+    let spec = request.create_spec.as_mut().unwrap();
+    (spec.cpu_limit, spec.memory_limit) = ("1.5".to_owned(), "512m".to_owned());
+    spec.envs = pairs(&[("A", "b")]);
+    client.create_sandbox(request).await.unwrap();
+    let mut events = client.subscribe_sandbox_events(crate::world::subscribe("demo", 0)).await.unwrap().into_inner();
+    crate::world::until(&mut events, EventType::SandboxReady).await;
+    client.create_exec(exec("demo", "exec-1")).await.unwrap();
+    let play = tokio::spawn(async move {
+        let mut peer = supervisor.greet().await;
+        let (id, GetStatus {}) = peer.expect().await;
+        let (supervised, state) = (None, State::Paused);
+        let status =
+            Status { state, supervisor: supervised, sequence: 1, running_jobs: 1, ended_jobs: 0, pruned_jobs: 0 };
+        peer.say(id, &status).await;
+        let mut peer = supervisor.greet().await;
+        let (id, GetStatistics {}) = peer.expect().await;
+        peer.say(id, &Statistics { memory_bytes: Some(7), clients: 2, paused: true, ..Statistics::default() }).await;
+        supervisor
+    });
+    let mut near = world.near().await;
+    let inspect = || InspectSandboxRequest { sandbox_id: "demo".to_owned() };
+    let inspected = near.inspect_sandbox(inspect()).await.unwrap().into_inner();
+    assert_eq!(inspected.desired(), DesiredState::Ready);
+    assert_eq!(inspected.owner, rustix::process::geteuid().as_raw());
+    let limits = inspected.limits.unwrap();
+    assert_eq!((limits.cpu_millis, limits.memory, limits.disk), (Some(1500), Some(512 << 20), None));
+    let spec = inspected.spec.unwrap();
+    assert_eq!((spec.cpu_limit.as_str(), spec.memory_limit.as_str()), ("1.5", "536870912"));
+    assert_eq!(spec.envs, pairs(&[("A", "b")]));
+    let running = inspected.running.unwrap();
+    assert_eq!((running.shim_pid, running.pid, running.paused), (41, 42, true));
+    assert_eq!((running.shim_release.as_str(), running.agent_version.as_str()), ("1.2.3", "4.5.6"));
+    assert!(running.agent_socket.ends_with("agent.sock"));
+    assert_eq!(inspected.execs[0].exec_id, "exec-1");
+    assert!(!inspected.incarnation.is_empty());
+
+    let used = near.get_statistics(GetStatisticsRequest { sandbox_id: "demo".to_owned() }).await.unwrap().into_inner();
+    assert_eq!((used.memory_bytes, used.pids, used.clients, used.paused), (Some(7), None, 2, true));
+
+    // Without its supervisor the rest is told all the same.
+    drop(play.await.unwrap());
+    std::fs::remove_file(world.home.path().join("shim.sock")).unwrap();
+    let inspected = near.inspect_sandbox(inspect()).await.unwrap().into_inner();
+    assert_eq!(inspected.running.unwrap().shim_pid, 0);
+    let used = near.get_statistics(GetStatisticsRequest { sandbox_id: "demo".to_owned() }).await;
+    assert_eq!(told(&used.unwrap_err()).1, "SANDBOX_UNREACHABLE");
+}
+
+/// An agent of generation 7, in which files come in plain messages.
+struct Agent(UnixStream);
+
+impl Agent {
+    async fn accept(listener: &UnixListener) -> Self {
+        let mut agent = Self(listener.accept().await.unwrap().0);
+        let mut greeting = Codec::Current.prologue(Codec::Current.range(0).unwrap());
+        encode_agent(&mut greeting, Generation::new(7), 0, &Ready::default()).unwrap();
+        agent.0.write_all(&greeting).await.unwrap();
+        agent
+    }
+
+    async fn body(&mut self) -> (u32, Vec<u8>) {
+        let mut prefix = [0; PREFIX_SIZE];
+        self.0.read_exact(&mut prefix).await.unwrap();
+        let header = Header::parse(&prefix).unwrap();
+        let mut body = vec![0; header.body_len];
+        self.0.read_exact(&mut body).await.unwrap();
+        (header.id, body)
+    }
+
+    async fn asked(&mut self) -> (u32, FsOp) {
+        let (id, body) = self.body().await;
+        let request: FsRequest = Envelope::parse(&body).unwrap().payload().unwrap();
+        (id, request.op)
+    }
+
+    async fn say<'m, P: Payload<'m>>(&mut self, id: u32, payload: &P) {
+        let mut frame = Vec::new();
+        encode_agent(&mut frame, Generation::new(7), id, payload).unwrap();
+        self.0.write_all(&frame).await.unwrap();
+    }
+
+    async fn done(&mut self, id: u32, data: Option<FsResult>) {
+        self.say(id, &FsResponse { ok: true, data, ..FsResponse::default() }).await;
+    }
+
+    async fn opened(&mut self) -> carrel_agent_client::protocol::payload::FsOpenFile {
+        let (id, op) = self.asked().await;
+        let FsOp::OpenFile(open) = op else { panic!("{op:?}") };
+        self.done(id, Some(FsResult::Handle(77))).await;
+        open
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_read_in_pieces() {
+    let (world, _supervisor) = supervised().await;
+    ready(&mut world.client().await, "demo").await;
+    let listener = UnixListener::bind(world.home.path().join("agent.sock")).unwrap();
+    let agent = tokio::spawn(async move {
+        let mut agent = Agent::accept(&listener).await;
+        let open = agent.opened().await;
+        assert_eq!((open.path.as_str(), open.options.read, open.options.write), ("/etc/motd", true, false));
+        let (id, op) = agent.asked().await;
+        let FsOp::Read(range) = op else { panic!("{op:?}") };
+        assert_eq!((range.offset, range.len), (3, Some(200_000)));
+        agent.say(id, &FsData { data: vec![b'a'; 100_000].into() }).await;
+        agent.say(id, &FsData { data: vec![b'b'; 100_000].into() }).await;
+        agent.done(id, None).await;
+        // The next one is not there.
+        let mut agent = Agent::accept(&listener).await;
+        let (id, _) = agent.asked().await;
+        let (error, errno_name) = (Some("No such file".to_owned()), Some("ENOENT".to_owned()));
+        agent.say(id, &FsResponse { error, errno_name, ..FsResponse::default() }).await;
+        agent
+    });
+    let mut near = world.near().await;
+    let request = |path: &str| ReadFileRequest {
+        sandbox_id: "demo".to_owned(),
+        path: path.to_owned(),
+        offset: 3,
+        length: Some(200_000),
+    };
+    let mut stream = near.read_file(request("/etc/motd")).await.unwrap().into_inner();
+    let mut content = Vec::new();
+    while let Some(piece) = stream.message().await.unwrap() {
+        assert!(piece.data.len() <= 65_536);
+        content.extend_from_slice(&piece.data);
+    }
+    assert_eq!(content, [[b'a'; 100_000], [b'b'; 100_000]].concat());
+    let absent = near.read_file(request("/nowhere")).await;
+    let about = [("errno", "ENOENT"), ("path", "/nowhere"), ("sandbox_id", "demo")];
+    is_refused(absent, Code::NotFound, "FILE_NOT_FOUND", &about);
+    let relative = near.read_file(request("etc/motd")).await;
+    is_refused(relative, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "path")]);
+    drop(agent.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_file_is_written_from_pieces() {
+    let (world, _supervisor) = supervised().await;
+    ready(&mut world.client().await, "demo").await;
+    let listener = UnixListener::bind(world.home.path().join("agent.sock")).unwrap();
+    let agent = tokio::spawn(async move {
+        let mut agent = Agent::accept(&listener).await;
+        let open = agent.opened().await;
+        assert_eq!((open.path.as_str(), open.options.mode), ("/workspace/x", Some(0o640)));
+        assert_eq!((open.options.write, open.options.create, open.options.truncate), (true, true, true));
+        assert_eq!(open.options.user.as_deref(), Some("agbox"));
+        let (id, _) = agent.asked().await;
+        let mut content = Vec::new();
+        loop {
+            let (_, body) = agent.body().await;
+            let data = Envelope::parse(&body).unwrap().payload::<FsData<'_>>().unwrap().data.into_owned();
+            if data.is_empty() {
+                break;
+            }
+            content.extend(data);
+        }
+        agent.done(id, None).await;
+        let (id, _) = agent.asked().await;
+        agent.done(id, None).await;
+        content
+    });
+    let mut near = world.near().await;
+    let start = WriteStart {
+        sandbox_id: "demo".to_owned(),
+        path: "/workspace/x".to_owned(),
+        mode: Some(0o640),
+        ..Default::default()
+    };
+    let messages = [Write::Start(start.clone()), Write::Data(vec![1; 65_536].into()), Write::Data(vec![2; 10].into())];
+    let messages = messages.map(|message| WriteFileRequest { message: Some(message) });
+    let written = near.write_file(tokio_stream::iter(messages)).await.unwrap().into_inner();
+    assert_eq!(written.size, 65_546);
+    assert_eq!(agent.await.unwrap(), [vec![1; 65_536], vec![2; 10]].concat());
+
+    let first = WriteFileRequest { message: Some(Write::Data(vec![1].into())) };
+    let refused = near.write_file(tokio_stream::iter([first])).await;
+    is_refused(refused, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "start")]);
+    let nobody = WriteStart { sandbox_id: "nobody".to_owned(), ..start };
+    let first = WriteFileRequest { message: Some(Write::Start(nobody)) };
+    let refused = near.write_file(tokio_stream::iter([first])).await;
+    is_refused(refused, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "nobody")]);
+}
