@@ -7,6 +7,7 @@ mod hardware;
 mod kept;
 mod limits;
 mod mounts;
+mod network;
 mod places;
 mod project;
 mod shared;

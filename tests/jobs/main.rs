@@ -1,6 +1,7 @@
 //! Jobs and the journal, in real sandboxes: each runs once, outlives whoever looks at it, and ends with a reason.
 
 mod abuse;
+mod beside;
 mod ends;
 mod full;
 mod groups;

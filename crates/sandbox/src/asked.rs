@@ -78,11 +78,11 @@ pub enum TargetProblem {
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The process that was to be found in it has ended.
-    #[error("the process has ended, or is none: {0}")]
-    Process(std::io::Error),
+    #[error("the process has ended")]
+    Ended,
     /// Whose it is cannot be told.
     #[error("whose network it is cannot be told: {0}")]
-    Owner(std::io::Error),
+    Hidden(std::io::Error),
     /// It is the host's own, or that of other software.
     #[error("it is not the network of a sandbox")]
     Foreign,

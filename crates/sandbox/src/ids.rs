@@ -94,7 +94,7 @@ impl IdRange {
 
 /// Whether the host's id is the one behind some sandbox's 0.
 pub(crate) const fn is_base(id: u32) -> bool {
-    FIRST <= id && id < SUPERVISORS && (id - FIRST).is_multiple_of(COUNT)
+    FIRST <= id && id < SUPERVISORS && (id - FIRST) % COUNT == 0
 }
 
 /// Takes the lock of a range. It is kept by a descriptor that can only be read, and beside it the file says which process

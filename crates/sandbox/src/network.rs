@@ -26,8 +26,8 @@ impl Network {
     /// The network of a process, which is given as its directory in `/proc`, open: that stands for it, and for no later
     /// one of the same number.
     pub fn of(process: impl AsFd) -> Result<Self, NetworkError> {
-        let namespace = open(process, "ns/net").map_err(|errno| NetworkError::Process(errno.into()))?;
-        let owner = sys::owner_of(namespace.as_fd()).map_err(|errno| NetworkError::Owner(errno.into()))?;
+        let namespace = open(process, "ns/net")?;
+        let owner = sys::owner_of(namespace.as_fd())?;
         // Whatever was made for a sandbox was made by the first of its ids, which nobody else on this host has.
         if ids::is_base(owner) { Ok(Self { namespace }) } else { Err(NetworkError::Foreign) }
     }
@@ -47,6 +47,18 @@ impl Visit {
     /// Takes this process back to where it was.
     pub(crate) fn end(self) -> Result<(), Errno> {
         enter(&self.home)
+    }
+}
+
+// === impl NetworkError ===
+
+impl From<Errno> for NetworkError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            // Nobody has buried it yet, or somebody has.
+            Errno::NOENT | Errno::SRCH => Self::Ended,
+            errno => Self::Hidden(errno.into()),
+        }
     }
 }
 
@@ -76,6 +88,6 @@ mod tests {
         assert!(matches!(Network::of(&process), Err(NetworkError::Foreign)));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(matches!(Network::of(&process), Err(NetworkError::Process(_))));
+        assert!(matches!(Network::of(&process), Err(NetworkError::Ended)));
     }
 }

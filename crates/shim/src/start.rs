@@ -1,25 +1,29 @@
 //! From what the owner wants to a sandbox that is ready, and a supervisor that has given up the rest of its rights.
 
+mod error;
+mod network;
+
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use carrel_image::{BadGuestPath, GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, LimitError, Limits, OomWatch, Policy};
+use carrel_image::{GuestPath, RootFs};
+use carrel_sandbox::cgroup::{Cgroup, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, IdRange, IdsError, KeptDisk, LaunchError, Mount, Project, Shed, ShedError,
-    Spec, Watermark, launch, leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, IdRange, KeptDisk, Mount, Network, Project, Shed, Spec, Watermark, launch,
+    leave_host_mounts, shed,
 };
-use carrel_shim_client::messages::{self, Create, Fact, FactKind, Failed, FailureCode, Hello, Ready, VERSION};
-use carrel_shim_client::{BadRoot, SandboxRecord, began, boot_id};
+use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, VERSION};
+use carrel_shim_client::{SandboxRecord, began, boot_id};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::directory::{DirectoryError, RunDirectory};
+pub(crate) use self::error::StartError;
+use crate::directory::RunDirectory;
 use crate::failpoint::{Failpoint, reached};
-use crate::greeting::{BadGreeting, Greeted, Greeting, hello};
+use crate::greeting::{Greeted, Greeting, hello};
 use crate::jobs::Jobs;
 use crate::log::{Log, wall_ms};
 use crate::owner::Owner;
@@ -58,46 +62,12 @@ pub(crate) struct Parts {
     pub(crate) log: Log,
 }
 
-/// Why there is no sandbox; nothing of it is left.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error(transparent)]
-    Path(#[from] BadGuestPath),
-    #[error(transparent)]
-    Root(#[from] BadRoot),
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    #[error(transparent)]
-    Directory(#[from] DirectoryError),
-    #[error(transparent)]
-    Ids(#[from] IdsError),
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-    #[error("{0}: {1}")]
-    Program(String, std::io::Error),
-    #[error("{0}: {1}")]
-    System(&'static str, std::io::Error),
-    #[error("the agent in the sandbox did not begin as it should: {0}")]
-    Greeting(#[from] BadGreeting),
-    #[error("the agent in the sandbox ended before it was ready")]
-    Ended,
-    #[error("the owner left before the sandbox was ready")]
-    Unowned,
-    #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
-    Late,
-    #[error("give up rights: {0}")]
-    Shed(#[from] ShedError),
-}
-
 /// Makes the sandbox.
 pub(crate) fn start(create: &Create, owner: &Owner) -> Result<Running, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // What cannot be is refused before anything is made.
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
+    let network = create.network_of.map(network::of).transpose()?;
     let limits = limits(&create.limits)?;
     leave_host_mounts()?;
     let program = program::open(&create.agentd.0, &create.programs.0)
@@ -105,7 +75,7 @@ pub(crate) fn start(create: &Create, owner: &Owner) -> Result<Running, StartErro
     let mut directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
     reached(Failpoint::Claimed);
     let mut log = Log::new(directory.take_journal()?);
-    let made = Made { create, root, mounts, project, program };
+    let made = Made { create, root, mounts, project, network, program };
     match make(made, &limits, owner, &mut directory) {
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
@@ -124,6 +94,7 @@ struct Made<'a> {
     root: RootFs,
     mounts: Vec<Mount>,
     project: Option<Project>,
+    network: Option<Network>,
     program: OwnedFd,
 }
 
@@ -160,6 +131,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
             project: made.project,
             disk: disk(create)?,
             hostname: create.hostname.clone(),
+            network: made.network,
             ids,
             program: made.program,
             args: vec![CString::from(c"carrel-agentd")],
@@ -369,42 +341,6 @@ impl Running {
             Some(directory) if self.lasting => directory.leave(),
             Some(directory) => directory.remove(),
             None => Ok(()),
-        }
-    }
-}
-
-// === impl StartError ===
-
-impl StartError {
-    pub(crate) fn to_message(&self) -> Failed {
-        Failed { code: self.code(), message: self.to_string(), hint: self.hint().map(str::to_owned) }
-    }
-
-    fn code(&self) -> FailureCode {
-        match self {
-            Self::Path(_) | Self::Root(_) | Self::Limit(_) | Self::Program(..) => FailureCode::InvalidRequest,
-            Self::Directory(DirectoryError::Taken | DirectoryError::Uncollected) => FailureCode::NameTaken,
-            Self::Directory(DirectoryError::Logs(_) | DirectoryError::LogsTaken(_)) => FailureCode::InvalidRequest,
-            Self::Cgroup(CgroupError::Unenforceable(_)) => FailureCode::LimitUnenforceable,
-            Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
-                FailureCode::HostUnfit
-            }
-            Self::Launch(LaunchError::Mount(_)) => FailureCode::InvalidRequest,
-            Self::Launch(_) => FailureCode::LaunchFailed,
-            Self::Greeting(_) | Self::Ended | Self::Unowned | Self::Late => FailureCode::AgentFailed,
-        }
-    }
-
-    fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
-            Self::Directory(DirectoryError::Uncollected) => Some("choose another name, or remove the one that ended"),
-            // What was asked to be shown is the caller's to change, not the host's.
-            Self::Launch(LaunchError::Mount(_)) => None,
-            Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
-                Some("`carrel doctor` says what this host lacks")
-            }
-            _ => None,
         }
     }
 }

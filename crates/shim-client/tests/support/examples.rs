@@ -12,7 +12,7 @@ mod jobs;
 
 /// All of them, in the order of the corpus: new ones are added at its end.
 pub(crate) fn samples() -> Vec<Sample> {
-    [making(), ends(), requests(), presence(), journal(), command(), lists(), output(), input()]
+    [making(), ends(), requests(), presence(), journal(), command(), lists(), output(), input(), added()]
         .into_iter()
         .flatten()
         .collect()
@@ -63,11 +63,7 @@ fn making() -> Vec<Sample> {
         root: (&root()).into(),
         mounts: vec![mount],
         project: Some(Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000 }),
-        kept_disk: Some(KeptDisk {
-            directory: "/var/lib/carrel/disks/1".into(),
-            host_free: u64::MAX,
-            unlimited: None,
-        }),
+        kept_disk: Some(KeptDisk { directory: "/var/lib/carrel/disks/1".into(), host_free: u64::MAX, unlimited: None }),
         limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
         allow_unenforced: true,
         lasting: true,
@@ -76,17 +72,22 @@ fn making() -> Vec<Sample> {
         ..create()
     };
     let ready = |changes| Ready { agent_socket: "/run/agent.sock".into(), pid: 4711, id_base: 655_360, changes };
-    let directory = "/var/lib/carrel/disks/1".into();
-    let unlimited = Create {
-        kept_disk: Some(KeptDisk { directory, host_free: 0, unlimited: Some(true) }),
-        ..create()
-    };
     vec![
         sample("the least", create()),
         sample("everything", everything),
-        sample("a disk without a limit", unlimited),
         sample("without a project", ready(false)),
         sample("with a project", ready(true)),
+    ]
+}
+
+/// What was added to messages that were there.
+fn added() -> Vec<Sample> {
+    let directory = "/var/lib/carrel/disks/1".into();
+    let unlimited = KeptDisk { directory, host_free: 0, unlimited: Some(true) };
+    let other = NetworkOf { pid: 4711, began: 1 << 40 };
+    vec![
+        sample("a disk without a limit", Create { kept_disk: Some(unlimited), ..create() }),
+        sample("beside another", Create { network_of: Some(other), ..create() }),
     ]
 }
 

@@ -1,0 +1,87 @@
+//! Why there is no sandbox, and what its owner is told.
+
+use carrel_image::BadGuestPath;
+use carrel_sandbox::cgroup::{CgroupError, LimitError};
+use carrel_sandbox::{DiskError, IdsError, LaunchError, ShedError};
+use carrel_shim_client::BadRoot;
+use carrel_shim_client::messages::{Failed, FailureCode};
+
+use super::READY;
+use super::network::BadNetwork;
+use crate::directory::DirectoryError;
+use crate::greeting::BadGreeting;
+
+/// Why there is no sandbox; nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Path(#[from] BadGuestPath),
+    #[error(transparent)]
+    Root(#[from] BadRoot),
+    #[error(transparent)]
+    Network(#[from] BadNetwork),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Ids(#[from] IdsError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("{0}: {1}")]
+    Program(String, std::io::Error),
+    #[error("{0}: {1}")]
+    System(&'static str, std::io::Error),
+    #[error("the agent in the sandbox did not begin as it should: {0}")]
+    Greeting(#[from] BadGreeting),
+    #[error("the agent in the sandbox ended before it was ready")]
+    Ended,
+    #[error("the owner left before the sandbox was ready")]
+    Unowned,
+    #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
+    Late,
+    #[error("give up rights: {0}")]
+    Shed(#[from] ShedError),
+}
+
+// === impl StartError ===
+
+impl StartError {
+    pub(crate) fn to_message(&self) -> Failed {
+        Failed { code: self.code(), message: self.to_string(), hint: self.hint().map(str::to_owned) }
+    }
+
+    fn code(&self) -> FailureCode {
+        match self {
+            Self::Path(_) | Self::Root(_) | Self::Network(_) | Self::Limit(_) | Self::Program(..) => {
+                FailureCode::InvalidRequest
+            }
+            Self::Directory(DirectoryError::Taken | DirectoryError::Uncollected) => FailureCode::NameTaken,
+            Self::Directory(DirectoryError::Logs(_) | DirectoryError::LogsTaken(_)) => FailureCode::InvalidRequest,
+            Self::Cgroup(CgroupError::Unenforceable(_)) => FailureCode::LimitUnenforceable,
+            Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
+                FailureCode::HostUnfit
+            }
+            Self::Launch(LaunchError::Mount(_)) => FailureCode::InvalidRequest,
+            Self::Launch(_) => FailureCode::LaunchFailed,
+            Self::Greeting(_) | Self::Ended | Self::Unowned | Self::Late => FailureCode::AgentFailed,
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
+            Self::Directory(DirectoryError::Uncollected) => Some("choose another name, or remove the one that ended"),
+            // What was asked to be shown is the caller's to change, not the host's.
+            Self::Launch(LaunchError::Mount(_)) => None,
+            Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
+                Some("`carrel doctor` says what this host lacks")
+            }
+            _ => None,
+        }
+    }
+}
