@@ -5,7 +5,7 @@ what holds the line. Each word in backticks there is one of two things:
 
 - with `::` in it, a test: the name under which `./test` reports it, or the end of that name from a `::` or a `/` on.
   `carrel-protocol::frame::tests::a_name`, `frame::tests::a_name`, `exec.rs::a_name`, `python/gen4::test_exec::test_pty`.
-  `python::` stands for every client release, and the `[case]` of a parametrised test may be left out.
+  `python::` and `control::` stand for every client, and the `[case]` of a parametrised test may be left out.
 - without, a file of the repository, such as `docs/deviations.md` or `./bench`.
 
 A block that begins with three backticks and `sh run` is run by `./test` from the root of the repository.
@@ -116,7 +116,7 @@ class TestNames:
 
 def _aliases(name: str) -> set[str]:
     plain = {name, re.sub(r"\[[^\]]*\]$", "", name)}
-    return plain | {re.sub(r"^python/[^:]+::", "python::", alias) for alias in plain}
+    return plain | {re.sub(r"^(python|control)/[^:]+::", r"\1::", alias) for alias in plain}
 
 
 def _ends(name: str) -> Iterator[str]:

@@ -16,14 +16,16 @@ from .process import Finished, Watchdog
 
 # From the newest release to the oldest; one whose requirements are not in the repository is not run.
 CLIENTS = ("current", "gen7", "gen4", "legacy")
+# Those of the control API: the published client, and plain gRPC.
+CONTROL_CLIENTS = ("sdk", "plain")
 
 
-def parse_junit(text: str, client: str) -> list[Outcome]:
-    """Reads pytest's report. A test is called `python/CLIENT::module::test`."""
+def parse_junit(text: str, client: str, suite: str = "python") -> list[Outcome]:
+    """Reads pytest's report. A test is called `SUITE/CLIENT::module::test`."""
     outcomes = []
     for case in xml.fromstring(text).iter("testcase"):
         place = case.get("classname", "").replace(".", "::")
-        name = "::".join(part for part in (f"python/{client}", place, case.get("name", "")) if part)
+        name = "::".join(part for part in (f"{suite}/{client}", place, case.get("name", "")) if part)
         status, detail = Status.PASSED, ""
         for child in case:
             if child.tag in ("failure", "error"):
@@ -38,16 +40,17 @@ def parse_junit(text: str, client: str) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class ForeignClients:
-    """The suite of `tests/conformance/python`, and where its environments are kept."""
+    """A suite below `tests/conformance`, the clients that it is run with, and where their environments are kept."""
 
     ledger: Ledger
     watchdog: Watchdog
     suite: Path
     cache: Path
     limit: float
+    clients: tuple[str, ...] = CLIENTS
 
     def run(self) -> None:
-        for client in CLIENTS:
+        for client in self.clients:
             requirements = self.suite / "requirements" / f"{client}.txt"
             if requirements.is_file():
                 self._run_client(client, requirements)
@@ -62,14 +65,14 @@ class ForeignClients:
             command += ["-o", "faulthandler_timeout=60", "-o", "junit_family=xunit2", f"--junit-xml={report}"]
             command += [str(self.suite)]
             done = self.watchdog.run(command, cwd=self.suite, env={"CARREL_CLIENT": client}, limit=self.limit)
-            outcomes = parse_junit(report.read_text(), client) if report.is_file() else []
+            outcomes = parse_junit(report.read_text(), client, self.suite.name) if report.is_file() else []
         for outcome in outcomes:
             self.ledger.add(outcome)
         if not outcomes or (not done.ok and not any(outcome.status is Status.FAILED for outcome in outcomes)):
             self._failed(client, done.how(), done)
         for process in done.left_behind:
-            self.ledger.note(f"python/{client} left a process running, which was ended: {process}")
-        print(f"  {len(outcomes):5} tests  {done.seconds:7.1f} s  python/{client}", flush=True)
+            self.ledger.note(f"{self.suite.name}/{client} left a process running, which was ended: {process}")
+        print(f"  {len(outcomes):5} tests  {done.seconds:7.1f} s  {self.suite.name}/{client}", flush=True)
 
     def _environment(self, client: str, requirements: Path) -> Path | None:
         """A virtual environment with exactly these requirements, made once for each content of the file."""
@@ -83,6 +86,8 @@ class ForeignClients:
                 shutil.rmtree(directory, ignore_errors=True)
                 python = directory / "bin" / "python"
                 install = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+                # Every version is pinned, and is known to run on the oldest Python that set-up accepts.
+                install += ["--ignore-requires-python"]
                 for command in (
                     [sys.executable, "-m", "venv", str(directory)],
                     [*install, "--requirement", str(requirements)],
@@ -96,4 +101,4 @@ class ForeignClients:
 
     def _failed(self, client: str, what: str, done: Finished) -> None:
         detail = f"{what}\n{done.output}\n{done.errors}"
-        self.ledger.add(Outcome(f"python/{client}", Status.FAILED, done.seconds, detail))
+        self.ledger.add(Outcome(f"{self.suite.name}/{client}", Status.FAILED, done.seconds, detail))

@@ -16,7 +16,7 @@ import specification
 from vm.stage import Machines
 
 from . import documents, record, rust
-from .foreign import ForeignClients
+from .foreign import CLIENTS, CONTROL_CLIENTS, ForeignClients
 from .outcome import Ledger, Outcome, Status
 from .process import Finished, Watchdog
 from .skips import Skips
@@ -119,10 +119,11 @@ class Run:
         self._rust(self._is_real, 20 * MINUTE, 120 * MINUTE)
 
     def foreign(self) -> None:
-        suite = self.root / "tests" / "conformance" / "python"
         limit = (60 if self.full else 15) * MINUTE
-        if suite.is_dir() and self.built:
-            ForeignClients(self.ledger, self.watchdog, suite, self.cache, limit).run()
+        for name, clients in (("python", CLIENTS), ("control", CONTROL_CLIENTS)):
+            suite = self.root / "tests" / "conformance" / name
+            if suite.is_dir() and self.built:
+                ForeignClients(self.ledger, self.watchdog, suite, self.cache, limit, clients).run()
 
     def docs(self) -> None:
         for document in documents.documents(self.root):

@@ -1,24 +1,24 @@
 //! What may be asked, by whom, and where it goes.
 
+mod create;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use carrel_store::{
-    Change, Desired, Details, EventType, Events, EventsError, Exec, ExecId, ExecState, NewEvent, Pairs, Sandbox,
-    SandboxId, SandboxState, Sequence, Store, StoreError,
+    Events, EventsError, Exec, ExecId, ExecState, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store, StoreError,
 };
 use tokio::sync::{RwLock, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::actor::{Accepted, Actor, Message, Request};
 use crate::admission::Admission;
-use crate::failpoint::Step;
 use crate::machine::Stage;
 use crate::provider::{ExecOptions, InUse, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Settings};
-use crate::spec::{Draft, Spec, yaml};
+use crate::spec::{Draft, Spec};
 use crate::watch::{Watch, matches};
 use crate::words::reason;
 
@@ -88,6 +88,12 @@ pub(crate) struct Shared {
     actors: Mutex<Actors>,
 }
 
+/// Where what is asked of one sandbox goes, and from where it is taken.
+struct Mailbox {
+    sender: mpsc::Sender<Message>,
+    messages: mpsc::Receiver<Message>,
+}
+
 /// Those who have a sandbox.
 #[derive(Default)]
 struct Actors {
@@ -110,7 +116,7 @@ impl Control {
             if Stage::of(&sandbox).takes_room() {
                 control.0.admission.count(&sandbox.id, control.memory(&spec));
             }
-            control.begin(sandbox, Arc::new(spec));
+            control.begin(sandbox, Arc::new(spec), Mailbox::new());
         }
         let weak = Arc::downgrade(&control.0);
         control.0.lock().tasks.spawn(async move {
@@ -121,60 +127,6 @@ impl Control {
             }
         });
         Ok(control)
-    }
-
-    /// Accepts a sandbox.
-    pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<Arc<Sandbox>, Refusal> {
-        let spec = self.checked(caller, request.spec, &request.config_yaml).await?;
-        let id = match request.id {
-            Some(id) => SandboxId::new(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?,
-            None => SandboxId::new(random_id()?).map_err(|bad| Refusal::invalid("sandbox_id", bad))?,
-        };
-        if self.0.store.sandbox(&id).is_some() {
-            return Err(sandbox_taken(&id));
-        }
-        let now = self.0.settings.clock.now();
-        let incarnation = random_incarnation()?;
-        let sandbox = Sandbox {
-            id: id.clone(),
-            owner: caller.user,
-            state: SandboxState::Pending,
-            desired: Desired::Ready,
-            reason: String::new(),
-            disk: incarnation.clone(),
-            incarnation,
-            journal: 0,
-            spec: serde_json::to_string(&spec).map_err(|error| broken(&error))?,
-            image: spec.image.clone(),
-            labels: spec.labels.clone(),
-            idle_ms: spec.idle_ttl.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)),
-            created_at: now,
-            state_changed_at: now,
-            active_at: now,
-            error_code: String::new(),
-            error_message: String::new(),
-            last_sequence: 0,
-        };
-        let accepted = NewEvent {
-            kind: EventType::SandboxAccepted,
-            at: now,
-            state: SandboxState::Pending,
-            details: Details::None,
-        };
-        let change = Change { sandbox, new: true, execs: Vec::new(), events: vec![accepted], synced: true };
-        let _in_use = self.0.gate.read().await;
-        self.open()?;
-        self.0.take_room(&id, self.memory(&spec))?;
-        Step::CreateAccepted.begin();
-        let committed = self.0.store.commit(change).await;
-        self.0.settle_room(&id, self.memory(&spec));
-        let committed = committed.map_err(|error| match error {
-            StoreError::SandboxIdTaken => sandbox_taken(&id),
-            error => store_failed(&error),
-        })?;
-        Step::CreateAccepted.end();
-        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec));
-        Ok(committed.sandbox)
     }
 
     /// A sandbox as it is.
@@ -201,8 +153,13 @@ impl Control {
 
     /// Accepts that a sandbox is to run again.
     pub async fn resume(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        let _in_use = self.0.gate.read().await;
-        self.ask(&self.get(caller, id)?.id, Request::Resume).await.map(drop)
+        let (control, id) = (self.clone(), self.get(caller, id)?.id.clone());
+        // Nothing that nobody owns is looked for until it is written down, even if nobody waits for that.
+        let resumed = tokio::spawn(async move {
+            let _in_use = control.0.gate.read().await;
+            control.ask(&id, Request::Resume).await
+        });
+        resumed.await.map_err(|error| broken(&error))?.map(drop)
     }
 
     /// Accepts that a sandbox is to be gone.
@@ -354,32 +311,19 @@ impl Control {
         }
     }
 
-    async fn checked(&self, caller: &Caller, spec: Option<Draft>, yaml: &[u8]) -> Result<Spec, Refusal> {
-        let base = if yaml.is_empty() { None } else { Some(yaml::parse(yaml)?) };
-        let draft = match (spec, base) {
-            (Some(spec), Some(base)) => spec.over(base),
-            (Some(draft), None) | (None, Some(draft)) => draft,
-            (None, None) => return Err(Refusal::invalid("create_spec", "it is missing")),
-        };
-        let (host, trusted) = (self.0.settings.host.clone(), caller.trusted);
-        // It looks at files of the host, which may be slow.
-        let spec = tokio::task::spawn_blocking(move || draft.check(&host, trusted)).await;
-        spec.map_err(|error| broken(&error))?
-    }
-
     fn memory(&self, spec: &Spec) -> u64 {
         spec.limits.memory.unwrap_or(self.0.settings.default_memory)
     }
 
     /// Gives a sandbox its actor.
-    fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>) {
-        let (mailbox, messages) = mpsc::channel(MAILBOX);
+    fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>, mailbox: Mailbox) {
+        let Mailbox { sender, messages } = mailbox;
         let mut actors = self.0.lock();
         if actors.closed {
             // The next daemon finds it in the store.
             return;
         }
-        actors.mailboxes.insert(sandbox.id.clone(), mailbox);
+        actors.mailboxes.insert(sandbox.id.clone(), sender);
         let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages);
         // Those that are over are not kept until the end.
         while actors.tasks.try_join_next().is_some() {}
@@ -427,9 +371,34 @@ impl Shared {
         self.store.sandbox(id).is_some_and(|sandbox| Stage::of(&sandbox).takes_room())
     }
 
+    /// As soon as anybody can see a sandbox, it can be asked something: before it is written down. If somebody else is at
+    /// writing down one of that id, whoever is first has it.
+    fn expect(&self, id: &SandboxId, mailbox: &Mailbox) {
+        self.lock().mailboxes.entry(id.clone()).or_insert_with(|| mailbox.sender.clone());
+    }
+
+    /// It was not written down.
+    fn give_up(&self, id: &SandboxId, mailbox: &Mailbox) {
+        let mut actors = self.lock();
+        if actors.mailboxes.get(id).is_some_and(|sender| sender.same_channel(&mailbox.sender)) {
+            actors.mailboxes.remove(id);
+        }
+    }
+
     /// A sandbox is purged, and needs nobody any more.
     pub(crate) fn leave(&self, id: &SandboxId) {
         self.lock().mailboxes.remove(id);
+    }
+}
+
+pub(crate) use self::create::{random_id, random_incarnation};
+
+// === impl Mailbox ===
+
+impl Mailbox {
+    fn new() -> Self {
+        let (sender, messages) = mpsc::channel(MAILBOX);
+        Self { sender, messages }
     }
 }
 
@@ -444,37 +413,9 @@ fn parse(sandbox: &Sandbox) -> Result<Spec, StartError> {
     serde_json::from_str(&sandbox.spec).map_err(strange)
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Refusal> {
-    let mut bytes = [0; N];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(read) if read == N => Ok(bytes),
-        Ok(_) | Err(_) => Err(broken(&"the kernel gives no random bytes")),
-    }
-}
-
-/// What one start of a sandbox is named by.
-pub(crate) fn random_incarnation() -> Result<String, Refusal> {
-    Ok(format!("{:016x}", u64::from_ne_bytes(random()?)))
-}
-
-/// A random id, in the form of a UUID of version 4.
-pub(crate) fn random_id() -> Result<String, Refusal> {
-    let number = u128::from_ne_bytes(random()?);
-    let version = number & !(0xf << 76) | 4 << 76;
-    let number = version & !(3 << 62) | 2 << 62;
-    let hex = format!("{number:032x}");
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
-    Ok(parts.join("-"))
-}
-
 pub(crate) fn sandbox_unknown(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, reason::SANDBOX_NOT_FOUND, format!("there is no sandbox {id:?}"))
         .about("sandbox_id", id)
-}
-
-fn sandbox_taken(id: &SandboxId) -> Refusal {
-    let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.as_str());
-    Refusal::new(Code::AlreadyExists, reason::SANDBOX_ID_ALREADY_EXISTS, words).about("sandbox_id", id.as_str())
 }
 
 pub(crate) fn exec_unknown(id: &str) -> Refusal {

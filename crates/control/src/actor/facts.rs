@@ -40,7 +40,10 @@ impl Actor {
         }
         let (mut edit, mut over) = (self.edit(), None);
         for Noted { sequence, at, fact } in noted {
-            edit.sandbox().journal = edit.sandbox().journal.max(sequence);
+            // That it is over is told by the change of its stage, and heard again until that is written down.
+            if !matches!(fact, Fact::Ended { .. }) {
+                edit.sandbox().journal = edit.sandbox().journal.max(sequence);
+            }
             match fact {
                 Fact::ExecEnded { exec, how } => {
                     // One that is known to have ended is told again after a crash.

@@ -28,6 +28,9 @@ use crate::spec::Spec;
 /// How long to wait before something is written again that could not be, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
+/// How long to wait before a provider is asked again, at first and at most.
+const LATER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
 /// Something that is asked of a sandbox, and where the answer goes.
 pub(crate) struct Message {
     pub(crate) request: Request,
@@ -73,6 +76,7 @@ pub(crate) struct Actor {
     machine: Machine,
     /// Whether nothing but the disk is left of this incarnation.
     clean: bool,
+    again: Again,
     command: Command,
     /// What was last told of each service of this incarnation.
     services: BTreeMap<String, EventType>,
@@ -113,6 +117,13 @@ struct Command {
     ended: Option<u64>,
     /// When it is to run again.
     again_at: Option<Instant>,
+}
+
+/// When the provider is asked again for something that it could not do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Again {
+    at: Option<Instant>,
+    pause: Duration,
 }
 
 /// How long the sandbox has done nothing.
@@ -159,6 +170,7 @@ impl Actor {
             facts: None,
             machine: Machine::default(),
             clean: false,
+            again: Again::default(),
             command: Command { began: now, soon: 0, ended: None, again_at: None },
             services: BTreeMap::new(),
             idle: Idle { since, asking: false },
@@ -251,9 +263,12 @@ impl Actor {
     }
 
     async fn commit(&mut self, edit: Edit) -> Result<(), StoreError> {
-        let execs = edit.change.execs.clone();
+        let (execs, stage) = (edit.change.execs.clone(), self.stage());
         let committed = self.shared.store.commit(edit.change).await?;
         self.sandbox = committed.sandbox;
+        if self.stage() != stage {
+            self.again = Again::default();
+        }
         for change in execs {
             let (ExecChange::New(exec) | ExecChange::Known(exec)) = change;
             match exec.state {
@@ -265,6 +280,21 @@ impl Actor {
             self.shared.admission.give_back(&self.sandbox.id);
         }
         Ok(())
+    }
+}
+
+// === impl Again ===
+
+impl Again {
+    /// Later, and each time later than before.
+    fn later(&mut self) {
+        self.pause = (self.pause * 2).clamp(LATER.0, LATER.1);
+        self.at = Some(Instant::now() + self.pause);
+    }
+
+    /// Whether it is still to be waited for.
+    fn waits(&self) -> bool {
+        self.at.is_some_and(|at| at > Instant::now())
     }
 }
 

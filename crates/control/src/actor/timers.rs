@@ -17,7 +17,7 @@ const LATER: Duration = Duration::from_secs(60);
 impl Actor {
     /// When something is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let due = [self.idle_at(), self.command_at(), self.settled_at(), self.kept_until()];
+        let due = [self.again_at(), self.idle_at(), self.command_at(), self.settled_at(), self.kept_until()];
         due.into_iter().flatten().min()
     }
 
@@ -43,6 +43,11 @@ impl Actor {
             return self.clean_up().await;
         }
         Ok(true)
+    }
+
+    /// When what the stage demands is tried again.
+    fn again_at(&self) -> Option<Instant> {
+        self.again.at.filter(|at| !self.busy && *at > Instant::now())
     }
 
     /// When it has been idle for as long as it may be.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::edit::phase;
 use super::requests::provider_failed;
 use super::services::Told;
-use super::{Accepted, Actor, Gone};
+use super::{Accepted, Actor, Again, Gone, LATER};
 use crate::control::place;
 use crate::failpoint::Step;
 use crate::machine::{Input, Stage, Verdict, verdict};
@@ -33,7 +33,7 @@ pub(super) enum Finished {
     Forget(Result<(), ProviderError>),
     Remove(Result<(), ProviderError>),
     Exec(ExecId, Result<(), ProviderError>),
-    Cancel(ExecId, Result<(), ProviderError>),
+    Cancel(ExecId, Duration, Result<(), ProviderError>),
     Command(Result<(), ProviderError>),
     Active(Instant, Result<bool, ProviderError>),
     Service(Told),
@@ -49,8 +49,11 @@ impl Actor {
 
     /// Sees that what the stage demands is being done.
     pub(super) async fn advance(&mut self) -> Result<(), Gone> {
-        if self.busy {
+        if self.busy || self.again.waits() {
             return Ok(());
+        }
+        if self.stage() == Stage::Stopping && self.machine.stopped && self.machine.over.is_some() {
+            self.has_ended().await?;
         }
         match self.stage() {
             Stage::Creating | Stage::Resuming => {
@@ -63,7 +66,6 @@ impl Actor {
             }
             Stage::Ready if !self.machine.runs && self.machine.over.is_none() => self.spawn_adopt(),
             Stage::Stopping if !self.machine.stopped => self.spawn_stop(),
-            Stage::Stopping if self.machine.over.is_some() => self.has_ended().await?,
             Stage::Stopped | Stage::Failed if !self.clean => self.spawn_forget(),
             Stage::Deleting => self.spawn_remove(),
             Stage::Ready | Stage::Stopping | Stage::Stopped | Stage::Failed | Stage::Deleted => {}
@@ -87,8 +89,9 @@ impl Actor {
             }
             Finished::Forget(forgotten) => {
                 self.busy = false;
-                // What could not be removed now is found by whoever looks for what nobody owns.
-                self.clean = true;
+                // Of one that stopped a directory is left at most, which its next start takes away. One that failed may run.
+                self.clean = forgotten.is_ok() || self.stage() != Stage::Failed;
+                self.try_again(self.clean);
                 self.note("what is left of a start could not be removed", forgotten.err().as_ref());
                 Ok(())
             }
@@ -97,8 +100,19 @@ impl Actor {
                 self.removed(removed).await
             }
             Finished::Exec(exec, Err(error)) => self.exec_failed(&exec, &error).await,
-            Finished::Cancel(exec, Err(error)) => {
+            Finished::Exec(exec, Ok(())) => {
+                // A cancel that was faster than the command found nothing to end.
+                if self.execs.get(&exec).is_some_and(|exec| exec.cancelling) {
+                    self.spawn_cancel(exec);
+                }
+                Ok(())
+            }
+            Finished::Cancel(exec, waited, Err(error)) => {
                 tracing::warn!(sandbox = %self.sandbox.id, %exec, %error, "an exec could not be ended");
+                // It was accepted that it ends.
+                if self.execs.contains_key(&exec) {
+                    self.spawn_cancel_in((waited * 2).clamp(LATER.0, LATER.1), exec);
+                }
                 Ok(())
             }
             Finished::Command(begun) => {
@@ -107,7 +121,7 @@ impl Actor {
             }
             Finished::Service(told) => self.service_told(told).await,
             Finished::Active(since, active) => self.is_active(since, active).await,
-            Finished::Exec(_, Ok(())) | Finished::Cancel(_, Ok(())) | Finished::Nothing => Ok(()),
+            Finished::Cancel(_, _, Ok(())) | Finished::Nothing => Ok(()),
         }
     }
 
@@ -141,7 +155,8 @@ impl Actor {
     /// It was running before this daemon, and is heard from where the last one stopped; or it is not, and tells its end.
     async fn adopted(&mut self, adopted: Result<bool, ProviderError>) -> Result<(), Gone> {
         self.note("a sandbox could not be taken over", adopted.as_ref().err());
-        self.machine.runs = true;
+        self.machine.runs = adopted.is_ok();
+        self.try_again(adopted.is_ok());
         self.facts = Some(self.shared.provider.watch(&self.place(), self.sandbox.journal));
         if !matches!(adopted, Ok(true)) {
             return Ok(());
@@ -159,6 +174,7 @@ impl Actor {
     }
 
     async fn stopped(&mut self, stopped: Result<(), ProviderError>) -> Result<(), Gone> {
+        self.drain().await?;
         match stopped {
             Ok(()) => {
                 self.machine.stopped = true;
@@ -196,10 +212,19 @@ impl Actor {
                 self.persist(edit, Step::Deleted).await
             }
             Err(error) => {
-                self.clean = true;
+                self.clean = false;
                 edit.fail(error.code.unwrap_or(error_code::DELETE_FAILED), &error.message);
                 self.persist(edit, Step::Failed).await
             }
+        }
+    }
+
+    /// Waits before the stage is looked at again, if what it demands was not done.
+    fn try_again(&mut self, done: bool) {
+        if done {
+            self.again = Again::default();
+        } else {
+            self.again.later();
         }
     }
 
@@ -301,12 +326,17 @@ impl Actor {
     }
 
     pub(super) fn spawn_cancel(&mut self, exec: ExecId) {
+        self.spawn_cancel_in(Duration::ZERO, exec);
+    }
+
+    fn spawn_cancel_in(&mut self, pause: Duration, exec: ExecId) {
         let (provider, place) = (Arc::clone(&self.shared.provider), self.place());
         self.tasks.spawn(async move {
+            tokio::time::sleep(pause).await;
             Step::Cancel.begin();
             let cancelled = provider.cancel(&place, &exec).await;
             Step::Cancel.end();
-            Finished::Cancel(exec, cancelled)
+            Finished::Cancel(exec, pause, cancelled)
         });
     }
 

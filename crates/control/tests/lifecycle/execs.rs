@@ -71,6 +71,26 @@ async fn a_cancel_is_told_when_the_command_is_dead_and_not_before() {
 }
 
 #[tokio::test]
+async fn one_that_is_cancelled_before_it_was_given_is_dead_all_the_same() {
+    let world = World::ready("box1").await;
+    world.provider.hold(Call::Exec);
+    world.exec("box1", "exec1").await.unwrap();
+    let control = world.control.clone();
+    let cancel = tokio::spawn(async move { control.cancel_exec(&ME, "exec1").await });
+    while !world.control.exec(&ME, "exec1").await.unwrap().0.cancelling {
+        tokio::task::yield_now().await;
+    }
+    // Whoever was to end it found nothing to end.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    world.provider.release(Call::Exec);
+    assert_eq!(world.until_ended("exec1").await.state, ExecState::Cancelled);
+    cancel.await.unwrap().unwrap();
+    assert_eq!(world.provider.running_execs(), [""; 0]);
+}
+
+#[tokio::test]
 async fn one_that_cannot_be_given_is_tried_again_and_then_failed() {
     let world = World::ready("box1").await;
     world.provider.fail(Call::Exec, 2);

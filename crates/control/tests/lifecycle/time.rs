@@ -1,15 +1,33 @@
 //! What time does: idle sandboxes stop, old ones go.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime};
 
-use carrel_control::Settings;
+use carrel_control::fake::Call;
 use carrel_control::provider::How;
-use carrel_store::{Details, EventType as Event, SandboxState};
+use carrel_control::spec::DraftDuration;
+use carrel_control::{Clock, Settings};
+use carrel_store::{Details, EventType as Event, SandboxState, Timestamp};
 
 use super::support::{ME, World, kinds};
 
 /// So short that a test does not notice it.
 const SOON: Duration = Duration::from_millis(30);
+
+/// How far somebody sets the clock, in nanoseconds: a day.
+const DAY: i64 = 24 * 60 * 60 * 1_000_000_000;
+
+/// A clock that can be set, and by how much it is wrong.
+fn clock() -> (Clock, Arc<AtomicI64>) {
+    let wrong = Arc::new(AtomicI64::new(0));
+    let by = Arc::clone(&wrong);
+    let now = move || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        Timestamp(i64::try_from(since.as_nanos()).unwrap() + by.load(Ordering::Relaxed))
+    };
+    (Clock::new(now), wrong)
+}
 
 fn settings() -> Settings {
     Settings { idle_ttl: SOON, ..Settings::default() }
@@ -58,7 +76,7 @@ async fn a_command_or_a_viewer_is_activity() {
 #[tokio::test]
 async fn one_that_may_be_idle_for_ever_is_and_that_can_be_changed() {
     let world = World::with(settings()).await;
-    let forever = Some(carrel_control::spec::DraftDuration::default());
+    let forever = Some(DraftDuration::default());
     world.try_create("box1", |draft| draft.idle_ttl = forever).await.unwrap();
     world.until("box1", SandboxState::Ready).await;
     world.create("box2").await;
@@ -75,7 +93,7 @@ async fn old_ones_are_deleted_and_then_forgotten_failed_ones_too() {
     world.until("box1", SandboxState::Ready).await;
     world.control.stop(&ME, "box1").await.unwrap();
     let mut events = world.control.events(&ME, "box1", 0).unwrap();
-    world.provider.fail(carrel_control::fake::Call::Start, 1);
+    world.provider.fail(Call::Start, 1);
     world.create("box2").await;
     let mut failed = world.control.events(&ME, "box2", 0).unwrap();
     let (mut told, mut other) = (Vec::new(), Vec::new());
@@ -108,4 +126,57 @@ async fn a_command_of_its_own_that_ends_again_and_again_is_a_failure() {
     world.control.delete(&ME, "box1").await.unwrap();
     world.until("box1", SandboxState::Deleted).await;
     assert_eq!(world.provider.left(), (0, 0));
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_does_not_make_one_idle_that_is_not() {
+    let (clock, wrong) = clock();
+    let mut world =
+        World::with(Settings { idle_ttl: Duration::from_secs(60 * 60), clock, ..Settings::default() }).await;
+    world.create("box1").await;
+    world.until("box1", SandboxState::Ready).await;
+    let soon = Some(DraftDuration { seconds: 0, nanos: 30_000_000 });
+    for (id, by) in [("box2", DAY), ("box3", -DAY)] {
+        wrong.store(by, Ordering::Relaxed);
+        // One that is idle stops, whatever the clock says, and the other does not.
+        world.try_create(id, |draft| draft.idle_ttl = soon).await.unwrap();
+        world.until(id, SandboxState::Stopped).await;
+        assert_eq!(world.control.get(&ME, "box1").unwrap().last_sequence, 3);
+    }
+    // Nor does it for the next daemon, to which it seems that the last sign of it is still to come.
+    world.crash().await;
+    world.try_create("box4", |draft| draft.idle_ttl = soon).await.unwrap();
+    world.until("box4", SandboxState::Stopped).await;
+    assert_eq!(world.control.get(&ME, "box1").unwrap().last_sequence, 3);
+    world.control.set_idle_ttl(&ME, "box1", Some(SOON)).await.unwrap();
+    world.until("box1", SandboxState::Stopped).await;
+    world.check().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_removes_nothing_and_one_that_is_set_forward_what_is_old() {
+    let (clock, wrong) = clock();
+    let (idle_ttl, cleanup_ttl) = (Duration::ZERO, Duration::from_secs(60));
+    let mut world = World::with(Settings { idle_ttl, cleanup_ttl, clock, ..Settings::default() }).await;
+    world.create("box1").await;
+    world.until("box1", SandboxState::Ready).await;
+    world.control.stop(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Stopped).await;
+    wrong.store(-DAY, Ordering::Relaxed);
+    world.crash().await;
+    // What is asked for is done, at a time that was before.
+    world.control.resume(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Ready).await;
+    world.control.stop(&ME, "box1").await.unwrap();
+    let stopped = world.until("box1", SandboxState::Stopped).await;
+    wrong.store(-2 * DAY, Ordering::Relaxed);
+    world.crash().await;
+    world.create("box2").await;
+    world.until("box2", SandboxState::Ready).await;
+    assert_eq!(world.control.get(&ME, "box1").unwrap().last_sequence, stopped.last_sequence);
+    wrong.store(DAY, Ordering::Relaxed);
+    world.crash().await;
+    world.until("box1", SandboxState::Deleted).await;
+    assert_eq!(world.control.get(&ME, "box2").unwrap().state, SandboxState::Ready);
+    world.check().await;
 }

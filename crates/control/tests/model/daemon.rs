@@ -39,7 +39,7 @@ pub(crate) struct Asked {
 pub(crate) enum Outcome {
     Done,
     Refused(String, &'static str),
-    /// Whoever could have answered is dead.
+    /// Whoever could have answered is dead, or nobody waited.
     Unknown,
 }
 
@@ -105,6 +105,12 @@ impl Daemon {
         Asked { what, before, after, outcome }
     }
 
+    /// Stops waiting. It may be done all the same, at any time.
+    pub(crate) fn leave(&self, asking: Asking) -> Asked {
+        asking.answer.abort();
+        self.answer_of_the_dead(asking, [usize::MAX; SANDBOXES])
+    }
+
     /// What happened to a sandbox, as its clients are told.
     pub(crate) fn log(&self, sandbox: usize) -> Vec<Event> {
         let id = sandbox_id(sandbox);
@@ -119,7 +125,15 @@ impl Daemon {
         log
     }
 
-    /// What a sandbox is seen as, and the number of its execs that are.
+    /// Waits for a state by events alone.
+    pub(crate) fn until(&self, sandbox: usize, state: u8) {
+        let mut events = self.control.events(&ME, &sandbox_id(sandbox), 0).unwrap();
+        while self.seen(sandbox).0 != state {
+            self.runtime.block_on(events.next()).unwrap().unwrap();
+        }
+    }
+
+    /// What a sandbox is seen as, and its execs that run.
     pub(crate) fn seen(&self, sandbox: usize) -> (u8, Vec<String>) {
         let id = sandbox_id(sandbox);
         let state = self.control.get(&ME, &id).map_or(0, |row| row.state.number());

@@ -85,7 +85,8 @@ fn window<'a>(
         Ask::Cancel(exec) => told.iter().position(|told| told.knows(&crate::daemon::exec_id(exec)))?,
         other => other.sandbox()?,
     };
-    Some((sandbox, &told[sandbox], asked.before[sandbox]..=asked.after[sandbox]))
+    let end = asked.after[sandbox].min(told[sandbox].log.len());
+    Some((sandbox, &told[sandbox], asked.before[sandbox]..=end))
 }
 
 /// Whether it may have been accepted without an event.
@@ -162,13 +163,14 @@ fn exec_ended(event: &Event, index: usize, told: &Told, asked: &[Asked], done: &
         let is_it = asked.what.request() == Request::Cancel(exec.clone());
         is_it && !matches!(asked.outcome, Outcome::Refused(..))
     };
-    let ending = told.moments[index + 1..].iter().find(|moment| moment.state.number() != 2).is_some();
+    let end = told.log[index..].iter().find(|event| matches!(event.kind, 4 | 6 | 8));
+    let lost = ["SANDBOX_STOP_FAILED", "SANDBOX_DELETE_FAILED"];
     let is_right = match (event.kind, code, done.ended.get(exec)) {
         (12, _, None) => asked.iter().any(cancelled),
-        // What happened just before everything was removed may not have been told any more.
-        (_, 137, _) if told.moments[index].state.number() == 5 => true,
+        // What happened just before everything was removed, or could not be ended, may not have been told any more.
+        (11, 137, Some(_)) => end.is_some_and(|end| end.kind == 8 || lost.contains(&end.error_code.as_str())),
         (10 | 11, code, Some(expected)) => code == expected,
-        (11, 137, None) => ending,
+        (11, 137, None) => end.is_some(),
         (11, 126, None) => done.execs_failed,
         _ => false,
     };

@@ -1,12 +1,16 @@
 //! The real control plane beside a model of it: random requests, failures, deaths and crashes, and the same promises.
 
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
 mod daemon;
 mod judge;
 mod model;
 mod steps;
+mod table;
 mod world;
 
 use self::steps::Case;
+use self::world::WATCHDOG;
 
 /// How many cases are tried: a quarter of those of a property, since each of them is long.
 fn cases() -> u64 {
@@ -20,7 +24,7 @@ fn smallest(mut case: Case, mut error: String) -> (Case, String) {
     while index > 0 {
         index -= 1;
         let smaller = case.without(index);
-        if let Err(still) = world::run(&smaller) {
+        if let Err(still) = world::run(&smaller, WATCHDOG / 10) {
             (case, error) = (smaller, still);
         }
     }
@@ -31,7 +35,7 @@ fn smallest(mut case: Case, mut error: String) -> (Case, String) {
 fn whatever_happens_is_what_the_model_says() {
     for seed in 0..cases() {
         let case = Case::drawn(seed);
-        if let Err(error) = world::run(&case) {
+        if let Err(error) = world::run(&case, WATCHDOG) {
             let (case, error) = smallest(case, error);
             panic!("seed {seed}: {error}\nadd to regressions.txt:\n{case}");
         }
@@ -42,7 +46,7 @@ fn whatever_happens_is_what_the_model_says() {
 fn what_failed_once_does_not_fail_again() {
     for line in include_str!("regressions.txt").lines().filter(|line| !line.starts_with('#')) {
         let case: Case = line.parse().unwrap();
-        world::run(&case).unwrap_or_else(|error| panic!("{line}: {error}"));
+        world::run(&case, WATCHDOG).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Event {
 pub(crate) struct Sandbox {
     pub(crate) state: State,
     /// Why it stops or goes.
-    reason: String,
+    pub(crate) reason: String,
     /// Execs, and how they are.
     pub(crate) execs: BTreeMap<String, u8>,
 }

@@ -27,6 +27,8 @@ pub(crate) enum Step {
     End(usize, i32),
     /// Others have so many turns.
     Turn(u32),
+    /// Those who wait for an answer leave.
+    Leave,
     /// All that was accepted is done.
     Settle,
     /// The daemon dies, and another one begins.
@@ -126,8 +128,9 @@ impl Step {
             28..29 => Self::Release(call),
             29..30 => Self::Kill(sandbox),
             30..32 => Self::End(exec, i32::try_from(numbers.below(3)).unwrap()),
-            32..35 => Self::Turn(u32::try_from(numbers.below(30)).unwrap()),
-            35..38 => Self::Settle,
+            32..35 => Self::Turn(u32::try_from(numbers.below(25).pow(3)).unwrap()),
+            35 => Self::Leave,
+            36..38 => Self::Settle,
             _ => Self::Crash,
         }
     }
@@ -157,6 +160,7 @@ impl fmt::Display for Step {
             Self::Kill(sandbox) => write!(f, "kill {sandbox}"),
             Self::End(exec, code) => write!(f, "end {exec} {code}"),
             Self::Turn(times) => write!(f, "turn {times}"),
+            Self::Leave => f.write_str("leave"),
             Self::Settle => f.write_str("settle"),
             Self::Crash => f.write_str("crash"),
         }
@@ -192,6 +196,7 @@ impl FromStr for Step {
             "kill" => return Ok(Self::Kill(number(0)?)),
             "end" => return Ok(Self::End(number(0)?, i32::try_from(number(1)?).map_err(|_| strange())?)),
             "turn" => return Ok(Self::Turn(u32::try_from(number(0)?).map_err(|_| strange())?)),
+            "leave" => return Ok(Self::Leave),
             "settle" => return Ok(Self::Settle),
             "crash" => return Ok(Self::Crash),
             _ => return Err(strange()),

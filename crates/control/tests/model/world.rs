@@ -13,7 +13,7 @@ use crate::steps::{Ask, Case, SANDBOXES, Step};
 
 const CALLS: [Call; 5] = [Call::Start, Call::Exec, Call::Cancel, Call::Stop, Call::Remove];
 /// How long anything may take before it is said to hang.
-const WATCHDOG: Duration = Duration::from_secs(15);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(20);
 
 struct World {
     home: TempDir,
@@ -22,11 +22,12 @@ struct World {
     asking: Vec<Asking>,
     asked: Vec<Asked>,
     done: Done,
+    patience: Duration,
 }
 
 /// Runs a case; says what is not as it has to be.
-pub(crate) fn run(case: &Case) -> Result<(), String> {
-    let mut world = World::new();
+pub(crate) fn run(case: &Case, patience: Duration) -> Result<(), String> {
+    let mut world = World::new(patience);
     for (index, step) in case.0.iter().enumerate() {
         world = world.step(*step).map_err(|error| format!("step {}, {step}: {error}", index + 1))?;
     }
@@ -36,10 +37,10 @@ pub(crate) fn run(case: &Case) -> Result<(), String> {
 // === impl World ===
 
 impl World {
-    fn new() -> Self {
+    fn new(patience: Duration) -> Self {
         let (home, provider) = (tempfile::tempdir().unwrap(), FakeProvider::default());
         let daemon = Daemon::begin(&home, &provider);
-        Self { home, provider, daemon, asking: Vec::new(), asked: Vec::new(), done: Done::default() }
+        Self { home, provider, daemon, asking: Vec::new(), asked: Vec::new(), done: Done::default(), patience }
     }
 
     fn step(mut self, step: Step) -> Result<Self, String> {
@@ -67,6 +68,10 @@ impl World {
                 }
             }
             Step::Turn(times) => self.turn(times),
+            Step::Leave => {
+                let left = self.asking.drain(..).map(|asking| self.daemon.leave(asking));
+                self.asked.extend(left.collect::<Vec<_>>());
+            }
             Step::Settle => self.settle()?,
             Step::Crash => return Ok(self.crash()),
         }
@@ -113,7 +118,7 @@ impl World {
         }
         let begun = Instant::now();
         while let Err(error) = self.is_settled()? {
-            if begun.elapsed() > WATCHDOG {
+            if begun.elapsed() > self.patience {
                 return Err(format!("nothing more happens, but {error}"));
             }
             self.turn(1);
@@ -178,12 +183,18 @@ impl World {
     /// Removes everything, and judges all that was answered and told.
     fn end(mut self) -> Result<(), String> {
         self.settle().map_err(|error| format!("in the end: {error}"))?;
-        for sandbox in 0..SANDBOXES {
-            self.asking.push(self.daemon.ask(Ask::Delete(sandbox)));
-        }
-        self.settle().map_err(|error| format!("in the end: {error}"))?;
-        if self.provider.left() != (0, 0) {
-            return Err(format!("something is left: {:?}", self.provider.left()));
+        let begun = Instant::now();
+        loop {
+            for sandbox in 0..SANDBOXES {
+                self.asking.push(self.daemon.ask(Ask::Delete(sandbox)));
+            }
+            self.settle().map_err(|error| format!("in the end: {error}"))?;
+            // A create whose client has left may have come after the delete.
+            match self.provider.left() {
+                (0, 0) => break,
+                left if begun.elapsed() > self.patience => return Err(format!("something is left: {left:?}")),
+                _ => {}
+            }
         }
         judge(&self.told()?, &self.asked, &self.done)?;
         self.daemon.close();

@@ -1,0 +1,131 @@
+//! A sandbox that is asked for: checked, admitted, written down, and given to an actor.
+
+use std::sync::Arc;
+
+use carrel_store::{
+    Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, StoreError, Timestamp,
+};
+
+use super::{Control, CreateRequest, Mailbox, broken, store_failed};
+use crate::failpoint::Step;
+use crate::refusal::{Code, Refusal};
+use crate::settings::Caller;
+use crate::spec::{Draft, Spec, yaml};
+use crate::words::reason;
+
+// === impl Control ===
+
+impl Control {
+    /// Accepts a sandbox.
+    pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<Arc<Sandbox>, Refusal> {
+        let spec = self.checked(caller, request.spec, &request.config_yaml).await?;
+        let id = match request.id {
+            Some(id) => id,
+            None => random_id()?,
+        };
+        let id = SandboxId::new(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?;
+        let sandbox = sandbox(id, caller.user, &spec, self.0.settings.clock.now())?;
+        // Whoever asks may leave at any moment, but not in between: what is written down has an actor.
+        let control = self.clone();
+        let accepted = tokio::spawn(async move { control.accept(sandbox, spec).await });
+        accepted.await.map_err(|error| broken(&error))?
+    }
+
+    async fn accept(&self, sandbox: Sandbox, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
+        let (id, memory, now) = (sandbox.id.clone(), self.memory(&spec), sandbox.created_at);
+        let _in_use = self.0.gate.read().await;
+        self.open()?;
+        if self.0.store.sandbox(&id).is_some() {
+            return Err(sandbox_taken(&id));
+        }
+        self.0.take_room(&id, memory)?;
+        let mailbox = Mailbox::new();
+        self.0.expect(&id, &mailbox);
+        let accepted = NewEvent {
+            kind: EventType::SandboxAccepted,
+            at: now,
+            state: SandboxState::Pending,
+            details: Details::None,
+        };
+        let change = Change { sandbox, new: true, execs: Vec::new(), events: vec![accepted], synced: true };
+        Step::CreateAccepted.begin();
+        let committed = self.0.store.commit(change).await;
+        self.0.settle_room(&id, memory);
+        let committed = committed.map_err(|error| {
+            self.0.give_up(&id, &mailbox);
+            match error {
+                StoreError::SandboxIdTaken => sandbox_taken(&id),
+                error => store_failed(&error),
+            }
+        })?;
+        Step::CreateAccepted.end();
+        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox);
+        Ok(committed.sandbox)
+    }
+
+    async fn checked(&self, caller: &Caller, spec: Option<Draft>, yaml: &[u8]) -> Result<Spec, Refusal> {
+        let base = if yaml.is_empty() { None } else { Some(yaml::parse(yaml)?) };
+        let draft = match (spec, base) {
+            (Some(spec), Some(base)) => spec.over(base),
+            (Some(draft), None) | (None, Some(draft)) => draft,
+            (None, None) => return Err(Refusal::invalid("create_spec", "it is missing")),
+        };
+        let (host, trusted) = (self.0.settings.host.clone(), caller.trusted);
+        // It looks at files of the host, which may be slow.
+        let spec = tokio::task::spawn_blocking(move || draft.check(&host, trusted)).await;
+        spec.map_err(|error| broken(&error))?
+    }
+}
+
+/// A sandbox as it begins.
+fn sandbox(id: SandboxId, owner: u32, spec: &Spec, now: Timestamp) -> Result<Sandbox, Refusal> {
+    let incarnation = random_incarnation()?;
+    Ok(Sandbox {
+        id,
+        owner,
+        state: SandboxState::Pending,
+        desired: Desired::Ready,
+        reason: String::new(),
+        disk: incarnation.clone(),
+        incarnation,
+        journal: 0,
+        spec: serde_json::to_string(spec).map_err(|error| broken(&error))?,
+        image: spec.image.clone(),
+        labels: spec.labels.clone(),
+        idle_ms: spec.idle_ttl.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)),
+        created_at: now,
+        state_changed_at: now,
+        active_at: now,
+        error_code: String::new(),
+        error_message: String::new(),
+        last_sequence: 0,
+    })
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(read) if read == N => Ok(bytes),
+        Ok(_) | Err(_) => Err(broken(&"the kernel gives no random bytes")),
+    }
+}
+
+/// What one start of a sandbox is named by.
+pub(crate) fn random_incarnation() -> Result<String, Refusal> {
+    Ok(format!("{:016x}", u64::from_ne_bytes(random()?)))
+}
+
+/// A random id, in the form of a UUID of version 4.
+pub(crate) fn random_id() -> Result<String, Refusal> {
+    let number = u128::from_ne_bytes(random()?);
+    let version = number & !(0xf << 76) | 4 << 76;
+    let number = version & !(3 << 62) | 2 << 62;
+    let hex = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
+    Ok(parts.join("-"))
+}
+
+fn sandbox_taken(id: &SandboxId) -> Refusal {
+    let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.as_str());
+    Refusal::new(Code::AlreadyExists, reason::SANDBOX_ID_ALREADY_EXISTS, words).about("sandbox_id", id.as_str())
+}

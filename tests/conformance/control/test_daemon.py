@@ -1,0 +1,289 @@
+"""The daemon itself: ends, crashes, successors, and what they owe to those who asked."""
+
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from clients import connect
+from clients.boxes import box, history, is_kind, kinds, new_id, script, shell, shown, until
+from clients.errors import SandboxClientError
+from clients.words import Exec, Kind, State
+from world import processes
+from world.pipe import Gate, Pipe
+from world.processes import Watched
+
+pytestmark = pytest.mark.plain
+
+# Counts as fast as it can until it is let through, and then says how far it came.
+COUNT = """
+import os, select, sys
+gate = os.open("/shared/gate", os.O_RDONLY | os.O_NONBLOCK)
+said = open("/shared/said", "w", buffering=1)
+number = 0
+waiting = select.poll()
+waiting.register(gate, select.POLLIN)
+while not waiting.poll(1):
+    number += 1
+    print(number, flush=True)
+    if number in (10, 100):
+        print("up", file=said)
+sys.exit(41)
+"""
+
+
+def counted(path) -> list[int]:
+    return [int(line) for line in Path(path).read_bytes().split()]
+
+
+async def test_an_exec_goes_on_while_daemons_come_and_go(start_daemon, shared):
+    daemon, gate, said = start_daemon(), Gate(shared), Pipe(shared / "said", held=True)
+    async with connect(daemon) as client:
+        name = (await client.create_sandbox(image="host", mounts=[shown(client, shared)])).sandbox_id
+        before = await client.get_sandbox(name)
+        handle = await client.create_exec(name, ["python3", "-c", COUNT])
+        assert await said.line() == "up"
+    daemon.kill()
+    # It counts while nobody looks after it.
+    assert await said.line() == "up"
+    daemon.start()
+    async with connect(daemon) as client:
+        assert (await client.get_exec(handle.exec_id)).state == Exec.RUNNING
+        assert [one.exec_id for one in await client.list_active_execs()] == [handle.exec_id]
+        assert daemon.stop() == 0
+        daemon.start()
+    async with connect(daemon) as client:
+        await gate.open()
+        seen = await until(client, name, is_kind(Kind.EXEC_FAILED))
+        ended = await client.get_exec(handle.exec_id)
+        assert (ended.state, ended.exit_code) == (Exec.FAILED, 41)
+        assert seen[-1].exec.exit_code == 41
+        numbers = counted(handle.stdout_log_path)
+        assert len(numbers) > 100 and numbers == list(range(1, len(numbers) + 1))
+        assert [event.sequence for event in seen] == list(range(1, len(seen) + 1))
+        after = await client.get_sandbox(name)
+        assert (after.created_at, after.state_changed_at) == (before.created_at, before.state_changed_at)
+        assert (after.state, after.labels, after.image) == (before.state, before.labels, before.image)
+        assert (await shell(client, name, "echo on"))[1] == b"on\n"
+    said.close()
+
+
+async def test_an_exec_that_ended_while_there_was_no_daemon_ended_as_it_did(start_daemon, shared):
+    daemon, gate, alive = start_daemon(), Gate(shared), Pipe(shared / "alive")
+    async with connect(daemon) as client:
+        name = (await client.create_sandbox(image="host", mounts=[shown(client, shared)])).sandbox_id
+        text = f"exec 3> /shared/alive; echo up >&3; {gate.wait}; echo last; exit 5"
+        handle = await client.create_exec(name, script(text))
+        assert await alive.line() == "up"
+    daemon.kill()
+    await gate.open()
+    await alive.end()
+    daemon.start()
+    async with connect(daemon) as client:
+        seen = await until(client, name, is_kind(Kind.EXEC_FAILED))
+        assert (seen[-1].exec.exec_id, seen[-1].exec.exit_code) == (handle.exec_id, 5)
+        assert Path(handle.stdout_log_path).read_bytes() == b"last\n"
+    alive.close()
+
+
+async def test_a_daemon_that_is_told_to_go_ends_its_streams_at_once(start_daemon):
+    daemon = start_daemon()
+    async with connect(daemon) as client:
+        name = (await client.create_sandbox(image="host")).sandbox_id
+        newest = (await client.get_sandbox(name)).last_event_sequence
+        streams = [client.subscribe_sandbox_events(name, from_sequence=newest - 1) for _ in range(10)]
+        await asyncio.gather(*(anext(stream) for stream in streams))
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        os.kill(daemon.pid, signal.SIGTERM)
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, SandboxClientError), outcome
+            assert (outcome.code.name, outcome.reason) == ("UNAVAILABLE", "DAEMON_STOPPING")
+        # The streams would have lived for seconds, and it is gone before.
+        assert await asyncio.to_thread(daemon.ended) == 0
+        assert not daemon.socket.exists()
+    daemon.start()
+    async with connect(daemon) as client:
+        assert (await shell(client, name, "echo on"))[1] == b"on\n"
+
+
+@pytest.mark.parametrize("crash", ["kill", "stop"])
+async def test_a_create_survives_the_daemon_that_accepted_it(start_daemon, crash):
+    daemon = start_daemon()
+    names = [new_id() for _ in range(4)]
+    async with connect(daemon) as client:
+        for name in names[:-1]:
+            await client.create_sandbox(image="host", sandbox_id=name, wait=False)
+        await until(client, names[0], is_kind(Kind.PREPARING))
+        await client.create_sandbox(image="host", sandbox_id=names[-1], wait=False)
+    getattr(daemon, crash)()
+    daemon.start()
+    async with connect(daemon) as client:
+        for name in names:
+            seen = await until(client, name, is_kind(Kind.READY, Kind.FAILED))
+            assert kinds(seen) == [Kind.ACCEPTED, Kind.PREPARING, Kind.READY]
+            assert (await shell(client, name, "echo on"))[1] == b"on\n"
+            await client.delete_sandbox(name)
+        assert daemon.left() == []
+
+
+async def test_a_stop_survives_the_daemon_that_accepted_it(start_daemon, shared):
+    daemon, alive = start_daemon(), Pipe(shared / "alive")
+    async with connect(daemon) as client:
+        name = (await client.create_sandbox(image="host", mounts=[shown(client, shared)])).sandbox_id
+        await shell(client, name, "echo kept > kept")
+        # It does not go by itself, so the stop takes as long as its grace.
+        await client.create_exec(
+            name, script("trap '' TERM; exec 3> /shared/alive; echo up >&3; while :; do sleep 1000; done")
+        )
+        assert await alive.line() == "up"
+        await client.stop_sandbox(name, wait=False)
+    daemon.restart()
+    async with connect(daemon) as client:
+        seen = await until(client, name, is_kind(Kind.STOPPED))
+        assert kinds(seen)[-3:] == [Kind.STOP_REQUESTED, Kind.EXEC_FAILED, Kind.STOPPED]
+        assert await alive.end() == b""
+        await client.resume_sandbox(name)
+        assert (await shell(client, name, "cat kept"))[1] == b"kept\n"
+    alive.close()
+
+
+@pytest.mark.parametrize("request_of", ["resume", "delete"])
+async def test_a_request_survives_the_daemon_that_accepted_it(start_daemon, request_of):
+    daemon = start_daemon()
+    async with connect(daemon) as client:
+        name = (await client.create_sandbox(image="host")).sandbox_id
+        await client.stop_sandbox(name)
+        await getattr(client, f"{request_of}_sandbox")(name, wait=False)
+    daemon.restart()
+    async with connect(daemon) as client:
+        end = {"resume": Kind.READY, "delete": Kind.DELETED}[request_of]
+        before = kinds(await history(client, name)).index(Kind.STOPPED) + 1
+        await until(client, name, is_kind(end, Kind.FAILED), from_sequence=before)
+        assert (await client.get_sandbox(name)).state == {"resume": State.READY, "delete": State.DELETED}[request_of]
+
+
+async def test_a_daemon_that_is_killed_again_and_again_loses_nothing(start_daemon):
+    daemon = start_daemon()
+    name, execs = new_id(), []
+    async with connect(daemon) as client:
+        await client.create_sandbox(image="host", sandbox_id=name)
+    for number in range(4):
+        async with connect(daemon) as client:
+            # It is accepted, and whatever became of it by now is found out by the next.
+            exec_id = new_id("exec")
+            await client.call(
+                "CreateExec", sandbox_id=name, command=script(f"echo {number}; exit {number}"), exec_id=exec_id
+            )
+            execs.append(exec_id)
+        daemon.restart()
+    async with connect(daemon) as client:
+        ends = {Kind.EXEC_FINISHED: 0, Kind.EXEC_FAILED: 0}
+        running = set(execs)
+
+        def is_last(event):
+            if event.event_type in ends:
+                running.discard(event.exec.exec_id)
+            return not running
+
+        seen = await until(client, name, is_last)
+        assert [event.sequence for event in seen] == list(range(1, len(seen) + 1))
+        assert [(await client.get_exec(exec_id)).exit_code for exec_id in execs] == list(range(4))
+        assert len(seen) == 3 + 2 * len(execs)
+
+
+async def test_what_died_beside_the_daemon_has_failed_with_a_reason(start_daemon):
+    daemon = start_daemon()
+    async with connect(daemon) as client:
+        for name, while_it_runs in ((new_id(), True), (new_id(), False)):
+            await client.create_sandbox(image="host", sandbox_id=name)
+            started = await client.create_exec(name, ["sleep", "1000"])
+            supervisors = [Watched(pid) for pid in supervisors_of(daemon)]
+            assert supervisors
+            if not while_it_runs:
+                daemon.kill()
+            for supervisor in supervisors:
+                os.kill(supervisor.pid, signal.SIGKILL)
+            await asyncio.gather(*(supervisor.ended() for supervisor in supervisors))
+            if not while_it_runs:
+                daemon.start()
+            async with connect(daemon) as fresh:
+                seen = await until(fresh, name, is_kind(Kind.FAILED))
+                assert kinds(seen)[-2:] == [Kind.EXEC_FAILED, Kind.FAILED]
+                assert seen[-1].sandbox_phase.error_code == "CONTAINER_NOT_RUNNING"
+                assert (await fresh.get_exec(started.exec_id)).state == Exec.FAILED
+                await fresh.delete_sandbox(name)
+                assert daemon.left() == []
+
+
+def supervisors_of(daemon) -> list[int]:
+    """The supervisors of the sandboxes of a home."""
+    sandboxes = daemon.home / "run" / "sandboxes"
+    return [pid for pid in processes.using(sandboxes) if pid != daemon.pid and "shim" in processes.command(pid)]
+
+
+async def test_ids_are_never_had_again_whatever_happened(start_daemon):
+    daemon = start_daemon()
+    async with connect(daemon) as client:
+        name = (await client.create_sandbox(image="host")).sandbox_id
+        handle = await client.run(name, ["true"])
+        await client.delete_sandbox(name)
+    daemon.restart()
+    async with connect(daemon) as client:
+        with pytest.raises(client.errors.SandboxConflictError):
+            await client.create_sandbox(image="host", sandbox_id=name)
+        async with box(client) as other:
+            with pytest.raises(client.errors.SandboxConflictError):
+                await client.create_exec(other, ["true"], exec_id=handle.exec_id)
+        assert (await client.get_exec(handle.exec_id)).exit_code == 0
+        assert kinds(await history(client, name))[-1] == Kind.DELETED
+
+
+async def test_what_is_kept_fits_together_while_it_is_used(start_daemon):
+    daemon = start_daemon()
+    async with connect(daemon) as client, box(client) as name:
+        await client.run(name, ["true"])
+        checked = await asyncio.to_thread(daemon.run, "store", "check")
+        assert checked.returncode == 0, checked
+
+
+def test_a_home_has_one_daemon(start_daemon):
+    daemon = start_daemon()
+    second = daemon.run("serve")
+    assert second.returncode == 1
+    assert str(daemon.pid) in second.stderr and "hint:" in second.stderr
+    assert daemon.socket.is_socket()
+
+
+def test_the_socket_is_its_owners(start_daemon):
+    daemon = start_daemon()
+    assert f"unix:{daemon.socket}" in daemon.ready["grpc"]
+    assert daemon.ready["key"] is None
+    for path in (daemon.socket.parent, daemon.home):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+    assert daemon.socket.stat().st_mode & 0o077 == 0
+
+
+async def test_more_than_the_operator_allows_is_refused(start_daemon):
+    daemon = start_daemon("[limits]\nsandboxes = 2\nmemory = '512m'\nsandbox_memory = '128m'\n")
+    async with connect(daemon) as client:
+        async with box(client) as name, box(client):
+            with pytest.raises(SandboxClientError) as refused:
+                await client.create_sandbox(image="host")
+            assert (refused.value.code.name, refused.value.reason) == ("RESOURCE_EXHAUSTED", "LIMIT_REACHED")
+            assert refused.value.metadata["limit"] == "sandboxes"
+            # One that does not run takes no room.
+            await client.stop_sandbox(name)
+            async with box(client) as third:
+                with pytest.raises(SandboxClientError) as refused:
+                    await client.resume_sandbox(name)
+                assert refused.value.reason == "LIMIT_REACHED"
+                assert (await client.get_sandbox(name)).state == State.STOPPED
+                await client.delete_sandbox(third)
+            await client.resume_sandbox(name)
+            await client.delete_sandbox(name)
+            with pytest.raises(SandboxClientError) as refused:
+                await client.create_sandbox(image="host", memory_limit="1g")
+            assert refused.value.metadata["limit"] == "memory"
