@@ -51,7 +51,7 @@ impl Inner {
         if let Some(found) = found {
             self.end(&found, grace).await?;
         }
-        self.known.ended(place);
+        self.known.ended(place).await;
         Ok(())
     }
 
@@ -82,7 +82,12 @@ impl Inner {
 
     /// Removes what is left of an incarnation, but not its disk. It must not run.
     pub(crate) async fn collect(&self, place: &Place) -> Result<(), ProviderError> {
-        collect(&self.ground.directory(&place.sandbox), &place.incarnation).await?;
+        let found = self.look(&place.sandbox).await?;
+        // Another that has its name says that nothing of this one is left.
+        let is_other = found.is_some_and(|found| found.record.is_some() && !is_of(&found, place));
+        if !is_other {
+            collect(&self.ground.directory(&place.sandbox), &place.incarnation).await?;
+        }
         self.known.let_go_of_incarnation(place);
         Ok(())
     }

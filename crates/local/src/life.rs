@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
 
 use crate::bury::bury;
-use crate::end::remove_disk;
+use crate::end::{collect, remove_disk};
 use crate::facts::PRIMARY;
 use crate::live::Live;
 use crate::look::is_of;
@@ -57,7 +57,7 @@ impl Inner {
                 // What cannot be had is found before anything is made.
                 let bound = Bound::open(&spec.ports).await?;
                 let live = self.make(place, spec).await?;
-                live.forward(Some(bound.serve(&live.agent)));
+                live.forward(bound.serve(&live.agent));
                 live
             }
         };
@@ -101,14 +101,14 @@ impl Inner {
                 Err(error) => return Err(failed(error)),
             }
         }
-        self.known.ended(place);
+        self.known.ended(place).await;
         Ok(None)
     }
 
     /// Makes a sandbox and returns when it runs.
     async fn make(&self, place: &Place, spec: &Spec) -> Result<Arc<Live>, ProviderError> {
         let create = self.plan(place, spec).await?;
-        let owned = self.supervised(&create).await.map_err(|error| refused(&error))?;
+        let owned = self.supervised(place, &create).await.map_err(|error| refused(&error))?;
         let root = RootFs::try_from(create.root).map_err(failed)?;
         let live = self.known.runs(place, Live::new(&root, owned.agent_socket().to_owned()));
         // It lasts: from here on it is found like any other.
@@ -132,12 +132,13 @@ impl Inner {
         .await
     }
 
-    async fn supervised(&self, create: &Create) -> Result<OwnedSandbox, OwnerError> {
+    async fn supervised(&self, place: &Place, create: &Create) -> Result<OwnedSandbox, OwnerError> {
         if let Some(supervisor) = self.parked.take() {
             match supervisor.create(create).await {
-                // It may have died while it waited.
+                // It may have died while it waited, or in the middle: what it left has the name.
                 Err(OwnerError::Gone(_)) => {
                     let _swept = self.sweep().await;
+                    let _collected = collect(&self.ground.directory(&place.sandbox), &place.incarnation).await;
                 }
                 made => return made,
             }
@@ -149,7 +150,7 @@ impl Inner {
 /// Opens the ports of a sandbox, unless they are.
 async fn open_ports(live: &Live, spec: &Spec) -> Result<(), ProviderError> {
     if !live.is_forwarding() {
-        live.forward(Some(Bound::open(&spec.ports).await?.serve(&live.agent)));
+        live.forward(Bound::open(&spec.ports).await?.serve(&live.agent));
     }
     Ok(())
 }

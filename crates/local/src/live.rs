@@ -79,11 +79,12 @@ impl Known {
         Arc::clone(inside.live.entry(place.incarnation.clone()).or_insert_with(|| Arc::new(live)))
     }
 
-    /// It does not run any more: its ports are closed.
-    pub(crate) fn ended(&self, place: &Place) {
+    /// It does not run any more. When this returns, its ports are free.
+    pub(crate) async fn ended(&self, place: &Place) {
         let live = self.lock().live.remove(&place.incarnation);
-        if let Some(live) = live {
-            live.forward(None);
+        let forwards = live.and_then(|live| live.lock().take());
+        if let Some(forwards) = forwards {
+            forwards.close().await;
         }
     }
 
@@ -102,12 +103,16 @@ impl Live {
         Self { user, accounts, shim, agent, forwards: Mutex::default() }
     }
 
-    /// Serves ports, instead of those that were served.
-    pub(crate) fn forward(&self, forwards: Option<Forwards>) {
-        *self.forwards.lock().unwrap_or_else(PoisonError::into_inner) = forwards;
+    /// Serves its ports.
+    pub(crate) fn forward(&self, forwards: Forwards) {
+        *self.lock() = Some(forwards);
     }
 
     pub(crate) fn is_forwarding(&self) -> bool {
-        self.forwards.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Forwards>> {
+        self.forwards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

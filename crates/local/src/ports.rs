@@ -22,6 +22,8 @@ use crate::failed;
 const MOST: usize = 256;
 /// How many bytes are read at a time.
 const PIECE: usize = 64 * 1024;
+/// How long an agent may take to say that it is there.
+const ANSWER: Duration = Duration::from_secs(1);
 /// How long to leave connections alone when the system has no room for one more.
 const FULL: Duration = Duration::from_millis(100);
 
@@ -39,10 +41,10 @@ pub(crate) struct Agent {
 #[derive(Debug)]
 pub(crate) struct Bound(Vec<(TcpListener, u16)>);
 
-/// Ports that lead somewhere. Dropped, they are closed, with all connections.
+/// Ports that lead somewhere. Dropped, they are closed soon, with all connections.
 #[derive(Debug)]
 pub(crate) struct Forwards {
-    _listening: JoinSet<()>,
+    listening: JoinSet<()>,
 }
 
 /// A connection that counts.
@@ -68,13 +70,13 @@ impl Agent {
     /// Whether the agent has us as a client.
     pub(crate) async fn is_connected(&self) -> bool {
         let mut kept = self.client.lock().await;
-        match kept.as_ref() {
-            Some(client) if client.ping().await.is_ok() => true,
-            _ => {
-                *kept = None;
-                false
-            }
+        let Some(client) = kept.as_ref() else { return false };
+        // One that does not answer may be paused, and has us all the same.
+        let is_lost = matches!(tokio::time::timeout(ANSWER, client.ping()).await, Ok(Err(_)));
+        if is_lost {
+            *kept = None;
         }
+        !is_lost
     }
 
     async fn client(&self) -> Result<AgentClient, ProviderError> {
@@ -128,7 +130,16 @@ impl Bound {
         for (listener, inside) in self.0 {
             listening.spawn(accept(listener, inside, Arc::clone(agent)));
         }
-        Forwards { _listening: listening }
+        Forwards { listening }
+    }
+}
+
+// === impl Forwards ===
+
+impl Forwards {
+    /// Closes them: when this returns, others can have them.
+    pub(crate) async fn close(mut self) {
+        self.listening.shutdown().await;
     }
 }
 

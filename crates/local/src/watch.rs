@@ -1,6 +1,7 @@
 //! What happens to an incarnation, told from its journal, whether its supervisor lives or not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrel_control::provider::{Fact, Noted, Place};
 use carrel_shim_client::messages;
@@ -17,7 +18,9 @@ const AHEAD: usize = 64;
 /// How often what is dead is swept, until its journal tells an end.
 const SWEEPS: u32 = 5;
 /// How long to wait after something that should not happen, so that nobody is kept busy by it.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long to look away from one that is just ending.
+const SOON: Duration = Duration::from_millis(10);
 
 /// One who tells what happens to an incarnation.
 struct Teller {
@@ -83,8 +86,13 @@ impl Teller {
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
-                // Somebody is at it for longer than anybody should be.
-                Life::Starting => tokio::time::sleep(PAUSE).await,
+                // It serves nobody any more, and should have ended long ago.
+                Life::Starting => {
+                    if let Err(error) = self.inner.end(&found, Duration::ZERO).await {
+                        tracing::warn!(sandbox = %self.place.sandbox, %error, "a supervisor does not end");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
             }
         }
     }
@@ -101,14 +109,17 @@ impl Teller {
                 Ok(()) | Err(ShimError::Ended(_) | ShimError::Gone) => {}
                 // It tells everybody the same.
                 Err(error) => {
-                    tracing::warn!(sandbox = %self.place.sandbox, %error, "somebody else supervises a sandbox")
+                    tracing::debug!(sandbox = %self.place.sandbox, %error, "somebody else supervises a sandbox");
                 }
             }
             client.subscribe(self.told + 1).await.map(Some).map_err(|error| error.to_string())
         };
         let mut subscription = match subscribed.await {
             Ok(Some(subscription)) => subscription,
-            Ok(None) => return Told::Some,
+            Ok(None) => {
+                tokio::time::sleep(SOON).await;
+                return Told::Some;
+            }
             Err(error) => {
                 tracing::warn!(sandbox = %self.place.sandbox, %error, "a supervisor does not tell what happens");
                 tokio::time::sleep(PAUSE).await;

@@ -99,7 +99,7 @@ pub(super) fn add(
             return Err(Refusal::invalid(&field, format!("{name:?} is there twice")));
         }
         for thing in *things {
-            adding.add(&field, thing)?;
+            adding.add(&field, name, thing)?;
         }
     }
     Ok(())
@@ -115,7 +115,7 @@ struct Adding<'a> {
 // === impl Adding ===
 
 impl Adding<'_> {
-    fn add(&mut self, field: &str, thing: &Thing) -> Result<(), Refusal> {
+    fn add(&mut self, field: &str, tool: &str, thing: &Thing) -> Result<(), Refusal> {
         let place = thing.path(self.caller.host).and_then(|path| Some((thing.target(&path)?, path)));
         let Some((target, path)) = place else {
             let missing = Err(Refusal::invalid(field, "needs a home, and there is none"));
@@ -125,6 +125,8 @@ impl Adding<'_> {
             match source::look(&path, Kinds::TreeOrSocket, Last::Followed, self.caller) {
                 Ok(source) => self.mounts.push(Mount { source, target: target.clone(), writable: thing.writable }),
                 Err(Unusable::Missing) if !thing.required => return Ok(()),
+                // Where the operator keeps it is not for this caller either.
+                Err(Unusable::Forbidden) => return Err(Unusable::Forbidden.refusal(field, tool)),
                 Err(unusable) => return Err(unusable.refusal(field, &path.to_string_lossy())),
             }
             self.taken.insert(target.clone());

@@ -93,10 +93,11 @@ impl Putting {
                 // What arrives in a directory changes when it was modified.
                 self.finish().await?;
                 let path = self.at(&path);
-                match self.made.pop_if(|made| *made == path) {
-                    Some(_) => self.settle(&path, true, kept).await,
-                    None => Ok(()),
+                if self.made.last() != Some(&path) {
+                    return Ok(());
                 }
+                self.made.pop();
+                self.settle(&path, true, kept).await
             }
             Item::File { path, kept, content } => {
                 let target = if path.is_empty() { self.file_target(copy).await? } else { self.at(&path) };
