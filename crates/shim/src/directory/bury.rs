@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::groups;
 use super::sweep::Swept;
 
 /// How long a supervisor that let go of its lock may take to end by itself: it has its last words to say yet.
@@ -69,13 +70,11 @@ fn bury_group(directory: &OwnedFd) -> Result<bool, CgroupError> {
     let ours = rustix::process::geteuid().as_raw();
     let owner = owner(directory).unwrap_or(u32::MAX);
     let named_by = if owner == ours { author } else { owner };
-    match Cgroup::adopt(&Host::detect()?, &incarnation) {
+    let host = Host::detect()?;
+    match Cgroup::adopt(&host, &incarnation) {
         // A supervisor that was taken over could name the group of another.
         Ok(cgroup) if named_by != ours && cgroup.owner() != Some(named_by) => Ok(false),
-        Ok(cgroup) => {
-            cgroup.kill_all()?;
-            cgroup.remove().map(|()| true)
-        }
+        Ok(cgroup) => groups::end(&host, &incarnation, cgroup).map(|_| true),
         // What is no name of a group was never the name of one.
         Err(CgroupError::NotFound { .. } | CgroupError::Name(_)) => Ok(false),
         Err(error) => Err(error),

@@ -4,8 +4,12 @@ use std::path::Path;
 
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
 use carrel_sandbox::{IdRange, SUPERVISORS};
+use rustix::io::Errno;
 
 use super::DirectoryError;
+
+/// How often a group is ended that somebody else is ending too.
+const TRIES: usize = 8;
 
 /// Ends and removes the groups of supervisors that are dead, whatever became of their directories. Returns how many.
 ///
@@ -36,15 +40,32 @@ fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryErr
     let number = owner - SUPERVISORS - 1;
     // Held to the end: nobody else becomes that user meanwhile.
     let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
-    if is_looked_after(&group, owner)? {
-        return Ok(false);
-    }
-    match group.kill_all().and_then(|()| group.remove()) {
-        Ok(()) => Ok(true),
-        // Whoever sweeps its directory was there first.
-        Err(_) if matches!(Cgroup::adopt(host, name), Err(CgroupError::NotFound { .. })) => Ok(false),
+    match is_looked_after(&group, owner) {
+        Ok(true) => Ok(false),
+        Ok(false) => Ok(end(host, name, group)?),
+        // Whoever sweeps its directory is there already.
+        Err(CgroupError::Read { errno: Errno::NOENT | Errno::NODEV, .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Ends a group and removes it; says whether it was us. Somebody else may be doing the same, in one hierarchy after the
+/// other.
+pub(super) fn end(host: &Host, name: &str, mut group: Cgroup) -> Result<bool, CgroupError> {
+    let owner = group.owner();
+    for _ in 0..TRIES {
+        let error = match group.kill_all().and_then(|()| group.remove()) {
+            Ok(()) => return Ok(true),
+            Err(error @ CgroupError::Late { .. }) => return Err(error),
+            Err(error) => error,
+        };
+        match Cgroup::adopt(host, name) {
+            Ok(rest) if rest.owner() == owner => group = rest,
+            Ok(_) | Err(CgroupError::NotFound { .. }) => return Ok(false),
+            Err(_) => return Err(error),
+        }
+    }
+    group.kill_all().and_then(|()| group.remove()).map(|()| true)
 }
 
 /// Whether a supervisor of that user has a child in the group, or somebody is in it whom we cannot see: then it belongs to
@@ -86,6 +107,29 @@ mod tests {
         assert!(!grouped.child.wait().unwrap().success());
         assert!(!sweep_group(&host, ids.path(), &name).unwrap(), "there is nothing left");
         assert!(IdRange::claim(ids.path(), number).unwrap().is_some(), "others can have the range");
+    }
+
+    #[test]
+    fn two_who_end_one_group_do_not_disturb_each_other() {
+        let host = Host::detect().unwrap();
+        let both = std::sync::Barrier::new(2);
+        for round in 0..20 {
+            let name = format!("groups-both-{round}-{}", std::process::id());
+            let mut grouped = Grouped::start(&name, None);
+            let found = [(); 2].map(|()| Cgroup::adopt(&host, &name).unwrap());
+            let ended = std::thread::scope(|scope| {
+                let enders = found.map(|group| {
+                    scope.spawn(|| {
+                        both.wait();
+                        end(&host, &name, group)
+                    })
+                });
+                enders.map(|ender| ender.join().unwrap().unwrap())
+            });
+            assert!(ended.contains(&true), "{round}");
+            assert!(!grouped.is_there());
+            grouped.child.wait().unwrap();
+        }
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub(crate) struct Jobs {
     logs_path: PathBuf,
     keep: Keep,
     limits: Option<ExecLimits>,
-    jobs: BTreeMap<Key, Job>,
+    /// Each by itself: a map that grows at its end is half empty.
+    jobs: BTreeMap<Key, Box<Job>>,
     by_id: HashMap<String, Key>,
     by_channel: HashMap<u32, Key>,
     /// Those that are over, the oldest first.
@@ -218,7 +219,7 @@ impl Jobs {
         self.next += 1;
         self.by_id.insert(id.to_owned(), key);
         self.by_channel.insert(channel, key);
-        self.jobs.insert(key, job);
+        self.jobs.insert(key, Box::new(job));
         Ok(key)
     }
 
@@ -237,7 +238,7 @@ impl Jobs {
     fn running(&mut self, id: &str) -> Result<(Key, &mut Job), Refusal> {
         let key = self.find(id)?;
         let ended = || Refusal::new(FailureCode::JobEnded, format!("job {id} has ended"));
-        self.jobs.get_mut(&key).filter(|job| !job.is_over()).map(|job| (key, job)).ok_or_else(ended)
+        self.jobs.get_mut(&key).filter(|job| !job.is_over()).map(|job| (key, &mut **job)).ok_or_else(ended)
     }
 
     pub(crate) fn info(&self, key: Key) -> Option<JobInfo> {
@@ -337,7 +338,7 @@ impl Jobs {
 
     /// Whether one of those that are over was killed, by whomever.
     pub(crate) fn was_one_killed(&self) -> bool {
-        self.concluding.iter().any(|key| self.jobs.get(key).is_some_and(Job::was_killed))
+        self.concluding.iter().any(|key| self.jobs.get(key).is_some_and(|job| job.was_killed()))
     }
 
     /// The sandbox is gone: so is every job.
@@ -471,7 +472,7 @@ impl Jobs {
 
     /// Gives back memory that is not needed.
     pub(crate) fn rest(&mut self) {
-        self.jobs.values_mut().for_each(Job::rest);
+        self.jobs.values_mut().for_each(|job| job.rest());
     }
 
     // --- what comes of it

@@ -1,0 +1,41 @@
+//! A process that makes a sandbox as a daemon does, runs a command in it, says so, and stays until it is killed.
+
+use std::path::Path;
+
+use carrel_control::provider::{ExecOptions, ExecStart, Place, Provider};
+use carrel_control::spec::Spec;
+use carrel_local::{Local, LogTemplate, Settings};
+use carrel_store::{ExecId, SandboxId};
+use carrel_tests::programs;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [home, sandbox, incarnation, disk, script] = arguments.as_slice() else {
+        panic!("usage: carrel-daemonless HOME SANDBOX INCARNATION DISK SCRIPT")
+    };
+    let home = Path::new(home);
+    let settings = Settings {
+        home: home.to_owned(),
+        logs: LogTemplate::new(home.join("logs"), LogTemplate::DEFAULT).unwrap(),
+        default_memory: 256 << 20,
+        pids: 512,
+        host_free: 0,
+        parked: 1,
+    };
+    let local = Local::new(settings, programs()).unwrap();
+    let (incarnation, disk) = (incarnation.clone(), disk.clone());
+    let place = Place { sandbox: SandboxId::new(sandbox).unwrap(), incarnation, disk };
+    let spec = Spec { image: "host".to_owned(), ..Spec::default() };
+    local.start(&place, &spec).await.unwrap();
+    let exec = ExecStart {
+        id: ExecId::new("counter").unwrap(),
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        cwd: String::new(),
+        env: [].into(),
+        options: ExecOptions::default(),
+    };
+    local.exec(&place, &spec, &exec).await.unwrap();
+    println!("running");
+    std::future::pending::<()>().await;
+}

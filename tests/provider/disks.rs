@@ -1,0 +1,92 @@
+//! Disks: with and without a limit, kept from start to start, and gone when they are to be.
+
+use carrel_control::provider::{How, Provider};
+use carrel_control::spec::{Limits, Spec};
+use carrel_tests::run;
+
+use crate::world::{World, again, host, place, script};
+
+fn limited(bytes: u64) -> Spec {
+    Spec { limits: Limits { disk: Some(bytes), ..Limits::default() }, ..host() }
+}
+
+#[test]
+fn a_disk_without_a_limit_is_a_directory_that_ids_of_the_sandbox_are_stored_in() {
+    run(async {
+        use std::os::unix::fs::MetadataExt;
+        let world = World::new();
+        let first = world.started("demo", &host()).await;
+        world.shell(&first, "exec-1", "echo kept > file").await;
+        let stored = world.disk(&first).join("tree/root/workspace/file");
+        assert_eq!(stored.metadata().unwrap().uid(), 1000, "whatever range of ids the sandbox had");
+        world.local.stop(&first, std::time::Duration::ZERO).await.unwrap();
+        let second = again(&first);
+        world.local.start(&second, &host()).await.unwrap();
+        assert_eq!(world.shell(&second, "exec-2", "cat file; stat -c %U file").await, "kept\nagbox\n");
+        world.local.remove(&second).await.unwrap();
+        assert!(!world.disk(&second).exists());
+    });
+}
+
+#[test]
+fn a_disk_with_a_limit_ends_where_that_does_and_another_goes_on() {
+    run(async {
+        let world = World::new();
+        let fill = |id| script(id, "head -c 64m /dev/zero > large");
+        let small = world.started("small", &limited(32 << 20)).await;
+        assert!(matches!(world.ran(&small, &fill("exec-1")).await, How::Exited(code) if code != 0));
+        assert!(world.wrote(&small, "exec-1").contains("No space"), "{}", world.wrote(&small, "exec-1"));
+        let large = world.started("large", &host()).await;
+        assert_eq!(world.ran(&large, &fill("exec-2")).await, How::Exited(0), "the control");
+        for place in [small, large] {
+            world.local.remove(&place).await.unwrap();
+            assert!(world.traces(&place).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_and_a_disk_that_was_there() {
+    run(async {
+        let world = World::new();
+        let wrong = Spec { image: "/no/such/image".to_owned(), ..host() };
+        let mount =
+            carrel_control::spec::Mount { source: "/no/such/tree".into(), target: "/x".to_owned(), writable: false };
+        let unmountable = Spec { mounts: vec![mount], ..host() };
+        for spec in [&wrong, &unmountable] {
+            let place = place("demo");
+            let failed = world.local.start(&place, spec).await.unwrap_err();
+            assert!(failed.message.contains("/no/such"), "{failed}");
+            assert!(world.traces(&place).is_empty(), "{:?}", world.traces(&place));
+        }
+        let first = world.started("demo", &host()).await;
+        world.shell(&first, "exec-1", "echo kept > file").await;
+        world.local.stop(&first, std::time::Duration::ZERO).await.unwrap();
+        let second = again(&first);
+        assert!(world.local.start(&second, &unmountable).await.is_err());
+        let third = again(&first);
+        world.local.start(&third, &host()).await.unwrap();
+        assert_eq!(world.shell(&third, "exec-2", "cat file").await, "kept\n");
+    });
+}
+
+#[test]
+fn a_disk_without_a_limit_is_one_at_a_time_and_gone_whole() {
+    use carrel_sandbox::{DiskError, DiskKind, KeptDisk};
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = home.path().join("disk");
+    let disk = KeptDisk::create_unlimited(&path).unwrap();
+    assert_eq!(disk.kind(), DiskKind::Plain);
+    assert!(disk.host_free().unwrap() > 0);
+    for other in [KeptDisk::open(&path), KeptDisk::create_unlimited(&path)] {
+        assert!(matches!(other, Err(DiskError::InUse(_))));
+    }
+    assert!(matches!(KeptDisk::remove(&path), Err(DiskError::InUse(_))));
+    drop(disk);
+    assert!(matches!(KeptDisk::create_unlimited(&path), Err(DiskError::Exists(_))));
+    assert!(matches!(KeptDisk::create(&path, 1 << 26), Err(DiskError::Exists(_))));
+    assert_eq!(KeptDisk::open(&path).unwrap().kind(), DiskKind::Plain);
+    std::fs::write(path.join("beside"), "").unwrap();
+    KeptDisk::remove(&path).unwrap();
+    assert!(!path.exists());
+}

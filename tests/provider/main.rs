@@ -1,0 +1,13 @@
+//! Sandboxes as the control plane has them: made, taken over, watched, ended and removed by the provider of this machine.
+
+mod adopted;
+mod copied;
+mod disks;
+mod execs;
+mod halves;
+mod lives;
+mod mounts;
+mod ports;
+mod reaped;
+mod users;
+mod world;
