@@ -17,6 +17,8 @@ pub(crate) const OURS: u8 = 125;
 pub(crate) struct Failure {
     /// A stable name for programs.
     pub(crate) code: &'static str,
+    /// The word that whoever refused goes by, if it was not us.
+    pub(crate) reason: Option<String>,
     /// What happened.
     pub(crate) message: String,
     /// What more there is to say of it, a line each.
@@ -57,7 +59,7 @@ impl Failures {
 
 impl Failure {
     pub(crate) fn new(code: &'static str, message: impl fmt::Display) -> Self {
-        Self { code, message: message.to_string(), notes: Vec::new(), hint: None, exit: OURS }
+        Self { code, reason: None, message: message.to_string(), notes: Vec::new(), hint: None, exit: OURS }
     }
 
     /// A failure that is told in several lines.
@@ -84,17 +86,27 @@ impl Failure {
         let _said = std::io::Write::write_all(&mut std::io::stderr(), self.words(json).as_bytes());
     }
 
+    /// As one object on one line.
+    pub(crate) fn object(&self) -> String {
+        let whole = std::iter::once(&self.message).chain(&self.notes).map(String::as_str).collect::<Vec<_>>();
+        let mut error = json!({"code": self.code, "message": whole.join("\n")});
+        for (key, value) in [("reason", &self.reason), ("hint", &self.hint)] {
+            if let (Some(value), Some(error)) = (value, error.as_object_mut()) {
+                error.insert(key.to_owned(), value.as_str().into());
+            }
+        }
+        crate::json::line(&json!({"error": error}))
+    }
+
     fn words(&self, json: bool) -> String {
         if json {
-            let whole = std::iter::once(&self.message).chain(&self.notes).map(String::as_str).collect::<Vec<_>>();
-            let mut error = json!({"code": self.code, "message": whole.join("\n")});
-            if let (Some(hint), Some(error)) = (&self.hint, error.as_object_mut()) {
-                error.insert("hint".to_owned(), hint.as_str().into());
-            }
-            return crate::json::line(&json!({"error": error}));
+            return self.object();
         }
         // Names of files and what a sandbox said may be in them.
-        let mut text = format!("error: {}\n", Line(&self.message));
+        let mut text = match &self.reason {
+            Some(reason) => format!("error: {} ({})\n", Line(&self.message), Line(reason)),
+            None => format!("error: {}\n", Line(&self.message)),
+        };
         for note in &self.notes {
             text.push_str(&format!("{}\n", Line(note)));
         }
@@ -217,6 +229,14 @@ mod tests {
             "error: a sandbox named \"web\" is running\nhint: choose another --name, or end the one that has it\n"
         );
         assert_eq!(failure.exit, 125);
+    }
+
+    #[test]
+    fn what_somebody_else_refused_is_told_with_their_word_for_it() {
+        let failure = Failure { reason: Some("LIMIT_REACHED".to_owned()), ..Failure::new("refused", "no room") };
+        assert_eq!(failure.words(false), "error: no room (LIMIT_REACHED)\n");
+        let object = "{\"error\":{\"code\":\"refused\",\"message\":\"no room\",\"reason\":\"LIMIT_REACHED\"}}\n";
+        assert_eq!(failure.words(true), object);
     }
 
     #[test]

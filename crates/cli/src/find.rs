@@ -1,12 +1,16 @@
 //! Sandboxes of this host: found by their names, and spoken to.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
 use carrel_shim_client::messages::{FailureCode, JobInfo, State};
 use carrel_shim_client::{AdoptError, Found, FoundError, Life, ShimClient, ShimError};
+use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+use crate::daemon::{Daemon, told};
 use crate::failure::{Failure, remedy};
 use crate::home::Home;
 use crate::ps;
@@ -14,6 +18,10 @@ use crate::seen::{Seen, Told};
 
 /// How long a supervisor may take to answer what it need not do anything for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest id that is a name too.
+const LONGEST_NAME: usize = 128;
+/// How many bytes of the hash of a longer one are its name.
+const HASHED: usize = 12;
 
 /// What waits for answers: one thread, there is little to wait for.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
@@ -21,15 +29,38 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
     runtime.map_err(|error| Failure::new("runtime_unavailable", error))
 }
 
-/// The sandbox of a name.
-pub(crate) fn one(name: &str) -> Result<Found, Failure> {
-    maybe(name)?.ok_or_else(|| no_such_sandbox(name))
+/// The sandbox of a name. One that stays and does not run is told from one that is not there.
+pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
+    match maybe(name)? {
+        Some(found) => Ok(found),
+        None => Err(absent(name).await),
+    }
+}
+
+/// Why there is nothing of a sandbox to talk to. What a daemon that does not run would know is not waited for.
+async fn absent(name: &str) -> Failure {
+    let Ok(Some(mut daemon)) = Daemon::running().await else { return no_such_sandbox(name) };
+    match daemon.maybe(name).await {
+        Ok(Some(handle)) => at_rest(&handle),
+        _ => no_such_sandbox(name),
+    }
+}
+
+/// A sandbox that stays, and does not run.
+pub(crate) fn at_rest(handle: &SandboxHandle) -> Failure {
+    let (id, state) = (&handle.sandbox_id, handle.state());
+    let failure = Failure::new("sandbox_not_running", format!("the sandbox {id:?} is {}", told::state(state)));
+    match state {
+        SandboxState::Stopped => failure.hint(format!("carrel resume {id}")),
+        SandboxState::Pending | SandboxState::Ready => failure.hint("try again in a moment"),
+        _ => failure.hint(format!("carrel events {id}")),
+    }
 }
 
 /// The sandbox of a name, if there is one.
 pub(crate) fn maybe(name: &str) -> Result<Option<Found>, Failure> {
     as_root()?;
-    Ok(carrel_shim_client::find(Home::find()?.path(), name)?)
+    Ok(carrel_shim_client::find(Home::find()?.path(), &name_of(name))?)
 }
 
 /// All sandboxes.
@@ -48,6 +79,7 @@ pub(crate) async fn adopt(name: &str, found: &Found) -> Result<ShimClient, Failu
     is_made(name, found)?;
     match answer(async { Ok(found.connect().await) }).await? {
         Ok(client) => Ok(client),
+        Err(AdoptError::NotRunning) => Err(not_running(name, found)),
         Err(error) => Err(refused(name, error)),
     }
 }
@@ -67,7 +99,6 @@ pub(crate) fn is_made(name: &str, found: &Found) -> Result<(), Failure> {
 /// Why a sandbox that was found is not talked to.
 pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
     match error {
-        AdoptError::NotRunning => not_running(name),
         // It ended while it was spoken to, and took everything of it along.
         AdoptError::Shim(ShimError::Connect { .. } | ShimError::Gone) if matches!(maybe(name), Ok(None)) => {
             no_such_sandbox(name)
@@ -88,7 +119,7 @@ pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failu
 
 /// How the sandbox of a name is.
 pub(crate) async fn see(name: &str) -> Result<Seen, Failure> {
-    look(one(name)?).await.ok_or_else(|| no_such_sandbox(name))
+    look(one(name).await?).await.ok_or_else(|| no_such_sandbox(name))
 }
 
 /// How all sandboxes are, the oldest first. They are asked at once: one that does not answer holds up nobody else.
@@ -101,7 +132,7 @@ pub(crate) async fn see_all() -> Result<Vec<Seen>, Failure> {
 
 /// All jobs of a sandbox, the oldest first.
 pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
-    let found = one(name)?;
+    let found = one(name).await?;
     if let Life::Dead { facts, .. } = &found.life {
         return Ok(ps::past_jobs(facts));
     }
@@ -111,7 +142,7 @@ pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
 
 /// A job of a sandbox.
 pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
-    let found = one(name)?;
+    let found = one(name).await?;
     if let Life::Dead { facts, .. } = &found.life {
         let known = ps::past_jobs(facts).into_iter().find(|info| info.job == job);
         return known.ok_or_else(|| no_such_job(&format!("there is no job {job:?}")));
@@ -152,7 +183,15 @@ fn seen(found: Found, told: Option<Told>, problem: Option<String>) -> Seen {
     Seen { directory: found.directory, record: found.record, life: found.life, told, problem }
 }
 
-fn as_root() -> Result<(), Failure> {
+/// What a sandbox is called where it runs: by its id, or by the hash of one that is longer than a name.
+pub(crate) fn name_of(id: &str) -> Cow<'_, str> {
+    if id.len() <= LONGEST_NAME {
+        return id.into();
+    }
+    Sha256::digest(id).iter().take(HASHED).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+pub(crate) fn as_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -173,9 +212,13 @@ fn unverified(error: impl std::fmt::Display) -> Failure {
     Failure::new("sandbox_unverified", error).hint("somebody may be posing as it; look at its directory")
 }
 
-fn not_running(name: &str) -> Failure {
-    let words = format!("the sandbox {name:?} has ended");
-    Failure::new("sandbox_not_running", words).hint(format!("`carrel inspect {name}` says how"))
+fn not_running(name: &str, found: &Found) -> Failure {
+    let failure = Failure::new("sandbox_not_running", format!("the sandbox {name:?} has ended"));
+    let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
+    match lasting && Home::find().is_ok_and(|home| carrel_daemon::store_file(home.path()).exists()) {
+        true => failure.hint(format!("`carrel get {name}` says how it is; `carrel resume {name}` lets it run again")),
+        false => failure.hint(format!("`carrel inspect {name}` says how")),
+    }
 }
 
 fn no_such_job(words: &str) -> Failure {

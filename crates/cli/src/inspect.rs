@@ -5,10 +5,11 @@ use carrel_shim_client::messages::{Fact, JobInfo, JobStream, Outcome, Peer};
 use serde_json::{Value, json};
 
 use crate::arguments::InspectArguments;
+use crate::daemon::told;
 use crate::failure::{Failure, Failures};
-use crate::find;
 use crate::moment::Moment;
 use crate::seen::Seen;
+use crate::{find, listed};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -38,8 +39,22 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<u8, Fa
 async fn one(name: &str, job: Option<&str>) -> Result<Value, Failure> {
     match job {
         Some(job) => Ok(self::job(&find::job(name, job).await?)),
-        None => Ok(sandbox(&find::see(name).await?)),
+        None => whole(name).await,
     }
+}
+
+/// What is there of a sandbox, and what the daemon says that keeps it.
+async fn whole(name: &str) -> Result<Value, Failure> {
+    let found = find::maybe(name)?;
+    let kept = listed::kept(name, found.as_ref()).await?;
+    let seen = match &kept {
+        // What is there of it may go at any moment, and it is known all the same.
+        Some(_) => find::see(name).await.ok(),
+        None => Some(find::see(name).await?),
+    };
+    let told = kept.as_ref().map(told::inspected).unwrap_or_default();
+    let handle = kept.as_ref().and_then(|kept| kept.sandbox.as_ref());
+    Ok(listed::object(seen.as_ref(), handle, told))
 }
 
 /// A sandbox.

@@ -3,21 +3,28 @@
 mod arguments;
 mod changes;
 mod cp;
+mod create;
+mod daemon;
 mod descriptors;
 mod doctor;
 mod environment;
+mod events;
 mod failure;
 mod find;
 mod home;
 mod inspect;
 mod jobs;
 mod json;
+mod label;
+mod listed;
 mod moment;
 mod mount;
+mod port;
 mod ps;
 mod remove;
 mod run;
 mod seen;
+mod serve;
 mod size;
 mod stats;
 mod stop;
@@ -30,7 +37,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 
-use self::arguments::{Carrel, Command, CompletedShell};
+use self::arguments::{Carrel, Command, CompletedShell, StoreCommand};
 use self::failure::Failure;
 
 fn main() -> ExitCode {
@@ -58,6 +65,14 @@ fn carrel() -> ExitCode {
 fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
     match arguments.command {
         Command::Run(run) => run::run(&run, arguments.json),
+        Command::Create(create) => create::create(&create, arguments.json),
+        Command::Get(get) => create::get(&get, arguments.json),
+        Command::Resume(resume) => create::resume(&resume, arguments.json),
+        Command::Events(events) => events::events(&events, arguments.json),
+        Command::Serve(serve) => serve::serve(&serve),
+        Command::Store(store) => match store.command {
+            StoreCommand::Check(check) => serve::check_store(&check, arguments.json),
+        },
         Command::Exec(exec) => jobs::exec(&exec, arguments.json),
         Command::Attach(attach) => jobs::attach(&attach, arguments.json),
         Command::Logs(logs) => jobs::logs(&logs, arguments.json),

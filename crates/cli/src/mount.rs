@@ -1,4 +1,4 @@
-//! `--mount SRC:DST[:ro|rw]`.
+//! `--mount SRC:DST[:ro|rw]`, and `--copy SRC:DST`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -15,7 +15,14 @@ pub(crate) struct MountPair {
     pub(crate) writable: bool,
 }
 
-/// Text that is no mount.
+/// What is copied, and where it goes inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CopyPair {
+    pub(crate) source: PathBuf,
+    pub(crate) target: PathBuf,
+}
+
+/// Text that is no mount, or no copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BadMount {
     /// It does not have two paths.
@@ -42,21 +49,37 @@ impl MountPair {
             (None, Some(paths)) => (paths, false),
             (None, None) => (bytes, false),
         };
-        // The last colon before a path from the root: the source may have colons of its own.
-        let Some(at) = paths.windows(2).rposition(|pair| pair == b":/") else {
-            return Err(if paths.contains(&b':') { BadMount::Relative } else { BadMount::Shape });
-        };
-        let path = |bytes: Option<&[u8]>| PathBuf::from(OsStr::from_bytes(bytes.unwrap_or_default()));
-        let (source, target) = (path(paths.get(..at)), path(paths.get(at + 1..)));
-        if source.as_os_str().is_empty() {
-            return Err(BadMount::Shape);
-        }
-        let inside = GuestPath::new(&target).map_err(|_| BadMount::Target)?;
-        if RESERVED.iter().any(|name| inside.as_path().starts_with(name)) {
-            return Err(BadMount::Reserved);
-        }
+        let (source, target) = pair(paths)?;
         Ok(Self { source, target, writable })
     }
+}
+
+// === impl CopyPair ===
+
+impl CopyPair {
+    /// Reads one.
+    pub(crate) fn parse(text: OsString) -> Result<Self, BadMount> {
+        let (source, target) = pair(text.as_bytes())?;
+        Ok(Self { source, target })
+    }
+}
+
+/// A path of the host, and one inside.
+fn pair(paths: &[u8]) -> Result<(PathBuf, PathBuf), BadMount> {
+    // The last colon before a path from the root: the source may have colons of its own.
+    let Some(at) = paths.windows(2).rposition(|pair| pair == b":/") else {
+        return Err(if paths.contains(&b':') { BadMount::Relative } else { BadMount::Shape });
+    };
+    let path = |bytes: Option<&[u8]>| PathBuf::from(OsStr::from_bytes(bytes.unwrap_or_default()));
+    let (source, target) = (path(paths.get(..at)), path(paths.get(at + 1..)));
+    if source.as_os_str().is_empty() {
+        return Err(BadMount::Shape);
+    }
+    let inside = GuestPath::new(&target).map_err(|_| BadMount::Target)?;
+    if RESERVED.iter().any(|name| inside.as_path().starts_with(name)) {
+        return Err(BadMount::Reserved);
+    }
+    Ok((source, target))
 }
 
 // === impl BadMount ===
@@ -64,7 +87,7 @@ impl MountPair {
 impl fmt::Display for BadMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Shape => "a mount is SRC:DST, with :ro or :rw at its end if wanted",
+            Self::Shape => "give SRC:DST; a mount may have :ro or :rw at its end",
             Self::Relative => "the path inside starts with a slash",
             Self::Reserved => "/dev, /proc and /sys are the sandbox's own",
             Self::Target => "the path inside is neither / nor has `.` or `..` in it",
@@ -90,6 +113,14 @@ mod tests {
         ] {
             assert_eq!(MountPair::parse(text.into()), Ok(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn a_copy_has_no_word_at_its_end() {
+        let copy = CopyPair::parse("a:b:/data".into()).unwrap();
+        assert_eq!((copy.source, copy.target), (PathBuf::from("a:b"), PathBuf::from("/data")));
+        assert_eq!(CopyPair::parse("a:/data:ro".into()).unwrap().target, PathBuf::from("/data:ro"));
+        assert_eq!(CopyPair::parse("/data".into()), Err(BadMount::Shape));
     }
 
     #[test]

@@ -7,16 +7,19 @@ use serde_json::Value;
 
 use crate::arguments::PsArguments;
 use crate::failure::Failure;
+use crate::listed::Listed;
 use crate::moment::Moment;
 use crate::seen::Seen;
 use crate::size::Size;
 use crate::table::Table;
-use crate::{find, inspect};
+use crate::{find, inspect, listed};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
 /// What stands where there is nothing to say.
 const NONE: &str = "-";
+/// The owner of what stays.
+const DAEMON: &str = "daemon";
 
 /// Lists; returns what to exit with.
 pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
@@ -25,11 +28,11 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
         let now = Moment::now;
         Ok(match &arguments.name {
             None => {
-                let all = find::see_all().await?;
+                let all = listed::all(arguments).await?;
                 match (json, arguments.quiet) {
-                    (true, _) => lines(all.iter().map(inspect::sandbox)),
+                    (true, _) => lines(all.iter().map(Listed::object)),
                     (false, true) => {
-                        all.iter().map(|seen| format!("{}\n", carrel_changes::Line(&seen.name()))).collect()
+                        all.iter().map(|listed| format!("{}\n", carrel_changes::Line(&listed.name()))).collect()
                     }
                     (false, false) => sandboxes(&all, now()),
                 }
@@ -52,23 +55,22 @@ fn lines(objects: impl Iterator<Item = Value>) -> String {
 }
 
 /// Sandboxes, for people.
-fn sandboxes(all: &[Seen], now: Moment) -> String {
+fn sandboxes(all: &[Listed], now: Moment) -> String {
     let mut table = Table::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE"]);
-    for seen in all {
-        let record = seen.record.as_ref();
-        let state = match (seen.is_ending(), &seen.problem) {
-            (true, _) => "ending".to_owned(),
-            (false, None) => seen.state().as_str().to_owned(),
-            (false, Some(problem)) => format!("{} ({problem})", seen.state().as_str()),
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+    for listed in all {
+        let told = listed.seen.as_ref().and_then(|seen| seen.told.as_ref());
+        let owner = match (&listed.kept, &listed.seen) {
+            (None, Some(seen)) => owner(seen),
+            _ => DAEMON.to_owned(),
         };
-        let jobs = seen.told.as_ref().map(|told| told.status.running_jobs.to_string());
         table.row([
-            seen.name(),
-            state,
-            record.map_or(NONE.to_owned(), |record| record.image.clone()),
-            jobs.unwrap_or_else(|| NONE.to_owned()),
-            owner(seen),
-            record.map_or(NONE.to_owned(), |record| Moment(record.created_ms).age(now)),
+            listed.name(),
+            listed.state(),
+            or_none(listed.image().map(str::to_owned)),
+            or_none(told.map(|told| told.status.running_jobs.to_string())),
+            owner,
+            or_none(listed.created().map(|created| created.age(now))),
         ]);
     }
     table.to_string()
@@ -169,7 +171,9 @@ fn begun(id: &str, fact: &Fact) -> JobInfo {
 
 #[cfg(test)]
 mod tests {
+    use carrel_api::agbox::v1::{SandboxHandle, SandboxState as KeptState};
     use carrel_shim_client::messages::{EndReason, State};
+    use prost_types::Timestamp;
 
     use super::*;
     use crate::seen::tests::{dead, ended, example};
@@ -190,14 +194,24 @@ mod tests {
         ending.told.as_mut().unwrap().status.state = State::Ending;
         let mut strange = dead(Vec::new());
         (strange.record, strange.problem) = (None, Some("its record is damaged".to_owned()));
-        let all = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
+        let handle = SandboxHandle {
+            sandbox_id: "kept".to_owned(),
+            state: KeptState::Stopped.into(),
+            image: "host".to_owned(),
+            created_at: Some(Timestamp { seconds: 1_709_210_100, nanos: 0 }),
+            ..SandboxHandle::default()
+        };
+        let seen = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
+        let mut all: Vec<Listed> = seen.into_iter().map(|seen| Listed { seen: Some(seen), kept: None }).collect();
+        all.push(Listed { seen: None, kept: Some(handle) });
         assert_eq!(
             sandboxes(&all, NOW),
             "NAME  STATE                           IMAGE  JOBS  OWNER               AGE\n\
              web   running                         host   1     40 carrel run host  1m\n\
              web   ending                          host   1     40 carrel run host  1m\n\
              web   stopped                         host   -     -                   1m\n\
-             x     failed (its record is damaged)  -      -     -                   -\n"
+             x     failed (its record is damaged)  -      -     -                   -\n\
+             kept  stopped                         host   -     daemon              1m\n"
         );
         assert_eq!(sandboxes(&[], NOW), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
     }

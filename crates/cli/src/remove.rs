@@ -3,13 +3,19 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use carrel_api::agbox::v1::{
+    DeleteSandboxRequest, DeleteSandboxesRequest, ListSandboxesRequest, SandboxHandle, SandboxState,
+};
 use carrel_changes::{ChangeName, KeepError, Kept};
 use carrel_shim_client::{Found, Life};
 use serde_json::json;
+use tokio::runtime::Runtime;
 
 use crate::arguments::RemoveArguments;
+use crate::daemon::{self, Daemon, refused, wait};
 use crate::failure::{Failure, Failures};
 use crate::home::{Home, IDS};
+use crate::label::Label;
 use crate::{find, stop};
 
 /// What this exits with when it fails.
@@ -27,14 +33,19 @@ const AGAIN: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 enum Meant {
     Sandbox(Box<Found>),
+    /// One that a daemon keeps.
+    Kept(Box<(Daemon, SandboxHandle)>),
     Changes(ChangeName),
 }
 
 /// Removes; returns what to exit with.
 pub(crate) fn remove(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
-    let mut failures = Failures::new(json);
+    let (runtime, mut failures) = (find::runtime()?, Failures::new(json));
+    if !arguments.labels.is_empty() {
+        return runtime.block_on(labelled(arguments, json)).map_err(|failure| failure.exit(FAILED));
+    }
     for name in &arguments.names {
-        match one(arguments, name, json) {
+        match one(arguments, name, json, &runtime) {
             Ok(what) => {
                 let line =
                     if json { crate::json::line(&json!({"name": name, "removed": what})) } else { String::new() };
@@ -47,13 +58,79 @@ pub(crate) fn remove(arguments: &RemoveArguments, json: bool) -> Result<u8, Fail
 }
 
 /// Removes what has a name; tells what that was.
-fn one(arguments: &RemoveArguments, name: &str, json: bool) -> Result<&'static str, Failure> {
-    let sandbox = if looks_for_sandboxes(arguments) { find::maybe(name)? } else { None };
+fn one(arguments: &RemoveArguments, name: &str, json: bool, runtime: &Runtime) -> Result<&'static str, Failure> {
     let changes = if arguments.sandbox { None } else { kept(name)? };
+    let sandbox = if looks_for_sandboxes(arguments) { sandbox(name, changes.is_some(), runtime)? } else { None };
     match meant(arguments, name, sandbox, changes)? {
-        Meant::Sandbox(found) => sandbox_of(arguments, name, &found, json).map(|()| "sandbox"),
+        Meant::Sandbox(found) => sandbox_of(arguments, name, &found, json, runtime).map(|()| "sandbox"),
+        Meant::Kept(kept) => runtime.block_on(delete(arguments, *kept)).map(|()| "sandbox"),
         Meant::Changes(name) => Ok(Kept::remove(&Home::find()?.changes(), &name).map(|()| "changes")?),
     }
+}
+
+/// The sandbox of a name: of a daemon, or of its owner. For a name of kept changes no daemon is started.
+fn sandbox(name: &str, is_taken: bool, runtime: &Runtime) -> Result<Option<Meant>, Failure> {
+    let found = find::maybe(name)?;
+    let keeper = runtime.block_on(async {
+        if found.is_none() && is_taken && Daemon::running().await?.is_none() {
+            return Ok(None);
+        }
+        daemon::keeper(name, found.as_ref()).await
+    })?;
+    let kept = keeper.map(|keeper| Meant::Kept(Box::new(keeper)));
+    Ok(kept.or_else(|| found.map(|found| Meant::Sandbox(Box::new(found)))))
+}
+
+/// Removes one that a daemon keeps, and returns when it is gone.
+async fn delete(arguments: &RemoveArguments, (mut daemon, handle): (Daemon, SandboxHandle)) -> Result<(), Failure> {
+    let id = handle.sandbox_id.clone();
+    if runs(&handle) && !arguments.force {
+        return Err(running(&id));
+    }
+    let request = DeleteSandboxRequest { sandbox_id: id.clone() };
+    daemon.sandboxes.delete_sandbox(request).await.map_err(|status| refused(&status))?;
+    gone(&mut daemon, &id).await
+}
+
+/// Waits until one is gone whose removal was accepted.
+async fn gone(daemon: &mut Daemon, id: &str) -> Result<(), Failure> {
+    match daemon.maybe(id).await? {
+        Some(handle) => wait::until(daemon, handle, SandboxState::Deleted).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Removes all that have some labels, and returns when they are gone.
+async fn labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure> {
+    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(0) };
+    let label_selector = Label::pairs(&arguments.labels);
+    let request = ListSandboxesRequest { include_deleted: false, label_selector: label_selector.clone() };
+    let handles = daemon.list(request).await?;
+    if let Some(handle) = handles.iter().find(|handle| runs(handle) && !arguments.force) {
+        return Err(running(&handle.sandbox_id));
+    }
+    let deleted = daemon.sandboxes.delete_sandboxes(DeleteSandboxesRequest { label_selector }).await;
+    let mut failures = Failures::new(json);
+    for id in deleted.map_err(|status| refused(&status))?.into_inner().deleted_sandbox_ids {
+        match gone(&mut daemon, &id).await {
+            Ok(()) => {
+                let line = format!("{}\n", carrel_changes::Line(&id));
+                let told = crate::json::line(&json!({"name": id, "removed": "sandbox"}));
+                crate::say(if json { told } else { line }.as_bytes())?;
+            }
+            Err(failure) => failures.add(failure),
+        }
+    }
+    failures.finish(FAILED)
+}
+
+fn runs(handle: &SandboxHandle) -> bool {
+    matches!(handle.state(), SandboxState::Pending | SandboxState::Ready)
+}
+
+fn running(name: &str) -> Failure {
+    let hint = format!("`carrel stop {name}` ends it; `carrel rm --force {name}` does both");
+    Failure::new("sandbox_running", format!("the sandbox {name:?} is running")).hint(hint)
 }
 
 /// Anybody may have kept changes; sandboxes are root's.
@@ -71,11 +148,11 @@ fn kept(name: &str) -> Result<Option<ChangeName>, Failure> {
 fn meant(
     arguments: &RemoveArguments,
     name: &str,
-    sandbox: Option<Found>,
+    sandbox: Option<Meant>,
     changes: Option<ChangeName>,
 ) -> Result<Meant, Failure> {
     match (sandbox, changes) {
-        (Some(found), None) => Ok(Meant::Sandbox(Box::new(found))),
+        (Some(sandbox), None) => Ok(sandbox),
         (None, Some(changes)) => Ok(Meant::Changes(changes)),
         (Some(_), Some(_)) => {
             let words = format!("there are a sandbox and kept changes named {name:?}");
@@ -94,16 +171,18 @@ fn meant(
     }
 }
 
-fn sandbox_of(arguments: &RemoveArguments, name: &str, found: &Found, json: bool) -> Result<(), Failure> {
-    let running = || {
-        let hint = format!("`carrel stop {name}` ends it; `carrel rm --force {name}` does both");
-        Failure::new("sandbox_running", format!("the sandbox {name:?} is running")).hint(hint)
-    };
+fn sandbox_of(
+    arguments: &RemoveArguments,
+    name: &str,
+    found: &Found,
+    json: bool,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
     if !matches!(found.life, Life::Dead { .. }) {
         if !arguments.force {
-            return Err(running());
+            return Err(running(name));
         }
-        let end = find::runtime()?.block_on(stop::end(name, Duration::ZERO, PATIENCE))?;
+        let end = runtime.block_on(stop::end(name, Duration::ZERO, PATIENCE))?;
         end.note(name, json);
     }
     let (began, incarnation) = (Instant::now(), incarnation(found));
@@ -124,7 +203,7 @@ fn sandbox_of(arguments: &RemoveArguments, name: &str, found: &Found, json: bool
             Some(now) if now.life == Life::Running && self::incarnation(&now) != incarnation => return Ok(()),
             // Somebody else is at what it left, as a run is that sweeps.
             Some(now) if now.life == Life::Starting && began.elapsed() < SWEEPING => std::thread::sleep(AGAIN),
-            Some(_) => return Err(running()),
+            Some(_) => return Err(running(name)),
         }
     }
 }

@@ -140,6 +140,7 @@ pub(crate) mod tests {
             lasting: false,
             logs: None,
             keep: Keep::default(),
+            network_of: None,
         };
         let record = SandboxRecord {
             name: "web".to_owned(),

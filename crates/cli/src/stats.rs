@@ -78,7 +78,13 @@ async fn take(names: &[String]) -> Result<Vec<Sample>, Failure> {
             wanted.sort_by(|one, other| one.0.cmp(&other.0));
             wanted
         }
-        names => names.iter().map(|name| Ok((name.clone(), find::one(name)?))).collect::<Result<_, Failure>>()?,
+        names => {
+            let mut wanted = Vec::new();
+            for name in names {
+                wanted.push((name.clone(), find::one(name).await?));
+            }
+            wanted
+        }
     };
     let mut taking = JoinSet::new();
     for (place, (name, found)) in wanted.into_iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use carrel_api::agbox::v1::{SandboxHandle, SandboxState, StopSandboxRequest};
 use carrel_shim_client::messages::Ended;
 use carrel_shim_client::{AdoptError, Found, Life, ShimError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::arguments::StopArguments;
+use crate::daemon::{self, refused, told, wait};
 use crate::failure::{Failure, Failures};
 use crate::find;
 use crate::home::Home;
@@ -32,6 +34,14 @@ pub(crate) struct End {
     insisted: Option<String>,
 }
 
+/// What became of one that was to be stopped.
+enum Stopped {
+    /// Nothing of it is left.
+    Ended(End),
+    /// Its daemon keeps what it wrote.
+    Kept(SandboxHandle),
+}
+
 /// What became of asking a supervisor.
 enum Asked {
     /// Nothing is left of the sandbox.
@@ -47,8 +57,8 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     let ends = find::runtime()?.block_on(async {
         let mut ending = JoinSet::new();
         for (place, name) in arguments.names.iter().cloned().enumerate() {
-            let grace = arguments.time;
-            ending.spawn(async move { (place, end(&name, grace, PATIENCE).await) });
+            let (grace, no_wait) = (arguments.time, arguments.no_wait);
+            ending.spawn(async move { (place, one(&name, grace, no_wait).await) });
         }
         let mut ends = ending.join_all().await;
         ends.sort_by_key(|(place, _)| *place);
@@ -56,22 +66,47 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     });
     let mut failures = Failures::new(json);
     for (name, (_, end)) in arguments.names.iter().zip(ends) {
-        match end {
-            Ok(end) => {
+        let told = match end {
+            Ok(Stopped::Ended(end)) => {
                 end.note(name, json);
-                let line = format!("{}\n", carrel_changes::Line(name));
-                crate::say(if json { crate::json::line(&end.told(name)) } else { line }.as_bytes())?;
+                end.told(name)
             }
-            Err(failure) => failures.add(failure),
-        }
+            Ok(Stopped::Kept(handle)) => told::handle(&handle),
+            Err(failure) => {
+                failures.add(failure);
+                continue;
+            }
+        };
+        let line = format!("{}\n", carrel_changes::Line(name));
+        crate::say(if json { crate::json::line(&told) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)
+}
+
+/// Ends one: by the daemon that keeps it, or as everybody can.
+async fn one(name: &str, grace: Duration, no_wait: bool) -> Result<Stopped, Failure> {
+    let found = find::maybe(name)?;
+    let Some((mut daemon, handle)) = daemon::keeper(name, found.as_ref()).await? else {
+        return end(name, grace, PATIENCE).await.map(Stopped::Ended);
+    };
+    // One that is at rest already is what is wanted.
+    if handle.state() == SandboxState::Stopped {
+        return Ok(Stopped::Kept(handle));
+    }
+    let request = StopSandboxRequest { sandbox_id: name.to_owned() };
+    daemon.sandboxes.stop_sandbox(request).await.map_err(|status| refused(&status))?;
+    let handle = daemon.get(name).await.map_err(|status| refused(&status))?;
+    if no_wait {
+        return Ok(Stopped::Kept(handle));
+    }
+    let stopped = wait::until(&mut daemon, handle, SandboxState::Stopped).await?;
+    stopped.map(Stopped::Kept).ok_or_else(|| find::no_such_sandbox(name))
 }
 
 /// Ends a sandbox, and returns when nothing of it runs any more. One that has ended already says nothing. A supervisor that
 /// takes longer than `patience` beyond the grace is ended itself, which ends the sandbox.
 pub(crate) async fn end(name: &str, grace: Duration, patience: Duration) -> Result<End, Failure> {
-    let found = find::one(name)?;
+    let found = find::one(name).await?;
     if let Life::Dead { .. } = found.life {
         return Ok(End { ended: None, insisted: None });
     }

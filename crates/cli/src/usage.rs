@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(refused(&["exec", "web"]).1, 125);
         assert!(refused(&["--json", "exec", "web"]).0.ends_with(" | carrel exec --help"));
         assert_eq!(refused(&["attach"]).1, 125);
-        let said = "invalid value '../x' for '[JOB]': a job has an id of 1 to 128 letters, digits, `-`, `_` or `.`, \
+        let said = "invalid value '../x' for '[JOB]': a job has an id of 1 to 200 letters, digits, `-`, `_` or `.`, \
                     not beginning with `.` | carrel --help";
         assert_eq!(refused(&["logs", "web", "../x"]), (said.to_owned(), 2));
     }
@@ -182,7 +182,7 @@ mod tests {
         );
         assert_eq!(
             refused(&["rum", "host"]),
-            ("unrecognized subcommand 'rum' | a similar subcommand exists: 'run'".to_owned(), 2)
+            ("unrecognized subcommand 'rum' | some similar subcommands exist: 'run', 'resume'".to_owned(), 2)
         );
         assert_eq!(refused(&[]), ("what is to be done? | carrel --help".to_owned(), 2));
         assert_eq!(refused(&["run", "--keep-changes", "x", "host", "true"]).1, 125);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_help_says_is_what_we_reviewed() {
-        let commands = ["run", "exec", "ps", "cp", "apply"].map(Some);
+        let commands = ["run", "create", "exec", "ps", "cp", "serve", "apply"].map(Some);
         for command in commands.into_iter().chain([None]) {
             let file = format!("{}.txt", command.unwrap_or("carrel"));
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(file);

@@ -1,6 +1,7 @@
 //! Where clients connect: what was planned, and what is open.
 
 use std::fmt;
+use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 
 use carrel_api::{ApiKey, Listener, Tls};
@@ -19,6 +20,8 @@ use crate::socket::{self, Socket, SocketError};
 #[derive(Debug)]
 pub(crate) struct Plan {
     places: Vec<Place>,
+    /// Whether nobody asked for the socket that is the first of them, so that another daemon may have it.
+    spare: bool,
     /// The key that was made for this life.
     key: Option<DevKey>,
 }
@@ -44,13 +47,15 @@ impl Plan {
     pub(crate) fn new(config: &Config, options: &Options) -> Result<Self, ServeError> {
         let said = config.listen.iter().cloned().chain(options.grpc.iter().cloned().map(Listen::at));
         let mut listens: Vec<Listen> = said.collect();
-        if !listens.iter().any(|listen| matches!(listen.grpc, Address::Unix(_))) {
+        let unsaid = !listens.iter().any(|listen| matches!(listen.grpc, Address::Unix(_)));
+        if unsaid {
             let documented = socket::documented(|key| std::env::var_os(key));
             listens.insert(0, Listen::at(Address::Unix(documented)));
         }
         let key = if options.dev { Some(DevKey::random()?) } else { None };
         let places = listens.into_iter().map(|listen| Place::new(listen, key.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { places, key })
+        // A command that starts a daemon finds it by its home.
+        Ok(Self { places, spare: unsaid && options.detached, key })
     }
 }
 
@@ -103,9 +108,14 @@ impl Doors {
     /// Opens all, and the socket of the home, which is the last: whoever finds that finds a daemon that is ready.
     pub(crate) async fn open(plan: &Plan, home: &Path) -> Result<(Self, Vec<Listener>), ServeError> {
         let (mut doors, mut listeners) = (Self { sockets: Vec::new(), addresses: Vec::new() }, Vec::new());
-        for Place { listen, key, tls } in plan.places.iter().cloned() {
+        for (number, Place { listen, key, tls }) in plan.places.iter().cloned().enumerate() {
             match &listen.grpc {
-                Address::Unix(path) => listeners.push(doors.socket(path, listen.mode)?),
+                Address::Unix(path) => match Socket::bind(path, listen.mode) {
+                    Err(error @ (SocketError::Lock(_) | SocketError::Live(_))) if plan.spare && number == 0 => {
+                        tracing::warn!(%error, "published clients are somebody else's");
+                    }
+                    bound => listeners.push(doors.add(path, bound?)?),
+                },
                 Address::Tcp(address) => {
                     let failed = |source| ServeError::Port { address: listen.grpc.clone(), source };
                     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -115,14 +125,11 @@ impl Doors {
             }
         }
         let own = socket_file(home);
-        if !doors.sockets.iter().any(|socket| socket.path() == own) {
-            listeners.push(doors.socket(&own, 0o600)?);
-        }
+        listeners.push(doors.add(&own, Socket::bind_at_home(&own)?)?);
         Ok((doors, listeners))
     }
 
-    fn socket(&mut self, path: &Path, mode: u32) -> Result<Listener, ServeError> {
-        let (socket, listener) = Socket::bind(path, mode)?;
+    fn add(&mut self, path: &Path, (socket, listener): (Socket, StdListener)) -> Result<Listener, ServeError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
         let listener = UnixListener::from_std(listener).map_err(failed)?;
         self.sockets.push(socket);

@@ -11,6 +11,8 @@ use crate::lock::{Lock, LockError};
 
 /// The longest path that a socket can have.
 const LONGEST: usize = 107;
+/// What stands behind the name of a socket that is not listened at yet.
+const UNFINISHED: &str = ".new";
 
 /// A socket that is listened at, and the lock beside it. When it is dropped, it is gone.
 #[derive(Debug)]
@@ -18,7 +20,8 @@ pub(crate) struct Socket {
     path: PathBuf,
     /// What tells our socket from one that somebody put in its place.
     identity: (u64, u64),
-    _lock: Lock,
+    /// What keeps others from replacing it, unless something else does.
+    _lock: Option<Lock>,
 }
 
 /// Why a socket cannot be listened at.
@@ -28,7 +31,7 @@ pub enum SocketError {
     #[error(transparent)]
     Directory(#[from] HomeError),
     /// Its path is longer than the kernel takes.
-    #[error("the path of a socket has at most {LONGEST} bytes, and {} has {}", .0.display(), .0.as_os_str().len())]
+    #[error("the path of a socket has at most {} bytes, and {} has {}", LONGEST - UNFINISHED.len(), .0.display(), .0.as_os_str().len())]
     TooLong(PathBuf),
     /// Its lock is not ours.
     #[error(transparent)]
@@ -52,18 +55,26 @@ pub enum SocketError {
 // === impl Socket ===
 
 impl Socket {
-    /// Listens at a path. Its directory is made for us alone if it is missing.
+    /// Listens at a path, with a lock beside it. Its directory is made for us alone if it is missing.
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), SocketError> {
-        let failed = |source| SocketError::Io { path: path.to_owned(), source };
-        let unfinished = with_suffix(path, ".new");
-        if unfinished.as_os_str().len() > LONGEST {
-            return Err(SocketError::TooLong(path.to_owned()));
-        }
+        fits(path)?;
         if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
             own_directory(directory, false)?;
         }
         // From here on nobody else replaces what is there.
         let lock = Lock::take(&lock_beside(path))?;
+        Self::bind_locked(path, mode, Some(lock))
+    }
+
+    /// Listens at a path that whoever calls has a lock for.
+    pub(crate) fn bind_at_home(path: &Path) -> Result<(Self, UnixListener), SocketError> {
+        fits(path)?;
+        Self::bind_locked(path, 0o600, None)
+    }
+
+    fn bind_locked(path: &Path, mode: u32, lock: Option<Lock>) -> Result<(Self, UnixListener), SocketError> {
+        let failed = |source| SocketError::Io { path: path.to_owned(), source };
+        let unfinished = with_suffix(path, UNFINISHED);
         vacant(path)?;
         // Whoever finds the socket is answered: it gets its name when it is listened at.
         remove(&unfinished).map_err(failed)?;
@@ -73,10 +84,6 @@ impl Socket {
         let made = std::fs::symlink_metadata(&unfinished).map_err(failed)?;
         std::fs::rename(&unfinished, path).map_err(failed)?;
         Ok((Self { path: path.to_owned(), identity: (made.dev(), made.ino()), _lock: lock }, listener))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -95,6 +102,14 @@ pub(crate) fn documented(own: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let given = own("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let usual = || PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
     given.unwrap_or_else(usual).join("agbox/agboxd.sock")
+}
+
+/// Lets a path pass that the kernel takes, also before it has its name.
+fn fits(path: &Path) -> Result<(), SocketError> {
+    match path.as_os_str().len() + UNFINISHED.len() <= LONGEST {
+        true => Ok(()),
+        false => Err(SocketError::TooLong(path.to_owned())),
+    }
 }
 
 /// Lets a path pass at which nobody listens: where nothing is, or a socket that its listener left.
@@ -146,7 +161,7 @@ mod tests {
         let (socket, listener) = Socket::bind(&path, 0o600).unwrap();
         assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o7777, 0o700);
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o600);
-        UnixStream::connect(socket.path()).unwrap();
+        UnixStream::connect(&path).unwrap();
         assert!(matches!(Socket::bind(&path, 0o600), Err(SocketError::Lock(LockError::Held { .. }))));
         UnixStream::connect(&path).unwrap();
         drop((socket, listener));
@@ -191,7 +206,7 @@ mod tests {
     fn a_path_that_the_kernel_does_not_take_is_refused_in_words() {
         let path = PathBuf::from(format!("/tmp/{}", "x".repeat(110)));
         let said = Socket::bind(&path, 0o600).unwrap_err().to_string();
-        assert!(said.starts_with("the path of a socket has at most 107 bytes, and /tmp/x"), "{said}");
+        assert!(said.starts_with("the path of a socket has at most 103 bytes, and /tmp/x"), "{said}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::size::Time;
 /// The keys that leave a job, unless others are given.
 const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 /// The longest id of a job.
-const LONGEST_JOB: usize = 128;
+const LONGEST_JOB: usize = 200;
 
 /// `carrel exec`.
 #[derive(Args, Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct ExecArguments {
     /// Where the command starts
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Who it runs as inside: a name or a number, with or without a group [default: root of the sandbox]
+    /// Who it runs as inside: a name or a number, with or without a group [default: root; in one that stays, its own user]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
     /// End it after a time, such as 30s or 5m, with exit code 124

@@ -5,6 +5,7 @@ mod jobs;
 mod quantities;
 mod run;
 mod sandboxes;
+mod stays;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -13,6 +14,10 @@ pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
 pub(crate) use self::run::RunArguments;
 pub(crate) use self::sandboxes::{
     CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,
+};
+pub(crate) use self::stays::{
+    CreateArguments, EventsArguments, GetArguments, ResumeArguments, ServeArguments, StoreArguments,
+    StoreCheckArguments, StoreCommand,
 };
 
 /// Sandboxes in milliseconds.
@@ -31,6 +36,8 @@ pub(crate) struct Carrel {
 pub(crate) enum Command {
     /// Run a command in a sandbox that is gone when the command ends
     Run(Box<RunArguments>),
+    /// Make a sandbox that stays
+    Create(Box<CreateArguments>),
     /// Run a command in a sandbox that is there
     Exec(Box<ExecArguments>),
     /// Take part in a job that runs: see what it writes, and type what it reads
@@ -40,6 +47,10 @@ pub(crate) enum Command {
     /// List sandboxes, or the jobs of one
     #[command(visible_alias = "ls")]
     Ps(PsArguments),
+    /// Tell how a sandbox that stays is
+    Get(GetArguments),
+    /// Tell what happened to sandboxes that stay
+    Events(EventsArguments),
     /// Tell all that is known about sandboxes, or about a job, as JSON
     Inspect(InspectArguments),
     /// Show what sandboxes use
@@ -49,6 +60,8 @@ pub(crate) enum Command {
     Cp(CopyArguments),
     /// End sandboxes: ask, wait, then insist
     Stop(StopArguments),
+    /// Let sandboxes run again that were stopped
+    Resume(ResumeArguments),
     /// Remove sandboxes that have ended, or forget kept changes
     Rm(RemoveArguments),
     /// Show what a sandbox changed in a project
@@ -59,6 +72,10 @@ pub(crate) enum Command {
     Export(ExportArguments),
     /// List the changes that are kept
     Changes,
+    /// Serve sandboxes that stay: the daemon, which other commands start when they need it
+    Serve(ServeArguments),
+    /// Look after what the daemon keeps
+    Store(StoreArguments),
     /// Check whether this host can run sandboxes, and say what to do where it cannot
     Doctor,
     /// Print a script that completes commands for a shell

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::jobs::job_id;
 use super::quantities::patience;
+use crate::label::Label;
 use crate::size::Time;
 
 /// `carrel ps`.
@@ -15,6 +16,12 @@ pub(crate) struct PsArguments {
     /// Only names, or ids of jobs, one on a line
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Those too that were removed, as long as they are known
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Only those with this label, which only sandboxes that stay have
+    #[arg(long = "label", value_name = "KEY=VALUE", conflicts_with = "name")]
+    pub(crate) labels: Vec<Label>,
     /// The sandbox whose jobs are listed [default: all sandboxes are]
     pub(crate) name: Option<String>,
 }
@@ -80,9 +87,12 @@ Examples:
 /// `carrel stop`.
 #[derive(Args, Debug)]
 pub(crate) struct StopArguments {
-    /// How long they have to end by themselves; 0 insists at once
+    /// How long they have to end by themselves; 0 insists at once. Those that stay have as long as the daemon says
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = patience)]
     pub(crate) time: Duration,
+    /// Do not wait for the end of those that stay
+    #[arg(long)]
+    pub(crate) no_wait: bool,
     /// The sandboxes
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
@@ -100,7 +110,10 @@ pub(crate) struct RemoveArguments {
     /// Only sandboxes are meant
     #[arg(long)]
     pub(crate) sandbox: bool,
+    /// All sandboxes that stay and have this label
+    #[arg(long = "label", value_name = "KEY=VALUE", conflicts_with_all = ["names", "changes"])]
+    pub(crate) labels: Vec<Label>,
     /// Sandboxes that have ended, or names that were given with --keep-changes
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required_unless_present = "labels", value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }

@@ -78,7 +78,7 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
 
 /// The agent of a sandbox whose processes run, behind the supervisor that was written down.
 async fn agent(name: &str) -> Result<AgentClient, Failure> {
-    let found = find::one(name)?;
+    let found = find::one(name).await?;
     drop(find::awake(name, &found).await?);
     let record = found.record.ok_or_else(|| find::no_such_sandbox(name))?;
     let socket = &record.agent_socket.0;

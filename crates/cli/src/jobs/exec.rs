@@ -18,7 +18,9 @@ use super::session::notes::Notes;
 use super::session::orders::Way;
 use super::session::signals::Signals;
 use super::session::terminal::TerminalSize;
+use super::through::{Begun, Through};
 use crate::arguments::ExecArguments;
+use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::find;
 use crate::user;
@@ -35,17 +37,24 @@ pub(super) struct Plan<'a> {
     command: JobCommand,
     keys: DetachKeys,
     notes: Notes,
+    /// The daemon that keeps the sandbox, if one does: then it starts the command.
+    keeper: Option<Daemon>,
 }
 
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(arguments: &'a ExecArguments, found: &Found, json: bool) -> Result<Self, Failure> {
+    pub(super) fn new(
+        arguments: &'a ExecArguments,
+        found: &Found,
+        keeper: Option<Daemon>,
+        json: bool,
+    ) -> Result<Self, Failure> {
         let keys = super::keys(&arguments.detach_keys)?;
         user::check(arguments.user.as_deref())?;
         let command = command(arguments, found.record.as_ref())?;
         let notes = Notes { quiet: arguments.quiet, json };
-        Ok(Self { arguments, command, keys, notes })
+        Ok(Self { arguments, command, keys, notes, keeper })
     }
 
     /// Whether the command gets a terminal.
@@ -59,7 +68,10 @@ impl<'a> Plan<'a> {
         let name = &self.arguments.name;
         let begun = async {
             let mut client = find::awake(name, found).await?;
-            let started = self.begin(&mut client).await?;
+            let started = match self.keeper.clone() {
+                Some(daemon) => self.begin_through(&mut client, Through { daemon, sandbox: name, found }).await?,
+                None => self.begin(&mut client).await?,
+            };
             Ok::<_, Failure>((client, started))
         };
         let (client, started) = tokio::select! {
@@ -119,6 +131,22 @@ impl<'a> Plan<'a> {
         }
         let words = format!("{}: each of {DRAWS} random ids is that of a job already", self.arguments.name);
         Err(Failure::new("supervisor_unreadable", words))
+    }
+
+    /// The same, by the daemon.
+    async fn begin_through(&self, client: &mut ShimClient, mut through: Through<'_>) -> Result<JobStarted, Failure> {
+        if let Some(job) = &self.arguments.job {
+            return match through.begin(client, job, &self.command).await? {
+                Begun::Started(started) => Ok(*started),
+                Begun::Taken => through.again(client, job, &self.command).await,
+            };
+        }
+        for _ in 0..DRAWS {
+            if let Begun::Started(started) = through.begin(client, &random_id()?, &self.command).await? {
+                return Ok(*started);
+            }
+        }
+        Err(Failure::new("randomness_unavailable", format!("each of {DRAWS} random ids is that of a job already")))
     }
 
     async fn start(&self, client: &mut ShimClient, job: &str) -> Result<Result<JobStarted, ShimError>, Failure> {

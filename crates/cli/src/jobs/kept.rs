@@ -1,29 +1,54 @@
 //! What a job wrote in a sandbox that is gone: the files that its supervisor left.
 
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use carrel_changes::Shown;
-use carrel_shim_client::SandboxRecord;
+use carrel_daemon::Config;
 use carrel_shim_client::messages::{Fact, FactKind, StreamName};
+use carrel_store::SandboxId;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use tokio::runtime::Runtime;
 
 use super::choice;
 use super::logs::{Stopped, beginning, write};
 use crate::arguments::LogsArguments;
+use crate::daemon::Daemon;
 use crate::failure::Failure;
+use crate::home::Home;
 
 /// How much is read at once.
 const PIECE: usize = 64 * 1024;
 
+/// Where what is kept of a sandbox that stays is, when nothing else of it is there.
+pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<PathBuf>, Failure> {
+    let known = runtime.block_on(async {
+        match Daemon::running().await? {
+            Some(mut daemon) => daemon.maybe(name).await,
+            None => Ok(None),
+        }
+    })?;
+    let home = Home::find()?;
+    let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
+    let logs = config.log_directory(home.path(), name);
+    // Without a daemon to ask, what is kept of it says that it was there.
+    let is_there = known.is_some() || (SandboxId::new(name).is_ok() && logs.is_dir());
+    Ok(is_there.then_some(logs))
+}
+
+/// Shows what is kept in a directory.
+pub(super) fn show_all(arguments: &LogsArguments, logs: &Path) -> Result<(), Stopped> {
+    let names = names(logs).map_err(|error| unreadable(logs, "any", &error))?;
+    show(arguments, logs, &names.iter().map(|name| (name.as_str(), false)).collect::<Vec<_>>())
+}
+
 /// Shows what is kept of a job: its standard output, then its standard error. Their order is not remembered.
-pub(super) fn show(arguments: &LogsArguments, record: &SandboxRecord, facts: &[Fact]) -> Result<(), Stopped> {
+pub(super) fn show(arguments: &LogsArguments, logs: &Path, jobs: &[(&str, bool)]) -> Result<(), Stopped> {
     let job = match &arguments.job {
         Some(job) => job.as_str(),
-        None => choice::choose(&arguments.name, &jobs(facts))?,
+        None => choice::choose(&arguments.name, jobs)?,
     };
-    let logs = &record.logs.0;
     let wanted = [(StreamName::Stdout, !arguments.stderr), (StreamName::Stderr, !arguments.stdout)];
     let mut found = false;
     for (stream, _) in wanted.iter().filter(|(_, wanted)| *wanted) {
@@ -90,8 +115,23 @@ fn unreadable(logs: &Path, job: &str, error: &io::Error) -> Stopped {
     Failure::new("logs_unreadable", words).into()
 }
 
+/// The jobs of which something is kept, in the order of their names.
+fn names(logs: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(logs) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        names.extend(name.to_str().and_then(|name| name.strip_suffix(".stdout.log")).map(str::to_owned));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
 /// All jobs that there were. None of them runs.
-fn jobs(facts: &[Fact]) -> Vec<(&str, bool)> {
+pub(super) fn jobs(facts: &[Fact]) -> Vec<(&str, bool)> {
     let started = facts.iter().filter(|fact| fact.kind == FactKind::JobStarted);
     started.filter_map(|fact| Some((fact.job.as_deref()?, false))).collect()
 }
@@ -108,6 +148,16 @@ mod tests {
     fn jobs_are_those_that_the_journal_says_were_started() {
         let facts = [started("a"), Fact { kind: FactKind::JobEnded, ..started("a") }, started("b")];
         assert_eq!(jobs(&facts), [("a", false), ("b", false)]);
+    }
+
+    #[test]
+    fn the_jobs_of_one_that_does_not_run_are_those_of_which_something_is_kept() {
+        let logs = tempfile::tempdir().unwrap();
+        for name in ["b.stdout.log", "b.stderr.log", "a.stdout.log", "other"] {
+            std::fs::write(logs.path().join(name), "").unwrap();
+        }
+        assert_eq!(names(logs.path()).unwrap(), ["a", "b"]);
+        assert!(names(&logs.path().join("nowhere")).unwrap().is_empty());
     }
 
     #[test]

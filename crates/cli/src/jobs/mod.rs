@@ -8,11 +8,13 @@ mod exec;
 mod kept;
 mod logs;
 pub(crate) mod session;
+mod through;
 
 use std::sync::Arc;
 
+use carrel_api::agbox::v1::SandboxState;
 use carrel_shim_client::messages::{JobInfo, JobState};
-use carrel_shim_client::{Life, ShimClient};
+use carrel_shim_client::{Found, Life, ShimClient};
 
 pub(crate) use self::choice::RUN;
 use self::logs::Stopped;
@@ -20,6 +22,7 @@ use self::session::detach::DetachKeys;
 use self::session::notes::Notes;
 use self::session::signals::Signals;
 use crate::arguments::{AttachArguments, ExecArguments, LogsArguments};
+use crate::daemon::{self, Daemon};
 use crate::failure::Failure;
 use crate::find;
 
@@ -28,9 +31,9 @@ const UNSHOWN: u8 = 1;
 
 /// Runs a command in a sandbox that is there; returns what to exit with.
 pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure> {
-    let found = Arc::new(find::one(&arguments.name)?);
-    let plan = exec::Plan::new(arguments, &found, json)?;
     let runtime = find::runtime()?;
+    let (found, keeper) = runtime.block_on(there(&arguments.name))?;
+    let plan = exec::Plan::new(arguments, &found, keeper, json)?;
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen(plan.terminal())?
@@ -38,10 +41,23 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
     runtime.block_on(plan.drive(&found, &mut signals))
 }
 
+/// A sandbox that runs, with the daemon that keeps it, if one does.
+async fn there(name: &str) -> Result<(Arc<Found>, Option<Daemon>), Failure> {
+    let found = find::maybe(name)?;
+    match (daemon::keeper(name, found.as_ref()).await?, found) {
+        (Some((_, handle)), None) => Err(find::at_rest(&handle)),
+        (Some((_, handle)), Some(_)) if handle.state() != SandboxState::Ready => Err(find::at_rest(&handle)),
+        (keeper, Some(found)) => Ok((Arc::new(found), keeper.map(|(daemon, _)| daemon))),
+        (None, None) => Err(find::no_such_sandbox(name)),
+    }
+}
+
 /// Takes part in a job that runs; returns what to exit with.
 pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<u8, Failure> {
-    let found = Arc::new(find::one(&arguments.name)?);
-    find::runtime()?.block_on(attach::drive(arguments, found, Notes { quiet: arguments.quiet, json }))
+    find::runtime()?.block_on(async {
+        let found = Arc::new(find::one(&arguments.name).await?);
+        attach::drive(arguments, found, Notes { quiet: arguments.quiet, json }).await
+    })
 }
 
 /// Shows what a job wrote.
@@ -54,10 +70,19 @@ pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure>
 }
 
 fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
-    let found = find::one(&arguments.name)?;
+    let runtime = find::runtime()?;
+    let name = &arguments.name;
+    let found = find::maybe(name)?;
+    // One that is at rest may be swept at this moment.
+    if found.as_ref().is_none_or(|found| found.life == Life::Starting) {
+        if let Some(logs) = kept::of_one_that_stays(name, &runtime)? {
+            return kept::show_all(arguments, &logs);
+        }
+    }
+    let found = found.ok_or_else(|| find::no_such_sandbox(name))?;
     match (&found.life, &found.record) {
-        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, record, facts),
-        _ => find::runtime()?.block_on(logs::drive(arguments, &found, Notes { quiet: false, json })),
+        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, &record.logs.0, &kept::jobs(facts)),
+        _ => runtime.block_on(logs::drive(arguments, &found, Notes { quiet: false, json })),
     }
 }
 

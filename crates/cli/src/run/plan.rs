@@ -132,6 +132,7 @@ fn create(
         lasting: false,
         logs: None,
         keep: Keep::default(),
+        network_of: None,
     })
 }
 

@@ -156,6 +156,7 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         lasting: false,
         logs: None,
         keep: Keep::default(),
+        network_of: None,
     };
     SandboxRecord {
         name: name.to_owned(),

@@ -36,6 +36,7 @@ impl<'w> Lasting<'w> {
             lasting: true,
             logs: None,
             keep: Keep::default(),
+            network_of: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let owned = runtime.block_on(OwnedSandbox::start(&programs, &create)).unwrap();

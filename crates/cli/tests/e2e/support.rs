@@ -13,9 +13,10 @@ use tempfile::TempDir;
 /// Nothing may hang: every run ends within this, or fails.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A home of its own.
+/// A home of its own, and what else is nobody else's.
 pub(crate) struct World {
     pub(crate) home: TempDir,
+    around: TempDir,
 }
 
 /// What a run left behind.
@@ -53,12 +54,30 @@ pub(crate) fn carrel() -> PathBuf {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { home: tempfile::tempdir().unwrap() }
+        let around = tempfile::tempdir().unwrap();
+        for name in ["run", "config", "user"] {
+            std::fs::create_dir(around.path().join(name)).unwrap();
+        }
+        Self { home: tempfile::tempdir().unwrap(), around }
+    }
+
+    /// Where sockets are looked for.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        self.around.path().join("run")
+    }
+
+    /// Says what a daemon goes by.
+    pub(crate) fn configure(&self, text: &str) {
+        let directory = self.around.path().join("config/carrel");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("config.toml"), text).unwrap();
     }
 
     pub(crate) fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(carrel());
         command.args(words).env("CARREL_HOME", self.home.path()).env_remove("CARREL_LIBEXEC");
+        command.env("XDG_RUNTIME_DIR", self.runtime()).env("XDG_CONFIG_HOME", self.around.path().join("config"));
+        command.env("HOME", self.around.path().join("user")).env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -96,6 +115,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        crate::serve::end(self);
         if !std::thread::panicking() {
             assert!(is_empty(&self.sandboxes()), "something is left in {}", self.sandboxes().display());
         }

@@ -127,7 +127,8 @@ fn completions_and_the_version_are_printed() {
     let world = World::new();
     for shell in ["bash", "zsh", "fish"] {
         let outcome = world.carrel(["completions", shell]);
-        assert!(outcome.code == Some(0) && String::from_utf8(outcome.stdout).unwrap().contains("keep-changes"));
+        let script = String::from_utf8(outcome.stdout).unwrap();
+        assert!(outcome.code == Some(0) && script.contains("keep-changes") && script.contains("idle-ttl"));
     }
     let version = format!("carrel {}\n", env!("CARGO_PKG_VERSION")).into_bytes();
     assert_eq!(world.carrel(["version"]).stdout, version);

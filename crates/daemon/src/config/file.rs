@@ -136,7 +136,11 @@ impl Checked<'_> {
     }
 
     fn absolute(&self, key: &'static str, value: PathBuf) -> Result<PathBuf, ConfigError> {
-        if value.is_absolute() { Ok(value) } else { Err(ConfigError::Relative { path: self.path.to_owned(), key, value }) }
+        if value.is_absolute() {
+            Ok(value)
+        } else {
+            Err(ConfigError::Relative { path: self.path.to_owned(), key, value })
+        }
     }
 
     fn listen(&self, said: ListenSaid) -> Result<Listen, ConfigError> {

@@ -254,7 +254,8 @@ impl ConfigError {
             Self::Template { .. } => format!("the default is {:?}", LogTemplate::DEFAULT),
             Self::Address { .. } => "such as grpc = \"tcp:127.0.0.1:7443\"".to_owned(),
             Self::Listen { .. } => {
-                "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither".to_owned()
+                "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"
+                    .to_owned()
             }
         }
     }

@@ -87,6 +87,22 @@ fn the_output_of_a_sandbox_is_where_the_template_says() {
 }
 
 #[test]
+fn what_the_guide_says_can_be_said() {
+    let guide = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/daemon.md")).unwrap();
+    let example = guide.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let config = parsed(example);
+    assert_eq!((config.limits.memory, config.listen.len()), (Some(16 << 30), 2));
+    let defaults = Config {
+        limits: Config::default().limits,
+        allow: Vec::new(),
+        listen: Vec::new(),
+        exec_output_root: None,
+        ..config
+    };
+    assert_eq!(defaults, Config::default());
+}
+
+#[test]
 fn a_size_may_have_a_unit() {
     let limits = parsed("[limits]\nmemory = \"16g\"\nhost_free = \"0\"").limits;
     assert_eq!((limits.memory, limits.host_free), (Some(16 << 30), 0));
@@ -123,7 +139,10 @@ fn a_value_that_is_none_is_refused_with_one_that_would_do() {
             "[artifacts]\nexec_output_template = \"{exec_id}/{sandbox_id}\"",
             "/c.toml: artifacts.exec_output_template: \"{exec_id}/{sandbox_id}\" is no place for the output of execs: it has to end in \"{sandbox_id}/{exec_id}\", below the root",
         ),
-        ("[artifacts]\nexec_output_root = \"logs\"", "/c.toml: artifacts.exec_output_root: \"logs\" does not start with a slash"),
+        (
+            "[artifacts]\nexec_output_root = \"logs\"",
+            "/c.toml: artifacts.exec_output_root: \"logs\" does not start with a slash",
+        ),
         ("[host]\nallow = [\"srv\"]", "/c.toml: host.allow: \"srv\" does not start with a slash"),
         (
             "[[listen]]\ngrpc = \"7443\"",

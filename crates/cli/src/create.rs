@@ -1,0 +1,250 @@
+//! `carrel create`, `get` and `resume`: sandboxes that stay.
+
+use std::path::Path;
+
+use carrel_api::agbox::v1::{
+    CopySpec, CreateSandboxRequest, CreateSpec, MountSpec, PortMapping, ResumeSandboxRequest, SandboxHandle,
+    SandboxState,
+};
+use carrel_image::ImageRef;
+
+use crate::arguments::{CreateArguments, GetArguments, ResumeArguments};
+use crate::daemon::{Daemon, refused, told, wait};
+use crate::failure::{Failure, Failures};
+use crate::find;
+use crate::label::Label;
+use crate::moment::Moment;
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+
+/// Makes one; returns what to exit with.
+pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Failure> {
+    let request = request(arguments).map_err(|failure| failure.exit(FAILED))?;
+    let made = find::runtime()?.block_on(async {
+        let mut daemon = Daemon::needed().await?;
+        let answer = daemon.sandboxes.create_sandbox(request).await.map_err(|status| refused(&status))?;
+        let handle = answer.into_inner().sandbox.unwrap_or_default();
+        if arguments.no_wait {
+            return Ok(handle);
+        }
+        let id = handle.sandbox_id.clone();
+        let ready = wait::until(&mut daemon, handle, SandboxState::Ready).await?;
+        ready.ok_or_else(|| find::no_such_sandbox(&id))
+    });
+    let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
+    let text = if json { crate::json::line(&told::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
+    crate::say(text.as_bytes())
+}
+
+/// Tells how one is; returns what to exit with.
+pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
+    let found = find::runtime()?.block_on(async {
+        // What was never kept by a daemon is not known to any.
+        let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(&arguments.id)) };
+        daemon.get(&arguments.id).await.map_err(|status| refused(&status))
+    });
+    let found = found.map_err(|failure| failure.exit(FAILED))?;
+    let text = if json { crate::json::line(&told::handle(&found)) } else { lines(&found, Moment::now()) };
+    crate::say(text.as_bytes())
+}
+
+/// Lets some run again; returns what to exit with.
+pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Failure> {
+    let (runtime, mut failures) = (find::runtime()?, Failures::new(json));
+    for id in &arguments.ids {
+        match runtime.block_on(one_resumed(id, arguments.no_wait)) {
+            Ok(handle) => {
+                let line = format!("{}\n", carrel_changes::Line(id));
+                crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
+            }
+            Err(failure) => failures.add(failure),
+        }
+    }
+    failures.finish(FAILED)
+}
+
+async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> {
+    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(id)) };
+    let request = ResumeSandboxRequest { sandbox_id: id.to_owned() };
+    daemon.sandboxes.resume_sandbox(request).await.map_err(|status| refused(&status))?;
+    let handle = daemon.get(id).await.map_err(|status| refused(&status))?;
+    if no_wait {
+        return Ok(handle);
+    }
+    wait::until(&mut daemon, handle, SandboxState::Ready).await?.ok_or_else(|| find::no_such_sandbox(id))
+}
+
+/// A sandbox, for people.
+fn lines(handle: &SandboxHandle, now: Moment) -> String {
+    let created = told::moment(handle.created_at.as_ref());
+    let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let error = [handle.error_code.as_str(), &handle.error_message];
+    let error: Vec<&str> = error.into_iter().filter(|text| !text.is_empty()).collect();
+    let rows = [
+        ("id", handle.sandbox_id.clone()),
+        ("state", told::state(handle.state()).to_owned()),
+        ("image", handle.image.clone()),
+        ("labels", labels.join(", ")),
+        ("created", format!("{created} ({} ago)", created.age(now))),
+        ("sequence", handle.last_event_sequence.to_string()),
+        ("error", error.join(": ")),
+    ];
+    let said = rows.iter().filter(|(_, value)| !value.is_empty());
+    said.map(|(key, value)| format!("{key:<10}{}\n", carrel_changes::Line(value))).collect()
+}
+
+/// What the daemon is asked for.
+fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure> {
+    let config_yaml = match &arguments.file {
+        None => Vec::new(),
+        Some(path) => std::fs::read(path).map_err(|error| {
+            Failure::new("file_unreadable", format!("{}: {error}", path.display())).hint("--file names a file in YAML")
+        })?,
+    };
+    let mut envs = std::collections::BTreeMap::new();
+    for variable in &arguments.env {
+        let resolved = variable.resolve(|key| std::env::var_os(key))?;
+        envs.extend(
+            resolved.as_deref().and_then(|text| text.split_once('=')).map(|(key, value)| (key.into(), value.into())),
+        );
+    }
+    let spec = CreateSpec {
+        image: arguments.image.as_ref().map(image).transpose()?.unwrap_or_default(),
+        mounts: arguments.mounts.iter().map(mount).collect::<Result<_, _>>()?,
+        copies: arguments.copies.iter().map(copy).collect::<Result<_, _>>()?,
+        builtin_tools: arguments.tools.clone(),
+        labels: Label::pairs(&arguments.labels),
+        envs,
+        idle_ttl: arguments.idle_ttl.and_then(|time| time.try_into().ok()),
+        ports: arguments.ports.iter().map(port).collect(),
+        command: arguments.command.clone(),
+        cpu_limit: arguments.cpus.map(|cpus| cpus.to_string()).unwrap_or_default(),
+        memory_limit: arguments.memory.map(|size| size.0.to_string()).unwrap_or_default(),
+        disk_limit: arguments.disk.map(|size| size.0.to_string()).unwrap_or_default(),
+        ..CreateSpec::default()
+    };
+    let sandbox_id = arguments.id.clone().unwrap_or_default();
+    Ok(CreateSandboxRequest { create_spec: Some(spec), sandbox_id, config_yaml })
+}
+
+fn image(image: &ImageRef) -> Result<String, Failure> {
+    match image {
+        ImageRef::Host => Ok("host".to_owned()),
+        ImageRef::Path(path) => absolute(path),
+    }
+}
+
+fn mount(pair: &crate::mount::MountPair) -> Result<MountSpec, Failure> {
+    Ok(MountSpec { source: absolute(&pair.source)?, target: text(&pair.target)?, writable: pair.writable })
+}
+
+fn copy(pair: &crate::mount::CopyPair) -> Result<CopySpec, Failure> {
+    Ok(CopySpec { source: absolute(&pair.source)?, target: text(&pair.target)?, exclude_patterns: Vec::new() })
+}
+
+fn port(pair: &crate::port::PortPair) -> PortMapping {
+    PortMapping { container_port: pair.inside.into(), host_port: pair.host.into(), ..PortMapping::default() }
+}
+
+/// A path as the daemon has to be told it, which is elsewhere.
+fn absolute(path: &Path) -> Result<String, Failure> {
+    let found = std::path::absolute(path);
+    text(&found.map_err(|error| Failure::new("invalid_path", format!("{}: {error}", path.display())))?)
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let words = || format!("the path {} is not text (UTF-8)", carrel_changes::Shown::path(path));
+    path.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_path", words()))
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::Timestamp;
+
+    use super::*;
+    use crate::arguments::{Carrel, Command};
+
+    fn asked(words: &[&str]) -> CreateSandboxRequest {
+        let parsed = <Carrel as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(words)).unwrap();
+        let Command::Create(arguments) = parsed.command else { panic!("it is no create") };
+        request(&arguments).unwrap()
+    }
+
+    #[test]
+    fn what_is_typed_is_what_the_daemon_is_asked_for() {
+        let words = [
+            "--id",
+            "web1",
+            "--label",
+            "a=b",
+            "--env",
+            "K=v=w",
+            "--mount",
+            "/srv:/data:rw",
+            "--copy",
+            "/src:/workspace",
+            "--port",
+            "8080:80",
+            "--tool",
+            "git",
+            "--memory",
+            "512M",
+            "--cpus",
+            "1.5",
+            "--disk",
+            "2G",
+            "--idle-ttl",
+            "0",
+            "host",
+            "--",
+            "sleep",
+            "-1",
+        ];
+        let asked = asked(&words);
+        let spec = asked.create_spec.unwrap();
+        assert_eq!((asked.sandbox_id.as_str(), spec.image.as_str()), ("web1", "host"));
+        assert_eq!(spec.labels.get("a").map(String::as_str), Some("b"));
+        assert_eq!(spec.envs.get("K").map(String::as_str), Some("v=w"));
+        let mount = MountSpec { source: "/srv".to_owned(), target: "/data".to_owned(), writable: true };
+        assert_eq!(spec.mounts, [mount]);
+        assert_eq!(spec.copies.first().map(|copy| copy.target.as_str()), Some("/workspace"));
+        assert_eq!(spec.ports.first().map(|port| (port.host_port, port.container_port)), Some((8080, 80)));
+        assert_eq!(
+            (spec.memory_limit.as_str(), spec.cpu_limit.as_str(), spec.disk_limit.as_str()),
+            ("536870912", "1.5", "2147483648")
+        );
+        assert_eq!(
+            (spec.idle_ttl, spec.command),
+            (Some(prost_types::Duration::default()), vec!["sleep".to_owned(), "-1".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_path_is_told_from_the_root_for_the_daemon_is_elsewhere() {
+        let here = std::env::current_dir().unwrap();
+        let spec = asked(&["--mount", "data:/data", "./root"]).create_spec.unwrap();
+        assert_eq!(spec.image, here.join("root").to_str().unwrap());
+        assert_eq!(spec.mounts.first().unwrap().source, here.join("data").to_str().unwrap());
+        assert_eq!((spec.idle_ttl, spec.memory_limit.as_str()), (None, ""));
+    }
+
+    #[test]
+    fn a_sandbox_is_told_in_lines_of_what_there_is_to_say() {
+        let mut handle = SandboxHandle {
+            sandbox_id: "web1".to_owned(),
+            state: SandboxState::Ready.into(),
+            image: "host".to_owned(),
+            created_at: Some(Timestamp { seconds: 1_709_210_096, nanos: 0 }),
+            last_event_sequence: 3,
+            ..SandboxHandle::default()
+        };
+        let now = Moment(1_709_210_156_000);
+        assert_eq!(
+            lines(&handle, now),
+            "id        web1\nstate     ready\nimage     host\ncreated   2024-02-29T12:34:56.000Z (1m ago)\nsequence  3\n"
+        );
+        handle.error_message = "no \u{1b}[2J".to_owned();
+        assert!(lines(&handle, now).ends_with("error     no \\x1b[2J\n"));
+    }
+}

@@ -1,0 +1,265 @@
+//! What the daemon tells: lines for people, objects for programs.
+
+use carrel_api::agbox::v1::sandbox_event::Details;
+use carrel_api::agbox::v1::{
+    CreateSpec, EventType, ExecState, ExecStatus, PortProtocol, SandboxEvent, SandboxHandle, SandboxState,
+};
+use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, Running};
+use prost_types::{Duration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::moment::Moment;
+
+/// How a sandbox is, in a word.
+pub(crate) fn state(state: SandboxState) -> &'static str {
+    match state {
+        SandboxState::Unspecified => "unknown",
+        SandboxState::Pending => "pending",
+        SandboxState::Ready => "ready",
+        SandboxState::Failed => "failed",
+        SandboxState::Stopped => "stopped",
+        SandboxState::Deleting => "deleting",
+        SandboxState::Deleted => "deleted",
+    }
+}
+
+/// When something was; the beginning of all time if nobody says.
+pub(crate) fn moment(at: Option<&Timestamp>) -> Moment {
+    let at = at.copied().unwrap_or_default();
+    let (seconds, nanos) = (u64::try_from(at.seconds).unwrap_or(0), u64::try_from(at.nanos).unwrap_or(0));
+    Moment(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
+}
+
+/// A sandbox, for programs.
+pub(crate) fn handle(handle: &SandboxHandle) -> Value {
+    let failed = !handle.error_code.is_empty() || !handle.error_message.is_empty();
+    json!({
+        "id": handle.sandbox_id,
+        "state": state(handle.state()),
+        "image": handle.image,
+        "labels": handle.labels,
+        "sequence": handle.last_event_sequence,
+        "created_at": moment(handle.created_at.as_ref()).to_string(),
+        "state_changed_at": moment(handle.state_changed_at.as_ref()).to_string(),
+        "error": failed.then(|| json!({"code": handle.error_code, "message": handle.error_message})),
+    })
+}
+
+/// Everything that is known of a sandbox, for programs.
+pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
+    let mut value = told.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
+    let limits = told.limits.unwrap_or_default();
+    let more = [
+        ("desired", json!(desired(told.desired()))),
+        ("reason", json!(told.reason)),
+        ("user", json!(told.owner)),
+        ("incarnation", json!(told.incarnation)),
+        ("idle_ms", json!(told.idle_ttl.as_ref().map(millis))),
+        ("active_at", json!(told.active_at.as_ref().map(|at| moment(Some(at)).to_string()))),
+        ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
+        ("paused", json!(told.running.as_ref().map(|running: &Running| running.paused))),
+        ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
+        ("execs", told.execs.iter().map(exec).collect()),
+    ];
+    if let Some(object) = value.as_object_mut() {
+        object.extend(more.map(|(key, value)| (key.to_owned(), value)));
+    }
+    value
+}
+
+fn desired(state: DesiredState) -> &'static str {
+    match state {
+        DesiredState::Unspecified => "unknown",
+        DesiredState::Ready => "ready",
+        DesiredState::Stopped => "stopped",
+        DesiredState::Deleted => "deleted",
+    }
+}
+
+fn millis(time: &Duration) -> u64 {
+    let (seconds, nanos) = (u64::try_from(time.seconds).unwrap_or(0), u64::try_from(time.nanos).unwrap_or(0));
+    seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000)
+}
+
+fn spec(spec: &CreateSpec) -> Value {
+    let services: Vec<_> =
+        spec.companion_containers.iter().map(|one| json!({"name": one.name, "image": one.image})).collect();
+    json!({
+        "image": spec.image,
+        "command": spec.command,
+        "mounts": spec.mounts.iter().map(|mount| json!({
+            "source": mount.source, "target": mount.target, "writable": mount.writable,
+        })).collect::<Vec<_>>(),
+        "copies": spec.copies.iter().map(|copy| json!({
+            "source": copy.source, "target": copy.target, "exclude_patterns": copy.exclude_patterns,
+        })).collect::<Vec<_>>(),
+        "ports": spec.ports.iter().map(|port| json!({
+            "host": port.host_port, "inside": port.container_port, "protocol": protocol(port.protocol()),
+        })).collect::<Vec<_>>(),
+        "builtin_tools": spec.builtin_tools,
+        "envs": spec.envs,
+        "services": services,
+    })
+}
+
+fn protocol(protocol: PortProtocol) -> &'static str {
+    match protocol {
+        PortProtocol::Tcp => "tcp",
+        PortProtocol::Udp => "udp",
+        PortProtocol::Sctp => "sctp",
+    }
+}
+
+fn exec(exec: &ExecStatus) -> Value {
+    json!({"id": exec.exec_id, "state": exec_state(exec.state()), "command": exec.command, "cwd": exec.cwd})
+}
+
+fn exec_state(state: ExecState) -> &'static str {
+    match state {
+        ExecState::Unspecified => "unknown",
+        ExecState::Running => "running",
+        ExecState::Finished => "finished",
+        ExecState::Failed => "failed",
+        ExecState::Cancelled => "cancelled",
+    }
+}
+
+/// What happened, in a word: as it is named everywhere, but for the companions of old.
+fn kind(kind: EventType) -> &'static str {
+    match kind {
+        EventType::CompanionContainerReady => "SERVICE_READY",
+        EventType::CompanionContainerFailed => "SERVICE_FAILED",
+        kind => kind.as_str_name(),
+    }
+}
+
+/// An event, for programs.
+pub(crate) fn event(event: &SandboxEvent, position: Option<u64>) -> Value {
+    let details = match &event.details {
+        None => Value::Null,
+        Some(Details::SandboxPhase(phase)) => json!({
+            "phase": phase.phase,
+            "reason": phase.reason,
+            "error_code": phase.error_code,
+            "error_message": phase.error_message,
+        }),
+        Some(Details::Exec(exec)) => json!({
+            "exec": exec.exec_id,
+            "state": exec_state(exec.exec_state()),
+            "exit_code": exec.exit_code,
+            "error_code": exec.error_code,
+            "error_message": exec.error_message,
+        }),
+        Some(Details::Service(service)) => json!({
+            "service": service.name,
+            "error_code": service.error_code,
+            "error_message": service.error_message,
+        }),
+    };
+    let mut value = json!({
+        "sandbox": event.sandbox_id,
+        "sequence": event.sequence,
+        "type": kind(event.event_type()),
+        "at": moment(event.occurred_at.as_ref()).to_string(),
+        "state": state(event.sandbox_state()),
+        "details": details,
+    });
+    if let (Some(position), Some(object)) = (position, value.as_object_mut()) {
+        object.insert("position".to_owned(), position.into());
+    }
+    value
+}
+
+/// An event, for people: when, to which sandbox if that is not known, what.
+pub(crate) fn event_line(event: &SandboxEvent, named: bool) -> String {
+    let mut words = vec![moment(event.occurred_at.as_ref()).to_string()];
+    if named {
+        words.push(event.sandbox_id.clone());
+    }
+    words.extend([event.sequence.to_string(), kind(event.event_type()).to_owned()]);
+    let said = |words: &mut Vec<String>, code: &str, message: &str| {
+        words.extend([code, message].into_iter().filter(|text| !text.is_empty()).map(str::to_owned));
+    };
+    match &event.details {
+        None => {}
+        Some(Details::SandboxPhase(phase)) => {
+            said(&mut words, &phase.phase, &phase.reason);
+            said(&mut words, &phase.error_code, &phase.error_message);
+        }
+        Some(Details::Exec(exec)) => {
+            words.push(exec.exec_id.clone());
+            if matches!(exec.exec_state(), ExecState::Finished | ExecState::Failed) {
+                words.push(format!("exit {}", exec.exit_code));
+            }
+            said(&mut words, &exec.error_code, &exec.error_message);
+        }
+        Some(Details::Service(service)) => {
+            words.push(service.name.clone());
+            said(&mut words, &service.error_code, &service.error_message);
+        }
+    }
+    format!("{}\n", carrel_changes::Line(&words.join("  ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_api::agbox::v1::{ExecEventDetails, SandboxPhaseDetails};
+
+    use super::*;
+
+    fn example(kind: EventType, details: Option<Details>) -> SandboxEvent {
+        SandboxEvent {
+            sandbox_id: "web1".to_owned(),
+            sequence: 7,
+            event_type: kind.into(),
+            occurred_at: Some(Timestamp { seconds: 1_709_210_096, nanos: 7_000_000 }),
+            sandbox_state: SandboxState::Ready.into(),
+            details,
+            ..SandboxEvent::default()
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_that_cannot_steer_a_terminal() {
+        let failed = ExecEventDetails {
+            exec_id: "exec".to_owned(),
+            exit_code: 127,
+            exec_state: ExecState::Failed.into(),
+            error_code: "EXEC_RUN_FAILED".to_owned(),
+            error_message: "no\u{1b}[2J\nprogram".to_owned(),
+        };
+        assert_eq!(
+            event_line(&example(EventType::ExecFailed, Some(Details::Exec(failed))), false),
+            "2024-02-29T12:34:56.007Z  7  EXEC_FAILED  exec  exit 127  EXEC_RUN_FAILED  no\\x1b[2J\\x0aprogram\n"
+        );
+        assert_eq!(
+            event_line(&example(EventType::SandboxReady, None), true),
+            "2024-02-29T12:34:56.007Z  web1  7  SANDBOX_READY\n"
+        );
+        let phase = SandboxPhaseDetails { reason: "idle_ttl".to_owned(), ..SandboxPhaseDetails::default() };
+        assert_eq!(
+            event_line(&example(EventType::SandboxStopped, Some(Details::SandboxPhase(phase))), false),
+            "2024-02-29T12:34:56.007Z  7  SANDBOX_STOPPED  idle_ttl\n"
+        );
+    }
+
+    #[test]
+    fn an_event_for_programs_has_everything() {
+        let told = event(&example(EventType::CompanionContainerReady, None), Some(9));
+        assert_eq!(
+            told,
+            json!({
+                "sandbox": "web1", "sequence": 7, "type": "SERVICE_READY", "at": "2024-02-29T12:34:56.007Z",
+                "state": "ready", "details": null, "position": 9,
+            })
+        );
+    }
+
+    #[test]
+    fn a_sandbox_without_an_error_says_none() {
+        let told = handle(&SandboxHandle { sandbox_id: "web1".to_owned(), ..SandboxHandle::default() });
+        assert_eq!((told.get("error"), told.get("state")), (Some(&Value::Null), Some(&json!("unknown"))));
+        let told = handle(&SandboxHandle { error_code: "X".to_owned(), ..SandboxHandle::default() });
+        assert_eq!(told.pointer("/error/code"), Some(&json!("X")));
+    }
+}

@@ -1,0 +1,57 @@
+//! Labels: `KEY=VALUE`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// A label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    key: String,
+    value: String,
+}
+
+/// Text that is no label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadLabel;
+
+// === impl Label ===
+
+impl Label {
+    /// Several of them; of the same key the last one counts.
+    pub(crate) fn pairs(labels: &[Self]) -> BTreeMap<String, String> {
+        labels.iter().map(|label| (label.key.clone(), label.value.clone())).collect()
+    }
+}
+
+impl FromStr for Label {
+    type Err = BadLabel;
+
+    fn from_str(text: &str) -> Result<Self, BadLabel> {
+        let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or(BadLabel)?;
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
+// === impl BadLabel ===
+
+impl fmt::Display for BadLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a label is KEY=VALUE")
+    }
+}
+
+impl std::error::Error for BadLabel {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_a_key_and_a_value() {
+        let parsed: Vec<Label> = ["a=1", "b=", "c=x=y", "a=2"].iter().map(|text| text.parse().unwrap()).collect();
+        let pairs = [("a", "2"), ("b", ""), ("c", "x=y")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(Label::pairs(&parsed), BTreeMap::from(pairs));
+        assert_eq!(("a".parse::<Label>(), "=x".parse::<Label>()), (Err(BadLabel), Err(BadLabel)));
+    }
+}

@@ -1,0 +1,200 @@
+//! All sandboxes: those of `carrel run`, and those that a daemon keeps.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+
+use carrel_api::agbox::v1::{ListSandboxesRequest, SandboxHandle};
+use carrel_api::carrel::v1::{InspectSandboxRequest, InspectSandboxResponse};
+use carrel_shim_client::{Found, layout};
+use serde_json::{Value, json};
+
+use crate::arguments::PsArguments;
+use crate::daemon::{Daemon, is_unknown, refused, told};
+use crate::failure::Failure;
+use crate::label::Label;
+use crate::moment::Moment;
+use crate::seen::{SandboxState, Seen};
+use crate::{find, inspect};
+
+/// A sandbox, as far as it is known: by what is there of it, by the daemon that keeps it, or by both.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) seen: Option<Seen>,
+    pub(crate) kept: Option<SandboxHandle>,
+}
+
+/// All that are meant, the oldest first. A daemon that does not run is not asked.
+pub(crate) async fn all(arguments: &PsArguments) -> Result<Vec<Listed>, Failure> {
+    let label_selector = Label::pairs(&arguments.labels);
+    let labelled = !label_selector.is_empty();
+    let kept = match Daemon::running().await? {
+        Some(mut daemon) => {
+            daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?
+        }
+        None => Vec::new(),
+    };
+    Ok(joined(find::see_all().await?, kept, labelled))
+}
+
+/// What is there of each, with what its daemon says; those that no daemon keeps too, unless only such are meant.
+fn joined(seen: Vec<Seen>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<Listed> {
+    let directory = |seen: &Seen| seen.directory.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+    let mut there: HashMap<String, Seen> = seen.into_iter().map(|seen| (directory(&seen), seen)).collect();
+    let mut all = Vec::new();
+    for handle in kept {
+        let directory = layout::directory_name(&find::name_of(&handle.sandbox_id)).unwrap_or_default();
+        // A run may have the name of one that is at rest; one that somebody is at may have no record at the moment.
+        let is_kept = |seen: &Seen| seen.record.as_ref().is_none_or(|record| record.lasting);
+        let seen = if there.get(&directory).is_some_and(is_kept) { there.remove(&directory) } else { None };
+        all.push(Listed { seen, kept: Some(handle) });
+    }
+    if !only_kept {
+        all.extend(there.into_values().map(|seen| Listed { seen: Some(seen), kept: None }));
+    }
+    all.sort_by_cached_key(|listed| (listed.created(), listed.name()));
+    all
+}
+
+/// What the daemon that runs knows of a sandbox, if it can be its own.
+pub(crate) async fn kept(name: &str, found: Option<&Found>) -> Result<Option<InspectSandboxResponse>, Failure> {
+    let record = found.and_then(|found| found.record.as_ref());
+    if record.is_some_and(|record| !record.lasting) {
+        return Ok(None);
+    }
+    let Some(mut daemon) = Daemon::running().await? else { return Ok(None) };
+    match daemon.nearby.inspect_sandbox(InspectSandboxRequest { sandbox_id: name.to_owned() }).await {
+        Ok(answer) => Ok(Some(answer.into_inner())),
+        Err(status) if is_unknown(&status) => Ok(None),
+        Err(status) => Err(refused(&status)),
+    }
+}
+
+/// A sandbox for programs: what is there of it, and under `daemon` what its daemon says.
+pub(crate) fn object(seen: Option<&Seen>, kept: Option<&SandboxHandle>, told: Value) -> Value {
+    let mut value = match (seen, kept) {
+        (Some(seen), _) => inspect::sandbox(seen),
+        (None, Some(handle)) => json!({
+            "name": handle.sandbox_id,
+            "state": told::state(handle.state()),
+            "image": handle.image,
+            "created_at": told::moment(handle.created_at.as_ref()).to_string(),
+        }),
+        (None, None) => json!({}),
+    };
+    if let Some(object) = value.as_object_mut() {
+        if let (Some(seen), Some(handle)) = (seen, kept) {
+            object.insert("state".to_owned(), state(seen, handle).into());
+        }
+        object.insert("daemon".to_owned(), told);
+    }
+    value
+}
+
+/// How one is that is there and kept.
+fn state(seen: &Seen, handle: &SandboxHandle) -> &'static str {
+    match seen.state() {
+        SandboxState::Paused => SandboxState::Paused.as_str(),
+        _ => told::state(handle.state()),
+    }
+}
+
+// === impl Listed ===
+
+impl Listed {
+    pub(crate) fn name(&self) -> String {
+        match (&self.kept, &self.seen) {
+            (Some(handle), _) => handle.sandbox_id.clone(),
+            (None, seen) => seen.as_ref().map(Seen::name).unwrap_or_default(),
+        }
+    }
+
+    /// How it is, in a word or two.
+    pub(crate) fn state(&self) -> String {
+        match (&self.seen, &self.kept) {
+            (Some(seen), Some(handle)) => state(seen, handle).to_owned(),
+            (None, Some(handle)) => told::state(handle.state()).to_owned(),
+            (Some(seen), None) => match (seen.is_ending(), &seen.problem) {
+                (true, _) => "ending".to_owned(),
+                (false, None) => seen.state().as_str().to_owned(),
+                (false, Some(problem)) => format!("{} ({problem})", seen.state().as_str()),
+            },
+            (None, None) => String::new(),
+        }
+    }
+
+    pub(crate) fn image(&self) -> Option<&str> {
+        let kept = self.kept.as_ref().map(|handle| handle.image.as_str());
+        kept.or_else(|| Some(self.seen.as_ref()?.record.as_ref()?.image.as_str()))
+    }
+
+    /// When it was made.
+    pub(crate) fn created(&self) -> Option<Moment> {
+        let kept = self.kept.as_ref().map(|handle| told::moment(handle.created_at.as_ref()));
+        kept.or_else(|| Some(Moment(self.seen.as_ref()?.record.as_ref()?.created_ms)))
+    }
+
+    /// For programs.
+    pub(crate) fn object(&self) -> Value {
+        object(self.seen.as_ref(), self.kept.as_ref(), self.kept.as_ref().map(told::handle).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrel_api::agbox::v1::SandboxState as KeptState;
+    use prost_types::Timestamp;
+
+    use super::*;
+    use crate::seen::tests::example;
+
+    pub(crate) fn lasting(name: &str) -> Seen {
+        let mut seen = example();
+        if let Some(record) = &mut seen.record {
+            (record.name, record.lasting) = (name.to_owned(), true);
+        }
+        seen.directory.set_file_name(layout::directory_name(name).unwrap());
+        seen
+    }
+
+    pub(crate) fn handle(id: &str, state: KeptState, seconds: i64) -> SandboxHandle {
+        SandboxHandle {
+            sandbox_id: id.to_owned(),
+            state: state.into(),
+            image: "host".to_owned(),
+            created_at: Some(Timestamp { seconds, nanos: 0 }),
+            ..SandboxHandle::default()
+        }
+    }
+
+    fn names(all: &[Listed]) -> Vec<(String, String)> {
+        all.iter().map(|listed| (listed.name(), listed.state())).collect()
+    }
+
+    #[test]
+    fn what_is_there_and_what_is_kept_is_one_and_the_same() {
+        let seen = || vec![example(), lasting("kept"), lasting("stray")];
+        let kept = || vec![handle("gone", KeptState::Stopped, 1), handle("kept", KeptState::Ready, 2)];
+        let expect = |listed: Vec<Listed>, expected: &[(&str, &str)]| {
+            let expected: Vec<_> = expected.iter().map(|(name, state)| (name.to_string(), state.to_string())).collect();
+            assert_eq!(names(&listed), expected);
+        };
+        expect(
+            joined(seen(), kept(), false),
+            &[("gone", "stopped"), ("kept", "ready"), ("stray", "running"), ("web", "running")],
+        );
+        expect(joined(seen(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
+        let swept = Seen { record: None, life: carrel_shim_client::Life::Starting, told: None, ..lasting("kept") };
+        expect(joined(vec![swept], kept(), false), &[("gone", "stopped"), ("kept", "ready")]);
+    }
+
+    #[test]
+    fn programs_are_told_what_the_daemon_says() {
+        let kept = Listed { seen: Some(lasting("kept")), kept: Some(handle("kept", KeptState::Ready, 2)) };
+        let told = kept.object();
+        assert_eq!((told.get("state"), told.pointer("/daemon/id")), (Some(&json!("ready")), Some(&json!("kept"))));
+        let ours = Listed { seen: Some(example()), kept: None }.object();
+        assert_eq!((ours.get("state"), ours.get("daemon")), (Some(&json!("running")), Some(&Value::Null)));
+        let gone = Listed { seen: None, kept: Some(handle("gone", KeptState::Deleted, 2)) }.object();
+        assert_eq!((gone.get("name"), gone.get("state")), (Some(&json!("gone")), Some(&json!("deleted"))));
+    }
+}

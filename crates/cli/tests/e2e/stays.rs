@@ -1,0 +1,252 @@
+//! Sandboxes that stay, and the daemon that is started because of them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::ps::{finish, json, refused, text, waiting};
+use crate::serve::Serving;
+use crate::support::{Watchdog, World};
+
+/// The types of so many events after one: those that are still to come are waited for.
+fn types(world: &World, id: &str, after: u64, count: usize) -> Vec<String> {
+    let from = after.to_string();
+    let mut following = world.command(["--json", "events", "--follow", "--from", &from, id]).spawn().unwrap();
+    let watchdog = Watchdog::over(&following);
+    let lines = BufReader::new(following.stdout.take().unwrap()).lines().take(count);
+    let events = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let types = events.map(|event| event["type"].as_str().unwrap().to_owned()).collect();
+    watchdog.dismiss();
+    following.kill().unwrap();
+    following.wait().unwrap();
+    types
+}
+
+fn has_daemon(world: &World) -> bool {
+    world.home.path().join("daemon.lock").exists()
+}
+
+#[test]
+fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
+    let world = World::new();
+    assert_eq!(text(&world, &["create", "--id", "desk", "--label", "a=b", "--env", "K=v", "host"]), "desk\n");
+    let told = json(&world, &["--json", "get", "desk"]);
+    assert_eq!((&told["state"], &told["sequence"], &told["labels"]["a"]), (&"ready".into(), &3.into(), &"b".into()));
+
+    let outcome =
+        world.carrel(["exec", "--job", "first", "desk", "--", "sh", "-c", "echo $K; pwd; echo kept >note; exit 3"]);
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(3), &b"v\n/workspace\n"[..]), "{outcome:?}");
+    assert_eq!(types(&world, "desk", 3, 2), ["EXEC_STARTED", "EXEC_FAILED"]);
+
+    assert_eq!(text(&world, &["stop", "desk"]), "desk\n");
+    assert_eq!(text(&world, &["stop", "desk"]), "desk\n", "it is at rest already, which is what was asked for");
+    assert_eq!(text(&world, &["logs", "desk", "first"]), "v\n/workspace\n");
+    let told = json(&world, &["inspect", "desk"]);
+    assert_eq!((&told["state"], &told["daemon"]["desired"]), (&"stopped".into(), &"stopped".into()));
+    let outcome = world.carrel(["exec", "desk", "--", "true"]);
+    assert_eq!(
+        (outcome.code, outcome.stderr.as_str()),
+        (Some(125), "error: the sandbox \"desk\" is stopped\nhint: carrel resume desk\n")
+    );
+
+    assert_eq!(text(&world, &["resume", "desk"]), "desk\n");
+    assert_eq!(text(&world, &["exec", "desk", "--", "cat", "note"]), "kept\n", "what was written is kept");
+    assert_eq!(refused(&world, &["rm", "desk"]).0, "sandbox_running");
+    assert_eq!(text(&world, &["rm", "--force", "desk"]), "");
+    assert_eq!(json(&world, &["--json", "get", "desk"])["state"], "deleted");
+    assert_eq!(text(&world, &["logs", "desk", "first"]), "v\n/workspace\n", "as long as it is known, what it said is");
+    assert_eq!(text(&world, &["ls", "--quiet"]), "");
+    assert_eq!(text(&world, &["ls", "--quiet", "--all"]), "desk\n");
+    let said = "the sandbox \"desk\" is deleted".to_owned();
+    assert_eq!(refused(&world, &["stop", "desk"]), ("sandbox_not_running".to_owned(), said));
+    assert!(text(&world, &["events", "desk"]).ends_with("  SANDBOX_DELETED  delete_requested\n"));
+    let told = json(&world, &["--json", "store", "check"]);
+    assert_eq!((&told["sandboxes"], &told["violations"]), (&1.into(), &Value::Array(Vec::new())));
+}
+
+#[test]
+fn one_daemon_is_started_by_several_who_need_one_at_once() {
+    let world = World::new();
+    let names = ["desk1", "desk2", "desk3", "desk4"];
+    let creating = names.map(|name| world.command(["create", "--id", name, "host"]).spawn().unwrap());
+    for (name, child) in names.iter().zip(creating) {
+        let outcome = crate::support::finish(child);
+        assert_eq!((outcome.code, outcome.stdout), (Some(0), format!("{name}\n").into_bytes()), "{}", outcome.stderr);
+    }
+    let owners: std::collections::HashSet<String> =
+        names.iter().map(|name| json(&world, &["inspect", name])["owner"]["pid"].to_string()).collect();
+    assert_eq!(owners.len(), 1, "{owners:?}");
+    let said = std::fs::read_to_string(world.home.path().join("log/daemon.log")).unwrap();
+    assert_eq!(said.matches("\"serving\"").count(), 1, "{said}");
+    text(&world, &[&["rm", "--force"][..], &names].concat());
+}
+
+#[test]
+fn whoever_only_looks_starts_no_daemon() {
+    let world = World::new();
+    assert_eq!(text(&world, &["ls"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
+    assert_eq!(text(&world, &["events", "--all"]), "");
+    for words in
+        [&["get", "desk"][..], &["events", "desk"], &["resume", "desk"], &["stop", "desk"], &["inspect", "desk"]]
+    {
+        assert_eq!(refused(&world, words).0, "no_such_sandbox", "{words:?}");
+    }
+    assert_eq!(text(&world, &["rm", "--label", "a=b"]), "");
+    let running = waiting(&world, "mine");
+    assert_eq!(world.carrel(["exec", "mine", "--", "true"]).code, Some(0));
+    assert_eq!(text(&world, &["stop", "mine"]), "mine\n");
+    drop(running.finish());
+    assert!(!has_daemon(&world));
+}
+
+#[test]
+fn those_of_a_run_and_those_that_stay_are_listed_together() {
+    let world = World::new();
+    let running = waiting(&world, "mine");
+    text(&world, &["create", "--id", "desk", "--label", "a=b", "host"]);
+    let objects: Vec<Value> =
+        text(&world, &["--json", "ls"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> = objects.iter().map(|one| (&one["name"], &one["state"], &one["daemon"]["id"])).collect();
+    assert_eq!(
+        told,
+        [(&"mine".into(), &"running".into(), &Value::Null), (&"desk".into(), &"ready".into(), &"desk".into())]
+    );
+    let line = text(&world, &["ls"]).lines().last().unwrap().to_owned();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[..5], ["desk", "ready", "host", "0", "daemon"]);
+    assert_eq!(text(&world, &["ls", "--quiet", "--label", "a=b"]), "desk\n");
+    assert_eq!(text(&world, &["ls", "--quiet", "--label", "a=c"]), "");
+    // A run is its owner's alone, whatever daemon there is.
+    assert_eq!(world.shell(&[], "exit 4").code, Some(4));
+    finish(running);
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
+fn what_is_refused_is_told_with_its_reason() {
+    let world = World::new();
+    world.configure("[limits]\nsandboxes = 1\n");
+    text(&world, &["create", "--id", "desk", "host"]);
+    let outcome = world.carrel(["create", "--id", "desk", "host"]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains(" (SANDBOX_ID_ALREADY_EXISTS)\nhint: give another --id"), "{outcome:?}");
+    let outcome = world.carrel(["--json", "create", "host"]);
+    let told: Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, &told["error"]["reason"]), (Some(1), &"LIMIT_REACHED".into()), "{told}");
+    let outcome = world.carrel(["create", "--id", "x", "host"]);
+    assert!(outcome.stderr.contains(" (INVALID_ARGUMENT)\n"), "{outcome:?}");
+    assert_eq!(refused(&world, &["events", "--from", "99", "desk"]).0, "refused");
+    assert_eq!(refused(&world, &["resume", "desk"]).0, "refused");
+    text(&world, &["rm", "--force", "desk"]);
+    let outcome = world.carrel(["create", "--id", "none", "/nowhere/root"]);
+    assert!(
+        outcome.stderr.starts_with("error: the sandbox \"none\" failed: ") && outcome.code == Some(1),
+        "{outcome:?}"
+    );
+    assert_eq!(text(&world, &["rm", "none"]), "", "one that failed can be removed");
+}
+
+#[test]
+fn the_same_job_again_is_not_run_twice() {
+    let world = World::new();
+    text(&world, &["create", "--id", "desk", "host"]);
+    let twice = || world.carrel(["exec", "--job", "once", "desk", "--", "sh", "-c", "echo ran >>runs; cat runs"]);
+    for _ in 0..2 {
+        let outcome = twice();
+        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"ran\n"[..]), "{outcome:?}");
+    }
+    let outcome = world.carrel(["--json", "exec", "--job", "once", "desk", "--", "true"]);
+    let told: Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, &told["error"]["code"]), (Some(125), &"job_conflict".into()));
+    assert_eq!(types(&world, "desk", 3, 2), ["EXEC_STARTED", "EXEC_FINISHED"]);
+    assert_eq!(json(&world, &["--json", "get", "desk"])["sequence"], 5);
+    let outcome = world.carrel(["exec", "desk", "--", "no-such-command"]);
+    assert_eq!(outcome.code, Some(127), "{outcome:?}");
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
+fn input_signals_and_time_reach_a_job_of_a_sandbox_that_stays() {
+    let world = World::new();
+    text(&world, &["create", "--id", "desk", "host"]);
+    let mut child = world.command(["exec", "desk", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"typed").unwrap();
+    let outcome = crate::support::finish(child);
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"typed"[..]));
+    assert_eq!(world.carrel(["exec", "--timeout", "200ms", "desk", "--", "sleep", "1000"]).code, Some(124));
+    assert_eq!(
+        text(&world, &["exec", "--user", "root", "--workdir", "/", "desk", "--", "sh", "-c", "id -u; pwd"]),
+        "0\n/\n"
+    );
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
+fn a_command_goes_on_while_one_daemon_replaces_another() {
+    let world = World::new();
+    let first = Serving::new(&world, &[]);
+    text(&world, &["create", "--id", "desk", "host"]);
+    let script = "echo begun; read line; echo $line; exit 7";
+    let mut long = world.command(["exec", "--job", "long", "desk", "--", "sh", "-c", script]);
+    let mut running = crate::support::Running::new(long.stdin(Stdio::piped()).spawn().unwrap());
+    running.until("begun");
+    first.stop();
+    let second = Serving::new(&world, &[]);
+    running.child.stdin.take().unwrap().write_all(b"and on\n").unwrap();
+    let outcome = running.finish();
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(7), &b"and on\n"[..]), "{outcome:?}");
+    text(&world, &["stop", "desk"]);
+    let told = text(&world, &["--json", "events", "desk"]);
+    let last = told.lines().find(|line| line.contains("EXEC_FAILED")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(last).unwrap()["details"]["exit_code"], 7);
+    text(&world, &["rm", "desk"]);
+    second.stop();
+}
+
+#[test]
+fn those_with_a_label_are_removed_together_and_a_file_describes_one() {
+    let world = World::new();
+    let file = world.home.path().join("desk.yaml");
+    std::fs::write(&file, "image: host\nlabels:\n  team: a\nenvs:\n  FROM: file\n").unwrap();
+    let file = file.to_str().unwrap();
+    text(&world, &["create", "--id", "desk1", "--file", file]);
+    text(&world, &["create", "--id", "desk2", "--file", file, "--env", "FROM=flag"]);
+    text(&world, &["create", "--id", "desk3", "--label", "team=b", "host"]);
+    assert_eq!(text(&world, &["exec", "desk1", "--", "printenv", "FROM"]), "file\n");
+    assert_eq!(text(&world, &["exec", "desk2", "--", "printenv", "FROM"]), "flag\n");
+    assert_eq!(refused(&world, &["rm", "--label", "team=a"]).0, "sandbox_running");
+    assert_eq!(text(&world, &["rm", "--force", "--label", "team=a"]), "desk1\ndesk2\n");
+    assert_eq!(text(&world, &["ls", "--quiet"]), "desk3\n");
+    let told = text(&world, &["events", "--all", "--label", "team=a"]);
+    assert!(told.contains("  desk1  1  SANDBOX_ACCEPTED\n") && !told.contains("desk3"), "{told}");
+    text(&world, &["rm", "--force", "desk3"]);
+}
+
+#[test]
+fn files_statistics_and_what_it_runs_by_itself_are_reached_as_ever() {
+    let world = World::new();
+    let note = world.home.path().join("note");
+    std::fs::write(&note, "hello").unwrap();
+    let source = format!("{}:/workspace/in", note.display());
+    text(&world, &["create", "--id", "desk", "--copy", &source, "--mount", "/usr:/mnt/usr", "host"]);
+    assert_eq!(text(&world, &["exec", "desk", "--", "sh", "-c", "cat in; test -d /mnt/usr/bin"]), "hello");
+    text(&world, &["cp", note.to_str().unwrap(), "desk:/tmp/note"]);
+    let back = world.home.path().join("back");
+    text(&world, &["cp", "desk:/tmp/note", back.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&back).unwrap(), "hello");
+    assert_eq!(json(&world, &["--json", "stats", "--interval", "10ms", "desk"])["name"], "desk");
+    let told = json(&world, &["inspect", "desk"]);
+    assert_eq!((&told["daemon"]["spec"]["mounts"][0]["target"], &told["lasting"]), (&"/mnt/usr".into(), &true.into()));
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
+fn a_longer_id_than_a_name_is_an_id_all_the_same() {
+    let world = World::new();
+    let id = "d".repeat(200);
+    text(&world, &["create", "--id", &id, "host"]);
+    assert_eq!(text(&world, &["exec", &id, "--", "echo", "hi"]), "hi\n");
+    assert_eq!(json(&world, &["inspect", &id])["daemon"]["state"], "ready");
+    assert_eq!(text(&world, &["ls", "--quiet"]), format!("{id}\n"));
+    text(&world, &["rm", "--force", &id]);
+}

@@ -1,0 +1,72 @@
+//! What is shipped for service managers.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
+}
+
+/// The values of a key in a section, in their order.
+fn values(unit: &str, section: &str, key: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in unit.lines().map(str::trim) {
+        match line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            Some(name) => inside = name == section,
+            None if inside => {
+                found.extend(line.split_once('=').filter(|(name, _)| *name == key).map(|(_, value)| value.to_owned()));
+            }
+            None => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn a_service_that_stops_leaves_sandboxes_alone() {
+    let unit = std::fs::read_to_string(packaging().join("carrel.service")).unwrap();
+    for (key, value) in [
+        ("Type", "notify"),
+        ("KillMode", "process"),
+        ("Delegate", "yes"),
+        ("Slice", "carrel-sandboxes.slice"),
+        ("TasksMax", "infinity"),
+    ] {
+        assert_eq!(values(&unit, "Service", key), [value], "{key}");
+    }
+    // These filter or hide by what every process that is started here inherits.
+    for key in ["SystemCallFilter", "MemoryDenyWriteExecute", "ProtectSystem", "PrivateTmp", "ProtectHostname"] {
+        assert!(values(&unit, "Service", key).is_empty(), "{key}");
+    }
+    let started = values(&unit, "Service", "ExecStart").concat();
+    assert!(started.starts_with("/usr/local/bin/carrel serve "), "{started}");
+}
+
+#[test]
+fn the_units_are_such_as_systemd_takes() {
+    let names = ["carrel.service", "carrel-sandboxes.slice"];
+    let directory = tempfile::tempdir().unwrap();
+    for name in names {
+        let unit = std::fs::read_to_string(packaging().join(name)).unwrap();
+        // A program that is there, so that this is about the unit alone.
+        std::fs::write(directory.path().join(name), unit.replace("/usr/local/bin/carrel", "/bin/true")).unwrap();
+    }
+    let verify = |name: &str| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no"]).arg(directory.path().join(name)).output()
+    };
+    for name in names {
+        let Ok(output) = verify(name) else {
+            // Without systemd here, the other test reads the unit by itself.
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{name}: {said}");
+    }
+    std::fs::write(directory.path().join("carrel.service"), "[Service]\nKillMod=process\n").unwrap();
+    let output = verify("carrel.service").unwrap();
+    assert!(!output.stderr.is_empty(), "what is wrong is found");
+}
