@@ -126,6 +126,7 @@ carrel_setup() {
     has_python && python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     has busybox || missing+=(busybox-static)
     [[ -x /usr/sbin/mkfs.ext4 ]] || missing+=(e2fsprogs)
+    has strace || missing+=(strace)
   fi
   if [[ "$1" == bench ]]; then
     has bwrap || missing+=(bubblewrap)

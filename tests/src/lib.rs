@@ -2,12 +2,14 @@
 
 mod agentd;
 mod cgroup;
+mod daemon;
 mod jobs;
 mod raw;
 mod sandbox;
 
 pub use self::agentd::{Agentd, Guest, agentd_path, children_of, install};
 pub use self::cgroup::MemoryCgroup;
+pub use self::daemon::{Daemon, DaemonHome};
 pub use self::jobs::{Footprint, Seen, all_of, ending, fed, script, until, watch};
 pub use self::raw::{Peer, Received, body};
 pub use self::sandbox::{Sandbox, create, home, programs, traces};

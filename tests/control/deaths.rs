@@ -1,0 +1,256 @@
+//! Supervisors and first processes that are killed, alone and together with the daemon.
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use carrel_api::agbox::v1::{CopySpec, CreateSpec, ExecState, SandboxState};
+use carrel_shim::Failpoint;
+use carrel_tests::{Daemon, DaemonHome, agentd_path, children_of, programs, run, run_within};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tonic::Status;
+
+use crate::client::{Client, host};
+use crate::left::check;
+use crate::life::{check_counted, check_history, counter, seen};
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Supervisor,
+    FirstProcess,
+}
+
+const VICTIMS: [Victim; 2] = [Victim::Supervisor, Victim::FirstProcess];
+
+/// A daemon with a sandbox that dies.
+struct Scene {
+    home: DaemonHome,
+    daemon: Daemon,
+    client: Client,
+}
+
+// === impl Scene ===
+
+impl Scene {
+    async fn set() -> Self {
+        let home = DaemonHome::new();
+        let daemon = home.start().await;
+        let client = Client::of(&daemon).await;
+        Self { home, daemon, client }
+    }
+
+    /// The first process of a sandbox, if there is one.
+    fn first_process(&self, sandbox: &str) -> Option<u32> {
+        children_of(self.home.record(sandbox)?.shim_pid).first().copied()
+    }
+
+    /// Waits until a sandbox has a file. Nobody tells while it is being made.
+    async fn until_file(&self, sandbox: &str, path: &str) {
+        let is_there = |first: u32| std::fs::exists(format!("/proc/{first}/root{path}")).unwrap_or(false);
+        while !self.first_process(sandbox).is_some_and(is_there) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Kills one, and returns when it is dead.
+    async fn kill(&self, sandbox: &str, victim: Victim) {
+        let handle = match victim {
+            Victim::Supervisor => self.home.record(sandbox).unwrap().shim_handle().unwrap(),
+            Victim::FirstProcess => {
+                let pid = Pid::from_raw(i32::try_from(self.first_process(sandbox).unwrap()).unwrap()).unwrap();
+                rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()
+            }
+        };
+        rustix::process::pidfd_send_signal(&handle, Signal::KILL).unwrap();
+        let dead = move || rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], None).unwrap();
+        tokio::task::spawn_blocking(dead).await.unwrap();
+    }
+
+    /// A counter that counts.
+    async fn count(&mut self, sandbox: &str, exec: &str) {
+        self.client.exec(sandbox, exec, &counter(exec)).await.unwrap();
+        let ended = self.client.run(sandbox, &format!("{exec}-seen"), &seen(exec)).await;
+        assert_eq!(ended.state(), ExecState::Finished);
+    }
+
+    async fn end(mut self, sandboxes: &[&str]) {
+        for sandbox in sandboxes {
+            check_history(&self.client.history(sandbox).await.unwrap());
+        }
+        check(&self.home, self.daemon, &[]).await;
+    }
+}
+
+/// One that failed says why, and can be deleted.
+async fn is_lost(client: &mut Client, sandbox: &str, code: &str) {
+    let lost = client.until(sandbox, SandboxState::Failed).await.unwrap();
+    assert_eq!(lost.error_code, code, "{}", lost.error_message);
+    assert!(!lost.error_message.is_empty());
+    client.gone(sandbox).await;
+}
+
+#[test]
+fn one_that_dies_while_it_is_ready_has_failed_and_says_so() {
+    run(async {
+        let mut scene = Scene::set().await;
+        for victim in VICTIMS {
+            let id = format!("{victim:?}-1");
+            scene.client.ready(&id, host()).await;
+            scene.kill(&id, victim).await;
+            is_lost(&mut scene.client, &id, "CONTAINER_NOT_RUNNING").await;
+        }
+        scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
+    });
+}
+
+#[test]
+fn what_runs_in_one_that_dies_has_ended_and_what_it_wrote_is_there() {
+    run(async {
+        let mut scene = Scene::set().await;
+        for victim in VICTIMS {
+            let (id, exec) = (format!("{victim:?}-1"), format!("count-{victim:?}"));
+            scene.client.ready(&id, host()).await;
+            scene.count(&id, &exec).await;
+            scene.kill(&id, victim).await;
+            let ended = scene.client.until_ended(&exec).await.unwrap();
+            assert_eq!((ended.state(), ended.exit_code), (ExecState::Failed, 137), "{}", ended.error);
+            check_counted(&scene.home.wrote(&id, &exec));
+            is_lost(&mut scene.client, &id, "CONTAINER_NOT_RUNNING").await;
+        }
+        scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
+    });
+}
+
+#[test]
+fn one_that_dies_while_it_is_filled_was_never_made() {
+    run(async {
+        let mut scene = Scene::set().await;
+        // It takes long enough.
+        let large = scene.home.path("large");
+        std::fs::File::create(&large).unwrap().set_len(64 << 30).unwrap();
+        let copy = CopySpec {
+            source: large.display().to_string(),
+            target: "/workspace/large".to_owned(),
+            exclude_patterns: Vec::new(),
+        };
+        let spec = CreateSpec { copies: vec![copy], disk_limit: "64g".to_owned(), ..host() };
+        for victim in VICTIMS {
+            let id = format!("{victim:?}-1");
+            scene.client.create(&id, spec.clone()).await.unwrap();
+            scene.until_file(&id, "/workspace/large").await;
+            scene.kill(&id, victim).await;
+            is_lost(&mut scene.client, &id, "SANDBOX_CREATE_FAILED").await;
+        }
+        scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
+    });
+}
+
+#[test]
+fn wherever_a_supervisor_dies_that_makes_one_that_is_told() {
+    run_within(Duration::from_secs(120), async {
+        let home = DaemonHome::new();
+        let beside = home.path("libexec");
+        std::fs::create_dir(&beside).unwrap();
+        symlink(agentd_path().with_file_name("carrel-failing-shim"), beside.join("carrel-shim")).unwrap();
+        symlink(programs().agentd, beside.join("carrel-agentd")).unwrap();
+        for point in Failpoint::ALL.iter().take_while(|point| **point as u8 <= Failpoint::Told as u8) {
+            println!("{point:?}");
+            std::fs::write(beside.join("failpoint"), format!("{point:?}")).unwrap();
+            let mut command = home.command();
+            let daemon = home.try_start(command.env("CARREL_LIBEXEC", &beside)).await.unwrap();
+            let mut client = Client::of(&daemon).await;
+            let id = format!("{point:?}-1");
+            client.create(&id, host()).await.unwrap();
+            // Who dies when all is told was ready for a moment.
+            let code = match point {
+                Failpoint::Told => "CONTAINER_NOT_RUNNING",
+                _ => "SANDBOX_CREATE_FAILED",
+            };
+            is_lost(&mut client, &id, code).await;
+            check_history(&client.history(&id).await.unwrap());
+            check(&home, daemon, &[]).await;
+        }
+    });
+}
+
+#[test]
+fn one_that_dies_while_it_stops_has_stopped_and_can_be_resumed() {
+    run(async {
+        let mut scene = Scene::set().await;
+        for victim in VICTIMS {
+            let (id, exec) = (format!("{victim:?}-1"), format!("stays-{victim:?}"));
+            scene.client.ready(&id, host()).await;
+            let stays = "trap '' TERM; echo x > kept; while :; do sleep 0.01; done";
+            scene.client.exec(&id, &exec, stays).await.unwrap();
+            scene.client.run(&id, &format!("{exec}-seen"), "while ! [ -s kept ]; do sleep 0.01; done").await;
+            scene.client.stop(&id).await.unwrap();
+            scene.kill(&id, victim).await;
+            scene.client.until(&id, SandboxState::Stopped).await.unwrap();
+            assert_eq!(scene.client.until_ended(&exec).await.unwrap().state(), ExecState::Failed);
+            scene.client.resume(&id).await.unwrap();
+            scene.client.until(&id, SandboxState::Ready).await.unwrap();
+            let kept = scene.client.run(&id, &format!("{exec}-kept"), "grep -q x kept").await;
+            assert_eq!(kept.state(), ExecState::Finished);
+            scene.client.gone(&id).await;
+        }
+        scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
+    });
+}
+
+#[test]
+fn one_that_dies_while_it_is_deleted_is_gone() {
+    run(async {
+        let mut scene = Scene::set().await;
+        for victim in VICTIMS {
+            let id = format!("{victim:?}-1");
+            scene.client.ready(&id, host()).await;
+            scene.count(&id, &format!("count-{victim:?}")).await;
+            let handle = scene.home.record(&id).unwrap().shim_handle().unwrap();
+            scene.client.delete(&id).await.unwrap();
+            let _gone_already = rustix::process::pidfd_send_signal(&handle, Signal::KILL);
+            scene.client.until(&id, SandboxState::Deleted).await.unwrap();
+        }
+        scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
+    });
+}
+
+#[test]
+fn when_everything_dies_at_once_the_next_daemon_tells_what_became_of_it() {
+    run(async {
+        let mut scene = Scene::set().await;
+        for id in ["works", "stops", "deleted", "rests"] {
+            scene.client.ready(id, host()).await;
+            scene.count(id, &format!("count-{id}")).await;
+        }
+        scene.client.stop("rests").await.unwrap();
+        scene.client.until("rests", SandboxState::Stopped).await.unwrap();
+        // What was answered was accepted, however soon the daemon dies.
+        let before = [scene.client.stop("stops").await, scene.client.delete("deleted").await];
+        assert!(before.iter().all(Result::<(), Status>::is_ok));
+        scene.daemon.kill().await;
+        for id in ["works", "stops", "deleted"] {
+            if let Some(handle) = scene.home.record(id).and_then(|record| record.shim_handle()) {
+                let _killed = rustix::process::pidfd_send_signal(&handle, Signal::KILL);
+            }
+        }
+        let daemon = scene.home.start().await;
+        let mut scene = Scene { client: Client::of(&daemon).await, daemon, home: scene.home };
+        scene.client.until("stops", SandboxState::Stopped).await.unwrap();
+        scene.client.until("deleted", SandboxState::Deleted).await.unwrap();
+        assert_eq!(scene.client.get("rests").await.unwrap().state(), SandboxState::Stopped);
+        for id in ["works", "stops", "deleted"] {
+            let exec = format!("count-{id}");
+            assert_eq!(scene.client.until_ended(&exec).await.unwrap().state(), ExecState::Failed);
+            check_counted(&scene.home.wrote(id, &exec));
+        }
+        for id in ["stops", "rests"] {
+            scene.client.resume(id).await.unwrap();
+            scene.client.until(id, SandboxState::Ready).await.unwrap();
+            assert_eq!(scene.client.run(id, &format!("look-{id}"), "grep -q count runs").await.exit_code, 0);
+            scene.client.gone(id).await;
+        }
+        is_lost(&mut scene.client, "works", "CONTAINER_NOT_RUNNING").await;
+        scene.end(&["works", "stops", "deleted", "rests"]).await;
+    });
+}

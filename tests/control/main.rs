@@ -1,0 +1,13 @@
+//! A daemon that dies, and everything around it that does: what was accepted ends, and nothing is left.
+
+mod client;
+mod courses;
+mod deaths;
+mod failpoints;
+mod full;
+mod homes;
+mod idle;
+mod left;
+mod life;
+mod many;
+mod strangers;
