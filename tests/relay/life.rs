@@ -182,7 +182,8 @@ fn want_of_memory_is_told_from_an_exit() {
 fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() {
     run(async {
         let disks = home();
-        let kept = |host_free| Some(KeptDisk { directory: disks.path().join("one").into(), host_free, unlimited: None });
+        let kept =
+            |host_free| Some(KeptDisk { directory: disks.path().join("one").into(), host_free, unlimited: None });
         let first = Sandbox::with(|create| create.kept_disk = kept(1)).await;
         first.shell("echo kept >/root/note; sync").await;
         drop(first);
