@@ -67,14 +67,6 @@ pub enum StartError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What a sandbox is made from cannot be understood.
-    #[error("the store has a sandbox that cannot be understood: {sandbox}: {message}")]
-    Spec {
-        /// Which.
-        sandbox: String,
-        /// Why.
-        message: String,
-    },
 }
 
 /// What all actors share.
@@ -112,7 +104,7 @@ impl Control {
         let control = Self(Arc::new(shared));
         control.reap().await;
         for sandbox in control.0.store.sandboxes() {
-            let spec = parse(&sandbox)?;
+            let spec = parse(&sandbox);
             if Stage::of(&sandbox).takes_room() {
                 control.0.admission.count(&sandbox.id, control.memory(&spec));
             }
@@ -312,7 +304,7 @@ impl Control {
     }
 
     fn memory(&self, spec: &Spec) -> u64 {
-        spec.limits.memory.unwrap_or(self.0.settings.default_memory)
+        self.0.memory(spec)
     }
 
     /// Gives a sandbox its actor.
@@ -355,6 +347,14 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Actors> {
         // Nothing in there is ever half done.
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much memory a sandbox may use, with all that stands beside it.
+    pub(crate) fn memory(&self, spec: &Spec) -> u64 {
+        let beside = spec.services.iter().map(|service| service.limits);
+        let all = std::iter::once(spec.limits).chain(beside);
+        let each = all.map(|limits| limits.memory.unwrap_or(self.settings.default_memory));
+        each.fold(0, u64::saturating_add)
     }
 
     /// Takes room for a sandbox that is asked for.
@@ -407,10 +407,12 @@ pub(crate) fn place(sandbox: &Sandbox) -> Place {
     Place { sandbox: sandbox.id.clone(), incarnation: sandbox.incarnation.clone(), disk: sandbox.disk.clone() }
 }
 
-fn parse(sandbox: &Sandbox) -> Result<Spec, StartError> {
-    let strange =
-        |error: serde_json::Error| StartError::Spec { sandbox: sandbox.id.to_string(), message: error.to_string() };
-    serde_json::from_str(&sandbox.spec).map_err(strange)
+/// What a sandbox is made from. One of which that cannot be read keeps nobody from the others: it can be deleted.
+fn parse(sandbox: &Sandbox) -> Spec {
+    serde_json::from_str(&sandbox.spec).unwrap_or_else(|error| {
+        tracing::error!(sandbox = %sandbox.id, %error, "what a sandbox is made from cannot be understood");
+        Spec::default()
+    })
 }
 
 pub(crate) fn sandbox_unknown(id: &str) -> Refusal {

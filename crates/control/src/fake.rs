@@ -110,11 +110,11 @@ impl FakeProvider {
         true
     }
 
-    /// Ends what the sandbox runs by itself.
-    pub fn end_command(&self, sandbox: &str) {
+    /// Ends what the sandbox runs by itself, at some moment.
+    pub fn end_command(&self, sandbox: &str, at: Timestamp) {
         let mut world = self.lock();
         for machine in world.machines.values_mut().filter(|machine| machine.runs && machine.sandbox == sandbox) {
-            machine.note(Fact::CommandEnded { attempt: 0, how: How::Exited(1) });
+            machine.journal.push((at, Fact::CommandEnded { attempt: 0, how: How::Exited(1) }));
         }
         drop(world);
         self.wake();

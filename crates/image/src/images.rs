@@ -58,6 +58,8 @@ impl Images {
         let path = path.map_err(|source| ImageError::Store { path: home.to_owned(), source })?;
         let store = |source| ImageError::Store { path: path.clone(), source };
         let handle = open(&path).map_err(store)?;
+        // What it names is named without links, so that none has to be followed.
+        let path = std::fs::canonicalize(&path).unwrap_or(path);
         Ok(Self { path, handle, limits: Limits::default() })
     }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::asked::MountError;
@@ -31,7 +31,7 @@ pub(crate) struct Below {
 /// A layer of an image, without what is mounted in it: an overlay sees one file system.
 pub(crate) fn layer(path: &Path) -> Result<OwnedFd, MountError> {
     let failed = failed(path);
-    let source = named(path).map_err(&failed)?;
+    let source = plain(path).map_err(&failed)?;
     below_the_root(&rustix::fs::fstat(&source).map_err(&failed)?, path)?;
     mount::copy_alone(&source).map_err(failed)
 }
@@ -48,7 +48,7 @@ pub(crate) fn shown(source: &Path) -> Result<Shown, MountError> {
 /// A tree of the operator's, whose owner somebody inside stands for.
 pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchError> {
     let failed = failed(&given.source);
-    let source = named(&given.source).map_err(&failed)?;
+    let source = plain(&given.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
     let mount = mount::copy(&source).map_err(&failed)?;
     let attributes = match given.access {
@@ -117,6 +117,12 @@ pub(crate) fn unmapped(path: &Path) -> impl Fn(Errno) -> MountError {
 /// A path of the host, open only to be named.
 pub(crate) fn named(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The same for one that was found to have no links: whoever has put one in it since is not followed.
+fn plain(path: &Path) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(rustix::fs::CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 fn is_directory(stat: &Stat) -> bool {

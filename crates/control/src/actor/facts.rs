@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_store::EventType;
+use carrel_store::{EventType, Timestamp};
 use tokio::time::Instant;
 
 use super::edit::Edit;
@@ -53,7 +53,7 @@ impl Actor {
                         edit.sandbox().active_at = edit.now();
                     }
                 }
-                Fact::CommandEnded { how, .. } => self.command_ended(sequence, &how),
+                Fact::CommandEnded { how, .. } => self.command_ended(sequence, at, &how),
                 Fact::Ended { asked, out_of_memory, message } => over = Some(Over { asked, out_of_memory, message }),
                 Fact::OutOfMemory | Fact::Other => {}
             }
@@ -133,14 +133,17 @@ impl Actor {
     }
 
     /// What it runs by itself has ended, and is run again: later and later, and not for ever.
-    fn command_ended(&mut self, sequence: u64, how: &How) {
-        if self.stage() != Stage::Ready {
+    fn command_ended(&mut self, sequence: u64, at: Timestamp, how: &How) {
+        if self.stage() != Stage::Ready || sequence <= self.command.heard {
             return;
         }
         tracing::info!(sandbox = %self.sandbox.id, ?how, "what the sandbox runs has ended");
-        if self.command.began.elapsed() >= WELL {
+        // By what was written down, not by our clock: an end of long ago may be told to a daemon that has just begun.
+        let ran = at.0.saturating_sub(self.command.since.0);
+        if u64::try_from(ran).is_ok_and(|ran| Duration::from_nanos(ran) >= WELL) {
             self.command.soon = 0;
         }
+        (self.command.since, self.command.heard) = (at, sequence);
         self.command.soon += 1;
         self.command.ended = Some(sequence);
         self.command.again_at = Some(Instant::now() + AGAIN * 2u32.saturating_pow(self.command.soon.min(CRASHES) - 1));
@@ -149,7 +152,6 @@ impl Actor {
     pub(super) fn command_begun(&mut self, begun: Result<(), ProviderError>) {
         match begun {
             Ok(()) => {
-                self.command.began = Instant::now();
                 self.command.ended = None;
             }
             Err(error) => {

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Sandbox, StoreError};
+use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Sandbox, StoreError, Timestamp};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::edit::Edit;
@@ -21,7 +21,7 @@ use self::work::Finished;
 use crate::control::{ExecRequest, Shared, store_failed};
 use crate::failpoint::Step;
 use crate::machine::Stage;
-use crate::provider::Noted;
+use crate::provider::{Noted, Place};
 use crate::refusal::Refusal;
 use crate::spec::Spec;
 
@@ -74,8 +74,12 @@ pub(crate) struct Actor {
     /// What happens to this incarnation.
     facts: Option<mpsc::Receiver<Noted>>,
     machine: Machine,
+    /// The start that is under way.
+    starting: Option<AbortHandle>,
     /// Whether nothing but the disk is left of this incarnation.
     clean: bool,
+    /// An earlier incarnation of which something is left.
+    left: Option<Place>,
     again: Again,
     command: Command,
     /// What was last told of each service of this incarnation.
@@ -109,8 +113,10 @@ struct Over {
 /// What the sandbox runs by itself.
 #[derive(Clone, Debug)]
 struct Command {
-    /// When it last began.
-    began: Instant,
+    /// When it last began, or ended.
+    since: Timestamp,
+    /// The last end that was heard: it may be told again.
+    heard: u64,
     /// How often in a row it ended soon.
     soon: u32,
     /// The fact of its end, until it runs again: it is heard again by the next daemon.
@@ -159,6 +165,7 @@ impl Actor {
         let now = Instant::now();
         // It was idle while nobody looked after it as well, but no longer than the clock can be believed.
         let since = now.checked_sub(shared.settings.clock.since(sandbox.active_at)).unwrap_or(now);
+        let command = Command { since: sandbox.state_changed_at, heard: 0, soon: 0, ended: None, again_at: None };
         Self {
             shared,
             sandbox,
@@ -169,9 +176,11 @@ impl Actor {
             busy: false,
             facts: None,
             machine: Machine::default(),
+            starting: None,
             clean: false,
+            left: None,
             again: Again::default(),
-            command: Command { began: now, soon: 0, ended: None, again_at: None },
+            command,
             services: BTreeMap::new(),
             idle: Idle { since, asking: false },
             not_before: None,
@@ -191,6 +200,11 @@ impl Actor {
             message = self.messages.recv() => Heard::Message(message),
             Some(finished) = self.tasks.join_next(), if !self.tasks.is_empty() => match finished {
                 Ok(finished) => Heard::Finished(finished),
+                // A start that was given up. What it was at is undone, or removed by what follows.
+                Err(error) if error.is_cancelled() => {
+                    self.busy = false;
+                    return Ok(true);
+                }
                 Err(panic) => {
                     tracing::error!(sandbox = %self.sandbox.id, %panic, "the provider broke");
                     return Err(Gone);

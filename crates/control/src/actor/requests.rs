@@ -7,7 +7,7 @@ use carrel_store::{Details, Exec, ExecId, ExecState, StoreError};
 
 use super::{Accepted, Actor, Command, Gone, Machine, Message, Request};
 use crate::control::{
-    ExecRequest, broken, exec_unknown, not_ready, random_id, random_incarnation, shown, store_failed,
+    ExecRequest, broken, exec_unknown, not_ready, place, random_id, random_incarnation, shown, store_failed,
 };
 use crate::failpoint::Step;
 use crate::machine::{Input, Verdict, verdict};
@@ -58,8 +58,9 @@ impl Actor {
             return Err(self.invalid_state("resumed", "stopped"));
         };
         let incarnation = random_incarnation()?;
-        let memory = self.spec.limits.memory.unwrap_or(self.shared.settings.default_memory);
+        let memory = self.shared.memory(&self.spec);
         self.shared.take_room(&self.sandbox.id, memory)?;
+        let former = place(&self.sandbox);
         let mut edit = self.edit().synced();
         edit.sandbox().incarnation = incarnation;
         edit.sandbox().journal = 0;
@@ -69,7 +70,8 @@ impl Actor {
         self.shared.settle_room(&self.sandbox.id, memory);
         accepted?;
         self.machine = Machine::default();
-        self.command = Command { soon: 0, ended: None, again_at: None, ..self.command };
+        self.command = Command { heard: 0, soon: 0, ended: None, again_at: None, ..self.command };
+        self.left = (!self.clean).then_some(former);
         self.services.clear();
         self.facts = None;
         Ok(Accepted::Changed)
@@ -81,6 +83,10 @@ impl Actor {
         let mut edit = self.edit().synced();
         edit.go_because(next, event, why);
         self.accept(edit, Step::DeleteAccepted).await?;
+        // Nobody wants it any more: a start that takes its time is given up.
+        if let Some(starting) = self.starting.take() {
+            starting.abort();
+        }
         Ok(Accepted::Changed)
     }
 

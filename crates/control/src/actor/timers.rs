@@ -82,11 +82,12 @@ impl Actor {
     async fn clean_up(&mut self) -> Result<bool, Gone> {
         let failed = if self.stage() == Stage::Deleted {
             let id = self.sandbox.id.clone();
-            if let Err(error) = self.shared.provider.remove_logs(&id).await {
-                tracing::warn!(sandbox = %id, %error, "logs could not be removed");
-            }
-            match self.shared.store.purge(&id).await {
-                Ok(()) => return Ok(false),
+            match self.shared.provider.remove_logs(&id).await {
+                Ok(()) => match self.shared.store.purge(&id).await {
+                    Ok(()) => return Ok(false),
+                    Err(error) => error.to_string(),
+                },
+                // Once it is forgotten, nobody knows of them.
                 Err(error) => error.to_string(),
             }
         } else {

@@ -62,11 +62,14 @@ impl Actor {
                     edit.tell(EventType::SandboxPreparing, edit.now(), phase(MATERIALIZE, ""));
                     self.persist(edit, Step::Preparing).await?;
                 }
-                self.spawn_start();
+                match self.left.clone() {
+                    Some(left) => self.spawn_forget(left),
+                    None => self.spawn_start(),
+                }
             }
             Stage::Ready if !self.machine.runs && self.machine.over.is_none() => self.spawn_adopt(),
             Stage::Stopping if !self.machine.stopped => self.spawn_stop(),
-            Stage::Stopped | Stage::Failed if !self.clean => self.spawn_forget(),
+            Stage::Stopped | Stage::Failed if !self.clean => self.spawn_forget(self.place()),
             Stage::Deleting => self.spawn_remove(),
             Stage::Ready | Stage::Stopping | Stage::Stopped | Stage::Failed | Stage::Deleted => {}
         }
@@ -77,6 +80,7 @@ impl Actor {
         match finished {
             Finished::Start(started) => {
                 self.busy = false;
+                self.starting = None;
                 self.started(started).await
             }
             Finished::Adopt(adopted) => {
@@ -89,9 +93,10 @@ impl Actor {
             }
             Finished::Forget(forgotten) => {
                 self.busy = false;
-                // Of one that stopped a directory is left at most, which its next start takes away. One that failed may run.
-                self.clean = forgotten.is_ok() || self.stage() != Stage::Failed;
-                self.try_again(self.clean);
+                if forgotten.is_ok() && self.left.take().is_none() {
+                    self.clean = true;
+                }
+                self.try_again(forgotten.is_ok());
                 self.note("what is left of a start could not be removed", forgotten.err().as_ref());
                 Ok(())
             }
@@ -109,8 +114,8 @@ impl Actor {
             }
             Finished::Cancel(exec, waited, Err(error)) => {
                 tracing::warn!(sandbox = %self.sandbox.id, %exec, %error, "an exec could not be ended");
-                // It was accepted that it ends.
-                if self.execs.contains_key(&exec) {
+                // It was accepted that it ends, or told that it has.
+                if self.stage() == Stage::Ready || self.execs.contains_key(&exec) {
                     self.spawn_cancel_in((waited * 2).clamp(LATER.0, LATER.1), exec);
                 }
                 Ok(())
@@ -135,9 +140,9 @@ impl Actor {
                 self.machine.runs = true;
                 self.clean = false;
                 self.facts = Some(self.shared.provider.watch(&self.place(), self.sandbox.journal));
-                self.command.began = Instant::now();
                 self.idle.since = Instant::now();
                 edit.sandbox().active_at = edit.now();
+                self.command.since = edit.now();
                 edit.go(next, event, Details::None);
                 self.persist(edit, Step::Ready).await?;
                 self.begin_services();
@@ -233,7 +238,9 @@ impl Actor {
         let Some(exec) = self.execs.get(id).map(Arc::clone) else { return Ok(()) };
         // If it was given all the same, it is not to go on behind our back.
         self.spawn_cancel(id.clone());
+        self.idle.since = Instant::now();
         let mut edit = self.edit();
+        edit.sandbox().active_at = edit.now();
         edit.end_exec(&exec, &How::NeverRan(126, error.message.clone()), edit.now());
         self.persist(edit, Step::ExecEnded).await
     }
@@ -241,7 +248,7 @@ impl Actor {
     fn spawn_start(&mut self) {
         self.busy = true;
         let (provider, place, spec) = (Arc::clone(&self.shared.provider), self.place(), Arc::clone(&self.spec));
-        self.tasks.spawn(async move {
+        let starting = self.tasks.spawn(async move {
             Step::Start.begin();
             let mut started = provider.start(&place, &spec).await;
             if started.is_ok() && !spec.command.is_empty() {
@@ -250,6 +257,7 @@ impl Actor {
             Step::Start.end();
             Finished::Start(started)
         });
+        self.starting = Some(starting);
     }
 
     fn spawn_adopt(&mut self) {
@@ -272,14 +280,13 @@ impl Actor {
         });
     }
 
-    fn spawn_forget(&mut self) {
+    fn spawn_forget(&mut self, place: Place) {
         self.busy = true;
-        let (provider, place) = (Arc::clone(&self.shared.provider), self.place());
-        // One that failed may still run.
-        let runs = self.stage() == Stage::Failed;
+        let provider = Arc::clone(&self.shared.provider);
         self.tasks.spawn(async move {
             Step::Forget.begin();
-            let stopped = if runs { provider.stop(&place, Duration::ZERO).await } else { Ok(()) };
+            // One that failed may still run, and so may what is beside one that ended by itself.
+            let stopped = provider.stop(&place, Duration::ZERO).await;
             let forgotten = provider.forget(&place).await;
             Step::Forget.end();
             Finished::Forget(stopped.and(forgotten))

@@ -13,6 +13,9 @@ use crate::settings::Caller;
 use crate::spec::{Draft, Spec, yaml};
 use crate::words::reason;
 
+/// How many bytes what a sandbox is made from may have: it is kept for as long as anything is known of the sandbox.
+const LONGEST_SPEC: usize = 256 * 1024;
+
 // === impl Control ===
 
 impl Control {
@@ -80,6 +83,11 @@ impl Control {
 /// A sandbox as it begins.
 fn sandbox(id: SandboxId, owner: u32, spec: &Spec, now: Timestamp) -> Result<Sandbox, Refusal> {
     let incarnation = random_incarnation()?;
+    let text = serde_json::to_string(spec).map_err(|error| broken(&error))?;
+    if text.len() > LONGEST_SPEC {
+        let words = format!("it has {} bytes in all, and may have {LONGEST_SPEC}", text.len());
+        return Err(Refusal::invalid("create_spec", words));
+    }
     Ok(Sandbox {
         id,
         owner,
@@ -89,7 +97,7 @@ fn sandbox(id: SandboxId, owner: u32, spec: &Spec, now: Timestamp) -> Result<San
         disk: incarnation.clone(),
         incarnation,
         journal: 0,
-        spec: serde_json::to_string(spec).map_err(|error| broken(&error))?,
+        spec: text,
         image: spec.image.clone(),
         labels: spec.labels.clone(),
         idle_ms: spec.idle_ttl.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)),

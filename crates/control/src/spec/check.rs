@@ -13,6 +13,11 @@ use crate::{Code, Refusal};
 /// The variable that says which groups the user inside has besides its own.
 const RESERVED: &str = "AGENTS_SANDBOX_SUPPLEMENTAL_GROUPS";
 
+/// How many ports a sandbox may have.
+const MOST_PORTS: usize = 64;
+/// Ports below it belong to services of the host.
+const FIRST_PLAIN_PORT: u16 = 1024;
+
 // === impl Draft ===
 
 impl Draft {
@@ -28,7 +33,7 @@ impl Draft {
         let mut taken = BTreeSet::new();
         let mut mounts = mounts(self.mounts, caller, &mut taken)?;
         let copies = copies(self.copies, caller, &mut taken)?;
-        let ports = ports(&self.ports)?;
+        let ports = ports(&self.ports, trusted)?;
         let services = services::check(self.services, caller)?;
         command("command", &self.command)?;
         let limits = limits("", &self.cpu_limit, &self.memory_limit, &self.disk_limit)?;
@@ -45,6 +50,7 @@ impl Draft {
             ports,
             command: self.command,
             limits,
+            stranger: !trusted,
         })
     }
 }
@@ -101,6 +107,12 @@ fn mounts(drafts: Vec<DraftMount>, caller: Caller<'_>, taken: &mut BTreeSet<Stri
         if target == "/" {
             return Err(Refusal::invalid(&field, "is the root of the sandbox"));
         }
+        // What is written in the name of the owner of a tree is not a stranger's to write.
+        if draft.writable && !caller.trusted {
+            let field = format!("mounts[{index}].writable");
+            let words = format!("{field}: {} can only be read by this caller", shown(&draft.source));
+            return Err(Refusal::new(Code::PermissionDenied, "HOST_PATH_FORBIDDEN", words).about("field", field));
+        }
         Ok(Mount { source, target, writable: draft.writable })
     };
     drafts.into_iter().enumerate().map(mount).collect()
@@ -136,7 +148,11 @@ fn take(field: &str, text: &str, taken: &mut BTreeSet<String>) -> Result<String,
     Ok(target)
 }
 
-fn ports(drafts: &[DraftPort]) -> Result<Vec<Port>, Refusal> {
+fn ports(drafts: &[DraftPort], trusted: bool) -> Result<Vec<Port>, Refusal> {
+    if drafts.len() > MOST_PORTS {
+        let words = format!("{} are too many: a sandbox has {MOST_PORTS} ports at most", drafts.len());
+        return Err(Refusal::invalid("ports", words));
+    }
     let mut ports = Vec::with_capacity(drafts.len());
     let mut taken = BTreeSet::new();
     for (index, draft) in drafts.iter().enumerate() {
@@ -149,6 +165,11 @@ fn ports(drafts: &[DraftPort]) -> Result<Vec<Port>, Refusal> {
             host: number("host_port", draft.host_port)?,
         };
         protocol(&format!("ports[{index}].protocol"), draft.protocol)?;
+        if !trusted && port.host < FIRST_PLAIN_PORT {
+            let field = format!("ports[{index}].host_port");
+            let words = format!("{field}: {} is not for this caller: give one from {FIRST_PLAIN_PORT} on", port.host);
+            return Err(Refusal::new(Code::PermissionDenied, "HOST_PORT_FORBIDDEN", words).about("field", field));
+        }
         if !taken.insert(port.host) {
             return Err(Refusal::invalid(
                 &format!("ports[{index}].host_port"),

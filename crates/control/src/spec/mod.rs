@@ -161,6 +161,8 @@ pub struct Spec {
     pub command: Vec<String>,
     /// Its limits.
     pub limits: Limits,
+    /// Whether somebody asked for it who may name only what the operator allows.
+    pub stranger: bool,
 }
 
 /// A tree of the host.

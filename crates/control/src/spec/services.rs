@@ -12,7 +12,14 @@ use crate::Refusal;
 /// The longest duration that the wire has.
 const LONGEST: i64 = 315_576_000_000;
 
+/// How many services a sandbox may have: each is a sandbox of its own.
+const MOST: usize = 16;
+
 pub(super) fn check(drafts: Vec<DraftService>, caller: Caller<'_>) -> Result<Vec<Service>, Refusal> {
+    if drafts.len() > MOST {
+        let words = format!("{} are too many: a sandbox has {MOST} services at most", drafts.len());
+        return Err(Refusal::invalid("companion_containers", words));
+    }
     let mut services = Vec::with_capacity(drafts.len());
     let mut names = BTreeSet::new();
     for (index, draft) in drafts.into_iter().enumerate() {

@@ -123,6 +123,10 @@ impl Adding<'_> {
         };
         if !self.taken.contains(&target) {
             match source::look(&path, Kinds::TreeOrSocket, Last::Followed, self.caller) {
+                // What is written in the name of its owner is not a stranger's to write.
+                Ok(_) if thing.writable && !self.caller.trusted => {
+                    return Err(Unusable::Forbidden.refusal(field, tool));
+                }
                 Ok(source) => self.mounts.push(Mount { source, target: target.clone(), writable: thing.writable }),
                 Err(Unusable::Missing) if !thing.required => return Ok(()),
                 // Where the operator keeps it is not for this caller either.

@@ -39,8 +39,9 @@ async fn a_delete_during_a_create_really_deletes() {
     world.create("box1").await;
     world.control.delete(&ME, "box1").await.unwrap();
     world.control.delete(&ME, "box1").await.unwrap();
-    world.provider.release(Call::Start);
+    // Nobody waits for a start that takes its time.
     world.until("box1", SandboxState::Deleted).await;
+    world.provider.release(Call::Start);
     world.control.delete(&ME, "box1").await.unwrap();
     let expected =
         [Event::SandboxAccepted, Event::SandboxPreparing, Event::SandboxDeleteRequested, Event::SandboxDeleted];

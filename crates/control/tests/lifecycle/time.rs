@@ -119,8 +119,9 @@ async fn a_command_of_its_own_that_ends_again_and_again_is_a_failure() {
     let world = World::new().await;
     world.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
     world.until("box1", SandboxState::Ready).await;
-    for _ in 0..6 {
-        world.provider.end_command("box1");
+    let ready = world.control.get(&ME, "box1").unwrap().state_changed_at;
+    for second in 0..6 {
+        world.provider.end_command("box1", Timestamp(ready.0 + second * 1_000_000_000));
     }
     assert_eq!(world.until("box1", SandboxState::Failed).await.error_code, "CONTAINER_CRASHLOOP");
     world.control.delete(&ME, "box1").await.unwrap();
@@ -179,4 +180,23 @@ async fn a_clock_that_is_set_back_removes_nothing_and_one_that_is_set_forward_wh
     world.until("box1", SandboxState::Deleted).await;
     assert_eq!(world.control.get(&ME, "box2").unwrap().state, SandboxState::Ready);
     world.check().await;
+}
+
+#[tokio::test]
+async fn ends_of_long_ago_are_told_to_the_next_daemon_and_are_no_crashes() {
+    let mut world = World::new().await;
+    world.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
+    world.until("box1", SandboxState::Ready).await;
+    world.exec("box1", "exec1").await.unwrap();
+    world.until_running("exec1").await;
+    let ready = world.control.get(&ME, "box1").unwrap().state_changed_at;
+    world.control.shutdown().await;
+    // Each time it ran for a while.
+    for number in 1..20 {
+        world.provider.end_command("box1", Timestamp(ready.0 + number * 11_000_000_000));
+    }
+    world.crash().await;
+    world.provider.end_exec("exec1", How::Exited(0));
+    assert_eq!(world.until_ended("exec1").await.exit_code, 0);
+    assert_eq!(world.control.get(&ME, "box1").unwrap().state, SandboxState::Ready);
 }

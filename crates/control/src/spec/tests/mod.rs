@@ -1,5 +1,6 @@
 //! What is asked for, and what comes of it.
 
+mod bounds;
 mod merge;
 mod paths;
 mod rules;
