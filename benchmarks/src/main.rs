@@ -3,6 +3,7 @@
 mod agent;
 mod codec;
 mod cold;
+mod control;
 mod crowd;
 mod exec;
 mod files;
@@ -36,14 +37,20 @@ const SUITES: &[(&str, Suite)] = &[
     ("jobs", jobs::run),
     ("crowd", crowd::run),
     ("stop", stop::run),
+    ("control", control::run),
 ];
 
 const USAGE: &str = "\
-usage: bench [--record PATH] [--quick] [SUITE…]
+usage: bench [--record PATH] [--quick] [--full] [--idle N] [SUITE…]
 
   --record PATH  write the numbers to PATH as JSON
   --quick        few rounds: shows that everything runs, the numbers mean little
+  --full         1,000 sandboxes that rest at the same time, instead of 100
+  --idle N       so many of them
   SUITE          only these suites";
+
+/// How many sandboxes rest with `--full`.
+const FULL_IDLE: usize = 1000;
 
 struct Arguments {
     record: Option<PathBuf>,
@@ -84,7 +91,9 @@ fn arguments(words: impl Iterator<Item = String>) -> Result<Option<Arguments>> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--help" | "-h" => return Ok(None),
-            "--quick" => arguments.effort = Effort::QUICK,
+            "--quick" => arguments.effort = arguments.effort.quick(),
+            "--full" => arguments.effort.idle = FULL_IDLE,
+            "--idle" => arguments.effort.idle = words.next().context("--idle needs a number")?.parse()?,
             "--record" => arguments.record = Some(words.next().context("--record needs a path")?.into()),
             option if option.starts_with('-') => bail!("unknown option {option}\n{USAGE}"),
             _ => arguments.suites.push(word),

@@ -9,6 +9,8 @@ pub(crate) struct Effort {
     rounds: usize,
     /// About how long one side of a round takes.
     round: Duration,
+    /// How many sandboxes rest at the same time.
+    pub(crate) idle: usize,
 }
 
 /// Nanoseconds of one call of the subject and of the anchor.
@@ -33,9 +35,15 @@ pub(crate) struct Times {
 
 impl Effort {
     /// For numbers that go into the record.
-    pub(crate) const FULL: Self = Self { rounds: 101, round: Duration::from_millis(10) };
+    pub(crate) const FULL: Self = Self { rounds: 101, round: Duration::from_millis(10), idle: 100 };
     /// For seeing that everything runs.
-    pub(crate) const QUICK: Self = Self { rounds: 5, round: Duration::from_millis(2) };
+    pub(crate) const QUICK: Self = Self { rounds: 5, round: Duration::from_millis(2), idle: 8 };
+
+    /// The same with few rounds, and with few that rest unless a number was given.
+    pub(crate) fn quick(self) -> Self {
+        let idle = if self.idle == Self::FULL.idle { Self::QUICK.idle } else { self.idle };
+        Self { idle, ..Self::QUICK }
+    }
 
     /// How much of something is done: so much for the record, or so much for seeing that it runs.
     pub(crate) fn of(&self, full: usize, quick: usize) -> usize {

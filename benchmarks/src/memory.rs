@@ -11,8 +11,12 @@ pub(crate) const REST: Duration = Duration::from_secs(2);
 
 /// The memory of its two programs, in MiB; what several processes share is divided among them.
 pub(crate) fn pss(sandbox: &OwnedSandbox) -> Result<f64> {
-    let of = |pid: u32| -> Result<f64> { kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:") };
-    Ok((of(sandbox.shim_pid())? + of(sandbox.pid())?) / 1024.0)
+    Ok(pss_of(sandbox.shim_pid())? + pss_of(sandbox.pid())?)
+}
+
+/// The same of one process.
+pub(crate) fn pss_of(pid: u32) -> Result<f64> {
+    Ok(kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")? / 1024.0)
 }
 
 /// The memory that the host has left, in MiB.

@@ -85,6 +85,7 @@ impl Home {
             root: (&self.root).into(),
             mounts: Vec::new(),
             project: None,
+            network_of: None,
             // Room for all that is moved into it.
             disk: 2048 * MEBIBYTE,
             kept_disk: None,

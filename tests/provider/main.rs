@@ -9,5 +9,6 @@ mod lives;
 mod mounts;
 mod ports;
 mod reaped;
+mod services;
 mod users;
 mod world;

@@ -17,7 +17,7 @@ use crate::agentd::agentd_path;
 
 /// What every daemon here goes by, unless a test says more.
 const CONFIG: &str =
-    "[runtime]\nidle_ttl = \"0\"\ngrace = \"30s\"\n[limits]\nsandbox_memory = \"256m\"\nhost_free = 0\n";
+    "[limits]\nsandbox_memory = \"256m\"\nhost_free = 0\n[runtime]\nidle_ttl = \"0\"\ngrace = \"30s\"\n";
 
 /// The home of a daemon, and everything else that is this daemon's alone. Gone when dropped.
 pub struct DaemonHome {
@@ -44,7 +44,7 @@ impl DaemonHome {
         home
     }
 
-    /// Adds to what an operator says.
+    /// Adds to what an operator says, from within what is said of `runtime`.
     pub fn configure(&self, more: &str) {
         std::fs::write(self.path("config/carrel/config.toml"), format!("{CONFIG}{more}")).unwrap();
     }
@@ -106,13 +106,6 @@ impl DaemonHome {
     /// A daemon that serves.
     pub async fn start(&self) -> Daemon {
         self.try_start(&mut self.command()).await.unwrap_or_else(|ended| panic!("{ended}: {}", self.log()))
-    }
-
-    /// A daemon that serves, until it dies at a place of that name.
-    pub async fn start_failing(&self, point: &str) -> Daemon {
-        let mut command = self.command();
-        command.env("CARREL_FAILPOINT", point);
-        self.try_start(&mut command).await.unwrap_or_else(|ended| panic!("{ended}: {}", self.log()))
     }
 
     /// A daemon by a command; how it ended, if it never served.

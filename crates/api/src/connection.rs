@@ -5,9 +5,12 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use carrel_control::Caller;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::codegen::http::HeaderMap;
 use tonic::transport::server::Connected;
@@ -18,6 +21,10 @@ use crate::status::explained;
 
 /// How much is read at a time.
 const PIECE: usize = 16 * 1024;
+/// How many bytes everybody begins with who speaks HTTP/2. Who begins with others is refused for that.
+const PREFACE: usize = 24;
+/// How long somebody may take for each step until requests can come: to show who they are, and to say that first word.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Who is at the other end.
 #[derive(Clone, Debug)]
@@ -41,6 +48,10 @@ pub(crate) struct Connection {
     /// What has come in and is not given yet, from `given` on.
     waiting: Vec<u8>,
     given: usize,
+    /// What is due of the first word, and until when; none once it is there.
+    greeting: Option<(usize, Pin<Box<Sleep>>)>,
+    /// What it takes up of its listener's room, as long as it lasts.
+    _place: OwnedSemaphorePermit,
 }
 
 // === impl Peer ===
@@ -64,8 +75,29 @@ impl Peer {
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(io: impl Io, peer: Peer) -> Self {
-        Self { io: Box::new(io), peer, rewriter: Rewriter::default(), waiting: Vec::new(), given: 0 }
+    pub(crate) fn new(io: impl Io, peer: Peer, place: OwnedSemaphorePermit) -> Self {
+        Self {
+            io: Box::new(io),
+            peer,
+            rewriter: Rewriter::default(),
+            waiting: Vec::new(),
+            given: 0,
+            greeting: Some((PREFACE, Box::pin(sleep(HANDSHAKE)))),
+            _place: place,
+        }
+    }
+
+    /// Notes that so much came.
+    fn heard(&mut self, length: usize) {
+        self.greeting = self.greeting.take().and_then(|(due, until)| {
+            let due = due.checked_sub(length).filter(|due| *due > 0)?;
+            Some((due, until))
+        });
+    }
+
+    /// Whether the first word is overdue.
+    fn is_overdue(&mut self, cx: &mut Context<'_>) -> bool {
+        self.greeting.as_mut().is_some_and(|(_, until)| until.as_mut().poll(cx).is_ready())
     }
 
     fn give(&mut self, buffer: &mut ReadBuf<'_>) {
@@ -95,10 +127,15 @@ impl AsyncRead for Connection {
         while this.waiting.is_empty() {
             let mut space = [MaybeUninit::uninit(); PIECE];
             let mut read = ReadBuf::uninit(&mut space);
-            ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
+            let came = Pin::new(&mut this.io).poll_read(cx, &mut read);
+            if came.is_pending() && this.is_overdue(cx) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            ready!(came)?;
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
+            this.heard(read.filled().len());
             this.rewriter.take(read.filled(), &mut this.waiting);
         }
         this.give(buffer);
@@ -134,14 +171,20 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::sync::Semaphore;
 
     use super::*;
 
+    fn connection() -> (DuplexStream, Connection) {
+        let (client, server) = tokio::io::duplex(64);
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        (client, Connection::new(server, Peer::Remote(None), place))
+    }
+
     #[tokio::test]
     async fn what_comes_in_is_given_whole_to_readers_of_any_size() {
-        let (mut client, server) = tokio::io::duplex(64);
-        let mut connection = Connection::new(server, Peer::Remote(None));
+        let (mut client, mut connection) = connection();
         let sent = tokio::spawn(async move {
             client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
             // A request to a name that is none, in two pieces.
@@ -159,5 +202,19 @@ mod tests {
         client.read_exact(&mut got[..4]).await.unwrap();
         drop(client);
         assert_eq!((&got[..4], connection.read(&mut [0]).await.unwrap()), (&b"back"[..], 0));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn whoever_never_says_the_first_word_is_left_and_whoever_did_is_not() {
+        let (mut client, mut silent) = connection();
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r").await.unwrap();
+        let mut word = [0; 23];
+        silent.read_exact(&mut word).await.unwrap();
+        assert_eq!(silent.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+
+        let (mut client, mut polite) = connection();
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        polite.read_exact(&mut [0; 24]).await.unwrap();
+        let idle = tokio::time::timeout(100 * HANDSHAKE, polite.read_u8()).await;
+        assert!(idle.is_err(), "it may be idle for as long as it likes: {idle:?}");
     }
 }

@@ -4,20 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::Caller;
+use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, Peer};
+use crate::connection::{Connection, HANDSHAKE, Peer};
 use crate::key::ApiKey;
 use crate::tls::Tls;
 
-/// How long somebody may take to show who they are.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How many may be at that at a time.
+/// How many may show who they are at a time.
 const HANDSHAKES: usize = 256;
 /// How many connections wait to be served.
 const BACKLOG: usize = 16;
+/// How many connections a listener for others than this machine has at a time. Who has not shown a key yet has one, too.
+const REMOTE: usize = 1024;
+/// The fewest that one for this machine has.
+const LEAST: usize = 16;
 /// How long to leave a listener alone that has no room for one more: the kernel does not tell when it has.
 const BUSY: Duration = Duration::from_millis(50);
 
@@ -43,6 +46,7 @@ struct Remote {
     tls: Option<Tls>,
     peer: Peer,
     shaking: Arc<Semaphore>,
+    room: Arc<Semaphore>,
 }
 
 // === impl Listener ===
@@ -56,13 +60,23 @@ impl Listener {
         }
     }
 
-    /// Accepts until nobody takes the connections any more.
-    pub(crate) async fn accept(self, connections: mpsc::Sender<Connection>) {
+    /// How many connections it has at a time, as one of so many. Those of this machine have half of the files that may be
+    /// open: the other half is for sandboxes.
+    pub(crate) fn most(&self, listeners: usize) -> usize {
         match self {
-            Self::Unix(listener) => accept_local(&listener, &connections).await,
+            Self::Unix(_) => share(getrlimit(Resource::Nofile).current, listeners),
+            Self::Tcp { .. } => REMOTE,
+        }
+    }
+
+    /// Accepts until nobody takes the connections any more, at most so many at a time: whoever comes then waits.
+    pub(crate) async fn accept(self, most: usize, connections: mpsc::Sender<Connection>) {
+        let room = Arc::new(Semaphore::new(most));
+        match self {
+            Self::Unix(listener) => accept_local(&listener, &room, &connections).await,
             Self::Tcp { listener, tls, key } => {
                 let shaking = Arc::new(Semaphore::new(HANDSHAKES));
-                let remote = Remote { tls, peer: Peer::Remote(key.map(Arc::new)), shaking };
+                let remote = Remote { tls, peer: Peer::Remote(key.map(Arc::new)), shaking, room };
                 remote.accept(&listener, &connections).await;
             }
         }
@@ -74,9 +88,15 @@ pub(crate) fn queue() -> (mpsc::Sender<Connection>, mpsc::Receiver<Connection>) 
     mpsc::channel(BACKLOG)
 }
 
-async fn accept_local(listener: &UnixListener, connections: &mpsc::Sender<Connection>) {
+fn share(files: Option<u64>, listeners: usize) -> usize {
+    let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+    (files / 2 / listeners.max(1)).clamp(LEAST, Semaphore::MAX_PERMITS)
+}
+
+async fn accept_local(listener: &UnixListener, room: &Arc<Semaphore>, connections: &mpsc::Sender<Connection>) {
     let own = rustix::process::geteuid().as_raw();
     loop {
+        let Ok(place) = Arc::clone(room).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -87,7 +107,7 @@ async fn accept_local(listener: &UnixListener, connections: &mpsc::Sender<Connec
         // One who is gone already cannot be asked.
         let Ok(credentials) = stream.peer_cred() else { continue };
         let caller = Caller { user: credentials.uid(), trusted: credentials.uid() == own };
-        if connections.send(Connection::new(stream, Peer::Local(caller))).await.is_err() {
+        if connections.send(Connection::new(stream, Peer::Local(caller), place)).await.is_err() {
             return;
         }
     }
@@ -103,6 +123,7 @@ async fn pause(error: &std::io::Error) {
 impl Remote {
     async fn accept(&self, listener: &TcpListener, connections: &mpsc::Sender<Connection>) {
         while !connections.is_closed() {
+            let Ok(place) = Arc::clone(&self.room).acquire_owned().await else { return };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -114,7 +135,7 @@ impl Remote {
             let (remote, connections) = (self.clone(), connections.clone());
             // Whoever is slow to show who they are keeps nobody waiting.
             tokio::spawn(async move {
-                let connection = timeout(HANDSHAKE, remote.shake_hands(stream)).await;
+                let connection = timeout(HANDSHAKE, remote.shake_hands(stream, place)).await;
                 drop(turn);
                 match connection {
                     Ok(Ok(connection)) => drop(connections.send(connection).await),
@@ -125,11 +146,52 @@ impl Remote {
         }
     }
 
-    async fn shake_hands(self, stream: TcpStream) -> std::io::Result<Connection> {
+    async fn shake_hands(self, stream: TcpStream, place: OwnedSemaphorePermit) -> std::io::Result<Connection> {
         stream.set_nodelay(true)?;
         match self.tls {
-            None => Ok(Connection::new(stream, self.peer)),
-            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, self.peer)),
+            None => Ok(Connection::new(stream, self.peer, place)),
+            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, self.peer, place)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream as StdTcp;
+    use std::os::unix::net::UnixStream as StdUnix;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// Three clients at a listener that has room for two: the third is served when one of them goes.
+    async fn two_at_a_time<C>(listener: Listener, connect: impl Fn() -> C) {
+        let _clients = [connect(), connect(), connect()];
+        let (give, mut connections) = queue();
+        tokio::spawn(listener.accept(2, give));
+        let served = [connections.recv().await, connections.recv().await];
+        assert!(served.iter().all(Option::is_some));
+        assert!(timeout(LONG, connections.recv()).await.is_err(), "there is no room for a third");
+        drop(served);
+        assert!(connections.recv().await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_has_as_many_connections_as_it_has_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.sock");
+        let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+        two_at_a_time(listener, || StdUnix::connect(&path).unwrap()).await;
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = Listener::Tcp { listener, tls: None, key: None };
+        two_at_a_time(listener, || StdTcp::connect(address).unwrap()).await;
+    }
+
+    #[test]
+    fn half_of_the_files_that_may_be_open_are_left_for_others() {
+        assert_eq!((share(Some(4096), 2), share(Some(4096), 1)), (1024, 2048));
+        assert_eq!((share(Some(8), 3), share(None, 1)), (LEAST, Semaphore::MAX_PERMITS));
     }
 }

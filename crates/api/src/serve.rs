@@ -70,10 +70,12 @@ pub async fn serve_tuned(
     let door = Door::new(routes(control, closing.clone(), tuning).await?, closing.clone());
     let mut served = JoinSet::new();
     let mut accepting = JoinSet::new();
+    let local = listeners.iter().filter(|listener| matches!(listener, Listener::Unix(_))).count();
     for listener in listeners {
         let server = server(&listener);
         let (give, connections) = queue();
-        accepting.spawn(listener.accept(give));
+        let most = listener.most(local);
+        accepting.spawn(listener.accept(most, give));
         let connections = ReceiverStream::new(connections).map(Ok::<_, std::io::Error>);
         let (door, closing) = (door.clone(), closing.clone());
         served.spawn(server.serve_with_incoming_shutdown(door, connections, closed(closing)));

@@ -37,12 +37,18 @@ pub(crate) async fn one(name: &str) -> Result<Found, Failure> {
     }
 }
 
-/// Why there is nothing of a sandbox to talk to. What a daemon that does not run would know is not waited for.
+/// Why there is nothing of a sandbox to talk to. Who cannot ask the daemon of what stays does not know.
 async fn absent(name: &str) -> Failure {
-    let Ok(Some(mut daemon)) = Daemon::running().await else { return no_such_sandbox(name) };
-    match daemon.maybe(name).await {
+    let known = async {
+        match Daemon::of_what_stays().await? {
+            Some(mut daemon) => daemon.maybe(name).await,
+            None => Ok(None),
+        }
+    };
+    match known.await {
         Ok(Some(handle)) => at_rest(&handle),
-        _ => no_such_sandbox(name),
+        Ok(None) => no_such_sandbox(name),
+        Err(failure) => failure,
     }
 }
 
@@ -188,7 +194,8 @@ pub(crate) fn name_of(id: &str) -> Cow<'_, str> {
     if id.len() <= LONGEST_NAME {
         return id.into();
     }
-    Sha256::digest(id).iter().take(HASHED).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    let hash: String = Sha256::digest(id).iter().take(HASHED).map(|byte| format!("{byte:02x}")).collect();
+    format!("_{hash}").into()
 }
 
 pub(crate) fn as_root() -> Result<(), Failure> {

@@ -23,11 +23,11 @@ pub(crate) struct Listed {
     pub(crate) kept: Option<SandboxHandle>,
 }
 
-/// All that are meant, the oldest first. A daemon that does not run is not asked.
+/// All that are meant, the oldest first. What stays is known to a daemon alone, which is started for it.
 pub(crate) async fn all(arguments: &PsArguments) -> Result<Vec<Listed>, Failure> {
     let label_selector = Label::pairs(&arguments.labels);
     let labelled = !label_selector.is_empty();
-    let kept = match Daemon::running().await? {
+    let kept = match Daemon::of_what_stays().await? {
         Some(mut daemon) => {
             daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?
         }
@@ -55,13 +55,13 @@ fn joined(seen: Vec<Seen>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<Lis
     all
 }
 
-/// What the daemon that runs knows of a sandbox, if it can be its own.
+/// What the daemon knows of a sandbox, if it can be its own.
 pub(crate) async fn kept(name: &str, found: Option<&Found>) -> Result<Option<InspectSandboxResponse>, Failure> {
     let record = found.and_then(|found| found.record.as_ref());
     if record.is_some_and(|record| !record.lasting) {
         return Ok(None);
     }
-    let Some(mut daemon) = Daemon::running().await? else { return Ok(None) };
+    let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(None) };
     match daemon.nearby.inspect_sandbox(InspectSandboxRequest { sandbox_id: name.to_owned() }).await {
         Ok(answer) => Ok(Some(answer.into_inner())),
         Err(status) if is_unknown(&status) => Ok(None),

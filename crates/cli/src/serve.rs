@@ -14,6 +14,11 @@ const FAILED: u8 = 1;
 
 /// Serves; returns what to exit with.
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
+    if arguments.detached {
+        // It outlives whoever started it: what that had open is not to stay open because of it.
+        carrel_sandbox::forget_inherited()
+            .map_err(|error| Failure::new("system_failed", format!("close what was inherited: {error}")))?;
+    }
     let options = Options {
         home: home(arguments.home.as_deref())?,
         config: arguments.config.clone(),

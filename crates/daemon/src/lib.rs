@@ -13,6 +13,7 @@ mod notify;
 mod ready;
 mod serve;
 mod socket;
+mod succession;
 
 pub use self::address::{Address, BadAddress};
 pub use self::config::{Config, ConfigError};

@@ -20,6 +20,7 @@ use crate::home::{lock_file, own_directory, store_file};
 use crate::listen::{Doors, Plan};
 use crate::lock::{Lock, LockError};
 use crate::notify::Manager;
+use crate::succession::take_over;
 use crate::{descriptors, log};
 
 /// How long what was asked for last may take to be answered, when we go.
@@ -70,7 +71,10 @@ pub fn serve(options: &Options) -> Result<u8, ServeError> {
     }
     descriptors::raise();
     own_directory(&options.home, true)?;
-    let _home = Lock::take(&lock_file(&options.home)).map_err(|source| match source {
+    let lock = lock_file(&options.home);
+    // One that somebody means to have goes before one that a command started.
+    let taken = if options.detached { Lock::take(&lock) } else { take_over(&lock) };
+    let _home = taken.map_err(|source| match source {
         LockError::Held { .. } => ServeError::Taken { home: options.home.clone(), source },
         LockError::Io { path, source } => ServeError::Home(crate::home::HomeError::Io { path, source }),
     })?;
@@ -97,7 +101,9 @@ async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs
     let ready = doors.ready(&plan);
     ready.say(io::stdout()).map_err(system("standard output"))?;
     manager.tell("READY=1");
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), grpc = ?ready.grpc, home = %options.home.display(), "serving");
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    let (grpc, home) = (&ready.grpc, options.home.display());
+    tracing::info!(version, pid, ?grpc, %home, config = config.file_said(), "serving");
 
     let signal = tokio::select! {
         signal = ends.next() => signal,
@@ -162,7 +168,7 @@ fn provider_settings(home: &Path, config: &Config, default_memory: u64) -> Resul
 /// Says what is in effect.
 fn check(config: &Config, plan: &Plan, options: &Options) -> Result<u8, ServeError> {
     use std::io::Write;
-    let text = format!("# home: {}\n{plan}\n{config}", options.home.display());
+    let text = format!("# home: {}\n# config: {}\n{plan}\n{config}", options.home.display(), config.file_said());
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(system("standard output")(error)),
         _ => Ok(0),

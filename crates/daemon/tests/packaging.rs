@@ -34,6 +34,7 @@ fn a_service_that_stops_leaves_sandboxes_alone() {
         ("Delegate", "yes"),
         ("Slice", "carrel-sandboxes.slice"),
         ("TasksMax", "infinity"),
+        ("Environment", "HOME=/root XDG_CONFIG_HOME=/etc"),
     ] {
         assert_eq!(values(&unit, "Service", key), [value], "{key}");
     }

@@ -1,7 +1,7 @@
 //! How sandboxes end: asked, waited for, insisted on, and removed.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use carrel_control::provider::{Place, ProviderError};
 use carrel_sandbox::{DiskError, KeptDisk};
@@ -15,6 +15,8 @@ use crate::{Inner, blocking, failed, ground};
 
 /// How long a supervisor may take beyond the time that it was given, before it is ended by force.
 const BEYOND: Duration = Duration::from_secs(5);
+/// How long those beside a sandbox have at least to end by themselves, if anybody has.
+const BESIDE: Duration = Duration::from_millis(500);
 /// How often something is tried that others may be just about to make possible.
 const TRIES: u32 = 8;
 /// How long to wait in between, at first.
@@ -40,13 +42,23 @@ impl Inner {
         self.collect(place).await?;
         // A daemon that died may have left an earlier start.
         self.clear(place).await?;
+        self.remove_services(place).await?;
         remove_disk(&self.ground.disk(place)?).await?;
         self.known.let_go_of_disk(place);
         Ok(())
     }
 
-    /// Ends an incarnation, if it runs.
+    /// Ends an incarnation, if it runs, and then those beside it, which it may need to the last.
     pub(crate) async fn end_place(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
+        let until = Instant::now() + grace;
+        // Nobody looks after them any more, and so nobody wonders about what they miss.
+        let tended = self.tended.over(&place.incarnation);
+        let ended = self.end_alone(place, grace).await;
+        let left = until.saturating_duration_since(Instant::now()).max(grace.min(BESIDE));
+        ended.and(self.end_services(place, tended, left).await)
+    }
+
+    async fn end_alone(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
         let found = self.look(&place.sandbox).await?.filter(|found| is_of(found, place));
         if let Some(found) = found {
             self.end(&found, grace).await?;
@@ -59,7 +71,7 @@ impl Inner {
     pub(crate) async fn end(&self, found: &Found, grace: Duration) -> Result<(), ProviderError> {
         let handle = found.record.as_ref().and_then(|record| record.shim_handle());
         let Some(ending) = handle.map(Ending::new).transpose().map_err(failed)? else {
-            return if is_told(found) { Ok(()) } else { self.sweep().await.map(drop) };
+            return if is_told(found) { Ok(()) } else { self.swept(found).await };
         };
         let asked = async {
             match found.connect().await {
@@ -77,7 +89,18 @@ impl Inner {
         if !ending.ends_within(BEYOND).await {
             return Err(failed("the supervisor of the sandbox does not end"));
         }
-        self.sweep().await.map(drop)
+        self.swept(found).await
+    }
+
+    /// Has the end of one told that died. What is wrong with another is not its concern.
+    async fn swept(&self, found: &Found) -> Result<(), ProviderError> {
+        let swept = self.sweep().await;
+        let name = found.record.as_ref().map(|record| record.name.clone());
+        let (home, Some(name)) = (self.ground.home().to_owned(), name) else { return swept.map(drop) };
+        match blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await? {
+            Some(again) if !is_told(&again) => swept.map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Removes what is left of an incarnation, but not its disk. It must not run.
@@ -88,12 +111,14 @@ impl Inner {
         if !is_other {
             collect(&self.ground.directory(&place.sandbox), &place.incarnation).await?;
         }
+        self.collect_services(place).await?;
         self.known.let_go_of_incarnation(place);
         Ok(())
     }
 
     /// Ends and removes whatever has the name of a sandbox and lasts, whichever start of it that is.
     pub(crate) async fn clear(&self, place: &Place) -> Result<(), ProviderError> {
+        self.clear_services(place).await?;
         let Some(found) = self.look(&place.sandbox).await? else { return Ok(()) };
         let Some(record) = lasting(&found) else { return Ok(()) };
         tracing::info!(sandbox = %place.sandbox, incarnation = record.incarnation, "an earlier start is removed");

@@ -7,6 +7,9 @@ use carrel_store::{ExecId, Timestamp};
 /// What the jobs are called that run what a sandbox runs by itself: this, and which start of it.
 pub(crate) const PRIMARY: &str = "primary.";
 
+/// What the jobs are called that run in a sandbox when a service beside it is well: this, which service, and which of them.
+pub(crate) const HOOK: &str = "hook.";
+
 /// What a command ends with that is not there, and one that cannot be run.
 const NOT_FOUND: i32 = 127;
 const NOT_RUN: i32 = 126;
@@ -19,6 +22,11 @@ pub(crate) fn primary(attempt: u32) -> String {
 /// Which start of what a sandbox runs by itself a job is.
 pub(crate) fn attempt(job: &str) -> Option<u32> {
     job.strip_prefix(PRIMARY)?.parse().ok()
+}
+
+/// Whether a job is one of those that a sandbox runs by itself, for whomever.
+pub(crate) fn is_own(job: &str) -> bool {
+    attempt(job).is_some() || job.starts_with(HOOK)
 }
 
 /// What a fact means.
@@ -105,7 +113,7 @@ mod tests {
         let exec = ExecId::new("exec-1").unwrap();
         assert_eq!(ended("exec-1", how()), Fact::ExecEnded { exec, how: How::Exited(3) });
         assert_eq!(ended("primary.4", how()), Fact::CommandEnded { attempt: 4, how: How::Exited(3) });
-        for other in ["a", "primary.", "primary.x", "a.b.c.d"] {
+        for other in ["a", "primary.", "primary.x", "a.b.c.d", "hook.db.0"] {
             assert_eq!(ended(other, how()), Fact::Other, "{other}");
         }
     }

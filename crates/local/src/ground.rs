@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{LocalError, failed};
 
 /// The longest id that is a name too.
-const LONGEST_NAME: usize = 128;
+pub(crate) const LONGEST_NAME: usize = 128;
 /// How many bytes of the hash of a longer one are its name.
 const HASHED: usize = 12;
 /// There once everything that is copied in has been.
@@ -71,11 +71,17 @@ impl Ground {
 
     /// The directory of a disk.
     pub(crate) fn disk(&self, place: &Place) -> Result<PathBuf, ProviderError> {
-        let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        if place.disk.is_empty() || place.disk.len() > LONGEST_NAME || !place.disk.bytes().all(known) {
-            return Err(failed(format_args!("{:?} is no name of a disk", place.disk)));
-        }
-        Ok(self.disks().join(&place.disk))
+        Ok(self.disks().join(named(place)?))
+    }
+
+    /// Where the disks of all services are.
+    pub(crate) fn services(&self) -> PathBuf {
+        self.home.join("services")
+    }
+
+    /// Where the disks of those beside a sandbox are.
+    pub(crate) fn services_of(&self, place: &Place) -> Result<PathBuf, ProviderError> {
+        Ok(self.services().join(named(place)?))
     }
 
     /// What is there once everything that is copied in has been.
@@ -84,13 +90,25 @@ impl Ground {
     }
 }
 
+/// The name of a disk, which can be nothing but a name.
+fn named(place: &Place) -> Result<&str, ProviderError> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if place.disk.is_empty() || place.disk.len() > LONGEST_NAME || !place.disk.bytes().all(known) {
+        return Err(failed(format_args!("{:?} is no name of a disk", place.disk)));
+    }
+    Ok(&place.disk)
+}
+
 /// The name of a sandbox: its id, if that is short enough.
 pub(crate) fn name(sandbox: &SandboxId) -> String {
     let id = sandbox.as_str();
-    if id.len() <= LONGEST_NAME {
-        return id.to_owned();
-    }
-    Sha256::digest(id).iter().take(HASHED).fold(String::new(), |mut hex, byte| {
+    // No id begins like that: whoever knows the hash cannot ask for the name.
+    if id.len() <= LONGEST_NAME { id.to_owned() } else { format!("_{}", hashed(id)) }
+}
+
+/// What stands for a text that is too long for a name.
+pub(crate) fn hashed(text: &str) -> String {
+    Sha256::digest(text).iter().take(HASHED).fold(String::new(), |mut hex, byte| {
         // Writing to a string cannot fail.
         let _ = write!(hex, "{byte:02x}");
         hex
@@ -110,7 +128,7 @@ mod tests {
     fn a_name_is_the_id_or_the_beginning_of_its_hash() {
         let named = |length| name(&SandboxId::new("x".repeat(length)).unwrap());
         assert_eq!(named(128), "x".repeat(128));
-        assert_eq!(named(129).len(), 24);
+        assert_eq!(named(129).len(), 25);
         assert_ne!(named(129), named(130));
     }
 
@@ -128,7 +146,7 @@ mod tests {
         let ground = Ground::new(home.path()).unwrap();
         assert_eq!(ground.disk(&place("a-1_b")).unwrap(), home.path().join("disks/a-1_b"));
         for bad in ["", "..", "a/b", ".a", "a b"] {
-            assert!(ground.disk(&place(bad)).is_err(), "{bad:?}");
+            assert!(ground.disk(&place(bad)).is_err() && ground.services_of(&place(bad)).is_err(), "{bad:?}");
         }
     }
 }

@@ -50,8 +50,8 @@ impl Inner {
     async fn run(&self, place: &Place, live: &Live, id: &str, command: &JobCommand) -> Result<(), ProviderError> {
         match self.ask(place, live, Question::Run(id, command)).await {
             Ok(_) => Ok(()),
-            // It ran: its end is in the journal.
-            Err(error) if matches!(error.code(), Some(FailureCode::JobPruned | FailureCode::JobEnded)) => Ok(()),
+            // It runs, or ran: its end is in the journal. An id is used once; what differs is how a release puts the same thing.
+            Err(error) if error.code().is_some_and(|code| is_given(&code)) => Ok(()),
             Err(error) => Err(failed(error)),
         }
     }
@@ -72,7 +72,8 @@ impl Inner {
     /// Stops all processes where they are, or lets them continue.
     pub(crate) async fn pause(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
-        self.ask(place, &live, Question::Pause(paused)).await.map(drop).map_err(failed)
+        self.ask(place, &live, Question::Pause(paused)).await.map_err(failed)?;
+        self.pause_services(place, paused).await
     }
 
     /// Whether somebody uses it: a client of its agent, a viewer, a connection, a job that is not its own.
@@ -86,7 +87,7 @@ impl Inner {
     }
 
     /// One that runs, and that may have been found by nobody yet.
-    async fn live(&self, place: &Place) -> Result<Arc<Live>, ProviderError> {
+    pub(crate) async fn live(&self, place: &Place) -> Result<Arc<Live>, ProviderError> {
         if let Some(live) = self.known.live(place) {
             return Ok(live);
         }
@@ -98,7 +99,7 @@ impl Inner {
     }
 
     /// A connection of its own; none if the incarnation does not run.
-    async fn connect(&self, place: &Place) -> Result<Option<ShimClient>, ProviderError> {
+    pub(crate) async fn connect(&self, place: &Place) -> Result<Option<ShimClient>, ProviderError> {
         match self.look(&place.sandbox).await?.filter(|found| is_of(found, place)) {
             Some(found) if found.life == Life::Running => found.connect().await.map(Some).map_err(failed),
             _ => Ok(None),
@@ -151,14 +152,14 @@ impl Question<'_> {
                 }
                 let jobs = shim.jobs().await?;
                 let mut running = jobs.iter().filter(|job| job.state != JobState::Ended);
-                Ok(running.any(|job| job.viewers > 0 || facts::attempt(&job.job).is_none()))
+                Ok(running.any(|job| job.viewers > 0 || !facts::is_own(&job.job)))
             }
         }
     }
 }
 
 /// A command, as a supervisor is asked.
-fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options: &ExecOptions) -> JobCommand {
+pub(crate) fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options: &ExecOptions) -> JobCommand {
     let (user, home) = match &options.user {
         Some(user) => (user.clone(), accounts::home(Some(user), &live.accounts)),
         None => (live.user.name.clone(), live.user.home.clone()),
@@ -182,6 +183,11 @@ fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options: &ExecOpti
         timeout_ms: options.timeout_ms,
         ..JobCommand::default()
     }
+}
+
+/// Whether a refusal says that the supervisor has the job already.
+fn is_given(code: &FailureCode) -> bool {
+    matches!(code, FailureCode::JobPruned | FailureCode::JobEnded | FailureCode::JobConflict)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod plan;
 mod ports;
 mod provider;
 mod reap;
+mod services;
 mod turns;
 mod watch;
 
@@ -32,6 +33,7 @@ use self::ground::Ground;
 use self::live::Known;
 pub use self::logs::{BadTemplate, LogTemplate};
 use self::parked::Parked;
+use self::services::Tended;
 use self::turns::Turns;
 
 /// Ranges of ids belong to the host, whatever home a sandbox has.
@@ -82,6 +84,7 @@ pub(crate) struct Inner {
     parked: Arc<Parked>,
     known: Known,
     turns: Turns,
+    tended: Tended,
     /// One sweeps at a time.
     sweeping: tokio::sync::Mutex<()>,
 }
@@ -94,8 +97,9 @@ impl Local {
         let ground = Ground::new(&settings.home)?;
         let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
         parked.fill();
-        let (known, turns, sweeping) = (Known::default(), Turns::default(), tokio::sync::Mutex::default());
-        Ok(Self(Arc::new(Inner { settings, programs, ground, parked, known, turns, sweeping })))
+        let (known, turns, tended) = (Known::default(), Turns::default(), Tended::default());
+        let sweeping = tokio::sync::Mutex::default();
+        Ok(Self(Arc::new(Inner { settings, programs, ground, parked, known, turns, tended, sweeping })))
     }
 }
 

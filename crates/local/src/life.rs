@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::bury::bury;
 use crate::end::{collect, remove_disk};
-use crate::facts::PRIMARY;
+use crate::facts::{HOOK, PRIMARY};
 use crate::live::Live;
 use crate::look::is_of;
 use crate::ports::Bound;
@@ -108,16 +108,20 @@ impl Inner {
     /// Makes a sandbox and returns when it runs.
     async fn make(&self, place: &Place, spec: &Spec) -> Result<Arc<Live>, ProviderError> {
         let create = self.plan(place, spec).await?;
-        let owned = self.supervised(place, &create).await.map_err(|error| refused(&error))?;
+        let owned = self.supervised(&create).await?;
         let root = RootFs::try_from(create.root).map_err(failed)?;
         let live = self.known.runs(place, Live::new(&root, owned.agent_socket().to_owned()));
-        // It lasts: from here on it is found like any other.
+        self.leave(owned);
+        Ok(live)
+    }
+
+    /// Leaves one that lasts: from here on it is found like any other.
+    pub(crate) fn leave(&self, owned: OwnedSandbox) {
         if let Some(child) = owned.leave() {
             bury(child);
         }
         let parked = Arc::clone(&self.parked);
         drop(tokio::task::spawn_blocking(move || parked.fill()));
-        Ok(live)
     }
 
     async fn plan(&self, place: &Place, spec: &Spec) -> Result<Create, ProviderError> {
@@ -126,24 +130,31 @@ impl Inner {
         blocking(move || {
             let create = plan::create(&settings, &programs, &ground, &place, &spec)?;
             // What a start before this one ran is not what this one runs.
-            logs::remove_beginning(&settings.logs.directory(&place.sandbox), PRIMARY).map_err(failed)?;
+            for own in [PRIMARY, HOOK] {
+                logs::remove_beginning(&settings.logs.directory(&place.sandbox), own).map_err(failed)?;
+            }
             Ok(create)
         })
         .await
     }
 
-    async fn supervised(&self, place: &Place, create: &Create) -> Result<OwnedSandbox, OwnerError> {
+    /// Has a supervisor make a sandbox.
+    pub(crate) async fn supervised(&self, create: &Create) -> Result<OwnedSandbox, ProviderError> {
         if let Some(supervisor) = self.parked.take() {
             match supervisor.create(create).await {
                 // It may have died while it waited, or in the middle: what it left has the name.
                 Err(OwnerError::Gone(_)) => {
                     let _swept = self.sweep().await;
-                    let _collected = collect(&self.ground.directory(&place.sandbox), &place.incarnation).await;
+                    let _collected = collect(&create.directory.0, &create.incarnation).await;
                 }
-                made => return made,
+                made => return made.map_err(|error| refused(&error)),
             }
         }
-        self.parked.spawn()?.create(create).await
+        let made = match self.parked.spawn() {
+            Ok(supervisor) => supervisor.create(create).await,
+            Err(error) => Err(error),
+        };
+        made.map_err(|error| refused(&error))
     }
 }
 

@@ -18,9 +18,14 @@ const LAST: Duration = Duration::from_millis(100);
 impl Inner {
     /// What there is of a sandbox. While it is being made, or is about to be gone, that is waited for.
     pub(crate) async fn look(&self, sandbox: &SandboxId) -> Result<Option<Found>, ProviderError> {
+        self.look_for(&ground::name(sandbox)).await
+    }
+
+    /// The same by its name.
+    pub(crate) async fn look_for(&self, name: &str) -> Result<Option<Found>, ProviderError> {
         let (until, mut pause) = (Instant::now() + PATIENCE, FIRST);
         loop {
-            match self.glance(sandbox).await? {
+            match self.glance(name).await? {
                 Some(found) if found.life == Life::Starting && Instant::now() < until => {}
                 seen => return Ok(seen),
             }
@@ -30,8 +35,8 @@ impl Inner {
     }
 
     /// What there is of a sandbox at this moment.
-    pub(crate) async fn glance(&self, sandbox: &SandboxId) -> Result<Option<Found>, ProviderError> {
-        let (home, name) = (self.ground.home().to_owned(), ground::name(sandbox));
+    async fn glance(&self, name: &str) -> Result<Option<Found>, ProviderError> {
+        let (home, name) = (self.ground.home().to_owned(), name.to_owned());
         blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await
     }
 

@@ -11,7 +11,7 @@ use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, Mount};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::ground::{Ground, name};
-use crate::{IDS, Settings, failed};
+use crate::{IDS, Settings, failed, services};
 
 /// Where execs begin, and what is always there.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -20,7 +20,7 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 const USER: &str = "agbox";
 const NUMBER: u32 = 1000;
 /// The kernel keeps no longer name of a host.
-const LONGEST_HOSTNAME: usize = 63;
+pub(crate) const LONGEST_HOSTNAME: usize = 63;
 /// Jobs that have ended are known for as long as the sandbox runs, and their output is kept.
 const KEPT_JOBS: u32 = 100_000;
 const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -33,8 +33,9 @@ pub(crate) fn create(
     place: &Place,
     spec: &Spec,
 ) -> Result<Create, ProviderError> {
-    let mut root = image(&spec.image, ground)?;
+    let mut root = image(&spec.image, spec.stranger, ground)?;
     let user = furnish(&mut root, spec)?;
+    services::name_all(&mut root, &spec.services)?;
     let mount = |mount: &carrel_control::spec::Mount| Mount {
         source: (&mount.source).into(),
         target: (&mount.target).into(),
@@ -75,8 +76,15 @@ pub(crate) fn create(
     })
 }
 
-fn image(image: &str, ground: &Ground) -> Result<RootFs, ProviderError> {
+/// What an image stands for. A stranger's was found to be a directory without links, and has to be one still.
+pub(crate) fn image(image: &str, stranger: bool, ground: &Ground) -> Result<RootFs, ProviderError> {
     let reference: ImageRef = image.parse().map_err(failed)?;
+    if let (true, ImageRef::Path(path)) = (stranger, &reference) {
+        let is_plain = std::fs::canonicalize(path).is_ok_and(|known| known == *path && known.is_dir());
+        if !is_plain {
+            return Err(failed(format_args!("the image {image} is no directory, or is reached by a link")));
+        }
+    }
     match &reference {
         ImageRef::Host => RootFs::resolve(&reference).map_err(failed),
         ImageRef::Path(_) => Images::open(ground.home()).and_then(|images| images.resolve(&reference)).map_err(failed),

@@ -10,6 +10,7 @@ use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::services::tend;
 use crate::watch::watch;
 use crate::{Local, blocking, failed};
 
@@ -42,12 +43,8 @@ impl Provider for Local {
         Box::pin(self.0.exec(place, exec))
     }
 
-    fn service(&self, _: &Place, _: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
-        let (to, facts) = mpsc::channel(1);
-        let message = format!("the service {} cannot be run: there are none on this machine", service.name);
-        // There is room for the only thing that is ever told.
-        let _told = to.try_send(ServiceFact::Failed(ProviderError { code: Some("SERVICES_UNSUPPORTED"), message }));
-        facts
+    fn service(&self, place: &Place, spec: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {
+        tend(Arc::clone(&self.0), place, spec, service)
     }
 
     fn cancel<'a>(&'a self, place: &'a Place, exec: &'a ExecId) -> Answer<'a, ()> {

@@ -1,6 +1,6 @@
 //! What nobody has a use for: found, ended and removed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use carrel_control::provider::{InUse, ProviderError};
@@ -8,7 +8,7 @@ use carrel_shim_client::Found;
 
 use crate::end::{collect, remove_disk};
 use crate::look::lasting;
-use crate::{IDS, Inner, blocking, failed};
+use crate::{IDS, Inner, blocking, failed, services};
 
 impl Inner {
     /// Removes everything that is not in use, and not in our hands; returns how many things that were. One that cannot
@@ -26,13 +26,18 @@ impl Inner {
         };
         for one in found {
             let Some(record) = lasting(&one) else { continue };
-            if !in_use.incarnations.contains(&record.incarnation) {
+            if !in_use.incarnations.contains(services::start_of(record)) {
                 count(&record.incarnation, self.reap_sandbox(&one).await);
             }
         }
         // Of what is dead already and was not to last.
         count("directories", self.sweep().await);
-        for disk in self.disks().await? {
+        for disk in names(self.ground.services()).await? {
+            if !in_use.disks.contains(&disk) && !self.known.holds_disk(&disk) {
+                count(&disk, services::remove_disks(&self.ground.services().join(&disk)).await);
+            }
+        }
+        for disk in names(self.ground.disks()).await? {
             if !in_use.disks.contains(&disk) && !self.known.holds_disk(&disk) {
                 count(&disk, remove_disk(&self.ground.disks().join(&disk)).await.map(|()| 1));
             }
@@ -45,7 +50,7 @@ impl Inner {
         let Some(record) = lasting(found) else { return Ok(0) };
         // Whoever is at it may take it into their hands.
         let _turn = self.turns.take(&record.name).await;
-        if self.known.holds_incarnation(&record.incarnation) {
+        if self.known.holds_incarnation(services::start_of(record)) {
             return Ok(0);
         }
         tracing::info!(name = record.name, incarnation = record.incarnation, "a sandbox that nobody uses is removed");
@@ -53,16 +58,21 @@ impl Inner {
         collect(&found.directory, &record.incarnation).await?;
         Ok(1)
     }
+}
 
-    async fn disks(&self) -> Result<Vec<String>, ProviderError> {
-        let disks = self.ground.disks();
-        blocking(move || {
-            let mut names = Vec::new();
-            for entry in std::fs::read_dir(&disks).map_err(failed)? {
-                names.extend(entry.map_err(failed)?.file_name().into_string().ok());
-            }
-            Ok(names)
-        })
-        .await
-    }
+/// What there is in a directory, by its names; nothing if it is not there.
+pub(crate) async fn names(directory: PathBuf) -> Result<Vec<String>, ProviderError> {
+    blocking(move || {
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(format_args!("{}: {error}", directory.display()))),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.extend(entry.map_err(failed)?.file_name().into_string().ok());
+        }
+        Ok(names)
+    })
+    .await
 }

@@ -192,24 +192,6 @@ async def test_processors_are_as_many_as_they_are_said_to_be(client, daemon):
         assert [daemon.processors(name) for name in (half, more, all_of_them)] == [0.5, 1.25, None]
 
 
-def about_service(event):
-    """What an event says about a service; published clients have another name for it."""
-    return event.service if hasattr(event, "service") else event.companion_container
-
-
-async def test_a_service_that_does_not_run_is_told_once_and_delays_nobody(client):
-    service = client.types.CompanionContainerSpec(name="base", image="/no/such/image", command=["true"])
-    async with box(client, companion_containers=(service,)) as name:
-        seen = await until(client, name, is_kind(Kind.SERVICE_READY, Kind.SERVICE_FAILED))
-        told = about_service(seen[-1])
-        assert (seen[-1].event_type, told.name) == (Kind.SERVICE_FAILED, "base")
-        assert told.error_code and told.error_message
-        assert (await client.run(name, ["true"])).exit_code == 0
-        assert [one.name for one in (await client.get_sandbox(name)).companion_containers] == ["base"]
-        await client.stop_sandbox(name)
-        assert kinds(await history(client, name)).count(Kind.SERVICE_FAILED) == 1
-
-
 async def test_an_idle_sandbox_is_stopped_and_one_that_is_used_is_not(client):
     short = datetime.timedelta(milliseconds=400)
     async with box(client, idle_ttl=short) as name:

@@ -6,17 +6,22 @@ pub(crate) mod told;
 pub(crate) mod wait;
 
 use std::path::Path;
+use std::time::Duration;
 
 use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
-use carrel_api::agbox::v1::{GetSandboxRequest, ListSandboxesRequest, SandboxHandle, SandboxState};
+use carrel_api::agbox::v1::{GetSandboxRequest, ListSandboxesRequest, PingRequest, SandboxHandle, SandboxState};
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
 use carrel_shim_client::Found;
+use tonic::Code;
 use tonic::transport::Channel;
 
 pub(crate) use self::refusal::{is_unknown, refused};
 use crate::failure::Failure;
 use crate::find;
 use crate::home::Home;
+
+/// How long a daemon may take to say that it is there.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The daemon of our home.
 #[derive(Clone, Debug)]
@@ -53,7 +58,7 @@ impl Daemon {
         let home = Home::find()?;
         match Self::at(home.path()).await? {
             Some(daemon) => Ok(Some(daemon)),
-            None if carrel_daemon::store_file(home.path()).exists() => start::needed(&home).await.map(Some),
+            None if has_sandboxes(home.path()) => start::needed(&home).await.map(Some),
             None => Ok(None),
         }
     }
@@ -64,10 +69,24 @@ impl Daemon {
         if !socket.exists() {
             return Ok(None);
         }
-        // One that is there and does not answer was left by a daemon that is gone.
-        let Ok(channel) = carrel_api::connect(&socket).await else { return Ok(None) };
-        let (sandboxes, nearby) = (SandboxServiceClient::new(channel.clone()), SandboxesClient::new(channel));
-        Ok(Some(Self { sandboxes, nearby }))
+        Self::greeted(&socket, PATIENCE).await
+    }
+
+    /// The one at a socket, once it has said that it is there.
+    async fn greeted(socket: &Path, patience: Duration) -> Result<Option<Self>, Failure> {
+        let greeted = tokio::time::timeout(patience, async {
+            // One at which nobody listens was left by a daemon that is gone.
+            let Ok(channel) = carrel_api::connect(socket).await else { return Ok(None) };
+            let mut daemon =
+                Self { sandboxes: SandboxServiceClient::new(channel.clone()), nearby: SandboxesClient::new(channel) };
+            match daemon.sandboxes.ping(PingRequest {}).await {
+                Ok(_) => Ok(Some(daemon)),
+                // It is going.
+                Err(status) if is_lost(&status) => Ok(None),
+                Err(status) => Err(refused(&status)),
+            }
+        });
+        greeted.await.unwrap_or_else(|_| Err(silent(socket, patience)))
     }
 
     /// A sandbox, if it knows one of that id.
@@ -92,6 +111,23 @@ impl Daemon {
     }
 }
 
+/// Whether it was the way to the daemon that failed.
+fn is_lost(status: &tonic::Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
+}
+
+fn silent(socket: &Path, patience: Duration) -> Failure {
+    let words = format!("the daemon at {} does not answer within {patience:?}", socket.display());
+    Failure::new("daemon_silent", words).hint("daemon.lock beside it names its process: see whether that is stopped")
+}
+
+/// Whether there is a sandbox in the store of a home, which no daemon serves. One that cannot be read may have some:
+/// the daemon says what is wrong with it.
+fn has_sandboxes(home: &Path) -> bool {
+    let store = carrel_daemon::store_file(home);
+    store.exists() && carrel_store::check(&store).map_or(true, |report| report.sandboxes > 0)
+}
+
 /// A sandbox that a daemon keeps, and that daemon. One of `carrel run` is its owner's alone, and none that nobody knows.
 pub(crate) async fn keeper(name: &str, found: Option<&Found>) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
     // One that somebody is at may have no record at the moment.
@@ -101,4 +137,39 @@ pub(crate) async fn keeper(name: &str, found: Option<&Found>) -> Result<Option<(
     let Some(mut daemon) = Daemon::of_what_stays().await? else { return Ok(None) };
     let handle = daemon.maybe(name).await?.filter(|handle| handle.state() != SandboxState::Deleted);
     Ok(handle.map(|handle| (daemon, handle)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_that_does_not_answer_is_not_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let socket = carrel_daemon::socket_file(home.path());
+        assert!(Daemon::at(home.path()).await.unwrap().is_none());
+        let stopped = UnixListener::bind(&socket).unwrap();
+        let failure = Daemon::greeted(&socket, Duration::from_millis(50)).await.unwrap_err();
+        assert_eq!(failure.code, "daemon_silent");
+        assert!(failure.message.ends_with("daemon.sock does not answer within 50ms"), "{}", failure.message);
+        drop(stopped);
+        assert!(Daemon::at(home.path()).await.unwrap().is_none(), "this one is gone");
+    }
+
+    #[test]
+    fn a_home_without_sandboxes_has_nothing_that_a_daemon_could_know() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!has_sandboxes(home.path()));
+        let store = carrel_daemon::store_file(home.path());
+        std::fs::create_dir(store.parent().unwrap()).unwrap();
+        drop(carrel_store::Store::open(&store, carrel_store::Options::default()).unwrap());
+        assert!(!has_sandboxes(home.path()));
+        let damaged = tempfile::tempdir().unwrap();
+        let store = carrel_daemon::store_file(damaged.path());
+        std::fs::create_dir(store.parent().unwrap()).unwrap();
+        std::fs::write(&store, "no database, but somebody's all the same").unwrap();
+        assert!(has_sandboxes(damaged.path()));
+    }
 }

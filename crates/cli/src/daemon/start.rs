@@ -1,8 +1,9 @@
 //! A daemon that a command starts because it needs one: one of several, if several do so at once.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -85,11 +86,32 @@ fn begin(home: &Path) -> Result<Begun, Failure> {
     command.args(["serve", "--detached", "--home"]).arg(home);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(open_log(&log).map_err(failed)?);
     let mut child = command.spawn().map_err(failed)?;
-    let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut line).map_err(failed)?;
+    let Some(out) = child.stdout.take() else { return Ok(heard("", &log)) };
+    match first_line(out, STARTING).map_err(failed)? {
+        Some(line) => Ok(heard(&line, &log)),
+        // It goes on: it may have much to find again.
+        None => Ok(Begun::Failed(unstartable(format!("it is not ready within {STARTING:?}"), &log))),
     }
-    Ok(heard(&line, &log))
+}
+
+/// The first line that somebody says, or what there is of it when they say no more; none if it is not there in time.
+fn first_line(mut out: impl Read + AsFd, patience: Duration) -> io::Result<Option<String>> {
+    let due = Instant::now() + patience;
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let left = Timespec::try_from(due.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(&out, PollFlags::IN)], left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Ok(0) => return Ok(None),
+            polled => polled?,
+        };
+        let read = out.read(&mut piece)?;
+        let came = piece.get(..read).unwrap_or_default();
+        said.extend(came.iter().take_while(|byte| **byte != b'\n'));
+        if read == 0 || came.contains(&b'\n') {
+            return Ok(Some(String::from_utf8_lossy(&said).into_owned()));
+        }
+    }
 }
 
 /// What a first word means.
@@ -149,6 +171,8 @@ fn unstartable(words: impl std::fmt::Display, log: &Path) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -167,6 +191,17 @@ mod tests {
         let Begun::Failed(failure) = heard("", log) else { panic!("it failed") };
         assert_eq!(failure.message, "the daemon cannot be started: it ended without a word");
         assert_eq!(failure.hint.as_deref(), Some("`carrel serve` says more; so does /h/log"));
+    }
+
+    #[test]
+    fn a_first_word_is_waited_for_as_long_as_is_said() {
+        let patience = Duration::from_millis(20);
+        let (out, mut says) = io::pipe().unwrap();
+        assert_eq!(first_line(&out, patience).unwrap(), None);
+        says.write_all(b"{\"grpc\":[]}\nand more").unwrap();
+        assert_eq!(first_line(&out, STARTING).unwrap().as_deref(), Some("{\"grpc\":[]}"));
+        drop(says);
+        assert_eq!(first_line(&out, STARTING).unwrap().as_deref(), Some(""));
     }
 
     #[test]

@@ -31,9 +31,10 @@ pub(crate) async fn until(
         broken += 1;
         match status.code() {
             Code::NotFound if target == SandboxState::Deleted => return Ok(None),
-            // Whoever serves next knows everything that this one did.
+            // Whoever serves next knows everything that this one did. It is not for us to start it: one that is replaced
+            // has a successor, which ours would be in the way of.
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal if broken <= TRIES => {
-                *daemon = Daemon::needed().await?;
+                *daemon = Daemon::returned().await?;
                 match daemon.get(&id).await {
                     Ok(handle) => seen = handle,
                     Err(status) if is_unknown(&status) && target == SandboxState::Deleted => return Ok(None),

@@ -93,6 +93,7 @@ impl File {
         let root = root.map(|root| at.absolute("artifacts.exec_output_root", root)).transpose()?;
         let limits = self.limits;
         Ok(Config {
+            file: None,
             idle_ttl: at.time("runtime.idle_ttl", runtime.idle_ttl, usual.idle_ttl)?,
             cleanup_ttl: at.time("runtime.cleanup_ttl", runtime.cleanup_ttl, usual.cleanup_ttl)?,
             log_level: runtime.log_level.map_or(Ok(usual.log_level), level)?,

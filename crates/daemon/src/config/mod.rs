@@ -18,6 +18,8 @@ use crate::address::{Address, BadAddress};
 /// Everything that an operator can say, with defaults for what was not said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// The file that says it; none if there was none to read.
+    pub file: Option<PathBuf>,
     /// How long a sandbox may be idle before it is stopped; 0 is for ever.
     pub idle_ttl: Duration,
     /// How long stopped, failed and deleted ones are kept.
@@ -165,10 +167,15 @@ impl Config {
         let usual = usual_path(|key| std::env::var_os(key));
         let Some(path) = given.or(usual.as_deref()) else { return Ok(Self::default()) };
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(path, &text),
+            Ok(text) => Ok(Self { file: Some(path.to_owned()), ..Self::parse(path, &text)? }),
             Err(error) if error.kind() == io::ErrorKind::NotFound && given.is_none() => Ok(Self::default()),
             Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
         }
+    }
+
+    /// Where it was read, in words.
+    pub fn file_said(&self) -> String {
+        self.file.as_ref().map_or_else(|| "none".to_owned(), |file| file.display().to_string())
     }
 
     /// Where the output of execs is kept, for a home.
@@ -198,6 +205,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            file: None,
             idle_ttl: Duration::from_secs(10 * 60),
             cleanup_ttl: Duration::from_secs(360 * 60 * 60),
             log_level: LogLevel::default(),

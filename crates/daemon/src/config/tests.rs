@@ -190,3 +190,13 @@ fn a_file_that_was_named_has_to_be_there_and_the_usual_one_need_not() {
     assert_eq!(usual(Some("relative"), Some("/h")), Some("/h/.config/carrel/config.toml".into()));
     assert_eq!(usual(None, None), None);
 }
+
+#[test]
+fn the_file_that_was_read_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.toml");
+    std::fs::write(&path, "").unwrap();
+    let config = Config::load(Some(&path)).unwrap();
+    assert_eq!(config.file_said(), path.to_str().unwrap());
+    assert_eq!(Config::default().file_said(), "none");
+}

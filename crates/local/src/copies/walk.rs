@@ -1,7 +1,7 @@
 //! What is copied, read from the host by handles: no link is followed, and nothing is waited for.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -191,12 +191,14 @@ impl Walk<'_> {
     fn file(&self, opened: OwnedFd, path: String, stat: &Stat) -> Walked {
         let shown = self.source.join(&path);
         let mut file = File::from(opened);
-        let content = if u64::try_from(stat.st_size).is_ok_and(|size| size <= SMALL) {
-            let mut bytes = Vec::new();
-            let read = file.read_to_end(&mut bytes);
-            read.map_err(|error| host(&shown)(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let failed = |error: std::io::Error| host(&shown)(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        let mut bytes = Vec::new();
+        // It may have grown since it was looked at.
+        (&mut file).take(SMALL + 1).read_to_end(&mut bytes).map_err(failed)?;
+        let content = if u64::try_from(bytes.len()).is_ok_and(|size| size <= SMALL) {
             Content::Small(bytes.into())
         } else {
+            file.rewind().map_err(failed)?;
             Content::Large(file)
         };
         self.pass(|| Item::File { path, kept: Kept::of(stat, 0o777), content })

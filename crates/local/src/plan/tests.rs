@@ -89,7 +89,7 @@ fn limits_are_those_of_the_sandbox_or_of_all() {
     assert_eq!((create.limits.memory, create.limits.pids, create.limits.cpu_millis), (Some(1 << 30), Some(77), None));
     let kept = create.kept_disk.unwrap();
     assert_eq!((kept.unlimited, kept.host_free), (Some(true), 5));
-    assert_eq!((create.hostname.len(), create.name.len(), create.lasting), (63, 24, true));
+    assert_eq!((create.hostname.len(), create.name.len(), create.lasting), (63, 25, true));
     let limits = spec::Limits { cpu_millis: Some(500), memory: Some(1 << 28), disk: Some(1 << 26) };
     let create = world.plan(&Spec { limits, ..world.spec() }).unwrap();
     assert_eq!((create.limits.memory, create.limits.cpu_millis, create.disk), (Some(1 << 28), Some(500), 1 << 26));

@@ -1,0 +1,61 @@
+//! A sandbox from nothing, until it is seen to be ready and until its first command is seen to have ended.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use carrel_api::agbox::v1::EventType;
+
+use super::FACE;
+use super::daemon::Daemon;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{Samples, since, timed_in_turn};
+
+pub(super) const BWRAP: &str = "`bwrap --unshare-all --ro-bind / / true`";
+
+/// Measures sandboxes that come and go, one at a time.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let daemon = Daemon::start()?;
+    let (mut client, mut finished) = (daemon.client()?, Vec::new());
+    let [ready, bwrap] = timed_in_turn(
+        effort.of(201, 5),
+        [
+            &mut || {
+                daemon.runtime.block_on(async {
+                    let asked = Instant::now();
+                    let mut sandbox = client.ready(&daemon.name()).await?;
+                    let taken = since(asked);
+                    client.run(&mut sandbox).await?;
+                    finished.push(since(asked));
+                    client.delete(&sandbox.id).await?;
+                    sandbox.until(EventType::SandboxDeleted).await?;
+                    Ok(taken)
+                })
+            },
+            &mut || {
+                let asked = Instant::now();
+                ensure!(bwrap().status()?.success(), "bwrap failed");
+                Ok(since(asked))
+            },
+        ],
+    )?;
+    // The first one warmed up.
+    let finished = Samples::of(finished.split_off(1));
+    let line = |name, ours: &Samples| {
+        Benchmark::new(name, FACE, ours, "ms")
+            .beside(BWRAP, &bwrap)
+            .aim("at most 2 times", ours.median() <= 2.0 * bwrap.median())
+    };
+    Ok(vec![
+        line("create, cold, to SANDBOX_READY seen", &ready),
+        line("create, cold, to EXEC_FINISHED of `true` seen", &finished),
+    ])
+}
+
+/// Another program that makes a sandbox for one command.
+pub(super) fn bwrap() -> Command {
+    let mut command = Command::new("bwrap");
+    command.args(["--unshare-all", "--ro-bind", "/", "/", "true"]).stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,122 @@
+//! The daemon under measurement, as it is shipped: in a home of its own, which is gone with it.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::client::{Client, LABEL};
+use crate::sandbox::{programs, runtime};
+
+/// Nothing stops by itself while it is measured.
+const CONFIG: &str = "[runtime]\nidle_ttl = \"0\"\n";
+
+/// A daemon, and whatever drives its clients.
+pub(super) struct Daemon {
+    /// What drives clients: one thread, as `carrel` has.
+    pub(super) runtime: Runtime,
+    child: Child,
+    socket: PathBuf,
+    program: PathBuf,
+    named: Cell<u32>,
+    /// On a disk: what is kept is to be what it is in production.
+    directory: TempDir,
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    pub(super) fn start() -> Result<Self> {
+        // Short, because the path of a socket is.
+        let directory = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
+        for name in ["home", "runtime", "config/carrel"] {
+            std::fs::create_dir_all(directory.path().join(name))?;
+        }
+        std::fs::write(directory.path().join("config/carrel/config.toml"), CONFIG)?;
+        let program = programs()?.shim.with_file_name("carrel");
+        let (child, socket) = serve(&program, directory.path())?;
+        Ok(Self { runtime: runtime()?, child, socket, program, named: Cell::new(0), directory })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A connection of its own.
+    pub(super) fn client(&self) -> Result<Client> {
+        self.runtime.block_on(self.connect())
+    }
+
+    /// The same, by whoever waits already.
+    pub(super) async fn connect(&self) -> Result<Client> {
+        Client::connect(&self.socket).await
+    }
+
+    /// What the next sandbox is called.
+    pub(super) fn name(&self) -> String {
+        self.named.set(self.named.get() + 1);
+        format!("bench-{}", self.named.get())
+    }
+
+    /// Ends it, as an upgrade does, and starts the next one; sandboxes go on. When this returns, that one serves.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        self.end()?;
+        (self.child, self.socket) = serve(&self.program, self.directory.path())?;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("it has no id")?;
+        kill_process(pid, Signal::TERM)?;
+        let ended = self.child.wait()?;
+        ensure!(ended.success(), "the daemon: {ended}");
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // One that is gone is not to be started again.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // Sandboxes last: those that a failure left are taken away.
+        let mut remove = command(&self.program, self.directory.path());
+        remove.args(["rm", "--force", "--label", &format!("{}={}", LABEL.0, LABEL.1)]);
+        let _removed = remove.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if self.end().is_err() {
+            let _killed = self.child.kill();
+            let _ended = self.child.wait();
+        }
+    }
+}
+
+/// A `carrel` that knows no other home.
+fn command(program: &Path, directory: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("CARREL_HOME", directory.join("home")).env("XDG_RUNTIME_DIR", directory.join("runtime"));
+    command.env("XDG_CONFIG_HOME", directory.join("config")).stdin(Stdio::null());
+    command
+}
+
+/// Starts a daemon, and waits until it serves.
+fn serve(program: &Path, directory: &Path) -> Result<(Child, PathBuf)> {
+    let log = File::options().create(true).append(true).open(directory.join("log"))?;
+    let mut child = command(program, directory).arg("serve").stdout(Stdio::piped()).stderr(log).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
+    if line.is_empty() {
+        let (ended, said) = (child.wait()?, std::fs::read_to_string(directory.join("log"))?);
+        anyhow::bail!("the daemon: {ended}\n{said}");
+    }
+    let ready: Value = serde_json::from_str(&line)?;
+    let address = ready["grpc"].as_array().and_then(|places| places.last()?.as_str()?.strip_prefix("unix:"));
+    Ok((child, address.with_context(|| format!("the daemon names no socket: {line}"))?.into()))
+}

@@ -1,0 +1,133 @@
+//! Events: how soon one is received after it was committed, and how many can be.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use carrel_api::agbox::v1::{EventType, SandboxEvent};
+use tokio::task::JoinSet;
+
+use super::FACE;
+use super::client::{Client, Followed};
+use super::daemon::Daemon;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::Samples;
+
+/// In how many sandboxes commands run at the same time.
+const SANDBOXES: usize = 8;
+/// How many follow each of them, on connections of their own.
+const SUBSCRIBERS: usize = 4;
+
+/// Milliseconds from the moment that an event names until it was there.
+#[derive(Default)]
+struct Delays {
+    /// From when the daemon was about to commit it: its way to the disk is part of them.
+    started: Vec<f64>,
+    /// From when the supervisor saw the end of the command: its way to the daemon is part of them.
+    finished: Vec<f64>,
+}
+
+/// Measures with one command at a time, and then with as many as there can be.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let daemon = Daemon::start()?;
+    let mut client = daemon.client()?;
+    let (mut alone, mut crowded) = (Delays::default(), Delays::default());
+    let seconds = daemon.runtime.block_on(async {
+        let mut sandboxes = vec![client.ready(&daemon.name()).await?];
+        observed(&daemon, &mut client, &mut sandboxes, effort.of(500, 5), &mut alone).await?;
+        while sandboxes.len() < SANDBOXES {
+            sandboxes.push(client.ready(&daemon.name()).await?);
+        }
+        let seconds = observed(&daemon, &mut client, &mut sandboxes, effort.of(150, 3), &mut crowded).await?;
+        client.delete_all(sandboxes).await?;
+        anyhow::Ok(seconds)
+    })?;
+
+    let delivered = (crowded.started.len() + crowded.finished.len()) as f64;
+    let mut lines = Vec::new();
+    for (delays, load) in [(alone, "one command at a time"), (crowded, "8 commands at a time")] {
+        let (started, finished) = (Samples::of(delays.started), Samples::of(delays.finished));
+        let line = |name: &str, delays: &Samples| {
+            let line = Benchmark::new(format!("{name} received, 4 subscribers, {load}"), FACE, delays, "ms");
+            // With as many as there can be, whoever waits for a processor is measured as well.
+            match load.starts_with("one") {
+                true => line.aim("p50 under 1 ms, p99 under 5 ms", delays.median() < 1.0 && delays.p99() < 5.0),
+                false => line,
+            }
+        };
+        lines.push(line("EXEC_STARTED from before its commit to", &started));
+        lines.push(line("EXEC_FINISHED from the end of the command to", &finished));
+    }
+    let rate = |name: &str, count: f64| Benchmark::new(name, FACE, count / seconds, "/s");
+    lines.push(rate("events committed per second, 8 commands at a time", delivered / SUBSCRIBERS as f64));
+    lines.push(rate("events delivered per second, 32 subscribers", delivered));
+    Ok(lines)
+}
+
+/// Runs so many commands in each of these, one after the other, while others follow; adds what those saw, and returns
+/// how many seconds it took.
+async fn observed(
+    daemon: &Daemon,
+    client: &mut Client,
+    sandboxes: &mut Vec<Followed>,
+    count: usize,
+    seen: &mut Delays,
+) -> Result<f64> {
+    let mut following = JoinSet::new();
+    for sandbox in sandboxes.iter_mut() {
+        // What happened before is behind this.
+        let newest = client.run(sandbox).await?;
+        for _ in 0..SUBSCRIBERS {
+            let mut other = daemon.connect().await?;
+            let mut followed = other.follow(&sandbox.id, newest).await?;
+            following.spawn(async move {
+                let seen = delays(&mut followed, count).await;
+                // A connection is closed when nobody has it.
+                drop(other);
+                seen
+            });
+        }
+    }
+    let (began, mut running) = (Instant::now(), JoinSet::new());
+    for mut sandbox in sandboxes.drain(..) {
+        let mut client = client.clone();
+        running.spawn(async move {
+            for _ in 0..count {
+                client.run(&mut sandbox).await?;
+            }
+            anyhow::Ok(sandbox)
+        });
+    }
+    while let Some(ran) = running.join_next().await {
+        sandboxes.push(ran??);
+    }
+    while let Some(followed) = following.join_next().await {
+        let mut followed = followed??;
+        seen.started.append(&mut followed.started);
+        seen.finished.append(&mut followed.finished);
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Takes the events of so many commands.
+async fn delays(followed: &mut Followed, count: usize) -> Result<Delays> {
+    let mut seen = Delays::default();
+    while seen.finished.len() < count {
+        let event = followed.next().await?;
+        let delay = delay(&event)?;
+        match event.event_type() {
+            EventType::ExecStarted => seen.started.push(delay),
+            EventType::ExecFinished => seen.finished.push(delay),
+            kind => anyhow::bail!("{}: {kind:?}", followed.id),
+        }
+    }
+    Ok(seen)
+}
+
+/// Milliseconds since the moment that it names.
+fn delay(event: &SandboxEvent) -> Result<f64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let at = event.occurred_at.context("an event without a moment")?;
+    let at = Duration::new(at.seconds.try_into()?, at.nanos.try_into()?);
+    Ok((now.as_secs_f64() - at.as_secs_f64()) * 1e3)
+}

@@ -1,0 +1,67 @@
+//! How soon a sandbox stops, runs again, and is gone.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use carrel_api::agbox::v1::EventType;
+
+use super::FACE;
+use super::client::{Client, Followed};
+use super::daemon::Daemon;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{Samples, since};
+
+/// Measures from each request until its end is seen, with a command that ends when it is asked to.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let daemon = Daemon::start()?;
+    let mut client = daemon.client()?;
+    let mut times: [Vec<f64>; 4] = Default::default();
+    for round in 0..=effort.of(101, 3) {
+        let taken = daemon.runtime.block_on(one(&mut client, &daemon.name()))?;
+        // The first one warms up.
+        if round > 0 {
+            times.iter_mut().zip(taken).for_each(|(times, taken)| times.push(taken));
+        }
+    }
+    let [created, stopped, resumed, deleted] = times.map(Samples::of);
+    Ok(vec![
+        Benchmark::new("stop, to SANDBOX_STOPPED seen", FACE, &stopped, "ms")
+            .aim("under 1 s (first implementation: 5.1 s)", stopped.p99() < 1000.0),
+        Benchmark::new("resume, to SANDBOX_READY seen", FACE, &resumed, "ms")
+            .beside("create, cold, to SANDBOX_READY seen", &created)
+            .aim("at most 1.2 times", resumed.median() <= 1.2 * created.median()),
+        Benchmark::new("delete, to SANDBOX_DELETED seen", FACE, &deleted, "ms")
+            .aim("p50 under 20 ms (first implementation: 0.3 s)", deleted.median() < 20.0),
+    ])
+}
+
+/// Milliseconds of each step in the life of one sandbox.
+async fn one(client: &mut Client, id: &str) -> Result<[f64; 4]> {
+    let asked = Instant::now();
+    let mut sandbox = client.ready(id).await?;
+    let created = since(asked);
+    busy(client, &mut sandbox).await?;
+
+    let asked = Instant::now();
+    client.stop(id).await?;
+    sandbox.until(EventType::SandboxStopped).await?;
+    let stopped = since(asked);
+
+    let asked = Instant::now();
+    client.resume(id).await?;
+    sandbox.until(EventType::SandboxReady).await?;
+    let resumed = since(asked);
+    busy(client, &mut sandbox).await?;
+
+    let asked = Instant::now();
+    client.delete(id).await?;
+    sandbox.until(EventType::SandboxDeleted).await?;
+    Ok([created, stopped, resumed, since(asked)])
+}
+
+/// Lets it have a command that goes on, and one behind that which has ended: then the first one runs.
+async fn busy(client: &mut Client, sandbox: &mut Followed) -> Result<()> {
+    client.exec(&sandbox.id, &["sleep", "1000"]).await?;
+    client.run(sandbox).await.map(drop)
+}

@@ -1,0 +1,73 @@
+//! A hundred sandboxes that are asked for at once.
+
+use std::process::Child;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use carrel_api::agbox::v1::EventType;
+use tokio::task::JoinSet;
+
+use super::FACE;
+use super::client::{Client, Followed};
+use super::create::bwrap;
+use super::daemon::Daemon;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{Samples, since};
+
+/// Measures bursts, and as many of another program.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let (daemon, count) = (Daemon::start()?, effort.of(100, 8));
+    let mut client = daemon.client()?;
+    let (mut times, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=effort.of(5, 1) {
+        let asked = Instant::now();
+        let names = (0..count).map(|_| daemon.name()).collect();
+        let (sandboxes, mut taken) = daemon.runtime.block_on(burst(&client, names))?;
+        let whole = since(asked);
+        daemon.runtime.block_on(client.delete_all(sandboxes))?;
+        let beside = bwraps(count)?;
+        // The first one warms up.
+        if round > 0 {
+            times.append(&mut taken);
+            ours.push(whole);
+            theirs.push(beside);
+        }
+    }
+    let (times, ours, theirs) = (Samples::of(times), Samples::of(ours), Samples::of(theirs));
+    let rate = |times: &Samples| count as f64 / times.median() * 1e3;
+    Ok(vec![
+        Benchmark::new(format!("create, {count} at once, each to SANDBOX_READY seen"), FACE, &times, "ms")
+            .aim("all succeed", true),
+        Benchmark::new(format!("creates per second, {count} at once"), FACE, rate(&ours), "/s")
+            .beside("as many `bwrap` at once", rate(&theirs)),
+    ])
+}
+
+/// Asks for all of these at once, and waits until they are ready; returns them with what each took.
+pub(super) async fn burst(client: &Client, names: Vec<String>) -> Result<(Vec<Followed>, Vec<f64>)> {
+    let (began, mut asked) = (Instant::now(), JoinSet::new());
+    for name in names {
+        let mut client = client.clone();
+        asked.spawn(async move {
+            let mut sandbox = client.create(&name).await?;
+            sandbox.until(EventType::SandboxReady).await?;
+            anyhow::Ok((sandbox, since(began)))
+        });
+    }
+    let mut made = Vec::new();
+    while let Some(one) = asked.join_next().await {
+        made.push(one??);
+    }
+    Ok(made.into_iter().unzip())
+}
+
+/// Milliseconds of so many sandboxes of another program.
+fn bwraps(count: usize) -> Result<f64> {
+    let began = Instant::now();
+    let children: Vec<Child> = (0..count).map(|_| bwrap().spawn()).collect::<Result<_, _>>()?;
+    for mut child in children {
+        ensure!(child.wait()?.success(), "bwrap failed");
+    }
+    Ok(since(began))
+}

@@ -1,0 +1,140 @@
+//! How often the daemon waits for the disk.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use carrel_api::agbox::v1::EventType;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
+
+use super::FACE;
+use super::client::{Client, Followed};
+use super::daemon::Daemon;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+
+/// The calls that wait for the disk.
+const CALLS: &str = "trace=fsync,fdatasync,sync_file_range,msync,syncfs,sync";
+
+/// A tracer of a process and its threads.
+struct Tracer {
+    strace: Child,
+    output: NamedTempFile,
+}
+
+/// Counts the calls of the daemon for each kind of request, as `strace` sees them.
+pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    if Command::new("strace").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("strace is not installed: nobody counts how often the daemon waits for the disk");
+        return Ok(Vec::new());
+    }
+    let (daemon, count) = (Daemon::start()?, effort.of(20, 2));
+    let mut client = daemon.client()?;
+    let mut sandboxes = Vec::new();
+    // What the first one needs is not the next one's.
+    let first = daemon.runtime.block_on(client.ready(&daemon.name()))?;
+    daemon.runtime.block_on(client.delete_all(vec![first]))?;
+
+    let mut lines = Vec::new();
+    for step in [Step::Create, Step::Exec, Step::Stop, Step::Resume, Step::Delete] {
+        let tracer = Tracer::attach(daemon.pid())?;
+        for number in 0..count {
+            daemon.runtime.block_on(step.take(&daemon, &mut client, &mut sandboxes, number))?;
+        }
+        let each = tracer.count(daemon.pid())? as f64 / count as f64;
+        let name = format!("waits of the daemon for the disk, each {} (strace)", step.name());
+        lines.push(Benchmark::new(name, FACE, each, "").aim("1", each <= 1.0));
+    }
+    Ok(lines)
+}
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+enum Step {
+    Create,
+    Exec,
+    Stop,
+    Resume,
+    Delete,
+}
+
+// === impl Step ===
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Exec => "exec",
+            Self::Stop => "stop",
+            Self::Resume => "resume",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// Asks for it once, and waits until it is done.
+    async fn take(
+        self,
+        daemon: &Daemon,
+        client: &mut Client,
+        sandboxes: &mut Vec<Followed>,
+        number: usize,
+    ) -> Result<()> {
+        if let Self::Create = self {
+            sandboxes.push(client.ready(&daemon.name()).await?);
+            return Ok(());
+        }
+        let sandbox = sandboxes.get_mut(number).context("no sandbox is left")?;
+        let id = sandbox.id.clone();
+        let seen = match self {
+            Self::Create => return Ok(()),
+            Self::Exec => return client.run(sandbox).await.map(drop),
+            Self::Stop => client.stop(&id).await.map(|()| EventType::SandboxStopped)?,
+            Self::Resume => client.resume(&id).await.map(|()| EventType::SandboxReady)?,
+            Self::Delete => client.delete(&id).await.map(|()| EventType::SandboxDeleted)?,
+        };
+        sandbox.until(seen).await.map(drop)
+    }
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// Follows a process; when this returns, nothing is missed.
+    fn attach(pid: u32) -> Result<Self> {
+        let output = NamedTempFile::new()?;
+        let mut command = Command::new("strace");
+        // Threads are followed, and what another program does is not its business.
+        command.args(["-f", "-b", "execve", "-e", CALLS, "-o"]).arg(output.path()).args(["-p", &pid.to_string()]);
+        let mut strace = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        // It says so when it has all threads.
+        let mut said = BufReader::new(strace.stderr.take().context("no pipe")?);
+        said.read_line(&mut line)?;
+        ensure!(line.contains("attached"), "strace: {line}");
+        // What else it says is about threads that come and go.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        Ok(Self { strace, output })
+    }
+
+    /// Lets go of it; returns how many calls there were of its own threads, and not of what it started.
+    fn count(mut self, pid: u32) -> Result<usize> {
+        let threads = threads(pid)?;
+        let tracer = i32::try_from(self.strace.id()).ok().and_then(Pid::from_raw).context("it has no id")?;
+        kill_process(tracer, Signal::TERM)?;
+        self.strace.wait()?;
+        let text = std::fs::read_to_string(self.output.path())?;
+        let began = |line: &&str| !line.contains("resumed>") && line.contains("sync") && line.contains('(');
+        let thread = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        Ok(text.lines().filter(began).filter_map(thread).filter(|thread| threads.contains(thread)).count())
+    }
+}
+
+/// The ids of the threads of a process.
+fn threads(pid: u32) -> Result<HashSet<String>> {
+    let path = format!("/proc/{pid}/task");
+    let entries = std::fs::read_dir(Path::new(&path))?;
+    Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+}

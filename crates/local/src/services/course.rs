@@ -1,0 +1,243 @@
+//! What a service is at, as its journal tells, and what comes next. Time is an argument.
+
+use std::time::Duration;
+
+use carrel_control::provider::ProviderError;
+use carrel_control::spec::Healthcheck;
+use carrel_shim_client::messages::{Fact, FactKind, Outcome, OutcomeKind};
+
+use crate::facts;
+
+/// A command that ran for so long has begun well.
+pub(super) const WELL: Duration = Duration::from_secs(10);
+/// How often in a row a command may end before that.
+pub(super) const CRASHES: u32 = 5;
+/// How long to wait until it is run again, at first.
+const AGAIN: Duration = Duration::from_millis(100);
+/// What it is called when it ends again and again.
+pub(super) const CRASH_LOOP: &str = "CONTAINER_CRASHLOOP";
+/// What the jobs are called that look whether a service is well: this, and which of them.
+const CHECK: &str = "check.";
+
+/// When a service is looked at, and how often it may be found unwell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Timing {
+    interval: Duration,
+    pub(super) timeout: Duration,
+    retries: u32,
+    start_period: Duration,
+    start_interval: Duration,
+}
+
+/// What a service is at.
+#[derive(Clone, Debug)]
+pub(super) struct Course {
+    /// Without one, it is well as soon as its command runs.
+    timing: Option<Timing>,
+    /// The last start of its command.
+    attempt: Option<u32>,
+    began_ms: u64,
+    /// When that ended; none while it runs.
+    ended_ms: Option<u64>,
+    /// How often in a row it ended soon.
+    soon: u32,
+    /// How it ended last.
+    last: String,
+    /// Why it cannot be run at all.
+    never: Option<String>,
+    /// The number of the next check, and the one that is under way.
+    next_check: u32,
+    checking: Option<u32>,
+    /// When it was last looked at, or began.
+    checked_ms: u64,
+    /// How often in a row it was found unwell.
+    failures: u32,
+    /// Whether it was well once.
+    well: bool,
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Its command is run, after a while.
+    Run { attempt: u32, wait: Duration },
+    /// Somebody has to see whether its command runs.
+    Confirm { attempt: u32 },
+    /// It is looked at, after a while.
+    Check { number: u32, wait: Duration },
+    /// Whatever happens.
+    Wait,
+    /// It is well: whatever happens.
+    Well,
+    /// It is given up.
+    GiveUp(ProviderError),
+}
+
+/// The job of a check.
+pub(super) fn check(number: u32) -> String {
+    format!("{CHECK}{number}")
+}
+
+/// How a job ended, for people.
+pub(super) fn shown(outcome: &Outcome) -> String {
+    match (outcome.kind, outcome.code, outcome.signal) {
+        (OutcomeKind::TimedOut, ..) => "it took too long".to_owned(),
+        (OutcomeKind::OutOfMemory, ..) => "there was not enough memory".to_owned(),
+        (OutcomeKind::Cancelled, ..) => "it was cancelled".to_owned(),
+        (OutcomeKind::NeverRan, ..) => {
+            outcome.message.clone().unwrap_or_else(|| "the command could not be started".to_owned())
+        }
+        (_, _, Some(signal)) => format!("signal {signal}"),
+        (_, Some(code), None) => format!("exit code {code}"),
+        (_, None, None) => "nobody knows how".to_owned(),
+    }
+}
+
+// === impl Timing ===
+
+impl Timing {
+    /// As it is asked for; what is not said is what it is elsewhere. None if nothing is to be looked at.
+    pub(super) fn of(check: Option<&Healthcheck>) -> Option<Self> {
+        let check = check.filter(|check| check.test.first().is_some_and(|kind| kind != "NONE"))?;
+        let or = |given: Option<Duration>, usual| given.filter(|given| !given.is_zero()).unwrap_or(usual);
+        Some(Self {
+            interval: or(check.interval, Duration::from_secs(30)),
+            timeout: or(check.timeout, Duration::from_secs(30)),
+            retries: if check.retries == 0 { 3 } else { check.retries },
+            start_period: check.start_period.unwrap_or_default(),
+            start_interval: or(check.start_interval, Duration::from_secs(5)),
+        })
+    }
+
+    /// How long it is until the next check, so long after it began.
+    fn interval(&self, since: Duration) -> Duration {
+        if since < self.start_period { self.start_interval } else { self.interval }
+    }
+}
+
+// === impl Course ===
+
+impl Course {
+    pub(super) fn new(timing: Option<Timing>) -> Self {
+        Self {
+            timing,
+            attempt: None,
+            began_ms: 0,
+            ended_ms: None,
+            soon: 0,
+            last: String::new(),
+            never: None,
+            next_check: 0,
+            checking: None,
+            checked_ms: 0,
+            failures: 0,
+            well: false,
+        }
+    }
+
+    /// The job that ended last: its command if that has ended, or else a check.
+    pub(super) fn ended_last(&self) -> Option<String> {
+        match self.ended_ms {
+            Some(_) => self.attempt.map(facts::primary),
+            None => self.next_check.checked_sub(1).map(check),
+        }
+    }
+
+    /// Hears what happened. What was heard before changes nothing.
+    pub(super) fn hear(&mut self, fact: &Fact) {
+        let Some(job) = &fact.job else { return };
+        let number: Option<u32> = job.strip_prefix(CHECK).and_then(|number| number.parse().ok());
+        match (fact.kind, facts::attempt(job), number) {
+            (FactKind::JobStarted, Some(attempt), _) => self.began(attempt, fact.at_ms),
+            (FactKind::JobStarted, None, Some(number)) => {
+                self.next_check = number.saturating_add(1);
+                self.checking = Some(number);
+            }
+            (FactKind::JobEnded, Some(attempt), _) if self.attempt == Some(attempt) => {
+                self.ended(fact.outcome.as_ref(), fact.at_ms);
+            }
+            (FactKind::JobEnded, None, Some(number)) if self.checking == Some(number) => {
+                self.checked(fact.outcome.as_ref(), fact.at_ms);
+            }
+            _ => {}
+        }
+    }
+
+    fn began(&mut self, attempt: u32, at_ms: u64) {
+        self.attempt = Some(attempt);
+        self.ended_ms = None;
+        (self.began_ms, self.checked_ms) = (at_ms, at_ms);
+        (self.failures, self.checking) = (0, None);
+    }
+
+    fn ended(&mut self, outcome: Option<&Outcome>, at_ms: u64) {
+        let Some(outcome) = outcome.filter(|outcome| outcome.kind != OutcomeKind::SandboxEnded) else { return };
+        self.ended_ms = Some(at_ms);
+        self.checking = None;
+        self.last = shown(outcome);
+        if outcome.kind == OutcomeKind::NeverRan {
+            self.never = Some(self.last.clone());
+        } else {
+            self.runs();
+        }
+        let is_soon = since(self.began_ms, at_ms) < WELL;
+        self.soon = if is_soon { self.soon + 1 } else { 1 };
+    }
+
+    fn checked(&mut self, outcome: Option<&Outcome>, at_ms: u64) {
+        self.checking = None;
+        self.checked_ms = at_ms;
+        let (Some(outcome), Some(timing)) = (outcome, self.timing) else { return };
+        if outcome.kind == OutcomeKind::Exited && outcome.code == Some(0) {
+            self.well = true;
+        } else if since(self.began_ms, at_ms) >= timing.start_period {
+            self.failures += 1;
+            self.last = shown(outcome);
+        }
+    }
+
+    /// Its command is known to run, or to have run.
+    pub(super) fn runs(&mut self) {
+        self.well |= self.timing.is_none();
+    }
+
+    /// What comes next.
+    pub(super) fn next(&self, now_ms: u64) -> Step {
+        if let Some(why) = &self.never {
+            return Step::GiveUp(ProviderError::new(format!("its command cannot be run: {why}")));
+        }
+        if self.soon >= CRASHES {
+            let message = format!("its command ended {CRASHES} times in a row soon after it began: {}", self.last);
+            return Step::GiveUp(ProviderError { code: Some(CRASH_LOOP), message });
+        }
+        let Some(attempt) = self.attempt else { return Step::Run { attempt: 0, wait: Duration::ZERO } };
+        if let Some(ended_ms) = self.ended_ms {
+            let pause = AGAIN * 2u32.saturating_pow(self.soon.max(1) - 1);
+            return Step::Run { attempt: attempt.saturating_add(1), wait: left(ended_ms, pause, now_ms) };
+        }
+        let Some(timing) = self.timing.filter(|_| !self.well) else {
+            return if self.well { Step::Well } else { Step::Confirm { attempt } };
+        };
+        if self.failures >= timing.retries {
+            let message = format!("it is unhealthy: {} checks in a row failed: {}", self.failures, self.last);
+            return Step::GiveUp(ProviderError::new(message));
+        }
+        if self.checking.is_some() {
+            return Step::Wait;
+        }
+        let interval = timing.interval(since(self.began_ms, self.checked_ms));
+        Step::Check { number: self.next_check, wait: left(self.checked_ms, interval, now_ms) }
+    }
+}
+
+fn since(from_ms: u64, to_ms: u64) -> Duration {
+    Duration::from_millis(to_ms.saturating_sub(from_ms))
+}
+
+/// What is left of a pause that began then; never more than all of it, whatever became of the clock.
+fn left(from_ms: u64, pause: Duration, now_ms: u64) -> Duration {
+    pause.saturating_sub(since(from_ms, now_ms))
+}
+
+#[cfg(test)]
+mod tests;

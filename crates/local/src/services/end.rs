@@ -1,0 +1,126 @@
+//! How services end: with the sandbox that they stand beside, all of them together.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use carrel_control::provider::{Place, ProviderError};
+
+use super::named::{Beside, disk};
+use crate::end::{collect, remove_disk};
+use crate::reap::names;
+use crate::{Inner, blocking, failed};
+
+impl Inner {
+    /// Ends those beside a start of a sandbox; some may be only about to be made.
+    pub(crate) async fn end_services(
+        &self,
+        place: &Place,
+        tended: BTreeSet<String>,
+        grace: Duration,
+    ) -> Result<(), ProviderError> {
+        let beside = self.beside(place, tended).await?;
+        together(beside.iter().map(|beside| async move {
+            let _turn = self.turns.take(&beside.name).await;
+            match self.look_for(&beside.name).await?.filter(|found| beside.is(found)) {
+                Some(found) => self.end(&found, grace).await,
+                None => Ok(()),
+            }
+        }))
+        .await
+    }
+
+    /// Removes what is left of those beside a start of a sandbox, but not their disks. What runs is ended.
+    pub(crate) async fn collect_services(&self, place: &Place) -> Result<(), ProviderError> {
+        let tended = self.tended.over(&place.incarnation);
+        self.end_services(place, tended, Duration::ZERO).await?;
+        for beside in self.beside(place, BTreeSet::new()).await? {
+            collect(&beside.directory, &beside.incarnation).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends and removes those beside a sandbox, whichever start of it that was, but not their disks.
+    pub(crate) async fn clear_services(&self, place: &Place) -> Result<(), ProviderError> {
+        let beside = self.beside(place, BTreeSet::new()).await?;
+        together(beside.iter().map(|beside| async move {
+            let _turn = self.turns.take(&beside.name).await;
+            match self.look_for(&beside.name).await? {
+                Some(found) => self.clear_found(&found).await,
+                None => Ok(()),
+            }
+        }))
+        .await
+    }
+
+    /// Removes the disks of those beside a sandbox. None may run.
+    pub(crate) async fn remove_services(&self, place: &Place) -> Result<(), ProviderError> {
+        remove_disks(&self.ground.services_of(place)?).await.map(drop)
+    }
+
+    /// Stops all processes of those beside a sandbox where they are, or lets them continue.
+    pub(crate) async fn pause_services(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
+        let beside = self.beside(place, BTreeSet::new()).await?;
+        together(beside.iter().map(|beside| async move {
+            let Some(found) = self.running(beside).await? else { return Ok(()) };
+            let mut shim = found.connect().await.map_err(failed)?;
+            if paused { shim.pause().await } else { shim.resume().await }.map_err(failed)
+        }))
+        .await
+    }
+
+    /// Those beside a sandbox that there is something of, and more.
+    async fn beside(&self, place: &Place, more: BTreeSet<String>) -> Result<Vec<Beside>, ProviderError> {
+        let mut keys = more;
+        keys.extend(names(self.ground.services_of(place)?).await?);
+        keys.iter().map(|key| Beside::new(&self.ground, place, key)).collect()
+    }
+}
+
+/// Removes the disks of all services beside one sandbox, by the directory that has them; returns how many there were.
+pub(crate) async fn remove_disks(of_one: &Path) -> Result<usize, ProviderError> {
+    let keys = names(of_one.to_owned()).await?;
+    for key in &keys {
+        let kept = of_one.join(key);
+        remove_disk(&disk(&kept)).await?;
+        remove_directory(&kept).await?;
+    }
+    remove_directory(of_one).await?;
+    Ok(keys.len())
+}
+
+/// Removes a directory that nothing is in.
+async fn remove_directory(path: &Path) -> Result<(), ProviderError> {
+    let path = path.to_owned();
+    blocking(move || match std::fs::remove_dir(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(failed(format_args!("{}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    })
+    .await
+}
+
+/// Does all of it at the same time. One that fails does not keep the others; the first that did is told.
+async fn together(
+    work: impl Iterator<Item = impl Future<Output = Result<(), ProviderError>>>,
+) -> Result<(), ProviderError> {
+    let mut under_way: Vec<Pin<Box<_>>> = work.map(Box::pin).collect();
+    let mut first = Ok(());
+    std::future::poll_fn(|context| {
+        under_way.retain_mut(|one| match one.as_mut().poll(context) {
+            Poll::Ready(done) => {
+                if first.is_ok() {
+                    first = done;
+                }
+                false
+            }
+            Poll::Pending => true,
+        });
+        if under_way.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    first
+}

@@ -1,0 +1,119 @@
+//! Names of services, as a sandbox and those beside it find them: all of them are at the address of the sandbox itself.
+
+use std::io::Read;
+use std::path::Path;
+
+use carrel_control::provider::ProviderError;
+use carrel_control::spec::Service;
+use carrel_image::{File, GuestPath, RootFs};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::failed;
+use crate::plan::LONGEST_HOSTNAME;
+
+const HOSTS: &str = "etc/hosts";
+/// No list of hosts is longer.
+const LONGEST: u64 = 1 << 20;
+/// What an image has that has none.
+const USUAL: &[u8] = b"127.0.0.1\tlocalhost\n::1\tlocalhost\n";
+
+/// Adds the names of all services to a root, behind what its image says.
+pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), ProviderError> {
+    if services.is_empty() {
+        return Ok(());
+    }
+    let path = GuestPath::new(HOSTS).map_err(failed)?;
+    let own = root.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
+    let own = own.or_else(|| root.layers.iter().find_map(|layer| read(layer, &path)));
+    let mut content = own.unwrap_or_else(|| USUAL.to_vec());
+    if content.len() as u64 > LONGEST {
+        return Err(failed(format_args!("/{HOSTS} of the image is longer than {LONGEST} bytes")));
+    }
+    if content.last().is_some_and(|last| *last != b'\n') {
+        content.push(b'\n');
+    }
+    for service in services {
+        content.extend_from_slice(format!("127.0.0.1\t{}\n", hostname(&service.name)).as_bytes());
+    }
+    root.files.retain(|file| file.path != path);
+    root.files.push(File { path, content, mode: 0o644 });
+    Ok(())
+}
+
+/// The name of a service as a host: what no name of a host has becomes `-`.
+pub(crate) fn hostname(service: &str) -> String {
+    let known = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+    let letters = service.chars().map(|letter| if known(letter) { letter } else { '-' });
+    letters.take(LONGEST_HOSTNAME).collect()
+}
+
+/// Reads it by a handle of the layer, which no link in the image leads out of.
+fn read(layer: &Path, path: &GuestPath) -> Option<Vec<u8>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let layer = rustix::fs::open(layer, flags, Mode::empty()).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let file = rustix::fs::openat2(&layer, path.as_path(), flags, Mode::empty(), inside).ok()?;
+    let file = std::fs::File::from(file);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(root: &mut RootFs, names: &[&str]) -> String {
+        let service = |name: &&str| Service { name: (*name).to_owned(), ..Service::default() };
+        name_all(root, &names.iter().map(service).collect::<Vec<_>>()).unwrap();
+        let files: Vec<_> = root.files.iter().filter(|file| file.path.as_path() == Path::new(HOSTS)).collect();
+        assert!(files.len() <= 1);
+        files.first().map(|file| String::from_utf8(file.content.clone()).unwrap()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_lines_of_the_image_stay_and_every_service_has_one() {
+        let image = tempfile::tempdir().unwrap();
+        let mut root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
+        assert_eq!(named(&mut root.clone(), &[]), "");
+        let usual = String::from_utf8(USUAL.to_vec()).unwrap();
+        assert_eq!(named(&mut root.clone(), &["db"]), format!("{usual}127.0.0.1\tdb\n"));
+        std::fs::create_dir(image.path().join("etc")).unwrap();
+        std::fs::write(image.path().join(HOSTS), "127.0.0.1 own").unwrap();
+        let expected = "127.0.0.1 own\n127.0.0.1\tdb\n127.0.0.1\tcache\n";
+        assert_eq!(named(&mut root, &["db", "cache"]), expected);
+        assert_eq!(
+            named(&mut root, &["late"]),
+            format!("{expected}127.0.0.1\tlate\n"),
+            "what is over the image counts"
+        );
+    }
+
+    #[test]
+    fn a_name_adds_no_line_and_no_second_name() {
+        let mut root = RootFs::default();
+        let hosts = named(&mut root, &["a b", "c\n10.0.0.1 evil", "d#e", "ü"]);
+        let added: Vec<&str> = hosts.lines().skip(2).collect();
+        assert_eq!(added, ["127.0.0.1\ta-b", "127.0.0.1\tc-10.0.0.1-evil", "127.0.0.1\td-e", "127.0.0.1\t-"]);
+    }
+
+    #[test]
+    fn a_link_leads_to_no_file_of_the_host() {
+        let image = tempfile::tempdir().unwrap();
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), "secret").unwrap();
+        std::fs::create_dir(image.path().join("etc")).unwrap();
+        std::os::unix::fs::symlink(secret.path(), image.path().join(HOSTS)).unwrap();
+        let root = RootFs { layers: vec![image.path().to_owned()], ..RootFs::default() };
+        assert!(!named(&mut root.clone(), &["db"]).contains("secret"));
+        // The control: the same link leads to a file of the image.
+        let inside = image.path().join(secret.path().strip_prefix("/").unwrap());
+        std::fs::create_dir_all(inside.parent().unwrap()).unwrap();
+        std::fs::write(inside, "inside\n").unwrap();
+        assert!(named(&mut root.clone(), &["db"]).starts_with("inside\n"));
+    }
+}

@@ -1,0 +1,151 @@
+//! How the sandbox of a service begins: made, or taken over.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use carrel_control::provider::{Place, ProviderError};
+use carrel_control::spec::{Service, Spec};
+use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, NetworkOf};
+use carrel_shim_client::{Found, Life, Programs, began};
+
+use super::hosts::{hostname, name_all};
+use super::named::Beside;
+use super::tended::Over;
+use crate::end::collect;
+use crate::ground::Ground;
+use crate::life::has_ended;
+use crate::look::lasting;
+use crate::{IDS, Inner, Settings, blocking, failed, plan};
+
+impl Inner {
+    /// The sandbox of a service, which runs; none if the one that it stands beside has ended, or is to.
+    pub(super) async fn standing(
+        self: &Arc<Self>,
+        place: &Place,
+        spec: &Spec,
+        service: &Service,
+        beside: &Beside,
+        over: &Over,
+    ) -> Result<Option<Found>, ProviderError> {
+        if let Some(found) = self.running(beside).await? {
+            return Ok(Some(found));
+        }
+        if service.command.is_empty() {
+            return Err(failed("it has no command, and its image names none"));
+        }
+        // That may take a while, in which the sandbox may be stopped.
+        let create = self.plan_beside(spec, service, beside).await?;
+        let (inner, place, beside, over) = (Arc::clone(self), place.clone(), beside.clone(), over.clone());
+        // Whoever stops waiting for it does not stop it halfway.
+        let made = tokio::spawn(async move {
+            // From here on whoever ends it waits for it.
+            let _turn = inner.turns.take(&beside.name).await;
+            if over.is_over() { Ok(None) } else { inner.stand(&place, &beside, create).await }
+        });
+        made.await.unwrap_or_else(|error| Err(failed(error)))
+    }
+
+    async fn stand(&self, place: &Place, beside: &Beside, mut create: Create) -> Result<Option<Found>, ProviderError> {
+        // While this start of the sandbox runs, what has the name of the service is of this start, or of one before.
+        create.network_of = self.network_of(place).await?;
+        if create.network_of.is_none() {
+            return Ok(None);
+        }
+        if let Some(found) = self.look_for(&beside.name).await? {
+            if found.life == Life::Running && beside.is(&found) {
+                return Ok(Some(found));
+            }
+            self.clear_found(&found).await?;
+        }
+        let kept = beside.kept.clone();
+        blocking(move || make_directory(&kept)).await?;
+        let owned = self.supervised(&create).await?;
+        self.leave(owned);
+        self.running(beside).await
+    }
+
+    /// The sandbox of a service, if it runs.
+    pub(super) async fn running(&self, beside: &Beside) -> Result<Option<Found>, ProviderError> {
+        let found = self.look_for(&beside.name).await?;
+        Ok(found.filter(|found| found.life == Life::Running && beside.is(found)))
+    }
+
+    /// Ends and removes what has the name of a service, whichever start that is.
+    pub(super) async fn clear_found(&self, found: &Found) -> Result<(), ProviderError> {
+        let Some(record) = lasting(found) else { return Ok(()) };
+        self.end(found, std::time::Duration::ZERO).await?;
+        collect(&found.directory, &record.incarnation).await
+    }
+
+    /// The network of a sandbox, if it runs.
+    async fn network_of(&self, place: &Place) -> Result<Option<NetworkOf>, ProviderError> {
+        let Some(found) = self.look(&place.sandbox).await?.filter(|found| crate::look::is_of(found, place)) else {
+            return Ok(None);
+        };
+        let mut shim = match found.connect().await {
+            Ok(shim) => shim,
+            Err(error) if has_ended(&error) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let pid = shim.hello().pid;
+        let Some(began) = began(pid) else { return Ok(None) };
+        // If it still runs, the process that has the number is its own.
+        Ok(shim.status().await.is_ok().then_some(NetworkOf { pid, began }))
+    }
+
+    async fn plan_beside(&self, spec: &Spec, service: &Service, beside: &Beside) -> Result<Create, ProviderError> {
+        let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
+        let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
+        blocking(move || create(&settings, &programs, &ground, &spec, &service, &beside)).await
+    }
+}
+
+/// What a supervisor is asked for, but for the network.
+fn create(
+    settings: &Settings,
+    programs: &Programs,
+    ground: &Ground,
+    spec: &Spec,
+    service: &Service,
+    beside: &Beside,
+) -> Result<Create, ProviderError> {
+    let mut root = plan::image(&service.image, spec.stranger, ground)?;
+    name_all(&mut root, &spec.services)?;
+    let limits = Limits {
+        memory: Some(service.limits.memory.unwrap_or(settings.default_memory)),
+        pids: Some(settings.pids),
+        cpu_millis: service.limits.cpu_millis,
+    };
+    let kept = KeptDisk {
+        directory: beside.disk().into(),
+        host_free: settings.host_free,
+        unlimited: service.limits.disk.is_none().then_some(true),
+    };
+    Ok(Create {
+        name: beside.name.clone(),
+        incarnation: beside.incarnation.clone(),
+        directory: (&beside.directory).into(),
+        programs: ground.programs().into(),
+        ids: IDS.into(),
+        agentd: (&programs.agentd).into(),
+        root: (&root).into(),
+        mounts: Vec::new(),
+        project: None,
+        disk: service.limits.disk.unwrap_or_default(),
+        kept_disk: Some(kept),
+        hostname: hostname(&service.name),
+        limits,
+        allow_unenforced: false,
+        image: service.image.clone(),
+        lasting: true,
+        logs: None,
+        keep: Keep::default(),
+        network_of: None,
+    })
+}
+
+fn make_directory(path: &Path) -> Result<(), ProviderError> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| failed(format_args!("{}: {error}", path.display())))
+}
