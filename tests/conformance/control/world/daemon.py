@@ -97,7 +97,7 @@ class Daemon:
         """What there is of sandboxes: processes, directories, disks, mounts."""
         own = self._process.pid if self._process else 0
         left = [f"process {pid}: {processes.command(pid)}" for pid in processes.using(self.home) if pid != own]
-        left += [str(path) for part in ("run/sandboxes", "disks") for path in (self.home / part).glob("*")]
+        left += [str(path) for part in ("run/sandboxes", "disks", "services") for path in (self.home / part).glob("*")]
         left += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.base}/" in line]
         return left
 
