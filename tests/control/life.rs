@@ -153,6 +153,11 @@ impl Life {
         }
     }
 
+    /// Whether a daemon died where it was to. One that is killed at any time may have ended its life before.
+    pub(crate) fn has_fallen(&self) -> bool {
+        self.fallen > 0 || matches!(self.death, Death::Anytime(_))
+    }
+
     /// Sees the death of a daemon, and starts the next.
     async fn fall(&mut self) {
         assert!(self.deaths > self.fallen, "a daemon is gone that was not to die");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -73,8 +73,13 @@ impl Daemon {
     }
 
     fn end(&mut self) -> Result<()> {
+        // One that has ended has no id any more.
+        ensure!(self.child.try_wait()?.is_none(), "the daemon is gone");
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("it has no id")?;
         kill_process(pid, Signal::TERM)?;
+        // Clients are driven meanwhile: one that is told to leave does, as others would.
+        let gone = move || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        self.runtime.block_on(tokio::task::spawn_blocking(gone))??;
         let ended = self.child.wait()?;
         ensure!(ended.success(), "the daemon: {ended}");
         Ok(())

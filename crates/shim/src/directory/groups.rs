@@ -89,9 +89,11 @@ fn status(pid: i32, line: &str) -> Option<i32> {
 mod tests {
     use super::*;
     use crate::directory::sweep::tests::Grouped;
+    use crate::directory::tests::alone;
 
     #[test]
     fn a_group_lives_as_long_as_somebody_holds_the_range_of_its_owner() {
+        let _alone = alone();
         let ids = tempfile::tempdir().unwrap();
         let (host, name) = (Host::detect().unwrap(), format!("groups-held-{}", std::process::id()));
         // Held, so that nobody else on this host takes it for left.
@@ -111,6 +113,7 @@ mod tests {
 
     #[test]
     fn two_who_end_one_group_do_not_disturb_each_other() {
+        let _alone = alone();
         let host = Host::detect().unwrap();
         let both = std::sync::Barrier::new(2);
         for round in 0..20 {
@@ -134,6 +137,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_no_supervisors_is_left_alone() {
+        let _alone = alone();
         let ids = tempfile::tempdir().unwrap();
         let host = Host::detect().unwrap();
         for (number, owner) in [None, Some(1000), Some(SUPERVISORS)].into_iter().enumerate() {

@@ -10,6 +10,36 @@ use super::*;
 /// A user that is above all supervisors, and has no range of ids: nobody else on this host takes its groups for left.
 pub(super) const SOMEBODY: u32 = SUPERVISORS + 10_000;
 
+/// A home, while no other test of this kind is at work.
+pub(super) struct Home {
+    directory: tempfile::TempDir,
+    _alone: std::sync::MutexGuard<'static, ()>,
+}
+
+impl Home {
+    pub(super) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// Only one test at a time: what another starts has our descriptors for a moment, and with them our locks.
+pub(super) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Whether something becomes so. What others start has our descriptors for a moment, and with them our locks.
+pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while std::time::Instant::now() < until {
+        if is_so() {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
 /// A record as a supervisor in this process would write it.
 pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRecord {
     let root = (&carrel_image::RootFs::default()).into();
@@ -59,8 +89,8 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
 }
 
 /// A home and the path of a sandbox in it.
-pub(super) fn home() -> (tempfile::TempDir, PathBuf) {
-    let home = tempfile::tempdir().unwrap();
+pub(super) fn home() -> (Home, PathBuf) {
+    let home = Home { _alone: alone(), directory: tempfile::tempdir().unwrap() };
     let name = layout::directory_name("name").unwrap();
     let path = layout::sandboxes_directory(home.path()).join(name);
     (home, path)
@@ -158,9 +188,9 @@ fn what_is_to_last_is_left_and_keeps_its_name_until_it_is_collected() {
     assert_eq!(std::fs::read(path.join(JOURNAL)).unwrap(), before, "a refused claim changes nothing");
     assert_eq!(std::fs::read_to_string(path.join("jobs/one.stdout.log")).unwrap(), "said");
     assert_eq!(std::fs::read_to_string(path.join(INCARNATION)).unwrap(), "incarnation-1");
-    assert!(collect(&path).unwrap());
+    assert!(eventually(|| collect(&path).unwrap()));
     assert!(!path.exists());
-    assert!(collect(&path).unwrap(), "nothing of it is left");
+    assert!(eventually(|| collect(&path).unwrap()), "nothing of it is left");
     RunDirectory::claim(&path, "incarnation-2").unwrap().remove().unwrap();
 }
 
