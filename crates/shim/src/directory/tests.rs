@@ -30,8 +30,8 @@ pub(super) fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 /// Whether something becomes so. What others start has our descriptors for a moment, and with them our locks.
 pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while std::time::Instant::now() < until {
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
         if is_so() {
             return true;
         }
