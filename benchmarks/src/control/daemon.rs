@@ -79,7 +79,7 @@ impl Daemon {
         kill_process(pid, Signal::TERM)?;
         // Clients are driven meanwhile: one that is told to leave does, as others would.
         let gone = move || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-        self.runtime.block_on(tokio::task::spawn_blocking(gone))??;
+        self.runtime.block_on(self.runtime.spawn_blocking(gone))??;
         let ended = self.child.wait()?;
         ensure!(ended.success(), "the daemon: {ended}");
         Ok(())
