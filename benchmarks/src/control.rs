@@ -1,24 +1,14 @@
-//! The daemon: what a sandbox and a command cost through it, how events come, and what it holds while all rest.
+//! The daemon: what a sandbox and a command cost through it, how events come, and what it holds while all rest. Each
+//! part has a daemon of its own.
 
 mod client;
-mod create;
+pub(crate) mod create;
 mod daemon;
-mod events;
-mod exec;
-mod idle;
-mod life;
-mod many;
-mod syncs;
-
-use anyhow::Result;
-
-use crate::measure::Effort;
-use crate::report::Benchmark;
+pub(crate) mod events;
+pub(crate) mod exec;
+pub(crate) mod idle;
+pub(crate) mod life;
+pub(crate) mod many;
+pub(crate) mod syncs;
 
 const FACE: &str = "gRPC";
-
-/// Measures `carrel serve`, each part with a daemon of its own.
-pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
-    let parts = [create::run, exec::run, life::run, events::run, syncs::run, many::run, idle::run];
-    Ok(parts.into_iter().map(|part| part(effort)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
-}

@@ -15,7 +15,7 @@ use crate::samples::{Samples, since, timed_in_turn};
 pub(super) const BWRAP: &str = "`bwrap --unshare-all --ro-bind / / true`";
 
 /// Measures sandboxes that come and go, one at a time.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let (mut client, mut finished) = (daemon.client()?, Vec::new());
     let [ready, bwrap] = timed_in_turn(

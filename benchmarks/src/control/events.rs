@@ -28,7 +28,7 @@ struct Delays {
 }
 
 /// Measures with one command at a time, and then with as many as there can be.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let mut client = daemon.client()?;
     let (mut alone, mut crowded) = (Delays::default(), Delays::default());

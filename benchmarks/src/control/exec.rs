@@ -13,7 +13,7 @@ use crate::samples::in_turn;
 const PROGRAM: &str = "/bin/true";
 
 /// Measures `true`, from the request to its end on a stream that is open.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let mut client = daemon.client()?;
     let mut sandbox = daemon.runtime.block_on(client.ready(&daemon.name()))?;

@@ -19,7 +19,7 @@ use crate::samples::since;
 const AT_ONCE: usize = 50;
 
 /// Measures a daemon with nothing, with as many sandboxes as are asked for, and the one after it.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let (mut daemon, count) = (Daemon::start()?, effort.idle);
     let mut client = daemon.client()?;
     sleep(REST);

@@ -13,7 +13,7 @@ use crate::report::Benchmark;
 use crate::samples::{Samples, since};
 
 /// Measures from each request until its end is seen, with a command that ends when it is asked to.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let daemon = Daemon::start()?;
     let mut client = daemon.client()?;
     let mut times: [Vec<f64>; 4] = Default::default();

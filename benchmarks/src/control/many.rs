@@ -16,7 +16,7 @@ use crate::report::Benchmark;
 use crate::samples::{Samples, since};
 
 /// Measures bursts, and as many of another program.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     let (daemon, count) = (Daemon::start()?, effort.of(100, 8));
     let mut client = daemon.client()?;
     let (mut times, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());

@@ -29,7 +29,7 @@ struct Tracer {
 }
 
 /// Counts the calls of the daemon for each kind of request, as `strace` sees them.
-pub(super) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
     if Command::new("strace").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("strace is not installed: nobody counts how often the daemon waits for the disk");
         return Ok(Vec::new());

@@ -33,9 +33,9 @@ impl Ground {
         // All names are hashed to the same length: what fits for one fits for all.
         sandbox_directory(home, "any")?;
         let ground = Self { home: home.to_owned() };
-        let disks = ground.disks();
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&disks);
-        made.map_err(|source| LocalError::Home { path: disks, source })?;
+        for path in [ground.disks(), ground.services()] {
+            spread(&path).map_err(|source| LocalError::Home { path, source })?;
+        }
         Ok(ground)
     }
 
@@ -64,6 +64,11 @@ impl Ground {
         self.home.join("programs")
     }
 
+    /// Where what the image `host` brings is kept.
+    pub(crate) fn skeletons(&self) -> PathBuf {
+        self.home.join("skeletons")
+    }
+
     /// Where all disks are.
     pub(crate) fn disks(&self) -> PathBuf {
         self.home.join("disks")
@@ -88,6 +93,13 @@ impl Ground {
     pub(crate) fn copied(&self, place: &Place) -> Result<PathBuf, ProviderError> {
         Ok(self.disk(place)?.join(COPIED))
     }
+}
+
+/// Makes a directory for what does not belong together, for its owner alone.
+pub(crate) fn spread(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    layout::spread(layout::open_directory(rustix::fs::CWD, path)?);
+    Ok(())
 }
 
 /// The name of a disk, which can be nothing but a name.

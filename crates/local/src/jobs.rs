@@ -106,6 +106,16 @@ impl Inner {
         }
     }
 
+    /// Makes the connection that is kept for what is asked, unless it is there. One that cannot be made now is made when it
+    /// is needed.
+    pub(crate) async fn greet(&self, place: &Place) {
+        let Some(live) = self.known.live(place) else { return };
+        let mut kept = live.shim.lock().await;
+        if kept.is_none() {
+            *kept = self.connect(place).await.ok().flatten();
+        }
+    }
+
     /// Asks by the connection that is kept for it. One that was lost is made again, once.
     async fn ask(&self, place: &Place, live: &Live, question: Question<'_>) -> Result<bool, ShimError> {
         let mut kept = live.shim.lock().await;

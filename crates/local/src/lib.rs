@@ -19,10 +19,11 @@ mod ports;
 mod provider;
 mod reap;
 mod services;
+mod skeleton;
 mod turns;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use carrel_agent_client::PathError;
@@ -95,12 +96,26 @@ impl Local {
     /// Makes sandboxes below a home, which is made if it is not there.
     pub fn new(settings: Settings, programs: Programs) -> Result<Self, LocalError> {
         let ground = Ground::new(&settings.home)?;
+        if let Err(error) = ground::spread(&settings.logs.above()) {
+            // Each sandbox says what is wrong with it.
+            tracing::warn!(%error, "there is no place for the output of execs");
+        }
+        if let Err(error) = skeleton::sweep(&ground.skeletons(), || needed(&settings.home)) {
+            tracing::warn!(%error, "what is not needed of the image `host` stays");
+        }
         let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
         parked.fill();
         let (known, turns, tended) = (Known::default(), Turns::default(), Tended::default());
         let sweeping = tokio::sync::Mutex::default();
         Ok(Self(Arc::new(Inner { settings, programs, ground, parked, known, turns, tended, sweeping })))
     }
+}
+
+/// The layers that sandboxes run on.
+fn needed(home: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let found = carrel_shim_client::sandboxes(home).map_err(std::io::Error::other)?;
+    let layers = found.into_iter().filter_map(|one| Some(one.record?.create.root.layers)).flatten();
+    Ok(layers.map(|layer| layer.0).collect())
 }
 
 /// Does what waits for the system, where nobody else has to wait for it.

@@ -48,9 +48,14 @@ impl LogTemplate {
         Ok(Self { root: root.into(), above: above.to_owned() })
     }
 
+    /// Where the directories of all sandboxes are.
+    pub(crate) fn above(&self) -> PathBuf {
+        self.root.join(&self.above)
+    }
+
     /// The directory of a sandbox.
     pub(crate) fn directory(&self, sandbox: &SandboxId) -> PathBuf {
-        self.root.join(&self.above).join(sandbox.as_str())
+        self.above().join(sandbox.as_str())
     }
 
     /// The files of an exec.

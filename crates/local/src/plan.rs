@@ -11,11 +11,14 @@ use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, Mount};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::ground::{Ground, name};
-use crate::{IDS, Settings, failed, services};
+use crate::{IDS, Settings, failed, services, skeleton};
 
 /// Where execs begin, and what is always there.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
+/// What a disk without a limit has: its directory, and in that what is written over layers.
+const TREE: &str = "tree";
+const UPPER: &str = "upper";
 /// Who execs run as, and the number of that user where the image has none.
 const USER: &str = "agbox";
 const NUMBER: u32 = 1000;
@@ -34,7 +37,11 @@ pub(crate) fn create(
     spec: &Spec,
 ) -> Result<Create, ProviderError> {
     let mut root = image(&spec.image, spec.stranger, ground)?;
-    let user = furnish(&mut root, spec)?;
+    let user = furnish(&mut root)?;
+    if spec.limits.disk.is_none() && lies_over_layers(&ground.disk(place)?)? {
+        root = skeleton::lay(root, &ground.skeletons())?;
+    }
+    make_way(&mut root, spec, &user);
     services::name_all(&mut root, &spec.services)?;
     let mount = |mount: &carrel_control::spec::Mount| Mount {
         source: (&mount.source).into(),
@@ -91,9 +98,14 @@ pub(crate) fn image(image: &str, stranger: bool, ground: &Ground) -> Result<Root
     }
 }
 
-/// Sees to it that there is a user for execs, with a home and a workspace, and that what is shown below them is not in
-/// somebody else's directories.
-fn furnish(root: &mut RootFs, spec: &Spec) -> Result<User, ProviderError> {
+/// Whether a sandbox lies over what its image brings: a new one does, and one that did when its disk was made.
+fn lies_over_layers(disk: &Path) -> Result<bool, ProviderError> {
+    let there = |name: &str| disk.join(TREE).join(name).try_exists().map_err(failed);
+    Ok(there(UPPER)? || !there("")?)
+}
+
+/// Sees to it that there is a user for execs, with a home and a workspace.
+fn furnish(root: &mut RootFs) -> Result<User, ProviderError> {
     let user = match accounts::find(USER, root) {
         Some(user) => user,
         None => accounts::add(USER, NUMBER, root).map_err(failed)?,
@@ -103,17 +115,21 @@ fn furnish(root: &mut RootFs, spec: &Spec) -> Result<User, ProviderError> {
         accounts::own(&user.home, 0o755, number, root);
     }
     accounts::own(WORKSPACE, 0o755, number, root);
+    Ok(user)
+}
+
+/// Sees to it that what is shown below the home or the workspace is not in somebody else's directories.
+fn make_way(root: &mut RootFs, spec: &Spec, user: &User) {
     for mount in &spec.mounts {
         let target = Path::new(&mount.target);
         let below = |top: &&Path| [user.home.as_str(), WORKSPACE].iter().any(|own| is_below(top, own));
         let between: Vec<&Path> = target.ancestors().skip(1).take_while(below).collect();
         for directory in between.into_iter().rev().filter_map(Path::to_str) {
             if !is_there(root, directory) {
-                accounts::own(directory, 0o755, number, root);
+                accounts::own(directory, 0o755, user.ids.user, root);
             }
         }
     }
-    Ok(user)
 }
 
 /// Whether a path lies below another.

@@ -22,7 +22,13 @@ impl Provider for Local {
         Box::pin(async move {
             // Gone when nobody waits for the answer.
             let (_waiting, left) = oneshot::channel();
-            whole(async move { inner.start(&place, &spec, left).await }).await
+            whole(async move {
+                inner.start(&place, &spec, left).await?;
+                // Whoever runs the first command need not wait for a connection.
+                drop(tokio::spawn(async move { inner.greet(&place).await }));
+                Ok(())
+            })
+            .await
         })
     }
 

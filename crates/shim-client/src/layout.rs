@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, IFlags, Mode, OFlags, Stat};
 use rustix::path::Arg;
 use sha2::{Digest, Sha256};
 
@@ -98,6 +98,17 @@ pub fn now_ms() -> u64 {
 pub fn open_directory(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
+}
+
+/// Says that what lies in a directory does not belong together. A file system that keeps what is in a directory in one
+/// place then gives each its own: with many sandboxes that come and go it looks past thousands of used places otherwise,
+/// for each new file. Those that do not know of it are not told.
+pub fn spread(directory: impl AsFd) {
+    if let Ok(flags) = rustix::fs::ioctl_getflags(&directory) {
+        if !flags.contains(IFlags::TOPDIR) {
+            let _unknown = rustix::fs::ioctl_setflags(&directory, flags | IFlags::TOPDIR);
+        }
+    }
 }
 
 /// Whether the directory of all is ours, and closed to all but supervisors, of whom each may remove its own alone.

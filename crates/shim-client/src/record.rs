@@ -108,7 +108,8 @@ pub enum RecordError {
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
-    /// Writes it into the directory of its sandbox, whole or not at all. One that lasts survives a power cut.
+    /// Writes it into the directory of its sandbox, whole or not at all. Nothing waits for the disk: a sandbox does not
+    /// survive a power cut, and of a record that did only in part nothing is believed.
     pub fn write(&self, directory: impl AsFd) -> io::Result<()> {
         let bytes = self.to_bytes()?;
         if bytes.len() as u64 > MOST {
@@ -129,14 +130,7 @@ impl SandboxRecord {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::openat(&directory, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)?);
         file.write_all(bytes)?;
-        if self.lasting {
-            file.sync_data()?;
-        }
-        rustix::fs::renameat(&directory, UNFINISHED, &directory, RECORD)?;
-        if self.lasting {
-            rustix::fs::fsync(&directory)?;
-        }
-        Ok(())
+        Ok(rustix::fs::renameat(&directory, UNFINISHED, &directory, RECORD)?)
     }
 
     /// Reads it from the directory of its sandbox. Whether it fits that directory is for the caller to see.

@@ -20,6 +20,8 @@ mod start;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use carrel_sandbox::cgroup::Host;
+
 pub use self::directory::{DirectoryError, collect, collect_incarnation, sweep, sweep_groups};
 pub use self::failpoint::Failpoint;
 #[cfg(feature = "failpoints")]
@@ -36,6 +38,8 @@ pub fn supervise() -> ExitCode {
     if let Err(errno) = forget_stdin() {
         return complain(&errno);
     }
+    // What can be known before it is said what is wanted: one that was started ahead has the time.
+    let host = Host::detect();
     let mut owner = Owner::new(stream);
     let create = match owner.create() {
         Ok(create) => create,
@@ -43,7 +47,7 @@ pub fn supervise() -> ExitCode {
         Err(OwnerFault::Gone) => return ExitCode::SUCCESS,
         Err(fault) => return complain(&fault),
     };
-    match start::start(&create, &owner) {
+    match start::start(&create, &owner, host) {
         Ok(running) => match serve::Server::new(running, owner) {
             Ok(server) => server.run(),
             // What is left is swept by the owner, who sees that we are gone.

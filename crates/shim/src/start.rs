@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CpuShare, Host, Limits, OomWatch, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
     Access, Container, Disk, DiskError, IdRange, KeptDisk, Mount, Network, Project, Shed, Spec, Watermark, launch,
     leave_host_mounts, shed,
@@ -62,8 +62,12 @@ pub(crate) struct Parts {
     pub(crate) log: Log,
 }
 
-/// Makes the sandbox.
-pub(crate) fn start(create: &Create, owner: &Owner) -> Result<Running, StartError> {
+/// Makes the sandbox on a host that was looked at.
+pub(crate) fn start(
+    create: &Create,
+    owner: &Owner,
+    host: Result<Host, CgroupError>,
+) -> Result<Running, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // What cannot be is refused before anything is made.
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
@@ -75,7 +79,7 @@ pub(crate) fn start(create: &Create, owner: &Owner) -> Result<Running, StartErro
     let mut directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
     reached(Failpoint::Claimed);
     let mut log = Log::new(directory.take_journal()?);
-    let made = Made { create, root, mounts, project, network, program };
+    let made = Made { create, root, mounts, project, network, program, host };
     match make(made, &limits, owner, &mut directory) {
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
@@ -96,6 +100,7 @@ struct Made<'a> {
     project: Option<Project>,
     network: Option<Network>,
     program: OwnedFd,
+    host: Result<Host, CgroupError>,
 }
 
 /// What was made of it.
@@ -119,7 +124,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let record = record(create, owner, directory, &ids)?;
     directory.record(&record)?;
     reached(Failpoint::Recorded);
-    let cgroup = group(create, limits)?;
+    let cgroup = group(create, limits, made.host)?;
     reached(Failpoint::GroupMade);
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
@@ -217,9 +222,9 @@ fn record(
 }
 
 /// The group of the sandbox. It has one even without limits: that is how it is paused and counted.
-fn group(create: &Create, limits: &Limits) -> Result<Option<Cgroup>, StartError> {
+fn group(create: &Create, limits: &Limits, host: Result<Host, CgroupError>) -> Result<Option<Cgroup>, StartError> {
     let policy = if create.allow_unenforced { Policy::AllowUnenforced } else { Policy::Refuse };
-    match Host::detect().and_then(|host| Cgroup::create(&host, &create.incarnation, limits, policy)) {
+    match host.and_then(|host| Cgroup::create(&host, &create.incarnation, limits, policy)) {
         Ok(group) => Ok(Some(group)),
         Err(_) if create.allow_unenforced => Ok(None),
         Err(error) => Err(error.into()),

@@ -95,7 +95,9 @@ pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
             file(&root.directory, made.path.as_path(), &made.content, made.mode)?;
         }
     }
-    if plan.disk.mapped && plan.disk.fresh {
+    let brought = &plan.spec.root;
+    let nothing = brought.directories.is_empty() && brought.links.is_empty() && brought.files.is_empty();
+    if plan.disk.mapped && plan.disk.fresh && !nothing {
         file(&plan.disk.mount, disk::FILLED.as_ref(), &[], 0o600)?;
     }
     Ok(())

@@ -113,12 +113,6 @@ fn write_incarnation(directory: &OwnedFd, incarnation: &str) -> io::Result<()> {
     Ok(rustix::fs::renameat(directory, UNFINISHED, directory, INCARNATION)?)
 }
 
-/// Makes a directory durable, down to the content of one of its files.
-fn sync(directory: &OwnedFd, file: &str) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::fsync(rustix::fs::openat(directory, file, flags, Mode::empty())?)?)
-}
-
 /// A handle of a directory, made if it is not there.
 fn make_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)?;
@@ -153,6 +147,7 @@ impl RunDirectory {
         if !is_parent(&parent).map_err(failed)? {
             return Err(DirectoryError::Open(above.to_owned()));
         }
+        layout::spread(&parent);
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
@@ -222,14 +217,9 @@ impl RunDirectory {
     }
 
     /// Writes down what a stranger needs to know, before the directory is given away: a record is believed only if it is
-    /// that of whoever claimed it. What is to last is durable when this returns.
+    /// that of whoever claimed it.
     pub(crate) fn record(&self, record: &SandboxRecord) -> Result<(), DirectoryError> {
         let failed = |source| DirectoryError::Io { path: self.path.join(layout::RECORD), source };
-        if record.lasting {
-            for file in [INCARNATION, JOURNAL] {
-                sync(&self.own, file).map_err(failed)?;
-            }
-        }
         record.write(&self.own).map_err(failed)
     }
 

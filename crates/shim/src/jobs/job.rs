@@ -99,10 +99,8 @@ impl Job {
         now: (Instant, u64),
     ) -> io::Result<Self> {
         let limit = command.keep_bytes.unwrap_or(limit).min(limit);
-        let stdout = Stream::create(logs, format!("{id}.stdout.log"), limit)?;
-        let stderr = Stream::create(logs, format!("{id}.stderr.log"), limit).inspect_err(|_| {
-            let _gone = rustix::fs::unlinkat(logs, stdout.name(), rustix::fs::AtFlags::empty());
-        })?;
+        let stdout = Stream::new(logs, format!("{id}.stdout.log"), limit)?;
+        let stderr = Stream::new(logs, format!("{id}.stderr.log"), limit)?;
         Ok(Self {
             id: id.to_owned(),
             trace: None,

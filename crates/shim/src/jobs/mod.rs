@@ -64,6 +64,8 @@ pub(crate) struct Jobs {
     next: Key,
     /// How much of the disk is taken.
     kept_bytes: u64,
+    /// Those whose outputs have no files yet.
+    begun: Vec<Key>,
     /// Those that the guest says are over, and that are not recorded as such.
     concluding: Vec<Key>,
     /// Those with a terminal whose size changed.
@@ -143,6 +145,7 @@ impl Jobs {
             past: Past::default(),
             next: 1,
             kept_bytes: 0,
+            begun: Vec::new(),
             concluding: Vec::new(),
             resized: Vec::new(),
             held: HashMap::new(),
@@ -209,7 +212,6 @@ impl Jobs {
         };
         if let Err(error) = log.require(fact) {
             closing(&mut self.outgoing);
-            job.streams.iter_mut().for_each(|stream| stream.remove(&self.logs));
             return Err(Refusal::new(FailureCode::JournalFailed, format!("the journal: {error}")));
         }
         reached(Failpoint::JobRecorded);
@@ -220,7 +222,16 @@ impl Jobs {
         self.by_id.insert(id.to_owned(), key);
         self.by_channel.insert(channel, key);
         self.jobs.insert(key, Box::new(job));
+        self.begun.push(key);
         Ok(key)
+    }
+
+    /// Makes the files of jobs that the guest was told of: it works meanwhile.
+    pub(crate) fn keep_outputs(&mut self) {
+        for key in std::mem::take(&mut self.begun) {
+            let streams = self.jobs.get_mut(&key).map(|job| job.streams.iter_mut());
+            streams.into_iter().flatten().for_each(|stream| stream.keep(&self.logs));
+        }
     }
 
     /// The job of an id.

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 /// How much of the end is in memory, when it is nowhere else.
@@ -54,12 +54,22 @@ pub(crate) enum Piece {
 // === impl Stream ===
 
 impl Stream {
-    /// An output that keeps so much of its beginning. The file is there at once.
-    pub(crate) fn create(directory: &OwnedFd, name: String, limit: u64) -> io::Result<Self> {
+    /// An output that is to keep so much of its beginning. There may be nothing of its name.
+    pub(crate) fn new(directory: &OwnedFd, name: String, limit: u64) -> io::Result<Self> {
+        match rustix::fs::accessat(directory, name.as_str(), Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(()) => return Err(Errno::EXIST.into()),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ring = VecDeque::new();
+        Ok(Self { name, file: None, limit, head: 0, length: 0, ring, cut: false, tail: None, charged: 0 })
+    }
+
+    /// Makes its file. Without one, what is written is in memory alone, and is told to be.
+    pub(crate) fn keep(&mut self, directory: &OwnedFd) {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(directory, name.as_str(), flags, Mode::from_raw_mode(0o600))?;
-        let (file, ring) = (Some(file.into()), VecDeque::new());
-        Ok(Self { name, file, limit, head: 0, length: 0, ring, cut: false, tail: None, charged: 0 })
+        let file = rustix::fs::openat(directory, self.name.as_str(), flags, Mode::from_raw_mode(0o600));
+        self.file = file.ok().map(File::from);
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -268,7 +278,8 @@ mod tests {
     fn stream(limit: u64) -> (tempfile::TempDir, OwnedFd, Stream) {
         let home = tempfile::tempdir().unwrap();
         let directory: OwnedFd = File::open(home.path()).unwrap().into();
-        let stream = Stream::create(&directory, "a.stdout.log".to_owned(), limit).unwrap();
+        let mut stream = Stream::new(&directory, "a.stdout.log".to_owned(), limit).unwrap();
+        stream.keep(&directory);
         (home, directory, stream)
     }
 
@@ -398,6 +409,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_name_is_used_once_and_without_a_file_the_output_is_in_memory() {
+        let (home, directory, mut stream) = stream(1 << 20);
+        let taken = Stream::new(&directory, "a.stdout.log".to_owned(), 10).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        stream.remove(&directory);
+        drop(home);
+        stream.keep(&directory);
+        stream.append(b"words", u64::MAX, None);
+        assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Ok(b"words".to_vec()))]);
+        stream.finish(false);
+        assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Err(5))]);
     }
 
     #[test]

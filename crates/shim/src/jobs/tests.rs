@@ -35,7 +35,9 @@ impl World {
             Started::New => {
                 self.channel += 2;
                 let channel = self.channel;
-                self.jobs.start(&mut self.log, id, command, || channel, 0, Instant::now()).map(|key| (key, true))
+                let key = self.jobs.start(&mut self.log, id, command, || channel, 0, Instant::now())?;
+                self.jobs.keep_outputs();
+                Ok((key, true))
             }
         }
     }
@@ -278,11 +280,22 @@ fn an_id_that_could_leave_the_directory_is_refused() {
 }
 
 #[test]
-fn a_job_that_cannot_be_recorded_does_not_run() {
+fn a_job_whose_output_has_no_place_runs_and_what_is_missing_is_told() {
     let mut world = World::new(Keep::default());
-    // The directory is gone: neither outputs nor anything else can be made in it.
     std::fs::remove_dir_all(world.home.path()).unwrap();
+    let (key, _) = world.start("a", command("echo")).unwrap();
+    assert_eq!(world.told().first(), Some(&MessageType::ExecRequest));
+    assert!(world.says(&ExecStdout { data: Cow::Borrowed(b"words") }));
+    world.exits(0, None, 0);
+    let stdout = world.jobs.info(key).unwrap().stdout;
+    assert_eq!((stdout.length, stdout.cut_from, stdout.cut_to), (5, Some(0), Some(5)));
+}
+
+#[test]
+fn a_job_whose_output_would_replace_something_does_not_run() {
+    let mut world = World::new(Keep::default());
+    std::fs::write(world.home.path().join("a.stderr.log"), "of another").unwrap();
     assert_eq!(code(world.start("a", command("true"))), FailureCode::HostUnfit);
     assert_eq!(world.told(), []);
-    assert_eq!(world.jobs.take_outgoing().closed, Vec::<u32>::new());
+    assert_eq!(std::fs::read(world.home.path().join("a.stderr.log")).unwrap(), b"of another");
 }

@@ -201,6 +201,10 @@ impl Server {
     /// Passes on what came of the last turn: between the guest, its jobs and all who are connected.
     fn settle(&mut self) {
         self.conclude_jobs();
+        // The guest first: it works while the rest is done.
+        self.pass_words();
+        self.flush_guest();
+        self.jobs.keep_outputs();
         self.pass_events();
         self.desk.pump(&mut self.jobs, &self.log);
         self.pass_words();
@@ -280,6 +284,13 @@ impl Server {
                 self.disconnect(slot);
             }
         }
+        self.flush_guest();
+        for gone in self.desk.flush() {
+            self.dismiss(gone);
+        }
+    }
+
+    fn flush_guest(&mut self) {
         while !self.deaf {
             let bytes = self.relay.for_guest();
             if bytes.is_empty() {
@@ -294,9 +305,6 @@ impl Server {
                     break;
                 }
             }
-        }
-        for gone in self.desk.flush() {
-            self.dismiss(gone);
         }
     }
 

@@ -1,0 +1,194 @@
+//! What the image `host` brings, written once: sandboxes lie over it instead of each having a copy of its own.
+//!
+//! A skeleton is named by the digest of what is in it, is complete when it has its name, and is never changed. Those that
+//! nothing runs on any more are removed when the daemon starts.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use carrel_control::provider::ProviderError;
+use carrel_image::RootFs;
+use sha2::{Digest, Sha256};
+
+use crate::failed;
+
+/// What every sandbox has, whatever its image.
+const OWN: [(&str, u32); 5] =
+    [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
+
+/// Turns what a root brings by itself into one layer below `skeletons`. A root that has layers stays as it is.
+pub(crate) fn lay(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
+    if !root.layers.is_empty() {
+        return Ok(root);
+    }
+    let layer = skeletons.join(digest(&root));
+    let known = layer.try_exists().and_then(|known| if known { Ok(()) } else { write(&root, skeletons, &layer) });
+    known.map_err(|error| failed(format_args!("{}: {error}", layer.display())))?;
+    Ok(RootFs { layers: vec![layer], trees: root.trees, ..RootFs::default() })
+}
+
+/// Removes all that `needed` does not name, and what was not finished, where there is more than one: nobody makes another
+/// meanwhile.
+pub(crate) fn sweep(skeletons: &Path, needed: impl FnOnce() -> io::Result<Vec<PathBuf>>) -> io::Result<()> {
+    let entries = match std::fs::read_dir(skeletons) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if entries.len() < 2 {
+        return Ok(());
+    }
+    let needed = needed()?;
+    let unneeded = entries.into_iter().map(|entry| entry.path()).filter(|path| !needed.contains(path));
+    unneeded.map(std::fs::remove_dir_all).collect()
+}
+
+/// What tells one skeleton from another: all that is written, each part behind its length.
+fn digest(root: &RootFs) -> String {
+    let mut hasher = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hasher.update((bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    for directory in &root.directories {
+        part(directory.path.as_path().as_os_str().as_encoded_bytes());
+        part(format!("directory {:o} {}", directory.mode, directory.owner).as_bytes());
+    }
+    for link in &root.links {
+        part(link.path.as_path().as_os_str().as_encoded_bytes());
+        part(b"link");
+        part(link.target.as_os_str().as_encoded_bytes());
+    }
+    for tree in &root.trees {
+        part(tree.target.as_path().as_os_str().as_encoded_bytes());
+        part(if tree.source.is_dir() { b"tree" } else { b"tree of a file" });
+    }
+    for file in &root.files {
+        part(file.path.as_path().as_os_str().as_encoded_bytes());
+        part(format!("file {:o}", file.mode).as_bytes());
+        part(&file.content);
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes a skeleton beside its place, where nobody else can reach, and gives it its name.
+fn write(root: &RootFs, skeletons: &Path, layer: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(skeletons)?;
+    let unfinished = tempfile(skeletons)?;
+    let written = fill(root, &unfinished).and_then(|()| match std::fs::rename(&unfinished, layer) {
+        // Another was faster.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        renamed => renamed,
+    });
+    // If it was renamed, there is nothing left of it.
+    let _gone = std::fs::remove_dir_all(&unfinished);
+    written
+}
+
+fn tempfile(skeletons: &Path) -> io::Result<PathBuf> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let path = skeletons.join(format!("new-{:016x}", u64::from_ne_bytes(random)));
+    DirBuilder::new().mode(0o755).create(&path)?;
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+fn fill(root: &RootFs, top: &Path) -> io::Result<()> {
+    for made in &root.directories {
+        directory(top, made.path.as_path(), made.mode)?;
+        std::os::unix::fs::chown(top.join(made.path.as_path()), Some(made.owner), Some(made.owner))?;
+    }
+    for (name, mode) in OWN {
+        directory(top, Path::new(name), mode)?;
+    }
+    for link in &root.links {
+        above(top, link.path.as_path())?;
+        std::os::unix::fs::symlink(&link.target, top.join(link.path.as_path()))?;
+    }
+    for tree in &root.trees {
+        if tree.source.is_dir() {
+            directory(top, tree.target.as_path(), 0o755)?;
+        } else {
+            file(top, tree.target.as_path(), &[], 0o644)?;
+        }
+    }
+    root.files.iter().try_for_each(|made| file(top, made.path.as_path(), &made.content, made.mode))
+}
+
+/// Makes a directory; one that is there stays as it is.
+fn directory(top: &Path, path: &Path, mode: u32) -> io::Result<()> {
+    above(top, path)?;
+    match DirBuilder::new().create(top.join(path)) {
+        Ok(()) => std::fs::set_permissions(top.join(path), Permissions::from_mode(mode)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn file(top: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    above(top, path)?;
+    std::fs::write(top.join(path), content)?;
+    std::fs::set_permissions(top.join(path), Permissions::from_mode(mode))
+}
+
+/// Makes what something lies in.
+fn above(top: &Path, path: &Path) -> io::Result<()> {
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) if !top.join(parent).is_dir() => directory(top, parent, 0o755),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use carrel_image::ImageRef;
+
+    use super::*;
+
+    #[test]
+    fn a_skeleton_is_written_once_and_has_what_the_image_has() {
+        let home = tempfile::tempdir().unwrap();
+        let skeletons = home.path().join("skeletons");
+        let host = RootFs::resolve(&ImageRef::Host).unwrap();
+        let laid = lay(host.clone(), &skeletons).unwrap();
+        let [layer] = laid.layers.as_slice() else { panic!("{laid:?}") };
+        assert_eq!((&laid.trees, &laid.files, &laid.directories), (&host.trees, &vec![], &vec![]));
+        for file in &host.files {
+            assert_eq!(std::fs::read(layer.join(file.path.as_path())).unwrap(), file.content);
+        }
+        for link in &host.links {
+            assert_eq!(std::fs::read_link(layer.join(link.path.as_path())).unwrap(), link.target);
+        }
+        let of = |path: &str| std::fs::metadata(layer.join(path)).map(|found| (found.mode() & 0o7777, found.uid()));
+        assert_eq!(of("").unwrap(), (0o755, 0));
+        assert_eq!(of("tmp").unwrap(), (0o1777, 0));
+        assert_eq!(of("root").unwrap(), (0o700, 0));
+        assert_eq!(of("home/agbox").unwrap(), (0o755, 1000));
+        assert_eq!(of("usr").unwrap(), (0o755, 0));
+        let before = std::fs::metadata(layer).unwrap().ino();
+        assert_eq!(lay(host, &skeletons).unwrap(), laid);
+        assert_eq!(std::fs::metadata(layer).unwrap().ino(), before);
+        assert_eq!(lay(laid.clone(), &skeletons).unwrap(), laid, "one that has layers stays as it is");
+    }
+
+    #[test]
+    fn another_content_is_another_skeleton_and_what_nobody_needs_goes() {
+        let home = tempfile::tempdir().unwrap();
+        let host = RootFs::resolve(&ImageRef::Host).unwrap();
+        let one = lay(host.clone(), home.path()).unwrap().layers;
+        let mut other = host;
+        other.files.iter_mut().for_each(|file| file.content.push(b'\n'));
+        let two = lay(other, home.path()).unwrap().layers;
+        assert_ne!(one, two);
+        std::fs::create_dir(home.path().join("new-0000")).unwrap();
+        sweep(home.path(), || Ok(two.clone())).unwrap();
+        let left: Vec<_> = std::fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, two);
+        sweep(&home.path().join("absent"), || Ok(Vec::new())).unwrap();
+    }
+}
