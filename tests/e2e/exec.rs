@@ -56,7 +56,8 @@ fn a_terminal_has_its_size_is_resized_and_echoes() {
         let client = agentd.client().await;
         // What a shell's `read` says when a signal interrupts it differs, and may well be what it says at the end of its
         // input: only a line that was read counts, and the end of the input is for `cat`.
-        let script = "stty size; trap 'stty size' WINCH; echo go; until [ \"$line\" = done ]; do read line; done; exec cat";
+        let script =
+            "stty size; trap 'stty size' WINCH; echo go; until [ \"$line\" = done ]; do read line; done; exec cat";
         let request = ExecRequest { tty: true, rows: 40, cols: 120, ..shell(script) };
         let mut exec = client.exec(request).await.unwrap();
         assert!(until(&mut exec, "go").await.starts_with("40 120\r\n"));

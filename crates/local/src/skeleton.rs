@@ -15,8 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::failed;
 
 /// What every sandbox has, whatever its image.
-const OWN: [(&str, u32); 5] =
-    [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
+const OWN: [(&str, u32); 5] = [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
 
 /// Turns what a root brings by itself into one layer below `skeletons`. A root that has layers stays as it is.
 pub(crate) fn lay(root: RootFs, skeletons: &Path) -> Result<RootFs, ProviderError> {
@@ -41,8 +40,8 @@ pub(crate) fn sweep(skeletons: &Path, needed: impl FnOnce() -> io::Result<Vec<Pa
         return Ok(());
     }
     let needed = needed()?;
-    let unneeded = entries.into_iter().map(|entry| entry.path()).filter(|path| !needed.contains(path));
-    unneeded.map(std::fs::remove_dir_all).collect()
+    let mut unneeded = entries.into_iter().map(|entry| entry.path()).filter(|path| !needed.contains(path));
+    unneeded.try_for_each(std::fs::remove_dir_all)
 }
 
 /// What tells one skeleton from another: all that is written, each part behind its length.

@@ -63,11 +63,7 @@ pub(crate) struct Parts {
 }
 
 /// Makes the sandbox on a host that was looked at.
-pub(crate) fn start(
-    create: &Create,
-    owner: &Owner,
-    host: Result<Host, CgroupError>,
-) -> Result<Running, StartError> {
+pub(crate) fn start(create: &Create, owner: &Owner, host: Result<Host, CgroupError>) -> Result<Running, StartError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // What cannot be is refused before anything is made.
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
