@@ -17,7 +17,7 @@ fn a_disk_without_a_limit_is_a_directory_that_ids_of_the_sandbox_are_stored_in()
         let world = World::new();
         let first = world.started("demo", &host()).await;
         world.shell(&first, "exec-1", "echo kept > file").await;
-        let stored = world.disk(&first).join("tree/root/workspace/file");
+        let stored = world.disk(&first).join("tree/upper/workspace/file");
         assert_eq!(stored.metadata().unwrap().uid(), 1000, "whatever range of ids the sandbox had");
         world.local.stop(&first, std::time::Duration::ZERO).await.unwrap();
         let second = again(&first);
@@ -25,6 +25,28 @@ fn a_disk_without_a_limit_is_a_directory_that_ids_of_the_sandbox_are_stored_in()
         assert_eq!(world.shell(&second, "exec-2", "cat file; stat -c %U file").await, "kept\nagbox\n");
         world.local.remove(&second).await.unwrap();
         assert!(!world.disk(&second).exists());
+    });
+}
+
+#[test]
+fn what_the_image_brings_is_on_no_disk_and_one_that_has_it_keeps_it() {
+    run(async {
+        let world = World::new();
+        let new = world.started("newer", &host()).await;
+        let written = || std::fs::read_dir(world.disk(&new).join("tree/upper")).unwrap().count();
+        assert_eq!(written(), 0, "all of it lies below");
+        assert_eq!(world.shell(&new, "exec-1", "id -un; touch ~/mine").await, "agbox\n");
+        assert_eq!(written(), 1);
+        // As a disk was before: with a root of its own.
+        let old = place("older");
+        let workspace = world.disk(&old).join("tree/root/workspace");
+        std::fs::create_dir_all(&workspace).unwrap();
+        std::fs::write(workspace.join("file"), "kept").unwrap();
+        world.local.start(&old, &host()).await.unwrap();
+        assert_eq!(world.shell(&old, "exec-2", "cat file; id -un").await, "keptagbox\n");
+        for place in [new, old] {
+            world.local.remove(&place).await.unwrap();
+        }
     });
 }
 
