@@ -34,10 +34,11 @@ def arguments() -> argparse.Namespace:
 # How each program is built when it is shipped, and the programs that they are measured beside.
 SHIPPED = [
     ("release", ["-p", "carrel-cli", "--bin", "carrel", "-p", "carrel-shim", "--bin", "carrel-shim"]),
+    ("release", ["-p", "carrel-layers", "--bin", "carrel-unpack"]),
     ("guest", ["-p", "carrel-agentd", "--bin", "carrel-agentd"]),
 ]
 BENCH = ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml"), "--bin", "bench"]
-PEERS = ["bwrap", "runc", "busybox"]
+PEERS = ["bwrap", "runc", "busybox", "podman", "umoci"]
 
 
 def built(profile: str, options: list[str]) -> list[Path]:

@@ -78,7 +78,7 @@ impl Bundle {
 }
 
 /// Where a program is.
-fn found(program: &str) -> Result<PathBuf> {
+pub(crate) fn found(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file());
     found.with_context(|| format!("{program} is not installed; ./bench installs it"))

@@ -7,6 +7,7 @@ mod control;
 mod crowd;
 mod exec;
 mod files;
+mod images;
 mod jobs;
 mod measure;
 mod memory;
@@ -37,6 +38,7 @@ const SUITES: &[(&str, Suite)] = &[
     ("jobs", jobs::run),
     ("crowd", crowd::run),
     ("stop", stop::run),
+    ("images", images::run),
     ("control-create", control::create::run),
     ("control-exec", control::exec::run),
     ("control-life", control::life::run),

@@ -1,0 +1,115 @@
+//! Images: from a registry or a layout to a command that has run, beside programs that only unpack; and what layers cost.
+
+mod peers;
+mod picture;
+mod registry;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use self::peers::{Fresh, Podman};
+use self::picture::Picture;
+use self::registry::Registry;
+use crate::measure::Effort;
+use crate::report::Benchmark;
+use crate::samples::{in_turn, since, timed_in_turn};
+use crate::sandbox::Home;
+
+const FACE: &str = "CLI";
+/// How much each layer of the large image holds, and how many it has.
+const LAYER: u64 = 64 << 20;
+const LAYERS: usize = 4;
+/// How many layers the image with many has.
+const MANY: usize = 30;
+
+/// Measures whole commands, from nothing that is here.
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
+    let place = tempfile::Builder::new().prefix("carrel-bench-").tempdir_in("/var/tmp")?;
+    let mut lines = from_nothing(effort, place.path())?;
+    lines.push(many_layers(effort, place.path())?);
+    Ok(lines)
+}
+
+/// An image that nobody has yet.
+fn from_nothing(effort: &Effort, place: &Path) -> Result<Vec<Benchmark>> {
+    let large = Picture::of_this_host(&place.join("large"), LAYERS, LAYER)?;
+    let registry = Registry::start(&place.join("registry"))?;
+    let name = registry.push(&large, "large")?;
+    let layout = large.reference();
+    let carrel = |home: &Path, words: &[&str]| {
+        let mut command = Command::new(self::carrel()?);
+        command.args(words).env("CARREL_HOME", home);
+        timed(&mut command)
+    };
+    let rounds = effort.of(7, 1);
+    let [started, pulled, podman] = timed_in_turn(
+        rounds,
+        [
+            &mut || Fresh::in_(place, |fresh| carrel(fresh, &["run", &name, "--", "/bin/true"])),
+            &mut || Fresh::in_(place, |fresh| carrel(fresh, &["image", "pull", &name])),
+            &mut || Fresh::in_(place, |fresh| Podman::new(fresh).pull(&name)),
+        ],
+    )?;
+    let [unpacked, umoci] = timed_in_turn(
+        rounds,
+        [
+            &mut || Fresh::in_(place, |fresh| carrel(fresh, &["run", &layout, "--", "/bin/true"])),
+            &mut || {
+                Fresh::in_(place, |fresh| {
+                    let mut umoci = Command::new("umoci");
+                    umoci.args(["unpack", "--image"]).arg(large.image()).arg(fresh.join("bundle"));
+                    timed(&mut umoci)
+                })
+            },
+        ],
+    )?;
+    let line = |name: &'static str, ours| Benchmark::new(name, FACE, ours, "ms");
+    Ok(vec![
+        line("image of 4 layers from a registry, unpacked, to the end of `true` in it", &started)
+            .beside("`podman pull` alone", &podman)
+            .aim("faster", started.median() < podman.median()),
+        line("image of 4 layers from a registry, unpacked", &pulled)
+            .beside("`podman pull`", &podman)
+            .aim("faster", pulled.median() < podman.median()),
+        line("image of 4 layers from a layout, unpacked, to the end of `true` in it", &unpacked)
+            .beside("`umoci unpack` alone", &umoci)
+            .aim("faster", unpacked.median() < umoci.median()),
+    ])
+}
+
+/// Images that are here already.
+fn many_layers(effort: &Effort, place: &Path) -> Result<Benchmark> {
+    let home = Home::new()?;
+    let mut commands = Vec::new();
+    for (name, layers) in [("one", 1), ("many", MANY)] {
+        let reference = Picture::small(&place.join(name), layers)?.reference();
+        let mut command = Command::new(carrel()?);
+        command.args(["run", &reference, "--", "/bin/true"]).env("CARREL_HOME", home.path());
+        // Unpacked once, before anything is measured.
+        timed(&mut command)?;
+        commands.push(command);
+    }
+    let [one, many] = commands.as_mut_slice() else { anyhow::bail!("there are two") };
+    let [one, many] =
+        in_turn(effort.of(101, 5), [&mut || timed(one).map(drop), &mut || timed(many).map(drop)])?;
+    Ok(Benchmark::new("`carrel run` of an image with 30 layers that is here", FACE, &many, "ms")
+        .beside("of one with 1 layer", &one)
+        .aim("at most 1.5 times", many.median() <= 1.5 * one.median()))
+}
+
+fn carrel() -> Result<std::path::PathBuf> {
+    Ok(crate::sandbox::programs()?.shim.with_file_name("carrel"))
+}
+
+/// Runs a command that must succeed, and says how many milliseconds it took.
+fn timed(command: &mut Command) -> Result<f64> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let started = Instant::now();
+    let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    let taken = since(started);
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(taken)
+}
