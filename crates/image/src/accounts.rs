@@ -1,11 +1,6 @@
 //! Users and groups of an image: what has to be known of them before there is a sandbox that could be asked.
 
-use std::io::Read;
-use std::path::Path;
-
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-
-use crate::{Directory, File, GuestPath, RootFs};
+use crate::{Directory, File, GuestPath, RootFs, Stacked};
 
 const PASSWD: &str = "etc/passwd";
 const GROUP: &str = "etc/group";
@@ -186,29 +181,13 @@ fn text(list: &str, root: &RootFs) -> Option<String> {
     content(list, root).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A list of the image, from its uppermost layer that has one.
+/// A list of the image, as its layers show it.
 fn content(list: &str, root: &RootFs) -> Option<Vec<u8>> {
-    let own = GuestPath::new(list).ok();
-    if let Some(file) = root.files.iter().find(|file| Some(&file.path) == own.as_ref()) {
+    let path = GuestPath::new(list).ok()?;
+    if let Some(file) = root.files.iter().find(|file| file.path == path) {
         return Some(file.content.clone());
     }
-    root.layers.iter().find_map(|layer| read(layer, list))
-}
-
-/// Reads it by a handle of the layer, which no link in the image leads out of.
-fn read(layer: &Path, list: &str) -> Option<Vec<u8>> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let layer = rustix::fs::open(layer, flags, Mode::empty()).ok()?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    let file = rustix::fs::openat2(&layer, list, flags, Mode::empty(), inside).ok()?;
-    let file = std::fs::File::from(file);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    Stacked::open(&root.layers).ok()?.read(&path, LONGEST)
 }
 
 /// A line of the list of users.

@@ -1,22 +1,17 @@
 //! From an image reference to a root file system.
 //!
-//! A reference is always given, never defaulted: `host`, or the path of a directory or of the tar of one. What it yields
-//! is a description ([`RootFs`]); nothing is mounted here. An archive is unpacked once, into a store ([`Images`]).
+//! A reference is always given, never defaulted. What it yields is a description ([`RootFs`]); nothing is mounted here,
+//! and nothing is unpacked: what needs a store is found there first.
 
 pub mod accounts;
-pub mod archive;
-mod digest;
 mod host;
-mod images;
-mod index;
 mod reference;
-mod staging;
+mod stacked;
 
 use std::path::{Path, PathBuf};
 
-pub use self::digest::{BadDigest, Digest};
-pub use self::images::{Image, Images};
 pub use self::reference::{BadReference, ImageRef};
+pub use self::stacked::Stacked;
 
 /// A root file system, described.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,35 +91,16 @@ pub enum ImageError {
     /// What is there is neither a directory nor a file.
     #[error("image {} is neither a directory nor the tar of one", .0.display())]
     Neither(PathBuf),
-    /// It is a file, and there is no place to unpack it to.
-    #[error("image {} is a file, not a directory: an archive needs a store to be unpacked into", .0.display())]
-    NoStore(PathBuf),
-    /// It is a file, but is not unpacked.
-    #[error("image {}: {source}", path.display())]
-    Archive {
-        /// Its path.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: archive::ArchiveError,
-    },
-    /// It is an archive of layers.
-    #[error("image {} holds layers, not a root file system\nhint: `docker export` writes a tar of one", .0.display())]
-    Layers(PathBuf),
-    /// It was written to while it was read.
-    #[error("image {} changed while it was unpacked: try again once it is complete", .0.display())]
-    Changed(PathBuf),
-    /// The store of images cannot be used.
-    #[error("the store of images, {}: {source}", path.display())]
-    Store {
-        /// Where it is.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// It is no directory.
+    #[error("image {} is not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    /// It has to be had from a store.
+    #[error("image {0} is not a directory: it needs a store to be unpacked into")]
+    NoStore(ImageRef),
 }
 
 /// What a path stands for.
-pub(crate) enum Found {
+pub enum Found {
     /// A directory, by its absolute path.
     Directory(PathBuf),
     /// A file.
@@ -134,25 +110,27 @@ pub(crate) enum Found {
 // === impl RootFs ===
 
 impl RootFs {
-    /// Finds what a reference stands for, without a store. An archive needs one: see [`Images::resolve`].
+    /// Finds what a reference stands for, without a store.
     pub fn resolve(reference: &ImageRef) -> Result<Self, ImageError> {
         match reference {
             ImageRef::Host => Ok(host::root(Path::new("/"))),
-            ImageRef::Path(path) => match find(path)? {
-                Found::Directory(directory) => Ok(Self::layer(directory)),
-                Found::File => Err(ImageError::NoStore(path.clone())),
+            ImageRef::Path(path) | ImageRef::Directory(path) => match (find(path)?, reference) {
+                (Found::Directory(directory), _) => Ok(Self::layer(directory)),
+                (Found::File, ImageRef::Directory(_)) => Err(ImageError::NotDirectory(path.clone())),
+                (Found::File, _) => Err(ImageError::NoStore(reference.clone())),
             },
+            other => Err(ImageError::NoStore(other.clone())),
         }
     }
 
     /// One directory, and nothing else.
-    pub(crate) fn layer(directory: PathBuf) -> Self {
+    pub fn layer(directory: PathBuf) -> Self {
         Self { layers: vec![directory], ..Self::default() }
     }
 }
 
 /// Looks at what is at a path.
-pub(crate) fn find(path: &Path) -> Result<Found, ImageError> {
+pub fn find(path: &Path) -> Result<Found, ImageError> {
     let missing = |source| ImageError::Missing { path: path.to_owned(), source };
     let kind = std::fs::metadata(path).map_err(missing)?.file_type();
     if kind.is_dir() {
@@ -210,6 +188,9 @@ mod tests {
         assert_eq!(root.layers, [std::fs::canonicalize(dir.path()).unwrap()]);
         std::fs::write(dir.path().join("file"), "").unwrap();
         assert!(matches!(RootFs::resolve(&at("file")), Err(ImageError::NoStore(_))));
+        let file = ImageRef::Directory(dir.path().join("file"));
+        assert!(matches!(RootFs::resolve(&file), Err(ImageError::NotDirectory(_))));
+        assert!(matches!(RootFs::resolve(&"debian".parse().unwrap()), Err(ImageError::NoStore(_))));
         assert!(matches!(RootFs::resolve(&at("missing")), Err(ImageError::Missing { .. })));
         assert!(matches!(RootFs::resolve(&ImageRef::Path("/dev/null".into())), Err(ImageError::Neither(_))));
     }

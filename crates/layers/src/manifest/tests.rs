@@ -1,0 +1,75 @@
+use super::*;
+
+fn descriptor(name: &str, media_type: &str, platform: Option<&str>) -> Descriptor {
+    let platform = platform.map(|platform| platform.parse().unwrap());
+    Descriptor { platform, ..Descriptor::of(media_type, name.as_bytes()) }
+}
+
+fn index(manifests: &[Descriptor]) -> Vec<u8> {
+    serde_json::to_vec(&serde_json::json!({ "schemaVersion": 2, "manifests": manifests })).unwrap()
+}
+
+fn chosen(manifests: &[Descriptor], platform: &str) -> Result<Digest, ManifestError> {
+    choose(&index(manifests), &platform.parse().unwrap()).map(|descriptor| descriptor.digest)
+}
+
+#[test]
+fn of_an_index_what_is_for_the_platform_is_chosen() {
+    let manifests = [
+        descriptor("attestation", media::MANIFEST, Some("unknown/unknown")),
+        descriptor("v6", media::MANIFEST, Some("linux/arm/v6")),
+        descriptor("v7", media::MANIFEST, Some("linux/arm/v7")),
+        descriptor("amd64", media::DOCKER_MANIFEST, Some("linux/amd64")),
+    ];
+    assert_eq!(chosen(&manifests, "linux/amd64"), Ok(Digest::of(b"amd64")));
+    assert_eq!(chosen(&manifests, "linux/arm/v7"), Ok(Digest::of(b"v7")));
+    let ManifestError::NoPlatform { there, .. } = chosen(&manifests, "linux/s390x").unwrap_err() else { panic!() };
+    assert_eq!(there.len(), 3, "what is for nothing is not named");
+}
+
+#[test]
+fn what_says_exactly_what_is_asked_for_comes_first() {
+    let manifests = [
+        descriptor("any", media::MANIFEST, Some("linux/arm64")),
+        descriptor("v8", media::MANIFEST, Some("linux/arm64/v8")),
+    ];
+    assert_eq!(chosen(&manifests, "linux/arm64/v8"), Ok(Digest::of(b"v8")));
+    assert_eq!(chosen(&manifests[..1], "linux/arm64/v8"), Ok(Digest::of(b"any")));
+}
+
+#[test]
+fn the_only_one_is_chosen_if_it_does_not_say_what_it_is_for() {
+    let only = descriptor("only", media::MANIFEST, None);
+    assert_eq!(chosen(std::slice::from_ref(&only), "linux/amd64"), Ok(Digest::of(b"only")));
+    assert!(chosen(&[only.clone(), only], "linux/amd64").is_err());
+    assert!(chosen(&[descriptor("other", media::MANIFEST, Some("linux/arm64"))], "linux/amd64").is_err());
+    assert!(chosen(&[descriptor("other", "text/html", Some("linux/amd64"))], "linux/amd64").is_err());
+}
+
+#[test]
+fn a_manifest_of_docker_is_read_like_any_other() {
+    let config = Descriptor::of(media::DOCKER_CONFIG, b"config");
+    let layers = vec![Descriptor::of(media::DOCKER_LAYER_GZIP, b"layer")];
+    let media_type = Some(media::DOCKER_MANIFEST.to_owned());
+    let written = ImageManifest { schema_version: 2, media_type, config, layers };
+    let manifest = Manifest::written(&written).unwrap();
+    assert_eq!(manifest.media_type, media::DOCKER_MANIFEST);
+    assert_eq!(manifest.read(), Ok(written));
+    let index = Manifest { media_type: media::INDEX.into(), ..manifest };
+    assert!(index.read().is_err());
+}
+
+#[test]
+fn fuzz_whatever_comes_is_read_or_refused() {
+    let platform = Platform::host();
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let _chosen = choose(bytes, &platform);
+        let _described = crate::config::Described::read(bytes);
+        for media_type in media::MANIFESTS {
+            let manifest = Manifest { media_type: media_type.into(), digest: Digest::of(bytes), bytes: bytes.to_vec() };
+            if let Ok(read) = manifest.read() {
+                assert!(read.layers.len() <= MOST_LAYERS && read.config.size <= LARGEST_CONFIG);
+            }
+        }
+    });
+}

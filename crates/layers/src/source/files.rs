@@ -1,0 +1,200 @@
+//! Files by their names: those of a directory, or those in a tar.
+
+mod contents;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::archive::Limits;
+use crate::unpack::Compression;
+
+/// How many links may lie before a file.
+const LINKS: usize = 16;
+/// Where large files are put that nobody else sees.
+const SCRATCH: &str = "/var/tmp";
+const BUFFER: usize = 256 << 10;
+
+/// Files by their names.
+pub(super) enum Files {
+    Directory(OwnedFd),
+    Tar { file: Arc<File>, entries: HashMap<String, Place> },
+}
+
+/// Where a file is in a tar.
+#[derive(Debug)]
+pub(super) enum Place {
+    At { offset: u64, size: u64 },
+    Link(String),
+}
+
+/// A part of a file, which others read at the same time.
+struct Part {
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+}
+
+// === impl Files ===
+
+impl Files {
+    pub(super) fn directory(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self::Directory(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// The files in a tar. One that is compressed is first written to a file without a name.
+    pub(super) fn tar(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        let mut start = Vec::new();
+        (&file).take(4).read_to_end(&mut start)?;
+        file.rewind()?;
+        match Compression::of(&start) {
+            Compression::None => {}
+            Compression::Gzip => file = plain(flate2::read::MultiGzDecoder::new(file))?,
+            Compression::Zstd => file = plain(zstd::Decoder::new(file)?)?,
+        }
+        let entries = contents::of(&file)?;
+        Ok(Self::Tar { file: Arc::new(file), entries })
+    }
+
+    /// Opens a file from a byte on, if it is there. How long it is as a whole.
+    pub(super) fn open(&self, name: &str, from: u64) -> io::Result<Option<(Box<dyn Read + Send>, u64)>> {
+        match self {
+            Self::Directory(directory) => {
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+                let mut file = match rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve) {
+                    Ok(file) => File::from(file),
+                    Err(Errno::NOENT) => return Ok(None),
+                    Err(errno) => return Err(errno.into()),
+                };
+                let status = file.metadata()?;
+                if !status.is_file() {
+                    return Ok(None);
+                }
+                file.seek(io::SeekFrom::Start(from))?;
+                Ok(Some((Box::new(file), status.len())))
+            }
+            Self::Tar { file, entries } => {
+                let Some((offset, size)) = find(entries, name) else { return Ok(None) };
+                let offset = offset.saturating_add(from);
+                let part = Part { file: Arc::clone(file), offset, left: size.saturating_sub(from) };
+                Ok(Some((Box::new(part), size)))
+            }
+        }
+    }
+
+    /// All of a file that is not larger than that, if it is there.
+    pub(super) fn small(&self, name: &str, largest: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some((reader, size)) = self.open(name, 0)? else { return Ok(None) };
+        if size > largest {
+            return Err(io::Error::other(format!("{name} is larger than {largest} bytes")));
+        }
+        let mut bytes = Vec::new();
+        reader.take(largest).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+}
+
+/// The file of a name, behind its links.
+fn find(entries: &HashMap<String, Place>, name: &str) -> Option<(u64, u64)> {
+    let mut name = normal(name, "")?;
+    for _ in 0..LINKS {
+        match entries.get(&name)? {
+            Place::At { offset, size } => return Some((*offset, *size)),
+            Place::Link(target) => name.clone_from(target),
+        }
+    }
+    None
+}
+
+/// A name from the root of a tar, given from one of its directories; nothing, if it leads out.
+fn normal(name: &str, above: &str) -> Option<String> {
+    let mut parts: Vec<&str> = Vec::new();
+    let above = if name.starts_with('/') { "" } else { above };
+    for part in above.split('/').chain(name.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Writes what was compressed to a file without a name.
+fn plain(mut from: impl Read) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let scratch = rustix::fs::open(SCRATCH, flags, Mode::from_raw_mode(0o600));
+    let mut file = match scratch {
+        Ok(file) => File::from(file),
+        Err(_) => rustix::fs::open(std::env::temp_dir(), flags, Mode::from_raw_mode(0o600))?.into(),
+    };
+    let largest = Limits::default().bytes;
+    let (mut buffer, mut written) = (vec![0; BUFFER], 0_u64);
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        written = written.saturating_add(read as u64);
+        if written > largest {
+            return Err(io::Error::other(format!("it unpacks to more than {largest} bytes")));
+        }
+        file.write_all(buffer.get(..read).unwrap_or_default())?;
+    }
+    file.rewind()?;
+    Ok(file)
+}
+
+// === impl Part ===
+
+impl Read for Part {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
+        let read = self.file.read_at(into.get_mut(..most).unwrap_or_default(), self.offset)?;
+        self.offset = self.offset.saturating_add(read as u64);
+        self.left = self.left.saturating_sub(read as u64);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_a_tar_do_not_lead_out_of_it() {
+        assert_eq!(normal("./a//b", "").as_deref(), Some("a/b"));
+        assert_eq!(normal("../b/layer.tar", "a").as_deref(), Some("b/layer.tar"));
+        assert_eq!(normal("/b", "a").as_deref(), Some("b"));
+        assert_eq!(normal("../../b", "a"), None);
+    }
+
+    #[test]
+    fn links_that_lead_to_one_another_lead_nowhere() {
+        let link = |to: &str| Place::Link(to.to_owned());
+        let at = Place::At { offset: 512, size: 3 };
+        let entries = [("a", link("b")), ("b", link("a")), ("c", link("d")), ("d", at)];
+        let entries = entries.into_iter().map(|(name, place)| (name.to_owned(), place)).collect();
+        assert_eq!(find(&entries, "a"), None);
+        assert_eq!(find(&entries, "./c"), Some((512, 3)));
+        assert_eq!(find(&entries, "e"), None);
+    }
+}

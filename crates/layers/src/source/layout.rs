@@ -1,0 +1,140 @@
+//! Images in a layout of the Open Container Initiative: a directory, or the tar of one.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::files::Files;
+use super::{Source, SourceError};
+use crate::digest::Digest;
+use crate::manifest::{Descriptor, Index, LARGEST_MANIFEST, Manifest, choose_from, resolve};
+use crate::platform::Platform;
+
+/// What an image is called in a layout.
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
+/// The largest file that says that something is a layout.
+const LARGEST_MARK: u64 = 4096;
+
+/// An image in a layout.
+pub struct Layout {
+    path: PathBuf,
+    files: Files,
+    name: Option<String>,
+}
+
+/// What is wrong with a layout.
+#[derive(Debug, thiserror::Error)]
+enum LayoutError {
+    #[error("image {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{} is not an OCI layout: {why}", path.display())]
+    None { path: PathBuf, why: String },
+    #[error("{} holds no image {name:?}{}", path.display(), hint(there))]
+    NoSuch { path: PathBuf, name: String, there: Vec<String> },
+    #[error("{} holds several images{}", path.display(), hint(there))]
+    Several { path: PathBuf, there: Vec<String> },
+    #[error("{} holds no image", .0.display())]
+    Empty(PathBuf),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mark {
+    image_layout_version: String,
+}
+
+// === impl Layout ===
+
+impl Layout {
+    /// The image of a name in a directory: a tag, or `@` and a digest. Without a name it is the only one.
+    pub fn directory(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
+        Self::open(path, name, Files::directory(path))
+    }
+
+    /// The same in a tar, which may be compressed.
+    pub fn archive(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
+        Self::open(path, name, Files::tar(path))
+    }
+
+    fn open(path: &Path, name: Option<&str>, files: std::io::Result<Files>) -> Result<Self, SourceError> {
+        let unreadable = |source| SourceError::other(LayoutError::Unreadable { path: path.to_owned(), source });
+        let none = |why: String| SourceError::other(LayoutError::None { path: path.to_owned(), why });
+        let files = files.map_err(unreadable)?;
+        let mark = files.small("oci-layout", LARGEST_MARK).map_err(unreadable)?;
+        let mark = mark.ok_or_else(|| none("it has no file `oci-layout`".into()))?;
+        let mark: Mark = serde_json::from_slice(&mark).map_err(|error| none(error.to_string()))?;
+        if !mark.image_layout_version.starts_with("1.") {
+            return Err(none(format!("it is of version {:?}, and 1 is what is read", mark.image_layout_version)));
+        }
+        Ok(Self { path: path.to_owned(), files, name: name.map(ToOwned::to_owned) })
+    }
+
+    /// What the index of the layout names, of the name that is asked for.
+    fn meant(&self, platform: &Platform) -> Result<Descriptor, SourceError> {
+        let index = self.files.small("index.json", LARGEST_MANIFEST)?;
+        let none = |why: &str| LayoutError::None { path: self.path.clone(), why: why.into() };
+        let index = index.ok_or_else(|| SourceError::other(none("it has no file `index.json`")))?;
+        let all = Index::read(&index)?.manifests;
+        let there = || names(&all);
+        let meant: Vec<_> = match self.name.as_deref() {
+            None => all.clone(),
+            Some(name) => all.iter().filter(|descriptor| is_called(descriptor, name)).cloned().collect(),
+        };
+        let path = self.path.clone();
+        match (meant.as_slice(), &self.name) {
+            ([], None) => Err(SourceError::other(LayoutError::Empty(path))),
+            ([], Some(name)) => {
+                Err(SourceError::other(LayoutError::NoSuch { path, name: name.clone(), there: there() }))
+            }
+            ([one], _) => Ok(one.clone()),
+            // Several names are several images; several of one name are of several platforms.
+            (_, None) if there().len() > 1 => Err(SourceError::other(LayoutError::Several { path, there: there() })),
+            (several, _) => Ok(choose_from(several, platform)?),
+        }
+    }
+
+    fn bytes(&self, descriptor: &Descriptor) -> Result<Vec<u8>, SourceError> {
+        let missing = SourceError::Missing { what: "manifest", digest: descriptor.digest };
+        self.files.small(&place(descriptor.digest), LARGEST_MANIFEST)?.ok_or(missing)
+    }
+}
+
+impl Source for Layout {
+    fn manifest(&self, platform: &Platform) -> Result<Manifest, SourceError> {
+        let meant = self.meant(platform)?;
+        let bytes = self.bytes(&meant)?;
+        let first = Manifest { media_type: meant.media_type, bytes, digest: meant.digest };
+        resolve(first, platform, |next| self.bytes(next))
+    }
+
+    fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>, SourceError> {
+        let missing = SourceError::Missing { what: "blob", digest: descriptor.digest };
+        Ok(self.files.open(&place(descriptor.digest), from)?.ok_or(missing)?.0)
+    }
+}
+
+/// Where a layout has content.
+fn place(digest: Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+fn is_called(descriptor: &Descriptor, name: &str) -> bool {
+    match name.strip_prefix('@') {
+        Some(digest) => descriptor.digest.to_string() == digest,
+        None => NAMES.iter().any(|key| descriptor.annotations.get(*key).is_some_and(|there| there == name)),
+    }
+}
+
+/// What the images of a layout are called.
+fn names(descriptors: &[Descriptor]) -> Vec<String> {
+    let name = |descriptor: &Descriptor| NAMES.iter().find_map(|key| descriptor.annotations.get(*key)).cloned();
+    let mut names: Vec<_> = descriptors.iter().filter_map(name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+pub(super) fn hint(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("\nhint: name one of {}", names.join(", ")) }
+}

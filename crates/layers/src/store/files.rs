@@ -1,0 +1,129 @@
+//! Files and directories of the store.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::staging;
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens the directory of the store: ours alone, since a tree in it can hold programs that raise privileges.
+pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::DirBuilderExt;
+    let handle = match rustix::fs::open(path, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => {
+            if let Some(home) = path.parent() {
+                std::fs::create_dir_all(home)?;
+            }
+            match std::fs::DirBuilder::new().mode(0o700).create(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => rustix::fs::open(path, DIRECTORY, Mode::empty())?,
+            }
+        }
+        outcome => outcome?,
+    };
+    let status = rustix::fs::fstat(&handle)?;
+    if status.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"));
+    }
+    if status.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(&handle, Mode::from_raw_mode(0o700))?;
+    }
+    Ok(handle)
+}
+
+/// Opens a directory, made where there is none.
+pub(super) fn directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?)
+}
+
+/// Opens a directory, if it is there.
+pub(super) fn existing(parent: impl AsFd, name: &str) -> io::Result<Option<OwnedFd>> {
+    there(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()))
+}
+
+/// Opens a file to read it, if it is there.
+pub(super) fn open(parent: impl AsFd, name: &str) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(there(rustix::fs::openat(parent, name, flags, Mode::empty()))?.map(File::from))
+}
+
+/// What is in a file, if it is there.
+pub(super) fn read(parent: impl AsFd, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let Some(mut file) = open(parent, name)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Writes a new file.
+pub(super) fn create(parent: impl AsFd, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?.into())
+}
+
+/// Writes a file in such a way that there is the old one or the new one, whatever happens.
+pub(super) fn replace(parent: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let new = format!("{NEW}{}", staging::random()?);
+    let mut file = create(&parent, &new)?;
+    let outcome = file.write_all(bytes).and_then(|()| file.sync_all());
+    let outcome = outcome.and_then(|()| Ok(rustix::fs::renameat(&parent, &new, &parent, name)?));
+    if outcome.is_err() {
+        // The error that is told is the first one.
+        let _removed = unlink(&parent, &new);
+    }
+    outcome
+}
+
+/// What stands before the name of a file that is to replace another.
+const NEW: &str = "new-";
+
+/// Removes a file, if it is there.
+pub(super) fn unlink(parent: impl AsFd, name: &str) -> io::Result<()> {
+    there(rustix::fs::unlinkat(parent, name, AtFlags::empty()))?;
+    Ok(())
+}
+
+/// The names in a directory, in order; none if it is not there. What is being written is not among them.
+pub(super) fn names(parent: impl AsFd, name: &str) -> io::Result<Vec<String>> {
+    let mut names = all_names(parent, name)?;
+    names.retain(|name| !name.starts_with(NEW));
+    Ok(names)
+}
+
+/// The same, with what is being written.
+pub(super) fn all_names(parent: impl AsFd, name: &str) -> io::Result<Vec<String>> {
+    let Some(directory) = existing(parent, name)? else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(&directory)? {
+        let name = String::from_utf8_lossy(entry?.file_name().to_bytes()).into_owned();
+        if !matches!(name.as_str(), "." | "..") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// How large a file is, if it is there.
+pub(super) fn size(parent: impl AsFd, name: &str) -> io::Result<Option<u64>> {
+    let status = there(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))?;
+    Ok(status.map(|status| u64::try_from(status.st_size).unwrap_or(0)))
+}
+
+fn there<T>(outcome: Result<T, Errno>) -> io::Result<Option<T>> {
+    match outcome {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}

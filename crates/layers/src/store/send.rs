@@ -1,0 +1,44 @@
+//! Sending an image on, byte for byte as it came.
+
+use std::collections::HashSet;
+
+use super::{BLOBS, Store, files};
+use crate::digest::Digest;
+use crate::error::StoreError;
+use crate::manifest::Descriptor;
+use crate::progress::{Done, Progress};
+use crate::source::{SourceError, Target};
+
+// === impl Store ===
+
+impl Store {
+    /// Sends an image somewhere: what is not there yet, and then its manifest.
+    pub fn push(&self, digest: Digest, target: &dyn Target, progress: &dyn Progress) -> Result<(), StoreError> {
+        let _held = self.hold(digest)?;
+        let record = self.record(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))?;
+        let layers: Vec<_> = record.layers.iter().map(|layer| layer.blob.clone()).collect();
+        progress.begin(&layers);
+        let mut sent = HashSet::new();
+        for (number, layer) in layers.iter().enumerate() {
+            let how = if sent.insert(layer.digest) { self.send(layer, target)? } else { Done::There };
+            progress.fetched(number, layer.size);
+            progress.layer_done(number, how);
+        }
+        self.send(&record.described, target)?;
+        let path = format!("{BLOBS}/{}", digest.hex());
+        let manifest = files::read(&self.handle, &path).map_err(|error| self.failed(error))?;
+        let manifest = manifest.ok_or(SourceError::Missing { what: "manifest", digest })?;
+        Ok(target.manifest(&record.media_type, &manifest)?)
+    }
+
+    fn send(&self, blob: &Descriptor, target: &dyn Target) -> Result<Done, StoreError> {
+        if target.has(blob)? {
+            return Ok(Done::There);
+        }
+        let path = format!("{BLOBS}/{}", blob.digest.hex());
+        let file = files::open(&self.handle, &path).map_err(|error| self.failed(error))?;
+        let file = file.ok_or(SourceError::Missing { what: "blob", digest: blob.digest })?;
+        target.blob(blob, Box::new(file))?;
+        Ok(Done::Fetched)
+    }
+}

@@ -1,0 +1,210 @@
+//! What the process that unpacks says: a byte for the kind, two for the length, and so many more.
+//!
+//! Whoever listens does not trust it: what it reads was written by anyone, and may have taken it over.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::digest::Digest;
+
+/// The longest report: a path, or a text.
+const LONGEST: usize = 4096;
+
+/// What is said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// So many bytes came out of what was compressed.
+    Progress(u64),
+    /// A directory was made for want of an entry.
+    Made(PathBuf),
+    /// All is unpacked. Nothing comes after it.
+    Done(Totals),
+    /// It is not, because of what it is. Nothing comes after it.
+    Refused(String),
+    /// It is not, because of something here. Nothing comes after it.
+    Failed(String),
+}
+
+/// What everything came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) diff_id: Digest,
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+    pub(super) skipped: u64,
+}
+
+/// Reports as they arrive.
+#[derive(Debug, Default)]
+pub(super) struct Reports(Vec<u8>);
+
+/// What cannot be understood.
+#[derive(Debug)]
+pub(super) struct Babble;
+
+/// The side that says it.
+pub(super) struct Reporter {
+    channel: UnixStream,
+    /// What is still to be sent of a report that was sent in part.
+    rest: Vec<u8>,
+}
+
+// === impl Report ===
+
+impl Report {
+    fn encode(&self) -> Vec<u8> {
+        let (kind, body) = match self {
+            Self::Progress(bytes) => (b'p', bytes.to_le_bytes().to_vec()),
+            Self::Made(path) => (b'm', path.as_os_str().as_bytes().to_vec()),
+            Self::Done(totals) => (b'd', totals.encode()),
+            Self::Refused(text) => (b'r', text.as_bytes().to_vec()),
+            Self::Failed(text) => (b'f', text.as_bytes().to_vec()),
+        };
+        let body = body.get(..LONGEST).unwrap_or(&body);
+        let length = u16::try_from(body.len()).unwrap_or(0).to_le_bytes();
+        [&[kind][..], &length, body].concat()
+    }
+
+    fn decode(kind: u8, body: &[u8]) -> Option<Self> {
+        match kind {
+            b'p' => Some(Self::Progress(u64::from_le_bytes(body.try_into().ok()?))),
+            b'm' => relative(body).map(Self::Made),
+            b'd' => Totals::decode(body).map(Self::Done),
+            b'r' => Some(Self::Refused(text(body))),
+            b'f' => Some(Self::Failed(text(body))),
+            _ => None,
+        }
+    }
+}
+
+/// A path of an archive: it leads nowhere but down.
+fn relative(body: &[u8]) -> Option<PathBuf> {
+    let path = PathBuf::from(OsString::from_vec(body.to_vec()));
+    let plain = |path: &Path| path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+    (plain(&path) && !body.contains(&0)).then_some(path)
+}
+
+/// A text that a terminal can be shown.
+fn text(body: &[u8]) -> String {
+    let shown = |letter: char| if letter.is_control() && letter != '\n' { '\u{fffd}' } else { letter };
+    String::from_utf8_lossy(body).chars().map(shown).collect()
+}
+
+// === impl Totals ===
+
+impl Totals {
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [self.bytes, self.entries, self.skipped].map(u64::to_le_bytes).concat();
+        [self.diff_id.hex().as_bytes(), &numbers].concat()
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let (digits, numbers) = body.split_at_checked(64)?;
+        let diff_id = Digest::from_hex(std::str::from_utf8(digits).ok()?).ok()?;
+        let mut numbers = numbers.chunks(8).map(|number| number.try_into().ok().map(u64::from_le_bytes));
+        let mut number = || numbers.next()?;
+        let totals = Self { diff_id, bytes: number()?, entries: number()?, skipped: number()? };
+        numbers.next().is_none().then_some(totals)
+    }
+}
+
+// === impl Reports ===
+
+impl Reports {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The next report that is there as a whole.
+    pub(super) fn next(&mut self) -> Result<Option<Report>, Babble> {
+        let Some(([kind, low, high], rest)) = self.0.split_first_chunk() else { return Ok(None) };
+        let length = usize::from(u16::from_le_bytes([*low, *high]));
+        if length > LONGEST {
+            return Err(Babble);
+        }
+        let Some(body) = rest.get(..length) else { return Ok(None) };
+        let report = Report::decode(*kind, body).ok_or(Babble)?;
+        self.0.drain(..3 + length);
+        Ok(Some(report))
+    }
+}
+
+// === impl Reporter ===
+
+impl Reporter {
+    pub(super) fn new(channel: UnixStream) -> Self {
+        Self { channel, rest: Vec::new() }
+    }
+
+    /// Says how far it is, unless nobody has listened for long: what is waited for is the unpacking.
+    pub(super) fn progress(&mut self, bytes: u64) -> io::Result<()> {
+        let begun = !self.rest.is_empty();
+        if !begun {
+            self.rest = Report::Progress(bytes).encode();
+        }
+        self.channel.set_nonblocking(true)?;
+        match self.channel.write(&self.rest) {
+            Ok(sent) => drop(self.rest.drain(..sent.min(self.rest.len()))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest.clear(),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Says something that has to arrive.
+    pub(super) fn say(&mut self, report: &Report) -> io::Result<()> {
+        self.channel.set_nonblocking(false)?;
+        self.channel.write_all(&std::mem::take(&mut self.rest))?;
+        self.channel.write_all(&report.encode())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Report> {
+        let totals = Totals { diff_id: Digest::of(b"x"), bytes: 1, entries: u64::MAX, skipped: 3 };
+        let made = [PathBuf::new(), PathBuf::from("usr/lib")].map(Report::Made);
+        let ends = [Report::Done(totals), Report::Refused("why".into()), Report::Failed(String::new())];
+        [Report::Progress(7)].into_iter().chain(made).chain(ends).collect()
+    }
+
+    #[test]
+    fn reports_arrive_as_they_were_said_whatever_the_pieces() {
+        let bytes: Vec<u8> = all().iter().flat_map(Report::encode).collect();
+        for size in [1, 2, 7, bytes.len()] {
+            let (mut reports, mut heard) = (Reports::default(), Vec::new());
+            for piece in bytes.chunks(size) {
+                reports.add(piece);
+                while let Some(report) = reports.next().unwrap() {
+                    heard.push(report);
+                }
+            }
+            assert_eq!(heard, all());
+        }
+    }
+
+    #[test]
+    fn fuzz_babble_is_told_from_reports() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let mut reports = Reports::default();
+            reports.add(bytes);
+            while let Ok(Some(_)) = reports.next() {}
+        });
+        for bad in [&b"m\x02\0.."[..], b"m\x02\0/a", b"p\x01\0x", b"d\0\0", b"?\0\0", b"r\xff\xff"] {
+            let mut reports = Reports::default();
+            reports.add(bad);
+            assert!(reports.next().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_cannot_speak_to_a_terminal() {
+        assert_eq!(text(b"a\x1b[2J\nhint: b\xff"), "a\u{fffd}[2J\nhint: b\u{fffd}");
+    }
+}

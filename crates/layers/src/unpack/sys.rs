@@ -1,0 +1,105 @@
+//! The system-call corner: what `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+/// Which side of a clone this is.
+pub(super) enum Cloned {
+    /// The new process, in its namespaces.
+    Child,
+    /// The old one, with the new one's id and a descriptor that stands for it.
+    Parent(Pid, OwnedFd),
+}
+
+/// Every namespace that a process can have to itself.
+const NAMESPACES: u64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWCGROUP) as u64;
+
+/// Nothing on the mount raises privileges, is a device or a program.
+const ATTRIBUTES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+
+/// Closes whatever is open above the standard descriptors.
+pub(super) fn close_inherited() -> Result<(), Errno> {
+    // SAFETY: called first of all: nothing of this process owns a descriptor yet, and those that it was left with by
+    // another are nobody's.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Clones this process, which has one thread, into namespaces of its own.
+pub(super) fn clone() -> Result<Cloned, Errno> {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut args = unsafe { std::mem::zeroed::<libc::clone_args>() };
+    args.flags = NAMESPACES | libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM this is a fork: the child has its own copy of everything, and the process has a single
+    // thread, so no lock can be held by a thread that the child does not have. `pidfd` outlives the call.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
+        -1 => Err(last_errno()),
+        0 => Ok(Cloned::Child),
+        pid => {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
+            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            Ok(Cloned::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+        }
+    }
+}
+
+/// Shows the files of a mount that is attached nowhere with the ids of a user namespace.
+pub(super) fn show_ids(mount: BorrowedFd<'_>, ids: BorrowedFd<'_>) -> Result<(), Errno> {
+    let attr = libc::mount_attr {
+        attr_set: ATTRIBUTES | libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: u64::try_from(ids.as_raw_fd()).map_err(|_| Errno::BADF)?,
+    };
+    // SAFETY: the path is a terminated string and `attr` is a plain structure of the size that is given; both outlive
+    // the call.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if outcome == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Makes the working directory the root of the mount namespace, with the old root below it at the same place.
+pub(super) fn pivot_to_working_directory() -> Result<(), Errno> {
+    // SAFETY: both paths are terminated strings.
+    match unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Installs a system-call filter for this thread and all that it starts.
+pub(super) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
+    let length = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::INVAL)?;
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies `length` instructions from a live slice and writes nothing.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+fn last_errno() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}

@@ -1,0 +1,100 @@
+//! Archives that unpack to more than there is room for.
+
+use carrel_layers::archive::{Form, Limits, Refusal};
+use carrel_layers::{Compression, UnpackError};
+
+use crate::support::{Fixture, Tar, header, zstd};
+use crate::{refused, refused_below};
+
+#[test]
+fn bombs_are_refused_before_they_go_off() {
+    let small = Limits { bytes: 1000, entries: 10 };
+    refused_below(small, |tar| tar.file("x", &[0; 994]), "x", Refusal::TooLarge(1000));
+    // So do names of links and attributes.
+    let target = "t".repeat(99);
+    let links = |tar: Tar| (0..6).fold(tar, |tar, number| tar.symlink(&format!("link-{number}"), &target));
+    refused_below(Limits { bytes: 600, entries: 100 }, links, "link-5", Refusal::TooLarge(600));
+    let value = [b'v'; 994];
+    refused_below(
+        Limits { bytes: 1000, entries: 100 },
+        |tar| tar.pax(&[("SCHILY.xattr.user.x", &value)]).file("x", b""),
+        "x",
+        Refusal::TooLarge(1000),
+    );
+    let names = ["1", "2", "3", "4", "5", "6", "7"];
+    let many = |tar: Tar| names.iter().fold(tar, |tar, name| tar.file(name, b""));
+    refused_below(small, many, "7", Refusal::TooMany(10));
+    refused_below(small, |tar| tar.dir("a/b/c/d/e/f/g/h/i"), "a/b/c/d/e/f/g/h/i", Refusal::TooMany(10));
+    // Sizes that are only claimed.
+    let mut claimed = header(b"x", b'0');
+    claimed.set_size(1 << 62);
+    refused(|tar| tar.raw(claimed.clone(), b""), "x", Refusal::TooLarge(64 << 30));
+    refused(
+        |tar| {
+            tar.pax(&[
+                ("GNU.sparse.major", b"1"),
+                ("GNU.sparse.minor", b"0"),
+                ("GNU.sparse.realsize", b"99999999999999"),
+            ])
+            .file("x", b"0\n")
+        },
+        "x",
+        Refusal::SparseMap,
+    );
+    let mut block = [0; 512];
+    block[..2].copy_from_slice(b"0\n");
+    refused(
+        |tar| {
+            tar.pax(&[
+                ("GNU.sparse.major", b"1"),
+                ("GNU.sparse.minor", b"0"),
+                ("GNU.sparse.realsize", b"99999999999999"),
+            ])
+            .file("x", &block)
+        },
+        "x",
+        Refusal::TooLarge(64 << 30),
+    );
+}
+
+#[test]
+fn bombs_are_refused_by_their_ratio() {
+    let mut zeros = header(b"zeros", b'0');
+    zeros.set_size(300 << 20);
+    let archive = Tar::control().raw(zeros, &vec![0; 300 << 20]).end();
+    let fixture = Fixture::new();
+    match fixture.stream(&zstd(&archive), Compression::Zstd, Form::Layer) {
+        Err(UnpackError::Refused(text)) => {
+            assert_eq!(
+                text,
+                r#"reading entry "zeros": it is refused: it is over 1000 times as large as it is compressed"#
+            );
+        }
+        other => panic!("{:?}", other.map(|tree| tree.unpacked)),
+    }
+    // It is the ratio: as it is, it unpacks.
+    let tree = fixture.stream(&archive, Compression::None, Form::Layer).unwrap();
+    assert_eq!(tree.unpacked.bytes, (300 << 20) + 7);
+    // What follows the end of an archive is bounded as well.
+    let mut fixture = Fixture::new();
+    fixture.unpacker.limits = Limits { bytes: 1000, entries: 10 };
+    let mut archive = Tar::control().end();
+    archive.resize(archive.len() + 100_000, 0);
+    match fixture.layer(&archive) {
+        Err(UnpackError::Refused(text)) => assert!(text.contains("more than 41960 bytes in all"), "{text}"),
+        other => panic!("{:?}", other.map(|tree| tree.unpacked)),
+    }
+}
+
+#[test]
+fn names_of_directories_without_entries_are_bounded() {
+    let part = format!("{}/", "d".repeat(250));
+    let deep = |number: usize| format!("{number}/{}x", part.repeat(15));
+    let many =
+        |tar: Tar| (0..600).fold(tar, |tar, number| tar.pax(&[("path", deep(number).as_bytes())]).file("x", b""));
+    let fixture = Fixture::new();
+    match fixture.layer(&many(Tar::control()).end()) {
+        Err(UnpackError::Refused(text)) => assert!(text.contains("no entry of their own"), "{text}"),
+        other => panic!("{:?}", other.map(|tree| tree.unpacked)),
+    }
+}

@@ -1,0 +1,101 @@
+//! Names and links that lead somewhere else.
+
+use carrel_layers::archive::{Form, Limits, Refusal};
+
+use crate::support::{self, Fixture, Tar, record};
+use crate::{refused, refused_as};
+
+#[test]
+fn names_that_leave_are_refused() {
+    for name in ["../sentinel", "..", "etc/../../sentinel", "/../sentinel", "./..//sentinel", "etc/.."] {
+        refused(|tar| tar.file(name, b"harm"), name, Refusal::Leaves);
+        refused(|tar| tar.dir(name), name, Refusal::Leaves);
+        refused(|tar| tar.symlink(name, "x"), name, Refusal::Leaves);
+    }
+    let long = "../".repeat(50);
+    refused(|tar| tar.entry(b"long", b'L', long.as_bytes()).file("x", b""), &long, Refusal::Leaves);
+    refused(|tar| tar.pax(&[("path", b"../x")]).file("x", b""), "../x", Refusal::Leaves);
+    refused(|tar| tar.entry(b"g", b'g', &record("path", b"../x")).file("x", b""), "../x", Refusal::Leaves);
+}
+
+#[test]
+fn nothing_is_written_through_a_link_or_a_file() {
+    let outside = tempfile::tempdir().unwrap();
+    for target in [outside.path().to_str().unwrap(), "..", ".", "etc", "../../..", "etc/link"] {
+        refused(|tar| tar.symlink("way", target).file("way/x", b"harm"), "way/x", Refusal::Through);
+        refused(|tar| tar.symlink("way", target).dir("way/x"), "way/x", Refusal::Through);
+        refused(|tar| tar.symlink("way", target).symlink("way/x", "y"), "way/x", Refusal::Through);
+        refused(|tar| tar.symlink("way", target).hard_link("way/x", "etc/hostname"), "way/x", Refusal::Through);
+        refused(|tar| tar.symlink("way", target).file("way/deeper/x", b""), "way/deeper/x", Refusal::Through);
+        // A link that is no directory is not taken for one.
+        refused(|tar| tar.symlink("way", target).dir("way"), "way", Refusal::Replaces);
+    }
+    refused(|tar| tar.file("way", b"").file("way/x", b""), "way/x", Refusal::Through);
+    assert_eq!(support::names(outside.path()), [""; 0]);
+}
+
+#[test]
+fn a_file_in_place_of_a_link_replaces_the_link_and_not_what_it_points_to() {
+    let fixture = Fixture::new();
+    let victim = fixture.home.path().join("victim");
+    std::fs::write(&victim, "untouched").unwrap();
+    let archive = Tar::control().symlink("x", victim.to_str().unwrap()).file("x", b"new").end();
+    let tree = fixture.root(&archive).unwrap();
+    let x = tree.at("x");
+    assert!(std::fs::symlink_metadata(&x).unwrap().is_file());
+    assert_eq!(std::fs::read_to_string(x).unwrap(), "new");
+    assert_eq!(std::fs::read_to_string(victim).unwrap(), "untouched");
+}
+
+#[test]
+fn hard_links_lead_to_earlier_files_of_the_same_archive_only() {
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    let outside = outside.path().to_str().unwrap();
+    for target in [outside, "../../../sentinel", "..", "later", "etc", "./", "", "etc/hostname/x"] {
+        // What is shown is the name in the archive, if it can be one.
+        let shown = target.strip_prefix('/').unwrap_or(target);
+        refused(|tar| tar.hard_link("way", target).file("later", b""), "way", Refusal::HardLink(shown.into()));
+    }
+    // Through a link that the archive brought along.
+    let (above, name) = outside.rsplit_once('/').unwrap();
+    let through = format!("out/{name}");
+    refused(|tar| tar.symlink("out", above).hard_link("way", &through), "way", Refusal::HardLink(through.clone()));
+    let fixture = Fixture::new();
+    let tree = fixture.layer(&Tar::control().hard_link("way", "./etc//hostname").end()).unwrap();
+    assert_eq!(std::fs::read_to_string(tree.at("way")).unwrap(), "carrel\n");
+}
+
+#[test]
+fn a_directory_and_anything_else_do_not_replace_each_other() {
+    refused(|tar| tar.file("etc", b""), "etc", Refusal::Replaces);
+    refused(|tar| tar.symlink("etc", "/"), "etc", Refusal::Replaces);
+    refused(|tar| tar.hard_link("etc", "etc/hostname"), "etc", Refusal::Replaces);
+    refused(|tar| tar.dir("etc/hostname"), "etc/hostname", Refusal::Replaces);
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    refused(|tar| tar.file("", b""), "", Refusal::Nameless);
+    refused(|tar| tar.file(".", b""), ".", Refusal::Nameless);
+    refused(|tar| tar.symlink("/", "x"), "/", Refusal::Nameless);
+    refused(|tar| tar.pax(&[("path", b"a\0b")]).file("x", b""), "a\0b", Refusal::ZeroByte);
+    let long = "a".repeat(256);
+    refused(|tar| tar.pax(&[("path", long.as_bytes())]).file("x", b""), &long, Refusal::TooLong);
+    let deep = "a/".repeat(129);
+    refused(|tar| tar.pax(&[("path", deep.as_bytes())]).dir("x"), &deep[..256], Refusal::TooDeep(128));
+    let long = "abc/".repeat(1100);
+    refused(|tar| tar.pax(&[("path", long.as_bytes())]).dir("x"), &long[..256], Refusal::TooLong);
+    refused(|tar| tar.symlink("x", ""), "x", Refusal::NoTarget);
+    refused(|tar| tar.pax(&[("linkpath", b"a\0b")]).symlink("x", "y"), "x", Refusal::ZeroByte);
+}
+
+#[test]
+fn absolute_names_are_for_roots_alone() {
+    for name in ["/etc/x", "//x", "/."] {
+        let shown = name.trim_end_matches('.').replace("//", "/");
+        let limits = Limits::default();
+        refused_as(Form::Layer, limits, |tar| tar.dir(name), &shown, &Refusal::Absolute);
+    }
+    let fixture = Fixture::new();
+    assert!(fixture.root(&Tar::control().file("/etc/x", b"").end()).unwrap().at("etc/x").is_file());
+}

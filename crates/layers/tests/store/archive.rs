@@ -1,0 +1,282 @@
+//! The tar of a root file system: it is unpacked once, whoever asks, and whatever happens to them.
+
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use carrel_layers::{Digest, Store, StoreError, Stored, Unpacker};
+use rustix::fs::FlockOperation;
+
+use crate::memory::{Home, open};
+use crate::support::{self, Tar, gzip, zstd};
+use crate::trees::{assert_same, described};
+
+/// How a process of this test is told what to unpack: a home and an archive, with a line between them.
+const TOLD: &str = "CARREL_TEST_UNPACK";
+
+/// The other process of the tests below: alone it has nothing to do.
+#[test]
+fn another_process_unpacks_what_it_is_told() {
+    let Ok(told) = std::env::var(TOLD) else { return };
+    // All of them begin when the test lets go of their standard input.
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    let (home, archive) = told.split_once('\n').unwrap();
+    let said = crate::memory::Told::default();
+    let stored = open(Path::new(home)).archive(Path::new(archive), &said).unwrap();
+    let unpacked = !said.done.into_inner().unwrap().is_empty();
+    eprintln!("{} {}", if unpacked { "unpacked" } else { "found" }, stored.root.layers[0].display());
+}
+
+fn another_process(program: &str, home: &Path, archive: &Path) -> Child {
+    Command::new("sh")
+        .args(["-c", program])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "archive::another_process_unpacks_what_it_is_told", "--nocapture"])
+        .env(TOLD, format!("{}\n{}", home.display(), archive.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Writes an archive and asks for it.
+fn find(home: &Home, archive: &[u8]) -> Result<Stored, StoreError> {
+    let path = place(home);
+    let _old = std::fs::remove_file(&path);
+    std::fs::write(&path, archive).unwrap();
+    home.store.archive(&path, &())
+}
+
+fn place(home: &Home) -> PathBuf {
+    home.directory.path().join("image.tar")
+}
+
+/// Bytes that this thread has read since it began.
+fn bytes_read() -> u64 {
+    let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_second_time_nothing_but_small_files_is_read() {
+    let home = Home::new();
+    let archive = Tar::control().file("large", &[7; 1 << 20]).end();
+    let before = bytes_read();
+    let first = find(&home, &archive).unwrap();
+    assert!(bytes_read() - before > 1 << 20, "this is how reading shows");
+    assert_eq!(first.size, (1 << 20) + 7);
+    let before = bytes_read();
+    assert_eq!(home.store.archive(&place(&home), &()).unwrap(), first);
+    // What is known of it, and what it takes to read the counter.
+    assert!(bytes_read() - before < 4096, "{}", bytes_read() - before);
+    assert_eq!(open(home.directory.path()).archive(&place(&home), &()).unwrap(), first);
+}
+
+#[test]
+fn an_image_is_named_by_what_the_archive_holds() {
+    let home = Home::new();
+    let archive = Tar::control().end();
+    let first = find(&home, &archive).unwrap();
+    assert_eq!(first.layers, [Digest::of(&archive)]);
+    // The same content in another file is the same image.
+    let copy = home.directory.path().join("copy.tar");
+    std::fs::write(&copy, &archive).unwrap();
+    assert_eq!(home.store.archive(&copy, &()).unwrap().digest, first.digest);
+    assert_eq!(home.names("layers").len(), 1);
+    // Another content in the same file is another one, even of the same size.
+    let file = std::fs::File::options().write(true).open(place(&home)).unwrap();
+    let at = archive.windows(7).position(|window| window == b"carrel\n").unwrap();
+    file.write_all_at(b"CARREL\n", at as u64).unwrap();
+    let other = home.store.archive(&place(&home), &()).unwrap();
+    assert_ne!(other.root, first.root);
+    assert_eq!(std::fs::read_to_string(other.root.layers[0].join("etc/hostname")).unwrap(), "CARREL\n");
+    assert_eq!(std::fs::read_to_string(first.root.layers[0].join("etc/hostname")).unwrap(), "carrel\n");
+    home.assert_clean();
+}
+
+#[test]
+fn an_archive_may_be_compressed() {
+    let home = Home::new();
+    let archive = Tar::control().end();
+    let plain = find(&home, &archive).unwrap();
+    for packed in [gzip(&archive), zstd(&archive)] {
+        let stored = find(&home, &packed).unwrap();
+        assert_eq!(stored.layers, plain.layers);
+        assert_same(&described(&stored.root.layers[0]), &described(&plain.root.layers[0]));
+        assert_ne!(stored.digest, plain.digest, "it is another image: its blob is another");
+    }
+}
+
+#[test]
+fn a_root_and_a_layer_of_the_same_bytes_are_not_the_same_tree() {
+    let home = Home::new();
+    let archive = Tar::control().file("etc/.wh.name", b"").end();
+    let root = find(&home, &archive).unwrap();
+    let layer = home.pull(&crate::memory::Build::default().layer(archive).source()).unwrap();
+    assert_eq!(root.layers, layer.layers);
+    assert!(root.root.layers[0].join("etc/.wh.name").is_file());
+    assert!(!layer.root.layers[0].join("etc/.wh.name").exists());
+}
+
+#[test]
+fn several_processes_unpack_an_archive_once() {
+    let home = Home::new();
+    let archive = place(&home);
+    let many = (0..2000).fold(Tar::control(), |tar, number| tar.file(&format!("many/{number}"), b"content"));
+    std::fs::write(&archive, many.end()).unwrap();
+    let mut children: Vec<_> =
+        (0..5).map(|_| another_process(r#"exec "$0" "$@""#, home.directory.path(), &archive)).collect();
+    children.iter_mut().for_each(|child| drop(child.stdin.take()));
+    let said: Vec<_> = children
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{said}");
+            let line = said.lines().find(|line| line.contains("images/layers")).unwrap();
+            line.split_once(' ').map(|(how, tree)| (how.to_owned(), tree.to_owned())).unwrap()
+        })
+        .collect();
+    assert_eq!(said.iter().filter(|(how, _)| how == "unpacked").count(), 1, "{said:?}");
+    assert!(
+        said.iter().all(|(_, tree)| *tree == said[0].1 && support::names(&Path::new(tree).join("many")).len() == 2000)
+    );
+    assert_eq!((home.names("layers").len(), home.names("staging").len()), (1, 0));
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_nothing_that_is_used() {
+    for dies in ["layer-staged-before", "layer-kept-before", "layer-kept-after", "image-recorded-before"] {
+        let home = Home::new();
+        let archive = place(&home);
+        std::fs::write(&archive, Tar::control().file("large", &[7; 1 << 20]).end()).unwrap();
+        let program = format!(r#"CARREL_FAILPOINT={dies} exec "$0" "$@""#);
+        let output = another_process(&program, home.directory.path(), &archive).wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(9), "{output:?}");
+        assert_eq!(
+            (home.names("staging").len(), home.names("images").len()),
+            (usize::from(dies != "layer-kept-after"), 0)
+        );
+        let image = home.store.archive(&archive, &()).unwrap();
+        assert_eq!(std::fs::metadata(image.root.layers[0].join("large")).unwrap().len(), 1 << 20);
+        assert_eq!((home.names("layers").len(), home.names("staging").len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_disk_that_takes_no_more_leaves_nothing() {
+    let home = Home::new();
+    let archive = place(&home);
+    std::fs::write(&archive, Tar::control().file("large", &[7; 4 << 20]).end()).unwrap();
+    // The kernel refuses more than a megabyte of one file.
+    let child = another_process(r#"trap '' XFSZ; ulimit -f 2048; exec "$0" "$@""#, home.directory.path(), &archive);
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    for directory in ["archives", "layers", "staging", "images", "blobs"] {
+        assert_eq!(home.names(directory), [""; 0], "{directory}");
+    }
+    home.store.archive(&archive, &()).unwrap();
+}
+
+#[test]
+fn a_root_without_an_entry_is_open_to_every_user() {
+    let home = Home::new();
+    let root =
+        |archive: &[u8]| std::fs::metadata(&find(&home, archive).unwrap().root.layers[0]).unwrap().mode() & 0o7777;
+    assert_eq!(root(&Tar::default().file("a/b/file", b"").end()), 0o755);
+    let mut closed = support::header(b"./", b'5');
+    closed.set_mode(0o710);
+    assert_eq!(root(&Tar::default().raw(closed, b"").file("file", b"").end()), 0o710);
+}
+
+#[test]
+fn what_somebody_works_on_is_not_removed() {
+    let home = Home::new();
+    find(&home, &Tar::control().end()).unwrap();
+    let busy = home.directory.path().join("images/staging/busy");
+    std::fs::create_dir(&busy).unwrap();
+    let lock = std::fs::File::open(&busy).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+    find(&home, &Tar::control().file("1", b"").end()).unwrap();
+    assert_eq!(home.names("staging"), ["busy"]);
+    drop(lock);
+    find(&home, &Tar::control().file("2", b"").end()).unwrap();
+    assert_eq!(home.names("staging"), [""; 0]);
+}
+
+#[test]
+fn a_store_that_lost_something_unpacks_again() {
+    let home = Home::new();
+    let first = find(&home, &Tar::control().end()).unwrap();
+    let again = || home.store.archive(&place(&home), &()).unwrap().digest;
+    std::fs::remove_dir_all(home.path("images").join(first.digest.hex())).unwrap();
+    assert_eq!(again(), first.digest);
+    // A digest that was not written to its end, or is none.
+    let entry = home.path("archives").join(&home.names("archives")[0]);
+    let digest = std::fs::read(&entry).unwrap();
+    for content in
+        [&b""[..], &digest[..20], &[0; 65], b"../../../../../../../../../../../../../../../../../../../../../../"]
+    {
+        std::fs::write(&entry, content).unwrap();
+        assert_eq!(again(), first.digest);
+        assert_eq!(std::fs::read(&entry).unwrap(), digest);
+    }
+    // One whose image is removed is forgotten by the next pruning.
+    home.store.prune(true).unwrap();
+    home.assert_empty();
+    assert_eq!(again(), first.digest);
+}
+
+#[test]
+fn an_archive_that_is_refused_leaves_nothing_and_is_named() {
+    let home = Home::new();
+    let error = find(&home, &Tar::control().file("../harm", b"").end()).unwrap_err();
+    assert!(matches!(error, StoreError::Archive { .. }));
+    assert!(error.to_string().contains("image.tar") && error.to_string().contains("../harm"), "{error}");
+    home.assert_empty();
+    find(&home, &Tar::control().end()).unwrap();
+}
+
+#[test]
+fn a_file_that_holds_layers_is_told_from_a_root() {
+    let home = Home::new();
+    for (name, hint) in [("oci-layout", "oci-archive:"), ("manifest.json", "docker-archive:")] {
+        let error = find(&home, &Tar::default().file(name, b"{}").end()).unwrap_err().to_string();
+        assert!(error.contains("holds layers") && error.contains(hint), "{error}");
+        home.assert_empty();
+        find(&home, &Tar::control().file(name, b"{}").end()).unwrap();
+        home.store.prune(true).unwrap();
+    }
+}
+
+#[test]
+fn the_store_is_its_owners_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let nested = home.path().join("not/there/yet");
+    let open = || Store::open(&nested, Unpacker::new("carrel-unpack"));
+    open().unwrap();
+    let images = nested.join("images");
+    let mode = || std::fs::metadata(&images).unwrap().mode() & 0o7777;
+    assert_eq!(mode(), 0o700);
+    std::fs::set_permissions(&images, PermissionsExt::from_mode(0o755)).unwrap();
+    open().unwrap();
+    assert_eq!(mode(), 0o700);
+    std::os::unix::fs::chown(&images, Some(1000), None).unwrap();
+    assert!(matches!(open(), Err(StoreError::Store { .. })));
+    // A link is not followed to somebody else's.
+    std::fs::remove_dir(&images).unwrap();
+    std::os::unix::fs::symlink("/tmp", &images).unwrap();
+    assert!(matches!(open(), Err(StoreError::Store { .. })));
+}
+
+#[test]
+fn what_is_no_file_is_no_archive() {
+    let home = Home::new();
+    let pipe = home.directory.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(matches!(home.store.archive(&pipe, &()), Err(StoreError::Neither(_))));
+    let missing = home.directory.path().join("missing");
+    assert!(matches!(home.store.archive(&missing, &()), Err(StoreError::Missing { .. })));
+}

@@ -1,0 +1,113 @@
+//! Many layers, layers that are there twice, and directories that a layer has no entry for.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use crate::memory::{Build, Home};
+use crate::support::{Tar, header};
+
+/// A layer with one directory of some mode and owner.
+fn directory(tar: Tar, name: &str, mode: u32, owner: u64) -> Tar {
+    let mut header = header(name.as_bytes(), b'5');
+    header.set_mode(mode);
+    header.set_uid(owner);
+    tar.raw(header, b"")
+}
+
+#[test]
+fn an_image_may_have_128_layers() {
+    let home = Home::new();
+    let layers =
+        (0..128).map(|number| Tar::default().dir("./").dir("layers").file(&format!("layers/{number}"), b"").end());
+    let source = layers.fold(Build::default(), Build::layer).source();
+    let stored = home.pull(&source).unwrap();
+    assert_eq!((stored.layers.len(), stored.root.layers.len()), (128, 128));
+    assert!(
+        stored
+            .root
+            .layers
+            .iter()
+            .rev()
+            .enumerate()
+            .all(|(number, layer)| layer.join(format!("layers/{number}")).is_file())
+    );
+    home.assert_clean();
+}
+
+#[test]
+fn a_layer_that_is_there_twice_is_fetched_and_shown_once() {
+    let home = Home::new();
+    let empty = || Tar::default().dir("./").end();
+    let content = Tar::default().dir("./").file("file", b"").end();
+    let source = Build::default().layer(empty()).layer(content).layer(empty()).source();
+    let stored = home.pull(&source).unwrap();
+    assert_eq!((stored.layers.len(), stored.root.layers.len()), (3, 2));
+    assert_eq!(source.asked().len(), 3);
+    assert!(stored.root.layers[1].join("file").exists());
+}
+
+#[test]
+fn an_image_without_layers_is_an_empty_root() {
+    let home = Home::new();
+    let stored = home.pull(&Build::default().source()).unwrap();
+    assert!(stored.root.layers.is_empty());
+}
+
+/// Modes and owners as a sandbox sees them: the layers under an overlay, in a mount namespace of its own.
+fn seen(home: &Home, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u32)> {
+    let lower = layers.iter().map(|layer| layer.to_str().unwrap()).collect::<Vec<_>>().join(":");
+    let at = home.directory.path().join("merged");
+    std::fs::create_dir_all(&at).unwrap();
+    let script =
+        r#"mount -t overlay overlay -o "ro,userxattr,lowerdir=$1" "$2" && cd "$2" && find . -printf '%P %m %U\n'"#;
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", script, "sh", &lower]).arg(&at).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let number = |text: &str, radix| u32::from_str_radix(text, radix).unwrap();
+    let line = |line: &str| {
+        let mut words = line.rsplitn(3, ' ');
+        let (owner, mode) = (number(words.next().unwrap(), 10), number(words.next().unwrap(), 8));
+        (words.next().unwrap().to_owned(), (mode, owner))
+    };
+    String::from_utf8(output.stdout).unwrap().lines().map(line).collect()
+}
+
+#[test]
+fn a_directory_without_an_entry_is_seen_as_the_layer_below_has_it() {
+    let home = Home::new();
+    let mut lower = Tar::default();
+    for (name, mode, owner) in [("./", 0o711, 0), ("home", 0o755, 0), ("home/app", 0o2750, 1000), ("srv", 0o1777, 7)] {
+        lower = directory(lower, name, mode, owner);
+    }
+    // It changes something deep in a directory of the lower one, and says nothing about the way there.
+    let upper = Tar::default().file("home/app/.profile", b"").file("home/app/.wh.old", b"").file("new/file", b"");
+    let source = Build::default().layer(lower.clone().file("home/app/old", b"").end()).layer(upper.end()).source();
+    let stored = home.pull(&source).unwrap();
+    assert_eq!(stored.root.layers.len(), 3, "what lies over both");
+    let seen = seen(&home, &stored.root.layers);
+    let expected = [
+        ("", (0o711, 0)),
+        ("home", (0o755, 0)),
+        ("home/app", (0o2750, 1000)),
+        ("home/app/.profile", (0o644, 0)),
+        ("new", (0o755, 0)),
+        ("new/file", (0o644, 0)),
+        ("srv", (0o1777, 7)),
+    ];
+    assert_eq!(seen, expected.map(|(path, seen)| (path.to_owned(), seen)).into());
+    let patch = std::fs::metadata(stored.root.layers[0].join("home/app")).unwrap();
+    assert_eq!((patch.mode() & 0o7777, patch.uid(), patch.mtime()), (0o2750, 1000, 1_700_000_000));
+    // It goes with the image.
+    home.store.prune(true).unwrap();
+    home.assert_empty();
+}
+
+#[test]
+fn a_layer_that_has_all_its_entries_needs_nothing_over_it() {
+    let home = Home::new();
+    let lower = directory(directory(Tar::default(), "./", 0o755, 0), "etc", 0o700, 5).end();
+    let upper = directory(directory(Tar::default(), "./", 0o755, 0), "etc", 0o755, 0).file("etc/file", b"").end();
+    let stored = home.pull(&Build::default().layer(lower).layer(upper).source()).unwrap();
+    assert_eq!(stored.root.layers.len(), 2);
+    assert_eq!(seen(&home, &stored.root.layers)["etc"], (0o755, 0));
+}

@@ -1,0 +1,287 @@
+//! Images in memory: a source that can lie, break and count, and a target.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use carrel_layers::{
+    Descriptor, Digest, Done, Manifest, Platform, Progress, Source, SourceError, Store, StoreError, Stored, Target,
+    Unpacker, media,
+};
+
+use crate::support::{Tar, gzip, names};
+
+/// An image that can be had, and how its source misbehaves.
+pub(crate) struct Memory {
+    pub(crate) manifest: Vec<u8>,
+    pub(crate) media_type: String,
+    pub(crate) blobs: HashMap<Digest, Vec<u8>>,
+    /// What is given instead of a blob's own content.
+    pub(crate) instead: HashMap<Digest, Vec<u8>>,
+    /// After so many bytes of a blob the stream breaks, with an error or without.
+    pub(crate) cut: HashMap<Digest, (u64, bool)>,
+    /// What was asked for, and from where.
+    pub(crate) asked: Mutex<Vec<(Digest, u64)>>,
+    /// How many bytes of blobs were read.
+    pub(crate) given: std::sync::Arc<Mutex<u64>>,
+}
+
+/// An image that is being put together.
+#[derive(Default)]
+pub(crate) struct Build {
+    layers: Vec<(Descriptor, Digest, Vec<u8>)>,
+    config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A home with a store.
+pub(crate) struct Home {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) store: Store,
+}
+
+/// What was told of a pull.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) done: Mutex<BTreeMap<usize, Vec<Done>>>,
+    pub(crate) said: Mutex<Vec<String>>,
+}
+
+/// What was sent.
+#[derive(Default)]
+pub(crate) struct Sent {
+    pub(crate) blobs: Mutex<HashMap<Digest, Vec<u8>>>,
+    pub(crate) manifest: Mutex<Option<(String, Vec<u8>)>>,
+}
+
+// === impl Build ===
+
+impl Build {
+    pub(crate) fn layer(self, tar: Vec<u8>) -> Self {
+        let packed = gzip(&tar);
+        self.packed(media::LAYER_GZIP, Digest::of(&tar), packed)
+    }
+
+    pub(crate) fn packed(mut self, media_type: &str, diff_id: Digest, bytes: Vec<u8>) -> Self {
+        self.layers.push((Descriptor::of(media_type, &bytes), diff_id, bytes));
+        self
+    }
+
+    pub(crate) fn config(mut self, key: &str, value: serde_json::Value) -> Self {
+        self.config.insert(key.to_owned(), value);
+        self
+    }
+
+    pub(crate) fn source(&self) -> Memory {
+        self.changed(|_| {})
+    }
+
+    /// The image with its manifest changed.
+    pub(crate) fn changed(&self, change: impl Fn(&mut serde_json::Value)) -> Memory {
+        let diff_ids: Vec<_> = self.layers.iter().map(|(_, diff_id, _)| diff_id).collect();
+        let rootfs = serde_json::json!({ "type": "layers", "diff_ids": diff_ids });
+        let config = serde_json::json!({
+            "architecture": "amd64", "os": "linux", "config": self.config, "rootfs": rootfs,
+        });
+        let config = serde_json::to_vec(&config).unwrap();
+        let described = Descriptor::of(media::CONFIG, &config);
+        let layers: Vec<_> = self.layers.iter().map(|(descriptor, ..)| descriptor).collect();
+        let mut manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": media::MANIFEST, "config": described, "layers": layers,
+        });
+        change(&mut manifest);
+        let mut blobs: HashMap<_, _> =
+            self.layers.iter().map(|(descriptor, _, bytes)| (descriptor.digest, bytes.clone())).collect();
+        blobs.insert(described.digest, config);
+        Memory {
+            manifest: serde_json::to_vec(&manifest).unwrap(),
+            media_type: media::MANIFEST.to_owned(),
+            blobs,
+            instead: HashMap::new(),
+            cut: HashMap::new(),
+            asked: Mutex::default(),
+            given: std::sync::Arc::default(),
+        }
+    }
+}
+
+/// An image of two layers, the second of which takes something away.
+pub(crate) fn two_layers() -> Build {
+    let lower = Tar::default().dir("./").dir("etc").file("etc/hostname", b"carrel\n").file("etc/gone", b"");
+    let upper = Tar::default().dir("./").dir("etc").file("etc/.wh.gone", b"").file("etc/motd", b"hello\n");
+    Build::default().layer(lower.end()).layer(upper.end()).config("Cmd", serde_json::json!(["sh"]))
+}
+
+// === impl Memory ===
+
+impl Memory {
+    pub(crate) fn digest(&self) -> Digest {
+        Digest::of(&self.manifest)
+    }
+
+    /// The descriptors of its layers.
+    pub(crate) fn layers(&self) -> Vec<Descriptor> {
+        let manifest: carrel_layers::ImageManifest = serde_json::from_slice(&self.manifest).unwrap();
+        manifest.layers
+    }
+
+    pub(crate) fn asked(&self) -> Vec<(Digest, u64)> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    pub(crate) fn given(&self) -> u64 {
+        std::mem::take(&mut self.given.lock().unwrap())
+    }
+
+    /// Writes it as a layout, so that other processes can have it.
+    pub(crate) fn layout(&self, at: &Path) {
+        std::fs::create_dir_all(at.join("blobs/sha256")).unwrap();
+        std::fs::write(at.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+        for (digest, bytes) in
+            self.blobs.iter().map(|(digest, bytes)| (*digest, bytes)).chain([(self.digest(), &self.manifest)])
+        {
+            std::fs::write(at.join("blobs/sha256").join(digest.hex()), bytes).unwrap();
+        }
+        let descriptor = Descriptor::of(&self.media_type, &self.manifest);
+        let index = serde_json::json!({ "schemaVersion": 2, "manifests": [descriptor] });
+        std::fs::write(at.join("index.json"), serde_json::to_vec(&index).unwrap()).unwrap();
+    }
+}
+
+/// A stream that counts, and may break.
+struct Stream {
+    content: Cursor<Vec<u8>>,
+    left: Option<(u64, bool)>,
+    given: std::sync::Arc<Mutex<u64>>,
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let most = match self.left {
+            Some((0, true)) => return Err(std::io::ErrorKind::ConnectionReset.into()),
+            Some((left, _)) => into.len().min(usize::try_from(left).unwrap()),
+            None => into.len(),
+        };
+        let read = self.content.read(&mut into[..most])?;
+        *self.given.lock().unwrap() += read as u64;
+        if let Some((left, _)) = &mut self.left {
+            *left -= read as u64;
+        }
+        Ok(read)
+    }
+}
+
+impl Source for Memory {
+    fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
+        let (media_type, bytes) = (self.media_type.clone(), self.manifest.clone());
+        Ok(Manifest { media_type, digest: Digest::of(&bytes), bytes })
+    }
+
+    fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>, SourceError> {
+        self.asked.lock().unwrap().push((descriptor.digest, from));
+        let content = self.instead.get(&descriptor.digest).or_else(|| self.blobs.get(&descriptor.digest));
+        let missing = SourceError::Missing { what: "blob", digest: descriptor.digest };
+        let mut content = Cursor::new(content.ok_or(missing)?.clone());
+        content.set_position(from);
+        let left = self.cut.get(&descriptor.digest).map(|(after, error)| (after.saturating_sub(from), *error));
+        Ok(Box::new(Stream { content, left, given: std::sync::Arc::clone(&self.given) }))
+    }
+}
+
+// === impl Home ===
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        Self { directory, store }
+    }
+
+    pub(crate) fn pull(&self, source: &Memory) -> Result<Stored, StoreError> {
+        self.store.pull(Some("example.org/image:latest"), source, &amd64(), &())
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join("images").join(path)
+    }
+
+    /// The names in a directory of the store.
+    pub(crate) fn names(&self, directory: &str) -> Vec<String> {
+        names(&self.path(directory))
+    }
+
+    /// Nothing is left of what was not completed.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self) {
+        for directory in ["partial", "staging"] {
+            assert_eq!(self.names(directory), [""; 0], "{directory}");
+        }
+    }
+
+    /// Nothing at all is there.
+    #[track_caller]
+    pub(crate) fn assert_empty(&self) {
+        for directory in ["partial", "staging", "blobs", "layers", "images", "names", "archives"] {
+            assert_eq!(self.names(directory), [""; 0], "{directory}");
+        }
+    }
+}
+
+pub(crate) fn open(home: &Path) -> Store {
+    Store::open(home, Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack"))).unwrap()
+}
+
+/// All entries of a tree. When something was taken away is of no meaning.
+pub(crate) fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
+    let mut entries = crate::trees::described(at);
+    for line in entries.values_mut().filter(|line| line.starts_with("mode 20000 ")) {
+        "gone".clone_into(line);
+    }
+    entries
+}
+
+pub(crate) fn amd64() -> Platform {
+    "linux/amd64".parse().unwrap()
+}
+
+// === impl Told ===
+
+impl Progress for Told {
+    fn layer_done(&self, layer: usize, how: Done) {
+        self.done.lock().unwrap().entry(layer).or_default().push(how);
+    }
+
+    fn said(&self, text: &str) {
+        self.said.lock().unwrap().push(text.to_owned());
+    }
+}
+
+// === impl Sent ===
+
+impl Target for Sent {
+    fn has(&self, descriptor: &Descriptor) -> Result<bool, SourceError> {
+        Ok(self.blobs.lock().unwrap().contains_key(&descriptor.digest))
+    }
+
+    fn blob(&self, descriptor: &Descriptor, mut content: Box<dyn Read + Send>) -> Result<(), SourceError> {
+        let mut bytes = Vec::new();
+        content.read_to_end(&mut bytes)?;
+        assert_eq!(Digest::of(&bytes), descriptor.digest);
+        assert!(self.blobs.lock().unwrap().insert(descriptor.digest, bytes).is_none(), "it is sent once");
+        Ok(())
+    }
+
+    fn manifest(&self, media_type: &str, bytes: &[u8]) -> Result<(), SourceError> {
+        *self.manifest.lock().unwrap() = Some((media_type.to_owned(), bytes.to_vec()));
+        Ok(())
+    }
+}
+
+impl Sent {
+    /// The image that was sent, to be had from here.
+    pub(crate) fn source(self) -> Memory {
+        let (media_type, manifest) = self.manifest.into_inner().unwrap().unwrap();
+        let blobs = self.blobs.into_inner().unwrap();
+        Memory { manifest, media_type, blobs, ..Build::default().source() }
+    }
+}

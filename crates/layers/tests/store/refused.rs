@@ -1,0 +1,197 @@
+//! What is not what it says it is, is refused, and leaves nothing.
+
+use carrel_layers::{Digest, MOST_LAYERS, ManifestError, SourceError, StoreError, media};
+use serde_json::json;
+
+use crate::memory::{Build, Home, Memory, two_layers};
+use crate::pull::noise;
+use crate::support::{Tar, gzip};
+
+/// Refused, with nothing left. The same store takes what is right.
+#[track_caller]
+fn refused(source: &Memory) -> StoreError {
+    let home = Home::new();
+    let error = home.pull(source).unwrap_err();
+    home.assert_empty();
+    home.pull(&two_layers().source()).unwrap();
+    error
+}
+
+fn one_layer() -> Build {
+    Build::default().layer(Tar::control().end())
+}
+
+#[test]
+fn a_blob_with_another_content_is_refused() {
+    let mut source = two_layers().source();
+    let layer = source.layers()[1].clone();
+    let other = gzip(&Tar::default().dir("./").file("etc/motd", b"harm!\n").end());
+    // As long as it has to be.
+    let mut other = [other, vec![0; 4096]].concat();
+    other.truncate(usize::try_from(layer.size).unwrap());
+    source.instead.insert(layer.digest, other.clone());
+    let found = Digest::of(&other);
+    match refused(&source) {
+        StoreError::Digest { expected, found: seen, .. } => assert_eq!((expected, seen), (layer.digest, found)),
+        // It ends in the middle, which the unpacker may see first.
+        StoreError::Unpack { blob, .. } => assert_eq!(blob, layer.digest),
+        other => panic!("{other}"),
+    }
+    // A single byte, in the configuration.
+    let mut source = two_layers().source();
+    let config =
+        *source.blobs.keys().find(|digest| source.layers().iter().all(|layer| layer.digest != **digest)).unwrap();
+    let mut bytes = source.blobs[&config].clone();
+    bytes[10] ^= 1;
+    source.instead.insert(config, bytes);
+    assert!(matches!(refused(&source), StoreError::Digest { what: "configuration", .. }));
+}
+
+#[test]
+fn a_single_byte_is_enough_to_be_another() {
+    let large = Tar::default().dir("./").file("large", &noise(1 << 20)).end();
+    let mut source = Build::default().packed(media::LAYER, Digest::of(&large), large).source();
+    let layer = source.layers()[0].digest;
+    let mut bytes = source.blobs[&layer].clone();
+    bytes[500_000] ^= 1;
+    source.instead.insert(layer, bytes);
+    assert!(matches!(refused(&source), StoreError::Digest { what: "layer", .. }));
+}
+
+#[test]
+fn sizes_that_lie_are_refused() {
+    for (lie, what) in [(-1, "too short"), (1, "too long")] {
+        let source = one_layer().changed(|manifest| {
+            let size = manifest["layers"][0]["size"].as_i64().unwrap();
+            manifest["layers"][0]["size"] = json!(size + lie);
+        });
+        assert!(matches!(refused(&source), StoreError::Size { what: "layer", .. }), "{what}");
+        let source = one_layer().changed(|manifest| {
+            let size = manifest["config"]["size"].as_i64().unwrap();
+            manifest["config"]["size"] = json!(size + lie);
+        });
+        assert!(matches!(refused(&source), StoreError::Size { what: "configuration", .. }), "{what}");
+    }
+    let huge = one_layer().changed(|manifest| manifest["layers"][0]["size"] = json!(1_u64 << 60));
+    assert!(matches!(refused(&huge), StoreError::TooLarge(_)));
+    let huge = one_layer().changed(|manifest| manifest["config"]["size"] = json!(1_u64 << 30));
+    assert!(matches!(refused(&huge), StoreError::Manifest(ManifestError::TooLarge { .. })));
+}
+
+#[test]
+fn media_types_that_are_not_known_or_not_true_are_refused() {
+    for (part, found) in [
+        ("layers", "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"),
+        ("layers", media::MANIFEST),
+        ("layers", "text/html"),
+    ] {
+        let source = one_layer().changed(|manifest| manifest[part][0]["mediaType"] = json!(found));
+        let StoreError::Manifest(ManifestError::MediaType { found: seen, .. }) = refused(&source) else { panic!() };
+        assert_eq!(seen, found);
+    }
+    let source = one_layer().changed(|manifest| manifest["config"]["mediaType"] = json!("application/json"));
+    assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::MediaType { what: "configuration", .. })));
+    let source = one_layer().changed(|manifest| manifest["mediaType"] = json!(media::DOCKER_MANIFEST));
+    assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::TwoTypes { .. })));
+    let mut source = one_layer().source();
+    source.media_type = "text/html".into();
+    assert!(matches!(refused(&source), StoreError::Manifest(ManifestError::MediaType { .. })));
+    // A layer that is compressed in another way than it says.
+    let source = one_layer().changed(|manifest| manifest["layers"][0]["mediaType"] = json!(media::LAYER_ZSTD));
+    assert!(matches!(refused(&source), StoreError::Unpack { .. }));
+}
+
+#[test]
+fn a_layer_that_unpacks_to_another_than_is_said_is_refused() {
+    let tar = Tar::control().end();
+    let other = Digest::of(b"another");
+    let source = Build::default().packed(media::LAYER_GZIP, other, gzip(&tar)).source();
+    let StoreError::DiffId { expected, found, .. } = refused(&source) else { panic!() };
+    assert_eq!((expected, found), (other, Digest::of(&tar)));
+    // Not even if the same blob is there, unpacked to what it is.
+    let home = Home::new();
+    home.pull(&Build::default().packed(media::LAYER_GZIP, Digest::of(&tar), gzip(&tar)).source()).unwrap();
+    assert!(matches!(home.pull(&source), Err(StoreError::DiffId { .. })));
+    assert_eq!(home.names("layers").len(), 1);
+    let plain = Build::default().packed(media::LAYER, other, tar).source();
+    assert!(matches!(refused(&plain), StoreError::DiffId { .. }));
+}
+
+#[test]
+fn a_manifest_that_names_itself_or_one_thing_twice_is_refused() {
+    let twice = one_layer().changed(|manifest| {
+        manifest["config"]["digest"] = manifest["layers"][0]["digest"].clone();
+    });
+    assert!(matches!(refused(&twice), StoreError::Manifest(ManifestError::Loop(_))));
+    // One that names itself would have to be called what it is called by itself.
+    let index = |digest: Digest| {
+        let platform = json!({ "os": "linux", "architecture": "amd64" });
+        json!({ "schemaVersion": 2, "mediaType": media::INDEX, "manifests": [
+            { "mediaType": media::INDEX, "digest": digest, "size": 1, "platform": platform },
+        ]})
+    };
+    let bytes = serde_json::to_vec(&index(Digest::of(b"any"))).unwrap();
+    let first =
+        carrel_layers::Manifest { media_type: media::INDEX.into(), digest: Digest::of(&bytes), bytes: bytes.clone() };
+    let mut fetched = 0;
+    let outcome = carrel_layers::resolve(first, &crate::memory::amd64(), |_| {
+        fetched += 1;
+        Ok::<_, SourceError>(bytes.clone())
+    });
+    assert!(matches!(outcome, Err(SourceError::Manifest(ManifestError::Digest { .. }))));
+    assert_eq!(fetched, 1);
+    // Indexes in indexes are followed, but not for ever.
+    let mut chain = vec![serde_json::to_vec(&index(Digest::of(b"end"))).unwrap()];
+    for _ in 0..10 {
+        chain.push(serde_json::to_vec(&index(Digest::of(chain.last().unwrap()))).unwrap());
+    }
+    let bytes = chain.pop().unwrap();
+    let first = carrel_layers::Manifest { media_type: media::INDEX.into(), digest: Digest::of(&bytes), bytes };
+    let outcome =
+        carrel_layers::resolve(first, &crate::memory::amd64(), |_| Ok::<_, SourceError>(chain.pop().unwrap()));
+    assert!(matches!(outcome, Err(SourceError::Manifest(ManifestError::TooDeep))));
+}
+
+#[test]
+fn an_image_with_too_many_layers_or_another_number_of_them_is_refused() {
+    let many = (0..=MOST_LAYERS).fold(Build::default(), |build, _| build.packed(media::LAYER, Digest::of(b""), vec![]));
+    assert!(matches!(refused(&many.source()), StoreError::Manifest(ManifestError::TooMany(_))));
+    let fewer = two_layers().changed(|manifest| {
+        manifest["layers"].as_array_mut().unwrap().pop();
+    });
+    assert!(matches!(refused(&fewer), StoreError::Manifest(ManifestError::Layers { layers: 1, diff_ids: 2 })));
+}
+
+#[test]
+fn what_is_no_manifest_is_refused() {
+    for bytes in ["", "{}", "[]", r#"{"schemaVersion":1}"#, &"[".repeat(100_000), &" ".repeat(5 << 20)] {
+        let mut source = one_layer().source();
+        source.manifest = bytes.as_bytes().to_vec();
+        assert!(matches!(refused(&source), StoreError::Manifest(_)));
+    }
+    let other = one_layer().changed(|manifest| manifest["layers"][0]["digest"] = json!("sha512:00"));
+    assert!(refused(&other).to_string().contains("not a SHA-256"));
+}
+
+#[test]
+fn a_hostile_layer_is_refused_by_name_and_stops_the_others() {
+    let harm = Tar::default().dir("./").file("../harm", b"").end();
+    let large = Tar::default().dir("./").file("large", &noise(8 << 20)).end();
+    let source = Build::default().layer(harm).layer(large).source();
+    let error = refused(&source);
+    assert!(matches!(&error, StoreError::Unpack { blob, .. } if *blob == source.layers()[0].digest), "{error}");
+    assert!(error.to_string().contains("../harm"), "{error}");
+}
+
+#[test]
+fn a_source_that_has_nothing_is_told() {
+    let mut source = two_layers().source();
+    source.blobs.clear();
+    let home = Home::new();
+    assert!(matches!(home.pull(&source), Err(StoreError::Source(SourceError::Missing { .. }))));
+    let home = Home::new();
+    for bad in ["", &"x".repeat(5000)] {
+        let outcome = home.store.pull(Some(bad), &two_layers().source(), &crate::memory::amd64(), &());
+        assert!(matches!(outcome, Err(StoreError::BadName(_))));
+    }
+}

@@ -1,0 +1,201 @@
+//! Removing: it never breaks what is in use, and leaves nothing of what is not.
+
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use carrel_layers::{Digest, StoreError};
+
+use crate::memory::{Home, amd64, open, two_layers};
+use crate::support::Tar;
+
+const NAME: &str = "example.org/image:latest";
+const OTHER: &str = "example.org/image:other";
+
+#[test]
+fn an_image_goes_with_its_last_name_and_takes_all_that_is_its_own() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    home.store.name(OTHER, stored.digest).unwrap();
+    let removed = home.store.remove(OTHER).unwrap();
+    assert_eq!((removed.names, removed.images, removed.bytes), (vec![OTHER.to_owned()], vec![], 0));
+    assert_eq!(home.store.find(NAME).unwrap().unwrap().digest, stored.digest);
+    let removed = home.store.remove(NAME).unwrap();
+    assert_eq!((removed.names, removed.images, removed.left), (vec![NAME.to_owned()], vec![stored.digest], false));
+    assert!(removed.bytes >= stored.size + stored.packed);
+    home.assert_empty();
+    assert!(matches!(home.store.remove(NAME), Err(StoreError::Unknown(_))));
+}
+
+#[test]
+fn an_image_is_removed_by_its_digest_or_the_beginning_of_it() {
+    let home = Home::new();
+    for digits in [12, 64] {
+        let stored = home.pull(&two_layers().source()).unwrap();
+        assert!(matches!(home.store.remove(&stored.digest.hex()[..4]), Err(StoreError::Unknown(_))), "it is too short");
+        let removed = home.store.remove(&stored.digest.hex()[..digits]).unwrap();
+        assert_eq!((removed.images, removed.names), (vec![stored.digest], vec![NAME.to_owned()]));
+        home.assert_empty();
+    }
+    let stored = home.pull(&two_layers().source()).unwrap();
+    home.store.remove(&stored.digest.to_string()).unwrap();
+    home.assert_empty();
+}
+
+#[test]
+fn what_another_image_has_stays() {
+    let home = Home::new();
+    let first = home.pull(&two_layers().source()).unwrap();
+    let more = two_layers().layer(Tar::default().dir("./").file("new", b"new").end()).source();
+    let second = home.store.pull(Some(OTHER), &more, &amd64(), &()).unwrap();
+    home.store.remove(OTHER).unwrap();
+    assert_eq!(home.names("layers").len(), 2);
+    assert!(first.root.layers.iter().all(|layer| layer.is_dir()));
+    assert!(!second.root.layers[0].exists());
+    let source = two_layers().source();
+    home.pull(&source).unwrap();
+    assert_eq!(source.asked(), [], "all of it is still there");
+}
+
+#[test]
+fn an_image_that_is_held_stays_until_it_is_not() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    let held = home.store.hold(stored.digest).unwrap();
+    let again = open(home.directory.path()).hold(stored.digest).unwrap();
+    drop(held);
+    assert!(matches!(home.store.remove(NAME), Err(StoreError::InUse { .. })));
+    home.store.prune(true).unwrap();
+    assert_eq!(home.store.find(NAME).unwrap().unwrap(), stored);
+    assert_eq!(home.store.usage().unwrap().used, 1);
+    drop(again);
+    home.store.remove(NAME).unwrap();
+    home.assert_empty();
+    assert!(matches!(home.store.hold(stored.digest), Err(StoreError::Unknown(_))));
+}
+
+#[test]
+fn a_process_that_inherits_a_hold_holds() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    let held = home.store.hold(stored.digest).unwrap();
+    let inherited = held.as_fd().try_clone_to_owned().unwrap();
+    let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).stdout(inherited).spawn().unwrap();
+    drop(held);
+    assert!(matches!(home.store.remove(NAME), Err(StoreError::InUse { .. })));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    home.store.remove(NAME).unwrap();
+    home.assert_empty();
+}
+
+#[test]
+fn who_needs_an_image_keeps_it_for_as_long_as_its_directory_is_there() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    let owner = home.directory.path().join("sandbox");
+    assert!(matches!(home.store.need(stored.digest, "box", &owner), Err(StoreError::NoOwner(_))));
+    std::fs::create_dir(&owner).unwrap();
+    home.store.need(stored.digest, "box", &owner).unwrap();
+    home.store.need(stored.digest, "box", &owner).unwrap();
+    for bad in ["", "..", "a/b", ".hidden"] {
+        assert!(matches!(home.store.need(stored.digest, bad, &owner), Err(StoreError::BadName(_))), "{bad}");
+    }
+    let Err(StoreError::InUse { users, .. }) = home.store.remove(NAME) else { panic!() };
+    assert_eq!(users, ["box"]);
+    home.store.prune(true).unwrap();
+    assert!(home.store.find(NAME).unwrap().is_some());
+    // It is the link that counts, not who made it: another store sees it too.
+    assert!(matches!(open(home.directory.path()).remove(NAME), Err(StoreError::InUse { .. })));
+    // One that crashed before it could say that it is gone is gone all the same.
+    std::fs::remove_dir(&owner).unwrap();
+    home.store.remove(NAME).unwrap();
+    home.assert_empty();
+}
+
+#[test]
+fn who_says_that_it_needs_no_image_any_more_keeps_none() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    home.store.need(stored.digest, "box", home.directory.path()).unwrap();
+    home.store.forget(stored.digest, "box").unwrap();
+    home.store.forget(stored.digest, "box").unwrap();
+    home.store.remove(NAME).unwrap();
+    home.store.forget(stored.digest, "box").unwrap();
+    assert!(matches!(home.store.need(stored.digest, "box", home.directory.path()), Err(StoreError::Unknown(_))));
+}
+
+#[test]
+fn pruning_takes_what_has_no_name_and_with_all_also_what_is_not_in_use() {
+    let home = Home::new();
+    let old = home.pull(&two_layers().source()).unwrap();
+    let new = home.pull(&two_layers().config("User", "app".into()).source()).unwrap();
+    std::fs::write(home.path("partial").join(Digest::of(b"x").hex()), [0; 1000]).unwrap();
+    let usage = home.store.usage().unwrap();
+    assert_eq!((usage.images, usage.used, usage.layers, usage.partial), (2, 0, 2, 1000));
+    let removed = home.store.prune(false).unwrap();
+    assert_eq!((removed.images, removed.names), (vec![old.digest], vec![]));
+    assert_eq!(home.store.list().unwrap(), std::slice::from_ref(&new));
+    home.assert_clean();
+    let usage = home.store.usage().unwrap();
+    assert_eq!((usage.images, usage.partial), (1, 0));
+    assert_eq!((usage.unpacked, usage.blobs), (new.size, new.packed));
+    assert_eq!(usage.reclaimable, usage.unpacked + usage.blobs);
+    let held = home.store.hold(new.digest).unwrap();
+    assert_eq!(home.store.usage().unwrap().reclaimable, 0);
+    drop(held);
+    let removed = home.store.prune(true).unwrap();
+    assert_eq!((removed.images, removed.names), (vec![new.digest], vec![NAME.to_owned()]));
+    home.assert_empty();
+}
+
+#[test]
+fn while_somebody_adds_layers_and_blobs_stay_and_the_next_removal_takes_them() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    let adding = std::fs::File::open(home.path("lock")).unwrap();
+    rustix::fs::flock(&adding, rustix::fs::FlockOperation::LockShared).unwrap();
+    let removed = home.store.remove(NAME).unwrap();
+    assert_eq!((removed.images, removed.left, removed.bytes), (vec![stored.digest], true, 0));
+    assert_eq!((home.names("images"), home.names("layers").len()), (vec![], 2));
+    drop(adding);
+    assert!(!home.store.prune(false).unwrap().left);
+    home.assert_empty();
+}
+
+#[test]
+fn a_name_of_nothing_is_none_and_goes() {
+    let home = Home::new();
+    let stored = home.pull(&two_layers().source()).unwrap();
+    std::fs::remove_dir_all(home.path("images").join(stored.digest.hex())).unwrap();
+    assert_eq!(home.store.find(NAME).unwrap(), None);
+    assert_eq!(home.store.prune(false).unwrap().names, [NAME]);
+    home.assert_empty();
+}
+
+#[test]
+fn images_are_pulled_and_removed_at_once_and_what_is_left_is_whole() {
+    let home = Home::new();
+    let sources: Vec<_> =
+        (0..3).map(|number| two_layers().config("User", number.to_string().into()).source()).collect();
+    std::thread::scope(|scope| {
+        for (number, source) in sources.iter().enumerate() {
+            let (name, home) = (format!("example.org/{number}"), &home);
+            scope.spawn(move || {
+                let store = open(home.directory.path());
+                for _ in 0..10 {
+                    let stored = store.pull(Some(&name), source, &amd64(), &()).unwrap();
+                    // What is held is whole.
+                    if let Ok(_held) = store.hold(stored.digest) {
+                        assert_eq!(std::fs::read(stored.root.layers[1].join("etc/hostname")).unwrap(), b"carrel\n");
+                    }
+                    match store.remove(&name) {
+                        Ok(_) | Err(StoreError::InUse { .. } | StoreError::Unknown(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    home.store.prune(true).unwrap();
+    home.assert_empty();
+}

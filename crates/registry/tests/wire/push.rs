@@ -1,0 +1,115 @@
+//! What goes to a registry.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::server::{Reply, Request, Server};
+use carrel_layers::{Descriptor, Digest, Target, media};
+
+/// Takes what is sent, and has what the repository `base` has.
+#[derive(Default)]
+struct Taking {
+    uploads: Mutex<Vec<u8>>,
+    blobs: Mutex<BTreeMap<String, Vec<u8>>>,
+    manifests: Mutex<BTreeMap<String, (String, Vec<u8>)>>,
+    based: Vec<String>,
+}
+
+impl Taking {
+    fn answer(&self, request: &Request) -> Reply {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let digest =
+            query.split('&').find_map(|pair| pair.strip_prefix("digest=")).unwrap_or_default().replace("%3A", ":");
+        match (request.method.as_str(), path) {
+            ("HEAD", path) => {
+                let known = self.blobs.lock().unwrap().contains_key(path.rsplit('/').next().unwrap());
+                Reply::status(if known { 200 } else { 404 })
+            }
+            ("POST", _) => {
+                let mounted = self
+                    .based
+                    .iter()
+                    .any(|digest| query.contains(&digest.replace(':', "%3A")) && query.contains("from=base"));
+                Reply::status(if mounted { 201 } else { 202 }).with("location", "/v2/it/blobs/uploads/one")
+            }
+            ("PATCH", _) => {
+                let mut uploads = self.uploads.lock().unwrap();
+                assert!(request.header("content-range").starts_with(&format!("{}-", uploads.len())));
+                uploads.extend_from_slice(&request.body);
+                Reply::status(202).with("location", "/v2/it/blobs/uploads/one")
+            }
+            ("PUT", "/v2/it/blobs/uploads/one") => {
+                let content = std::mem::take(&mut *self.uploads.lock().unwrap());
+                assert_eq!(Digest::of(&content).to_string(), digest);
+                self.blobs.lock().unwrap().insert(digest, content);
+                Reply::status(201).with("location", "/v2/it/blobs/x")
+            }
+            ("PUT", path) => {
+                let kept = (request.header("content-type").to_owned(), request.body.clone());
+                self.manifests.lock().unwrap().insert(path.to_owned(), kept);
+                Reply::status(201).with("location", "/v2/it/manifests/x")
+            }
+            _ => Reply::of(b"{}"),
+        }
+    }
+}
+
+fn taking(based: &[&[u8]]) -> (Arc<Taking>, Server) {
+    let based = based.iter().map(|content| Digest::of(content).to_string()).collect();
+    let taking = Arc::new(Taking { based, ..Taking::default() });
+    let behind = Arc::clone(&taking);
+    (taking, Server::start(move |request| behind.answer(request)))
+}
+
+fn describe(content: &[u8]) -> Descriptor {
+    Descriptor::new(media::LAYER, Digest::of(content), content.len() as u64)
+}
+
+fn send(target: &impl Target, content: &[u8]) {
+    target.blob(&describe(content), Box::new(std::io::Cursor::new(content.to_vec()))).unwrap();
+}
+
+#[test]
+fn a_blob_arrives_whole_however_long_it_is() {
+    let (taking, server) = taking(&[]);
+    let registry = server.registry();
+    for length in [1, 1000, 4 << 20, (4 << 20) + 1, 9_000_000] {
+        let content: Vec<u8> = (0..length).map(|at| u8::try_from(at % 241).unwrap()).collect();
+        assert!(!registry.has(&describe(&content)).unwrap());
+        send(&registry, &content);
+        assert!(registry.has(&describe(&content)).unwrap());
+        assert_eq!(taking.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
+    }
+}
+
+#[test]
+fn what_another_repository_has_is_not_sent_again() {
+    let (taking, server) = taking(&[b"from the base"]);
+    let registry = server.registry().beside(format!("{}/base:1", server.address).parse().unwrap());
+    send(&registry, b"from the base");
+    assert!(taking.blobs.lock().unwrap().is_empty());
+    send(&registry, b"of its own");
+    assert_eq!(taking.blobs.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_manifest_arrives_byte_for_byte_under_its_tag() {
+    let (taking, server) = taking(&[]);
+    let manifest = b"{ \"spaces\" :  \"are kept\" }";
+    Target::manifest(&server.registry(), media::MANIFEST, manifest).unwrap();
+    let kept = taking.manifests.lock().unwrap()["/v2/it/manifests/1"].clone();
+    assert_eq!(kept, (media::MANIFEST.to_owned(), manifest.to_vec()));
+}
+
+#[test]
+fn content_that_cannot_be_read_is_an_error() {
+    struct Unreadable;
+    impl std::io::Read for Unreadable {
+        fn read(&mut self, _into: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("the disk is gone"))
+        }
+    }
+    let (_taking, server) = taking(&[]);
+    let error = server.registry().blob(&describe(b"content"), Box::new(Unreadable)).unwrap_err().to_string();
+    assert!(error.contains("the disk is gone"), "{error}");
+}
