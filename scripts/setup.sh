@@ -87,6 +87,23 @@ install_missing() {
     fail "could not install: ${packages[*]}" "the reason is above; an older compiler in the way goes with: apt-get remove rustc cargo"
 }
 
+# The registry of the tests, unpacked and not installed: installed it would begin to serve, and go on.
+unpack_registry() {
+  local place="$CARREL_CACHE/tools/docker-registry" log="$CARREL_CACHE/apt.log" new
+  [[ ! -x "$place/usr/bin/docker-registry" ]] || return 0
+  has apt-get || fail "missing: docker-registry" "install it with your package manager and run again"
+  say "unpacking: docker-registry"
+  mkdir -p "$CARREL_CACHE/tools"
+  new="$(mktemp -d "$place.XXXXXX")"
+  download() { (cd "$new" && apt-get -q download docker-registry) </dev/null >"$log" 2>&1; }
+  download || { apt update && download; } ||
+    { tail -n 5 "$log" >&2 && rm -rf "$new" && fail "docker-registry could not be fetched" "the reason is above"; }
+  dpkg-deb --extract "$new"/docker-registry_*.deb "$new/root"
+  rm -rf "$place"
+  mv "$new/root" "$place"
+  rm -rf "$new"
+}
+
 # A first build needs room for the whole target directory; later ones for what changes.
 check_disk() {
   local need_gib=6 free_gib
@@ -127,6 +144,9 @@ carrel_setup() {
     has busybox || missing+=(busybox-static)
     [[ -x /usr/sbin/mkfs.ext4 ]] || missing+=(e2fsprogs)
     has strace || missing+=(strace)
+    has skopeo || missing+=(skopeo)
+    has umoci || missing+=(umoci)
+    has mmdebstrap || missing+=(mmdebstrap)
   fi
   if [[ "$1" == bench ]]; then
     has bwrap || missing+=(bubblewrap)
@@ -134,6 +154,7 @@ carrel_setup() {
     has busybox || missing+=(busybox-static)
   fi
   install_missing "${missing[@]}"
+  [[ "$1" != test ]] || has docker-registry || unpack_registry
 
   choose_cargo || fail "no cargo of version $(required_rust) or newer was found" "put one on PATH or in ~/.cargo/bin"
   has_python || fail "python3 is older than 3.11" "put a newer python3 first on PATH"

@@ -5,6 +5,7 @@ mod descriptors;
 mod escapes;
 mod hardware;
 mod kept;
+mod layers;
 mod limits;
 mod mounts;
 mod network;
@@ -47,8 +48,13 @@ fn example(name: &str) -> PathBuf {
 
 /// A launch whose first program is a shell: its exit code, what the shell said and what the launcher did.
 fn launched(image: &str, env: &[(&str, &str)], script: &str) -> (Option<i32>, String, String) {
+    launched_by(image, env, &["/bin/sh", "-c", script])
+}
+
+/// The same with another first program of this host.
+fn launched_by(image: &str, env: &[(&str, &str)], words: &[&str]) -> (Option<i32>, String, String) {
     let mut launch = Command::new(example("launch"));
-    launch.args([image, "/bin/sh", "-c", script]).envs(env.iter().copied());
+    launch.arg(image).args(words).envs(env.iter().copied());
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     launch.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = launch.spawn().unwrap();

@@ -22,6 +22,7 @@ async fn main() {
         pids: 512,
         host_free: 0,
         parked: 1,
+        registries: carrel_registry::Settings::default(),
     };
     let local = Local::new(settings, programs()).unwrap();
     let (incarnation, disk) = (incarnation.clone(), disk.clone());

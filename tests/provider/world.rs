@@ -26,6 +26,7 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
         pids: 512,
         host_free: 0,
         parked: 1,
+        registries: carrel_registry::Settings::default(),
     }
 }
 

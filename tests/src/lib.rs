@@ -5,6 +5,7 @@ mod cgroup;
 mod daemon;
 mod jobs;
 mod raw;
+mod registry;
 mod sandbox;
 
 pub use self::agentd::{Agentd, Guest, agentd_path, children_of, install};
@@ -12,6 +13,9 @@ pub use self::cgroup::MemoryCgroup;
 pub use self::daemon::{Daemon, DaemonHome};
 pub use self::jobs::{Footprint, Seen, all_of, ending, fed, script, until, watch};
 pub use self::raw::{Peer, Received, body};
+pub use self::registry::{
+    Access, Authority, DockerRegistry, Fault, Kind, PASSWORD, Proxy, Tokens, USER, skopeo, umoci,
+};
 pub use self::sandbox::{Sandbox, create, home, programs, traces};
 
 use std::future::Future;

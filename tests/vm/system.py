@@ -113,7 +113,7 @@ def disk(fetched: Fetched, programs: Path, examples: Iterable[Path], suites: Ite
     (root / "usr" / "share").mkdir()
     shutil.copy(GUEST / "sockets.py", root / "usr" / "share" / "sockets.py")
     (root / "opt" / "carrel" / "examples").mkdir(parents=True)
-    for name in ("carrel", "carrel-shim", "carrel-agentd"):
+    for name in ("carrel", "carrel-shim", "carrel-agentd", "carrel-unpack"):
         shutil.copy(programs / name, root / "opt" / "carrel" / name)
     for example in examples:
         shutil.copy(example, root / "opt" / "carrel" / "examples" / example.name)

@@ -8,12 +8,13 @@ use carrel_api::agbox::v1::{
 };
 use carrel_image::ImageRef;
 
-use crate::arguments::{CreateArguments, GetArguments, ResumeArguments};
+use crate::arguments::{CreateArguments, GetArguments, Pull, ResumeArguments};
 use crate::daemon::{Daemon, refused, told, wait};
 use crate::failure::{Failure, Failures};
-use crate::find;
+use crate::images::progress::Telling;
 use crate::label::Label;
 use crate::moment::Moment;
+use crate::{find, images};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -21,6 +22,7 @@ const FAILED: u8 = 1;
 /// Makes one; returns what to exit with.
 pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Failure> {
     let request = request(arguments).map_err(|failure| failure.exit(FAILED))?;
+    fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
         let mut daemon = Daemon::needed().await?;
         let answer = daemon.sandboxes.create_sandbox(request).await.map_err(|status| refused(&status))?;
@@ -35,6 +37,17 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
     let text = if json { crate::json::line(&told::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
     crate::say(text.as_bytes())
+}
+
+/// Has an image of a registry here before the daemon is asked for a sandbox of it, so that a person sees how far it is.
+fn fetch(arguments: &CreateArguments, json: bool) -> Result<(), Failure> {
+    let Some(image @ ImageRef::Registry(_)) = &arguments.image else { return Ok(()) };
+    if arguments.no_wait && arguments.pull == Pull::Missing {
+        return Ok(());
+    }
+    let telling = Telling::new(&image.to_string(), arguments.quiet || json);
+    images::here()?.stored(image, arguments.pull.into(), &telling)?;
+    Ok(())
 }
 
 /// Tells how one is; returns what to exit with.
@@ -128,10 +141,14 @@ fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure>
     Ok(CreateSandboxRequest { create_spec: Some(spec), sandbox_id, config_yaml })
 }
 
+/// An image as the daemon has to be told it, which is elsewhere.
 fn image(image: &ImageRef) -> Result<String, Failure> {
-    match image {
-        ImageRef::Host => Ok("host".to_owned()),
-        ImageRef::Path(path) => absolute(path),
+    match image.path() {
+        None => Ok(image.to_string()),
+        Some(path) => {
+            let path = absolute(path)?;
+            Ok(image.clone().map_path(|_| path.into()).to_string())
+        }
     }
 }
 

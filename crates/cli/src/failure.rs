@@ -4,7 +4,9 @@ use std::fmt;
 
 use carrel_agent_client::PathError;
 use carrel_changes::Line;
-use carrel_image::{BadReference, ImageError};
+use carrel_fetch::FetchError;
+use carrel_image::ImageError;
+use carrel_layers::StoreError;
 use carrel_shim_client::messages::FailureCode;
 use carrel_shim_client::{OwnerError, ProgramsError};
 use serde_json::json;
@@ -191,22 +193,24 @@ impl From<PathError> for Failure {
     }
 }
 
-impl From<ImageError> for Failure {
-    fn from(error: ImageError) -> Self {
-        let words = error.to_string();
-        match (words.split_once("\nhint: "), &error) {
-            (Some((message, hint)), _) => Self::new("image_unavailable", message).hint(hint),
-            (None, ImageError::Missing { .. } | ImageError::Neither(_)) => Self::new("image_unavailable", words).hint(
-                "an image is `host`, or the path of a directory that is a root file system, or of the tar of one",
-            ),
-            (None, _) => Self::new("image_unavailable", words),
+impl From<FetchError> for Failure {
+    fn from(error: FetchError) -> Self {
+        let (code, words) = (
+            if matches!(error, FetchError::Name(_)) { "invalid_image" } else { "image_unavailable" },
+            error.to_string(),
+        );
+        let hint = match &error {
+            FetchError::Image(ImageError::Missing { .. } | ImageError::Neither(_))
+            | FetchError::Store(StoreError::Missing { .. } | StoreError::Neither(_)) => {
+                Some("a path is that of a directory that is a root file system, or of the tar of one")
+            }
+            _ => None,
+        };
+        match (words.split_once("\nhint: "), hint) {
+            (Some((message, hint)), _) => Self::new(code, message).hint(hint),
+            (None, Some(hint)) => Self::new(code, words).hint(hint),
+            (None, None) => Self::new(code, words),
         }
-    }
-}
-
-impl From<BadReference> for Failure {
-    fn from(error: BadReference) -> Self {
-        Self::new("invalid_image", error)
     }
 }
 

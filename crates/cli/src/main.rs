@@ -12,6 +12,7 @@ mod events;
 mod failure;
 mod find;
 mod home;
+mod images;
 mod inspect;
 mod jobs;
 mod json;
@@ -82,6 +83,9 @@ fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
         Command::Cp(copy) => cp::cp(&copy, arguments.json),
         Command::Stop(stop) => stop::stop(&stop, arguments.json),
         Command::Rm(remove) => remove::remove(&remove, arguments.json),
+        Command::Image(image) => images::image(&image, arguments.json),
+        Command::Df => images::disk_free(arguments.json),
+        Command::Prune(prune) => images::prune(&prune, arguments.json),
         Command::Diff(diff) => changes::diff(&diff, arguments.json),
         Command::Apply(apply) => changes::apply(&apply, arguments.json),
         Command::Export(export) => changes::export(&export),

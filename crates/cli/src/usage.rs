@@ -177,8 +177,8 @@ mod tests {
             )
         );
         assert_eq!(
-            refused(&["run", "host"]),
-            ("the following required arguments were not provided: <CMD>... | carrel run --help".to_owned(), 125)
+            refused(&["run"]),
+            ("the following required arguments were not provided: <IMAGE> | carrel run --help".to_owned(), 125)
         );
         assert_eq!(
             refused(&["rum", "host"]),
@@ -186,7 +186,7 @@ mod tests {
         );
         assert_eq!(refused(&[]), ("what is to be done? | carrel --help".to_owned(), 2));
         assert_eq!(refused(&["run", "--keep-changes", "x", "host", "true"]).1, 125);
-        assert!(refused(&["run", "debian", "true"]).0.contains("\"debian\" is not an image"));
+        assert!(refused(&["run", "a b", "true"]).0.contains("\"a b\" is not an image"));
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_help_says_is_what_we_reviewed() {
-        let commands = ["run", "create", "exec", "ps", "cp", "serve", "apply"].map(Some);
+        let commands = ["run", "create", "exec", "ps", "cp", "serve", "apply", "image"].map(Some);
         for command in commands.into_iter().chain([None]) {
             let file = format!("{}.txt", command.unwrap_or("carrel"));
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(file);

@@ -162,6 +162,8 @@ fn provider_settings(home: &Path, config: &Config, default_memory: u64) -> Resul
         pids: config.limits.pids,
         host_free: config.limits.host_free,
         parked: PARKED,
+        // The mirrors were read before, when the file was.
+        registries: config.registries.settings().unwrap_or_default(),
     })
 }
 

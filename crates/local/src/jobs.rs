@@ -6,6 +6,7 @@ use std::time::Duration;
 use carrel_control::provider::{ExecOptions, ExecStart, Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_image::accounts;
+use carrel_layers::Config;
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobState};
 use carrel_shim_client::{Life, ShimClient, ShimError};
 use carrel_store::{ExecId, Pairs};
@@ -36,7 +37,8 @@ impl Inner {
     /// Runs what the sandbox runs by itself.
     pub(crate) async fn command(&self, place: &Place, spec: &Spec, attempt: u32) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
-        let command = job(&live, &spec.command, "", &spec.envs, &ExecOptions::default());
+        let words = [&live.config.entrypoint[..], &spec.command].concat();
+        let command = job(&live, &words, "", &spec.envs, &ExecOptions::default());
         self.run(place, &live, &facts::primary(attempt), &command).await
     }
 
@@ -174,8 +176,7 @@ pub(crate) fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options
         Some(user) => (user.clone(), accounts::home(Some(user), &live.accounts)),
         None => (live.user.name.clone(), live.user.home.clone()),
     };
-    let own = (!env.contains_key("HOME")).then(|| format!("HOME={home}"));
-    let given = env.iter().map(|(key, value)| format!("{key}={value}"));
+    let env = environment(Some(&home), &live.config, env);
     let (program, args) =
         words.split_first().map_or((String::new(), Vec::new()), |(first, rest)| (first.clone(), rest.to_vec()));
     let size = JobCommand::default();
@@ -183,7 +184,7 @@ pub(crate) fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options
     JobCommand {
         program,
         args,
-        env: own.into_iter().chain(given).collect(),
+        env,
         cwd: Some(if cwd.is_empty() { WORKSPACE.to_owned() } else { cwd.to_owned() }),
         user: Some(user),
         tty: options.terminal.is_some(),
@@ -193,6 +194,15 @@ pub(crate) fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options
         timeout_ms: options.timeout_ms,
         ..JobCommand::default()
     }
+}
+
+/// The variables of a command: those of the image, under those that were asked for. A home is only what neither says.
+pub(crate) fn environment(home: Option<&str>, config: &Config, asked: &Pairs) -> Vec<String> {
+    let of_image = config.env.iter().filter_map(|variable| variable.split_once('='));
+    let mut all: Pairs = of_image.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    all.extend(asked.clone());
+    let home = home.filter(|_| !all.contains_key("HOME")).map(|home| format!("HOME={home}"));
+    home.into_iter().chain(all.iter().map(|(key, value)| format!("{key}={value}"))).collect()
 }
 
 /// Whether a refusal says that the supervisor has the job already.
@@ -207,7 +217,7 @@ mod tests {
     use super::*;
 
     fn asked(cwd: &str, env: &[(&str, &str)], options: &ExecOptions) -> JobCommand {
-        let live = Live::new(&RootFs::resolve(&ImageRef::Host).unwrap(), "/agent.sock".into());
+        let live = Live::new(&RootFs::resolve(&ImageRef::Host).unwrap(), Config::default(), "/agent.sock".into());
         let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         job(&live, &["ls".to_owned(), "-l".to_owned()], cwd, &env, options)
     }
@@ -231,5 +241,16 @@ mod tests {
         assert_eq!((command.tty, command.rows, command.cols), (true, 40, 120));
         assert_eq!((command.stdin, command.timeout_ms), (true, Some(5)));
         assert_eq!(asked("", &[("HOME", "/elsewhere")], &options).env, ["HOME=/elsewhere"]);
+    }
+
+    #[test]
+    fn what_an_image_sets_is_set_unless_something_else_is_asked_for() {
+        let variables = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let config = Config { env: variables("A=1 B=2 broken"), ..Config::default() };
+        let asked = Pairs::from([("B".to_owned(), "3".to_owned())]);
+        assert_eq!(environment(Some("/h"), &config, &asked), variables("HOME=/h A=1 B=3"));
+        let config = Config { env: variables("HOME=/of/image"), ..Config::default() };
+        assert_eq!(environment(Some("/h"), &config, &Pairs::new()), variables("HOME=/of/image"));
+        assert!(environment(None, &Config::default(), &Pairs::new()).is_empty());
     }
 }

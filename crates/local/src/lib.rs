@@ -8,6 +8,7 @@ mod copies;
 mod end;
 mod facts;
 mod ground;
+mod images;
 mod jobs;
 mod life;
 mod live;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 use carrel_agent_client::PathError;
 use carrel_control::provider::ProviderError;
+use carrel_fetch::Images;
 use carrel_shim_client::Programs;
 
 use self::ground::Ground;
@@ -55,6 +57,8 @@ pub struct Settings {
     pub host_free: u64,
     /// How many supervisors are started ahead.
     pub parked: usize,
+    /// What is special about registries of images.
+    pub registries: carrel_registry::Settings,
 }
 
 /// Whoever makes sandboxes run on this machine. Clones are the same.
@@ -82,6 +86,7 @@ pub(crate) struct Inner {
     settings: Settings,
     programs: Programs,
     ground: Ground,
+    images: Arc<Images>,
     parked: Arc<Parked>,
     known: Known,
     turns: Turns,
@@ -103,11 +108,12 @@ impl Local {
         if let Err(error) = skeleton::sweep(&ground.skeletons(), || needed(&settings.home)) {
             tracing::warn!(%error, "what is not needed of the image `host` stays");
         }
+        let images = Arc::new(Images::new(&settings.home, &programs.shim, settings.registries.clone()));
         let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
         parked.fill();
         let (known, turns, tended) = (Known::default(), Turns::default(), Tended::default());
         let sweeping = tokio::sync::Mutex::default();
-        Ok(Self(Arc::new(Inner { settings, programs, ground, parked, known, turns, tended, sweeping })))
+        Ok(Self(Arc::new(Inner { settings, programs, ground, images, parked, known, turns, tended, sweeping })))
     }
 }
 

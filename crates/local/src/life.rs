@@ -6,6 +6,7 @@ use std::sync::Arc;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_image::RootFs;
+use carrel_layers::Config;
 use carrel_shim_client::messages::Create;
 use carrel_shim_client::{AdoptError, Found, Life, OwnedSandbox, OwnerError, ShimError};
 use rustix::fs::{Mode, OFlags};
@@ -17,7 +18,7 @@ use crate::facts::{HOOK, PRIMARY};
 use crate::live::Live;
 use crate::look::is_of;
 use crate::ports::Bound;
-use crate::{Inner, blocking, copies, failed, ground, logs, plan};
+use crate::{Inner, blocking, copies, failed, ground, images, logs, plan};
 
 /// How often one is looked at that ends while it is.
 const TRIES: usize = 5;
@@ -107,10 +108,10 @@ impl Inner {
 
     /// Makes a sandbox and returns when it runs.
     async fn make(&self, place: &Place, spec: &Spec) -> Result<Arc<Live>, ProviderError> {
-        let create = self.plan(place, spec).await?;
+        let (create, config) = self.plan(place, spec).await?;
         let owned = self.supervised(&create).await?;
         let root = RootFs::try_from(create.root).map_err(failed)?;
-        let live = self.known.runs(place, Live::new(&root, owned.agent_socket().to_owned()));
+        let live = self.known.runs(place, Live::new(&root, config, owned.agent_socket().to_owned()));
         self.leave(owned);
         Ok(live)
     }
@@ -124,11 +125,11 @@ impl Inner {
         drop(tokio::task::spawn_blocking(move || parked.fill()));
     }
 
-    async fn plan(&self, place: &Place, spec: &Spec) -> Result<Create, ProviderError> {
+    async fn plan(&self, place: &Place, spec: &Spec) -> Result<(Create, Config), ProviderError> {
         let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
-        let (place, spec) = (place.clone(), spec.clone());
+        let (images, place, spec) = (Arc::clone(&self.images), place.clone(), spec.clone());
         blocking(move || {
-            let create = plan::create(&settings, &programs, &ground, &place, &spec)?;
+            let create = plan::create(&settings, &programs, (&ground, &images), &place, &spec)?;
             // What a start before this one ran is not what this one runs.
             for own in [PRIMARY, HOOK] {
                 logs::remove_beginning(&settings.logs.directory(&place.sandbox), own).map_err(failed)?;
@@ -170,7 +171,9 @@ async fn open_ports(live: &Live, spec: &Spec) -> Result<(), ProviderError> {
 pub(crate) fn remembered(found: &Found) -> Result<Live, ProviderError> {
     let record = found.record.as_ref().ok_or_else(|| failed("nothing is written down about the sandbox"))?;
     let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
-    Ok(Live::new(&root, record.agent_socket.0.clone()))
+    let disk = record.create.kept_disk.as_ref().map(|kept| images::recorded(&kept.directory.0));
+    let config = disk.transpose()?.flatten().map(|recorded| recorded.config).unwrap_or_default();
+    Ok(Live::new(&root, config, record.agent_socket.0.clone()))
 }
 
 /// Whether a sandbox could not be talked to because it ended just then.

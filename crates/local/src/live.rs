@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use carrel_control::provider::Place;
 use carrel_image::RootFs;
 use carrel_image::accounts::User;
+use carrel_layers::Config;
 use carrel_shim_client::ShimClient;
 
 use crate::plan;
@@ -30,6 +31,8 @@ struct Inside {
 pub(crate) struct Live {
     /// Who execs run as.
     pub(crate) user: User,
+    /// How its image is to be run.
+    pub(crate) config: Config,
     /// The accounts of its image.
     pub(crate) accounts: RootFs,
     /// The connection that its supervisor is asked by, once something was asked.
@@ -96,11 +99,11 @@ impl Known {
 // === impl Live ===
 
 impl Live {
-    /// One with that root, whose agent is there.
-    pub(crate) fn new(root: &RootFs, agent_socket: PathBuf) -> Self {
-        let (user, accounts) = (plan::user_of(root), plan::accounts_of(root));
+    /// One with that root, whose image is to be run like that, and whose agent is there.
+    pub(crate) fn new(root: &RootFs, config: Config, agent_socket: PathBuf) -> Self {
+        let (user, accounts) = (plan::user_of(root, &config), plan::accounts_of(root));
         let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(Agent::new(agent_socket)));
-        Self { user, accounts, shim, agent, forwards: Mutex::default() }
+        Self { user, config, accounts, shim, agent, forwards: Mutex::default() }
     }
 
     /// Serves its ports.

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
-use carrel_image::accounts::{self, Ids, User};
-use carrel_image::{GuestPath, ImageRef, Images, RootFs};
+use carrel_fetch::Images;
+use carrel_image::accounts::{self, AccountError, Ids, User};
+use carrel_image::{GuestPath, RootFs, Stacked};
+use carrel_layers::Config;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, Mount};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::ground::{Ground, name};
-use crate::{IDS, Settings, failed, services, skeleton};
+use crate::{IDS, Settings, failed, images, services, skeleton};
 
 /// Where execs begin, and what is always there.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -28,17 +29,19 @@ pub(crate) const LONGEST_HOSTNAME: usize = 63;
 const KEPT_JOBS: u32 = 100_000;
 const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// What a supervisor is asked for.
+/// What a supervisor is asked for, and how the image is to be run.
 pub(crate) fn create(
     settings: &Settings,
     programs: &Programs,
-    ground: &Ground,
+    (ground, images): (&Ground, &Images),
     place: &Place,
     spec: &Spec,
-) -> Result<Create, ProviderError> {
-    let mut root = image(&spec.image, spec.stranger, ground)?;
-    let user = furnish(&mut root)?;
-    if spec.limits.disk.is_none() && lies_over_layers(&ground.disk(place)?)? {
+) -> Result<(Create, Config), ProviderError> {
+    let disk = ground.disk(place)?;
+    let image = images::of_disk(images, &spec.image, spec.stranger, &disk, &name(&place.sandbox))?;
+    let (mut root, config) = (image.root.clone(), image.config.clone());
+    let user = furnish(&mut root, &config)?;
+    if spec.limits.disk.is_none() && lies_over_layers(&disk)? {
         root = skeleton::lay(root, &ground.skeletons())?;
     }
     make_way(&mut root, spec, &user);
@@ -56,11 +59,11 @@ pub(crate) fn create(
         cpu_millis: spec.limits.cpu_millis,
     };
     let kept = KeptDisk {
-        directory: ground.disk(place)?.into(),
+        directory: disk.into(),
         host_free: settings.host_free,
         unlimited: spec.limits.disk.is_none().then_some(true),
     };
-    Ok(Create {
+    let create = Create {
         name: name(&place.sandbox),
         incarnation: place.incarnation.clone(),
         directory: ground.directory(&place.sandbox).into(),
@@ -80,22 +83,8 @@ pub(crate) fn create(
         logs: Some(settings.logs.directory(&place.sandbox).into()),
         keep: Keep { ended_jobs: KEPT_JOBS, ended_ms: KEPT_MS, ..Keep::default() },
         network_of: None,
-    })
-}
-
-/// What an image stands for. A stranger's was found to be a directory without links, and has to be one still.
-pub(crate) fn image(image: &str, stranger: bool, ground: &Ground) -> Result<RootFs, ProviderError> {
-    let reference: ImageRef = image.parse().map_err(failed)?;
-    if let (true, ImageRef::Path(path)) = (stranger, &reference) {
-        let is_plain = std::fs::canonicalize(path).is_ok_and(|known| known == *path && known.is_dir());
-        if !is_plain {
-            return Err(failed(format_args!("the image {image} is no directory, or is reached by a link")));
-        }
-    }
-    match &reference {
-        ImageRef::Host => RootFs::resolve(&reference).map_err(failed),
-        ImageRef::Path(_) => Images::open(ground.home()).and_then(|images| images.resolve(&reference)).map_err(failed),
-    }
+    };
+    Ok((create, config))
 }
 
 /// Whether a sandbox lies over what its image brings: a new one does, and one that did when its disk was made.
@@ -105,10 +94,11 @@ fn lies_over_layers(disk: &Path) -> Result<bool, ProviderError> {
 }
 
 /// Sees to it that there is a user for execs, with a home and a workspace.
-fn furnish(root: &mut RootFs) -> Result<User, ProviderError> {
-    let user = match accounts::find(USER, root) {
-        Some(user) => user,
-        None => accounts::add(USER, NUMBER, root).map_err(failed)?,
+fn furnish(root: &mut RootFs, config: &Config) -> Result<User, ProviderError> {
+    let user = match (accounts::find(USER, root), named_by(config, root)) {
+        (Some(user), _) | (None, Some(Ok(user))) => user,
+        (None, Some(Err(error))) => return Err(failed(error)),
+        (None, None) => accounts::add(USER, NUMBER, root).map_err(failed)?,
     };
     let number = user.ids.user;
     if !is_there(root, &user.home) {
@@ -141,19 +131,20 @@ fn is_below(path: &Path, other: &str) -> bool {
 fn is_there(root: &RootFs, path: &str) -> bool {
     let Ok(path) = GuestPath::new(path) else { return true };
     let described = root.directories.iter().any(|made| made.path == path);
-    described || root.layers.iter().any(|layer| has(layer, &path))
+    described || Stacked::open(&root.layers).is_ok_and(|layers| layers.has(&path))
 }
 
-fn has(layer: &Path, path: &GuestPath) -> bool {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let Ok(layer) = rustix::fs::open(layer, flags | OFlags::DIRECTORY, Mode::empty()) else { return false };
-    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(&layer, path.as_path(), flags | OFlags::NOFOLLOW, Mode::empty(), inside).is_ok()
+/// The user that an image names, if it names one.
+fn named_by(config: &Config, root: &RootFs) -> Option<Result<User, AccountError>> {
+    let name = config.user.as_deref()?;
+    let user = |ids| User { name: name.to_owned(), ids, home: accounts::home(Some(name), root) };
+    Some(accounts::ids(Some(name), root).map(user))
 }
 
-/// Who execs run as in a sandbox with that root.
-pub(crate) fn user_of(root: &RootFs) -> User {
-    accounts::find(USER, root).unwrap_or_else(|| User {
+/// Who execs run as in a sandbox with that root, whose image is to be run like that.
+pub(crate) fn user_of(root: &RootFs, config: &Config) -> User {
+    let named = || named_by(config, root)?.ok();
+    accounts::find(USER, root).or_else(named).unwrap_or_else(|| User {
         name: USER.to_owned(),
         ids: Ids { user: NUMBER, group: NUMBER },
         home: format!("/home/{USER}"),

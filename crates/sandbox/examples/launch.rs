@@ -3,6 +3,7 @@
 //!
 //! - `CARREL_MEMORY`, `CARREL_PIDS`, `CARREL_DISK`: its limits;
 //! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there;
+//! - `CARREL_LAYERS`: directories that lie over the image, the uppermost first, separated by spaces;
 //! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` names a
 //!   group of another number;
 //! - `CARREL_PROJECT`: its project, `SOURCE:TARGET:USER`;
@@ -42,7 +43,7 @@ fn run() -> Result<ExitCode, Failure> {
     leave_host_mounts()?;
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let spec = Spec {
-        root: RootFs::resolve(&image.parse()?)?,
+        root: root(&image)?,
         mounts: text("CARREL_MOUNTS").split_whitespace().map(mount).collect::<Result<_, _>>()?,
         project: project(&text("CARREL_PROJECT"))?,
         disk: disk()?,
@@ -70,6 +71,12 @@ fn run() -> Result<ExitCode, Failure> {
         cgroup.remove()?;
     }
     Ok(ExitCode::from(u8::try_from(status.exit_status().unwrap_or(128)).unwrap_or(125)))
+}
+
+fn root(image: &str) -> Result<RootFs, Failure> {
+    let mut root = RootFs::resolve(&image.parse()?)?;
+    root.layers.splice(..0, text("CARREL_LAYERS").split_whitespace().map(Into::into));
+    Ok(root)
 }
 
 fn disk() -> Result<Disk, Failure> {

@@ -15,6 +15,8 @@ pub struct Container {
     process: OwnedFd,
     changes: Option<OwnedFd>,
     kept: Option<KeptDisk>,
+    /// Its disk in memory, if that lies over layers: whoever may look at this process finds there what was written.
+    _memory: Option<OwnedFd>,
     /// Given back only when nothing can have them any more.
     ids: IdRange,
 }
@@ -98,9 +100,10 @@ impl Waiting {
         mut self,
         ids: IdRange,
         changes: Option<OwnedFd>,
-        kept: Option<KeptDisk>,
+        disk: (Option<KeptDisk>, Option<OwnedFd>),
     ) -> Option<Container> {
-        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, ids })
+        let (kept, _memory) = disk;
+        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, _memory, ids })
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) const PROJECT: &str = "project";
 pub(crate) const PROJECT_WORK: &str = "project-work";
 /// Where the project is put, to lie below.
 pub(crate) const PROJECT_LOWER: &str = "project-lower";
+/// Where layers have short names, for kernels that need them.
+pub(crate) const NAMES: &str = "names";
 /// There once everything that an image brings has been put in.
 pub(crate) const FILLED: &str = "filled";
 /// How much shared memory a sandbox on a disk that stays has: the most that its limit of memory lets it use.
@@ -49,12 +51,27 @@ pub(crate) struct Prepared {
     pub(crate) shared_memory: u64,
 }
 
-/// Where a layer of the image is put, to lie below.
+/// Where layers of the image are put, to lie below.
 pub(crate) fn lower(number: usize) -> String {
     format!("lower{number}")
 }
 
-/// Makes the disk ready for so many layers, and for a project above what lies below it.
+/// What was written over the layers of an image, by the disk of a sandbox that is open; none if that has no layers.
+pub fn upper(disk: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |name| match rustix::fs::openat(&disk, name, flags, Mode::empty()) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(errno),
+    };
+    // A name alone could be anybody's; all of them are a disk's.
+    Ok(match (open(UPPER)?, open(WORK)?, open(ROOT)?) {
+        (upper, Some(_), Some(_)) => upper,
+        _ => None,
+    })
+}
+
+/// Makes the disk ready for so many mounts of layers, and for a project above what lies below it.
 pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: usize, project: Option<&Below>) -> Result<Prepared, Errno> {
     // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
     let (mount, first, mapped, shared_memory) = match disk {

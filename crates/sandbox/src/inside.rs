@@ -1,5 +1,6 @@
 //! Making a sandbox, seen from inside: a series of calls in the new namespaces, each of which may fail by name.
 
+mod overlay;
 mod place;
 mod root;
 mod system;
@@ -15,6 +16,7 @@ use rustix::thread::CapabilitySet;
 
 pub(crate) use self::system::whole_hardware;
 use crate::disk::Prepared;
+use crate::layers::Layers;
 use crate::limits;
 use crate::seccomp::{Filter, SeccompError};
 use crate::spec::Spec;
@@ -53,7 +55,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) devices: Vec<(&'static str, OwnedFd)>,
     /// The hardware as it looks from a network that is shared: who has no rights over that cannot mount it.
     pub(crate) hardware: Option<OwnedFd>,
-    pub(crate) layers: Vec<OwnedFd>,
+    pub(crate) layers: Layers,
     pub(crate) disk: Prepared,
     /// What it writes to, to join its cgroup.
     pub(crate) entrances: Vec<OwnedFd>,

@@ -15,6 +15,7 @@ use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
 use crate::container::{Container, Waiting};
 use crate::inside::{self, Part, Plan};
+use crate::layers::Layers;
 use crate::network::Network;
 use crate::owner::Owners;
 use crate::seccomp::Filter;
@@ -91,15 +92,16 @@ pub(crate) fn has_left_host_mounts() -> bool {
 
 /// Makes a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
 pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
-    let (waiting, changes) = start(&spec, cgroup)?;
-    let kept = match spec.disk {
-        Disk::Kept(kept) => Some(kept),
-        Disk::Memory { .. } => None,
+    let (waiting, changes, written) = start(&spec, cgroup)?;
+    let disk = match spec.disk {
+        Disk::Kept(kept) => (Some(kept), None),
+        Disk::Memory { .. } => (None, (!spec.root.layers.is_empty()).then_some(written)),
     };
-    waiting.into_container(spec.ids, changes, kept).ok_or_else(|| system("pidfd")(Errno::BADF))
+    waiting.into_container(spec.ids, changes, disk).ok_or_else(|| system("pidfd")(Errno::BADF))
 }
 
-fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedFd>), LaunchError> {
+/// The process, a handle of what it writes over its project, and its disk.
+fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedFd>, OwnedFd), LaunchError> {
     let (plan, changes) = plan(spec, cgroup)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
@@ -119,7 +121,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedF
     let mut failure = [0; REPORT];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
         // The end without a word: the descriptor closed as the program began.
-        0 => Ok((waiting, changes)),
+        0 => Ok((waiting, changes, plan.disk.mount)),
         length => Err(failure
             .get(..length)
             .and_then(StageError::from_bytes)
@@ -156,10 +158,10 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
     targets(spec)?;
     let mut owners = Owners::new(spec.ids.base());
     let project = spec.project.as_ref().map(|project| tree::below(project, &mut owners)).transpose()?;
-    let layers = spec.root.layers.iter().map(|path| tree::layer(path)).collect::<Result<Vec<_>, _>>()?;
+    let layers = Layers::open(&spec.root.layers)?;
     let trees = spec.root.trees.iter().map(|part| Ok((part.target.clone(), tree::shown(&part.source)?)));
     let trees = trees.collect::<Result<_, MountError>>()?;
-    let mut disk = disk::prepare(&spec.disk, &spec.ids, layers.len(), project.as_ref())
+    let mut disk = disk::prepare(&spec.disk, &spec.ids, layers.mounts().len(), project.as_ref())
         .map_err(|errno| LaunchError::Disk(errno.into()))?;
     let changes = disk.changes.take();
     let plan = Plan {
@@ -230,9 +232,7 @@ fn show_ids(pid: Pid, plan: &Plan<'_>) -> Result<(), LaunchError> {
     let path = format!("/proc/{}/ns/user", pid.as_raw_nonzero());
     let ids = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(system("user namespace"))?;
-    for (layer, path) in plan.layers.iter().zip(&plan.spec.root.layers) {
-        sys::set_mount(layer.as_fd(), sys::SHOWN, Some(ids.as_fd())).map_err(tree::unmapped(path))?;
-    }
+    plan.layers.show_ids(ids.as_fd())?;
     if plan.disk.mapped {
         sys::set_mount(plan.disk.mount.as_fd(), sys::GIVEN, Some(ids.as_fd())).map_err(system("mount_setattr"))?;
     }

@@ -13,6 +13,7 @@ mod handle;
 mod ids;
 mod inside;
 mod launch;
+mod layers;
 mod limits;
 mod mount;
 mod network;
@@ -26,7 +27,7 @@ mod tree;
 
 pub use self::asked::{MountError, NetworkError, TargetProblem};
 pub use self::container::Container;
-pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark};
+pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark, upper};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
 pub use self::launch::{LaunchError, forget_inherited, launch, leave_host_mounts};

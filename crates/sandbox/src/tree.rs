@@ -28,14 +28,6 @@ pub(crate) struct Below {
     pub(crate) owner: (u32, u32),
 }
 
-/// A layer of an image, without what is mounted in it: an overlay sees one file system.
-pub(crate) fn layer(path: &Path) -> Result<OwnedFd, MountError> {
-    let failed = failed(path);
-    let source = plain(path).map_err(&failed)?;
-    below_the_root(&rustix::fs::fstat(&source).map_err(&failed)?, path)?;
-    mount::copy_alone(&source).map_err(failed)
-}
-
 /// A tree of an image's, to be read by everybody whom it lets.
 pub(crate) fn shown(source: &Path) -> Result<Shown, MountError> {
     let failed = failed(source);
@@ -81,7 +73,7 @@ pub(crate) fn below(project: &Project, owners: &mut Owners) -> Result<Below, Lau
 }
 
 /// Refuses the root of the host.
-fn below_the_root(stat: &Stat, path: &Path) -> Result<(), MountError> {
+pub(crate) fn below_the_root(stat: &Stat, path: &Path) -> Result<(), MountError> {
     let root = rustix::fs::stat(c"/").map_err(failed(path))?;
     if (root.st_dev, root.st_ino) == (stat.st_dev, stat.st_ino) {
         return Err(MountError::WholeHost { path: path.display().to_string() });
@@ -120,15 +112,15 @@ pub(crate) fn named(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// The same for one that was found to have no links: whoever has put one in it since is not followed.
-fn plain(path: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn plain(path: &Path) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(rustix::fs::CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-fn is_directory(stat: &Stat) -> bool {
+pub(crate) fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-fn failed(path: &Path) -> impl Fn(Errno) -> MountError {
+pub(crate) fn failed(path: &Path) -> impl Fn(Errno) -> MountError {
     move |errno| MountError::Source { path: path.display().to_string(), source: errno.into() }
 }

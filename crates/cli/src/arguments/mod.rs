@@ -1,6 +1,7 @@
 //! What a person types.
 
 mod changes;
+mod images;
 mod jobs;
 mod quantities;
 mod run;
@@ -10,6 +11,10 @@ mod stays;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::changes::{ApplyArguments, DiffArguments, ExportArguments};
+pub(crate) use self::images::{
+    ConfigArguments, ImageArguments, ImageCommand, ImageInspectArguments, ImageRemoveArguments, ImportArguments,
+    ListArguments, PruneArguments, Pull, PullArguments, SaveArguments,
+};
 pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
 pub(crate) use self::run::RunArguments;
 pub(crate) use self::sandboxes::{
@@ -64,6 +69,12 @@ pub(crate) enum Command {
     Resume(ResumeArguments),
     /// Remove sandboxes that have ended, or forget kept changes
     Rm(RemoveArguments),
+    /// Images: list, fetch, remove, import and make them
+    Image(Box<ImageArguments>),
+    /// Show what takes room on the disk
+    Df,
+    /// Remove images that nothing needs
+    Prune(PruneArguments),
     /// Show what a sandbox changed in a project
     Diff(DiffArguments),
     /// Make kept changes in the project itself

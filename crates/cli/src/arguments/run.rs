@@ -9,13 +9,14 @@ use carrel_sandbox::cgroup::CpuShare;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::images::{IMAGE, Pull};
 use crate::environment::Variable;
 use crate::mount::MountPair;
 use crate::size::{Size, Time};
 
 /// `carrel run`.
 #[derive(Args, Debug)]
-#[command(override_usage = "carrel run [OPTIONS] <IMAGE> -- <CMD>...", after_help = RUN_HELP)]
+#[command(override_usage = "carrel run [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = RUN_HELP)]
 pub(crate) struct RunArguments {
     /// Show a directory or file of the host inside; read-only unless it ends in `:rw`
     #[arg(long = "mount", value_name = "SRC:DST[:ro|rw]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
@@ -23,10 +24,10 @@ pub(crate) struct RunArguments {
     /// Set a variable, or pass one on from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Where the command starts [default: /workspace with --project, else /]
+    /// Where the command starts [default: /workspace with --project, else what the image says, else /]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Who it runs as inside: a name or a number, with or without a group [default: root of the sandbox]
+    /// Who it runs as inside: a name or a number, with or without a group [default: what the image says, else root]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
     /// How much memory it may use, such as 512M or 2G [default: half of the host's]
@@ -74,10 +75,16 @@ pub(crate) struct RunArguments {
     /// Run even where this host cannot enforce a limit
     #[arg(long)]
     pub(crate) allow_unenforced_limits: bool,
-    /// `host` for the programs of this host, or a path: a directory that is a root file system, or the tar of one
+    /// When to ask a registry for the image: always, missing or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) pull: Pull,
+    /// What the command begins with, in words, instead of what the image says; '' for nothing
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) entrypoint: Option<String>,
+    #[arg(help = IMAGE)]
     pub(crate) image: ImageRef,
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    /// The command and its arguments [default: what the image says]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -87,5 +94,6 @@ Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout
 
 Examples:
   carrel run host -- uname -a
+  carrel run python:3.12 -- python -c 'print(6 * 7)'
   carrel run --project . --keep-changes try1 host -- make
   carrel run --memory 512M --timeout 30s host -- python3 -c 'print(6 * 7)'";

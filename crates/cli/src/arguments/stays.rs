@@ -9,6 +9,7 @@ use carrel_sandbox::cgroup::CpuShare;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
+use super::images::{IMAGE, Pull};
 use super::quantities::patience;
 use crate::environment::Variable;
 use crate::label::Label;
@@ -108,14 +109,19 @@ pub(crate) struct CreateArguments {
     /// A description in YAML, over which all else that is said here lies
     #[arg(short, long, value_name = "YAML")]
     pub(crate) file: Option<PathBuf>,
+    /// When to ask a registry for the image: always, missing or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) pull: Pull,
+    /// Say nothing but errors, also while an image comes
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// Return when it runs, which is the default
     #[arg(long, conflicts_with = "no_wait")]
     pub(crate) wait: bool,
     /// Return as soon as it is accepted
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// `host` for the programs of this host, or a path: a directory that is a root file system, or the tar of one
-    #[arg(required_unless_present = "file")]
+    #[arg(help = IMAGE, required_unless_present = "file")]
     pub(crate) image: Option<ImageRef>,
     /// What it runs by itself [default: nothing]
     #[arg(last = true, value_name = "CMD")]

@@ -46,7 +46,16 @@ fn room(home: &Path) -> Result<Check, Failure> {
 
 fn helpers() -> Check {
     match Programs::find() {
-        Ok(programs) => Check::ok("helpers", format!("{}, {}", programs.shim.display(), programs.agentd.display())),
+        Ok(programs) => {
+            let unpacker = carrel_fetch::unpacker(&programs.shim);
+            let all = [&programs.shim, &programs.agentd, &unpacker].map(|program| program.display().to_string());
+            if unpacker.is_file() {
+                Check::ok("helpers", all.join(", "))
+            } else {
+                let hint = "keep it beside carrel, or set CARREL_LIBEXEC to where all of them are";
+                Check::fail("helpers", format!("{} is missing: no image can be unpacked", unpacker.display()), hint)
+            }
+        }
         Err(error) => Check::failed("helpers", error.into()),
     }
 }

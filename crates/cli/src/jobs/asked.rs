@@ -17,6 +17,8 @@ use crate::user;
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) words: &'a [OsString],
+    /// What the image sets, under what is asked for.
+    pub(crate) given: &'a [String],
     pub(crate) env: &'a [Variable],
     pub(crate) cwd: Option<String>,
     pub(crate) user: Option<&'a str>,
@@ -35,6 +37,7 @@ impl Asked<'_> {
         let program = words.next().unwrap_or_default();
         let own = |key: &str| std::env::var_os(key);
         let mut env = vec![format!("HOME={}", user::home(self.user, root))];
+        env.extend(self.given.iter().cloned());
         if let (Some(_), Some(term)) = (self.terminal, own("TERM").and_then(|term| term.into_string().ok())) {
             env.push(format!("TERM={term}"));
         }
@@ -70,7 +73,8 @@ mod tests {
     fn asked(words: &[OsString]) -> Result<JobCommand, Failure> {
         let terminal = Some(TerminalSize { rows: 40, cols: 120 });
         let timeout = Some("30s".parse().unwrap());
-        Asked { words, env: &[], cwd: None, user: None, terminal, stdin: true, timeout }.command(&RootFs::default())
+        Asked { words, given: &[], env: &[], cwd: None, user: None, terminal, stdin: true, timeout }
+            .command(&RootFs::default())
     }
 
     #[test]

@@ -22,8 +22,7 @@ use super::through::{Begun, Through};
 use crate::arguments::ExecArguments;
 use crate::daemon::Daemon;
 use crate::failure::Failure;
-use crate::find;
-use crate::user;
+use crate::{find, images, user};
 
 /// How long a supervisor may take to begin a job.
 const BEGINNING: Duration = Duration::from_secs(30);
@@ -198,11 +197,14 @@ fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>) -> Result<
         true => (arguments.tty.then(TerminalSize::default), arguments.interactive || arguments.tty),
         false => (TerminalSize::wanted(arguments.tty, arguments.no_tty), !arguments.no_stdin),
     };
+    // Of one that stays the daemon knows what its image says.
+    let config = record.filter(|record| !record.lasting).and_then(images::config_of).unwrap_or_default();
     let asked = Asked {
         words: &arguments.command,
+        given: &config.env,
         env: &arguments.env,
-        cwd: arguments.workdir.clone().or_else(workspace),
-        user: arguments.user.as_deref(),
+        cwd: arguments.workdir.clone().or_else(workspace).or(config.workdir),
+        user: arguments.user.as_deref().or(config.user.as_deref()),
         terminal,
         stdin,
         timeout: arguments.timeout,

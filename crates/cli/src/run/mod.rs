@@ -1,6 +1,7 @@
 //! `carrel run`: a sandbox that is owned by one command, and gone with it.
 
 mod ending;
+mod image;
 mod plan;
 pub(crate) mod project;
 
@@ -63,7 +64,7 @@ fn execute(arguments: &RunArguments, json: bool, quiet: bool) -> Result<(u8, Dur
     let programs = Programs::find()?;
     // It starts while we think; if nothing comes of it, it goes again.
     let supervisor = Supervisor::spawn(&programs)?;
-    let plan = Plan::new(arguments, &programs)?;
+    let plan = Plan::new(arguments, &programs, quiet || json)?;
     sweep(&plan);
     let runtime = find::runtime()?;
     let mut signals = {

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use carrel_agent_client::sandbox_directory;
 use carrel_changes::Shown;
-use carrel_image::{GuestPath, ImageRef, Images, RootFs};
+use carrel_fetch::Image;
+use carrel_image::GuestPath;
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
 
+use super::image;
 use super::project::Watched;
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
@@ -38,42 +40,44 @@ pub(crate) struct Plan {
     pub(crate) watched: Option<Watched>,
     /// Where running sandboxes have their directories.
     pub(crate) sandboxes: PathBuf,
+    /// Held for as long as it is used.
+    _image: Image,
 }
 
 // === impl Plan ===
 
 impl Plan {
-    pub(crate) fn new(arguments: &RunArguments, programs: &Programs) -> Result<Self, Failure> {
+    pub(crate) fn new(arguments: &RunArguments, programs: &Programs, quiet: bool) -> Result<Self, Failure> {
         check_places(&arguments.mounts, arguments.project.is_some())?;
         let home = Home::find()?;
         home.prepare()?;
         user::check(arguments.user.as_deref())?;
         let memory = arguments.memory.unwrap_or_else(half_of_the_memory);
-        let root = match &arguments.image {
-            ImageRef::Host => RootFs::resolve(&arguments.image)?,
-            ImageRef::Path(_) => Images::open(home.path())?.resolve(&arguments.image)?,
-        };
-        let command = command(arguments, &root)?;
+        let image = image::chosen(arguments, &home, programs, quiet)?;
+        let command = command(arguments, &image)?;
         let watched = Watched::new(arguments, &home)?;
-        let create = create(arguments, &home, programs, &root, memory, watched.as_ref())?;
-        Ok(Self { create, command, timeout: arguments.timeout, memory, watched, sandboxes: home.sandboxes() })
+        let create = create(arguments, &home, programs, &image, memory, watched.as_ref())?;
+        let (timeout, sandboxes) = (arguments.timeout, home.sandboxes());
+        Ok(Self { create, command, timeout, memory, watched, sandboxes, _image: image })
     }
 }
 
 /// The command, as a job.
-fn command(arguments: &RunArguments, root: &RootFs) -> Result<JobCommand, Failure> {
+fn command(arguments: &RunArguments, image: &Image) -> Result<JobCommand, Failure> {
     let workspace = || arguments.project.is_some().then(|| WORKSPACE.to_owned());
     let terminal = TerminalSize::wanted(arguments.tty, arguments.no_tty);
+    let words = image::words(arguments, &image.config)?;
     let asked = Asked {
-        words: &arguments.command,
+        words: &words,
+        given: &image.config.env,
         env: &arguments.env,
-        cwd: arguments.workdir.clone().or_else(workspace),
-        user: arguments.user.as_deref(),
+        cwd: arguments.workdir.clone().or_else(workspace).or_else(|| image.config.workdir.clone()),
+        user: image::user(arguments, image),
         terminal,
         stdin: !arguments.no_stdin,
         timeout: arguments.timeout,
     };
-    asked.command(root)
+    asked.command(&image.root)
 }
 
 /// The sandbox.
@@ -81,7 +85,7 @@ fn create(
     arguments: &RunArguments,
     home: &Home,
     programs: &Programs,
-    root: &RootFs,
+    image: &Image,
     memory: Size,
     watched: Option<&Watched>,
 ) -> Result<Create, Failure> {
@@ -95,7 +99,7 @@ fn create(
     check_hostname(&arguments.hostname)?;
     let incarnation = incarnation()?;
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{incarnation}"));
-    let ids = || user::ids(arguments.user.as_deref(), root);
+    let ids = || user::ids(image::user(arguments, image), &image.root);
     let mut mounts = Vec::new();
     for mount in &arguments.mounts {
         let (source, target) = (existing(&mount.source)?.into(), (&mount.target).into());
@@ -116,7 +120,7 @@ fn create(
         programs: home.programs().into(),
         ids: IDS.into(),
         agentd: (&programs.agentd).into(),
-        root: root.into(),
+        root: (&image.root).into(),
         mounts,
         project,
         disk: arguments.disk.0,
@@ -199,10 +203,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         check_places(&arguments.mounts, arguments.project.is_some())?;
-        let root = RootFs::resolve(&arguments.image)?;
+        let image = Image::from(carrel_image::RootFs::resolve(&arguments.image).unwrap());
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
         let watched = Watched::new(&arguments, &home)?;
-        create(&arguments, &home, &programs, &root, Size(1 << 30), watched.as_ref())
+        create(&arguments, &home, &programs, &image, Size(1 << 30), watched.as_ref())
     }
 
     #[test]

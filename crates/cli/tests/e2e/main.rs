@@ -7,6 +7,7 @@ mod cp;
 mod exec;
 mod fake;
 mod flags;
+mod images;
 mod inspect;
 mod leftovers;
 mod logs;

@@ -44,7 +44,7 @@ pub(crate) struct Traces {
 /// The command under test, with its helpers beside it.
 pub(crate) fn carrel() -> PathBuf {
     let carrel = std::env::var_os("CARREL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_carrel").into(), PathBuf::from);
-    for helper in ["carrel-shim", "carrel-agentd"] {
+    for helper in ["carrel-shim", "carrel-agentd", "carrel-unpack"] {
         assert!(carrel.with_file_name(helper).exists(), "build {helper} first, beside {}", carrel.display());
     }
     carrel

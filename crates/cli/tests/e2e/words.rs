@@ -24,7 +24,7 @@ fn our_own_failures_are_125_with_a_reason() {
     for (words, said) in [
         (
             &["run", "./nowhere/", "--", "true"][..],
-            "error: image ./nowhere/: No such file or directory (os error 2)\nhint: an image is `host`, or the path",
+            "error: image ./nowhere/: No such file or directory (os error 2)\nhint: a path is that of a directory",
         ),
         (&["run", "--memory", "1M", "host", "--", "true"], "error: a memory limit of 1048576 bytes is not between"),
         (

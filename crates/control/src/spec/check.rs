@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use carrel_image::ImageRef;
 use carrel_store::Pairs;
 
 use super::source::{self, Caller, Kinds, Last, Unusable};
@@ -55,19 +56,26 @@ impl Draft {
     }
 }
 
-/// An image is `host`, or a path when there is a slash in it, or a name.
+/// An image is the host, something on it, or a name in a registry.
 pub(super) fn image(field: &str, image: String, caller: Caller<'_>) -> Result<String, Refusal> {
     if image.trim().is_empty() {
         return Err(Refusal::invalid(field, "is missing"));
     }
-    if image == "host" && !caller.may_have_host() {
-        return Err(Unusable::Forbidden.refusal(field, &image));
-    }
-    if caller.trusted || !image.contains('/') {
-        return Ok(image);
-    }
+    let reference: ImageRef =
+        image.parse().map_err(|_| Refusal::invalid(field, format!("{} is no image", shown(&image))))?;
+    let path = match reference {
+        ImageRef::Host if !caller.may_have_host() => return Err(Unusable::Forbidden.refusal(field, &image)),
+        ImageRef::Host | ImageRef::Registry(_) => return Ok(image),
+        // A home is the operator's, and named by nobody else.
+        reference if caller.trusted => {
+            return Ok(reference.map_path(|path| source::at_home(&path, caller.host)).to_string());
+        }
+        ImageRef::Path(path) | ImageRef::Directory(path) => path,
+        // What is in an archive is the operator's to choose.
+        _ => return Err(Unusable::Forbidden.refusal(field, &image)),
+    };
     // What is kept is the path without links: nobody can turn it into another one later.
-    let found = source::look(Path::new(&image), Kinds::Tree, Last::NoLink, caller);
+    let found = source::look(&path, Kinds::Tree, Last::NoLink, caller);
     let found = found.map_err(|unusable| unusable.refusal(field, &image))?;
     found.into_os_string().into_string().map_err(|_| Unusable::NotText.refusal(field, &image))
 }

@@ -82,6 +82,11 @@ pub(super) fn expanded(field: &str, text: &str, host: &Host) -> Result<PathBuf, 
     Ok(path)
 }
 
+/// A path whose `~` is the operator's home.
+pub(super) fn at_home(path: &Path, host: &Host) -> PathBuf {
+    path.strip_prefix("~").map_or_else(|_| path.to_owned(), |below| host.home.join(below))
+}
+
 /// Looks at a path for a caller, and finds the one that has no links.
 pub(super) fn look(path: &Path, kinds: Kinds, last: Last, caller: Caller<'_>) -> Result<PathBuf, Unusable> {
     // A trailing slash would follow a link.

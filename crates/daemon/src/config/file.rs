@@ -6,7 +6,7 @@ use std::time::Duration;
 use carrel_local::LogTemplate;
 use serde::Deserialize;
 
-use super::{Config, ConfigError, Limits, Listen, LogLevel, quantity};
+use super::{Config, ConfigError, Limits, Listen, LogLevel, Registries, quantity};
 use crate::address::Address;
 
 /// The file.
@@ -17,6 +17,7 @@ pub(super) struct File {
     artifacts: Artifacts,
     limits: LimitsSaid,
     host: Host,
+    registries: Registries,
     listen: Vec<ListenSaid>,
 }
 
@@ -91,6 +92,8 @@ impl File {
         LogTemplate::new("/", &template).map_err(|source| ConfigError::Template { path: path.to_owned(), source })?;
         let root = self.artifacts.exec_output_root;
         let root = root.map(|root| at.absolute("artifacts.exec_output_root", root)).transpose()?;
+        self.registries.settings().map_err(|source| ConfigError::Mirror { path: path.to_owned(), source })?;
+        self.registries.files().try_for_each(|file| at.absolute("registries.ca", file.to_owned()).map(drop))?;
         let limits = self.limits;
         Ok(Config {
             file: None,
@@ -108,6 +111,7 @@ impl File {
                 host_free: at.size("limits.host_free", limits.host_free)?.unwrap_or(usual.limits.host_free),
             },
             allow: self.host.allow.into_iter().map(|one| at.absolute("host.allow", one)).collect::<Result<_, _>>()?,
+            registries: self.registries,
             listen: self.listen.into_iter().map(|one| at.listen(one)).collect::<Result<_, _>>()?,
         })
     }

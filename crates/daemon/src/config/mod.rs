@@ -2,6 +2,7 @@
 
 mod file;
 mod quantity;
+mod registries;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use carrel_local::{BadTemplate, LogTemplate};
+use carrel_registry::BadMirror;
 
+pub use self::registries::Registries;
 use crate::address::{Address, BadAddress};
 
 /// Everything that an operator can say, with defaults for what was not said.
@@ -36,6 +39,8 @@ pub struct Config {
     pub limits: Limits,
     /// What other callers than the daemon's own user may name of this host.
     pub allow: Vec<PathBuf>,
+    /// What is special about registries of images.
+    pub registries: Registries,
     /// Where clients connect, besides what the command line says.
     pub listen: Vec<Listen>,
 }
@@ -147,6 +152,14 @@ pub enum ConfigError {
         /// What is wrong.
         problem: &'static str,
     },
+    /// A mirror of a registry is none.
+    #[error("{}: registries: {source}", path.display())]
+    Mirror {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: BadMirror,
+    },
     /// A path does not start at the root.
     #[error("{}: {key}: {value:?} does not start with a slash", path.display())]
     Relative {
@@ -214,6 +227,7 @@ impl Default for Config {
             exec_output_template: LogTemplate::DEFAULT.to_owned(),
             limits: Limits { sandboxes: None, memory: None, sandbox_memory: None, pids: 4096, host_free: 1 << 30 },
             allow: Vec::new(),
+            registries: Registries::default(),
             listen: Vec::new(),
         }
     }
@@ -260,6 +274,7 @@ impl ConfigError {
                 "docs/daemon.md lists every key; `carrel serve --check` shows what is in effect".to_owned()
             }
             Self::Template { .. } => format!("the default is {:?}", LogTemplate::DEFAULT),
+            Self::Mirror { .. } => "such as mirrors = [\"mirror.example:5000\"]".to_owned(),
             Self::Address { .. } => "such as grpc = \"tcp:127.0.0.1:7443\"".to_owned(),
             Self::Listen { .. } => {
                 "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"

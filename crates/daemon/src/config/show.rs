@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Config, Listen, quantity};
 
 /// A text between quotes, as the file has it.
-struct Quoted<'t>(&'t str);
+pub(super) struct Quoted<'t>(pub(super) &'t str);
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,8 +24,9 @@ impl fmt::Display for Config {
         number(f, "sandbox_memory", self.limits.sandbox_memory)?;
         number(f, "pids", Some(self.limits.pids.into()))?;
         number(f, "host_free", Some(self.limits.host_free))?;
-        let allowed: Vec<String> = self.allow.iter().map(|one| Quoted(&one.to_string_lossy()).to_string()).collect();
-        writeln!(f, "\n[host]\nallow = [{}]", allowed.join(", "))?;
+        let allowed: Vec<_> = self.allow.iter().map(|one| one.to_string_lossy()).collect();
+        writeln!(f, "\n[host]\nallow = {}", quoted_all(allowed.iter().map(AsRef::as_ref)))?;
+        self.registries.fmt(f)?;
         self.listen.iter().try_for_each(|listen| listen.fmt(f))
     }
 }
@@ -41,7 +42,13 @@ impl fmt::Display for Listen {
     }
 }
 
-fn path(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&Path>) -> fmt::Result {
+/// A list of texts.
+pub(super) fn quoted_all<'t>(texts: impl Iterator<Item = &'t str>) -> String {
+    let texts: Vec<String> = texts.map(|text| Quoted(text).to_string()).collect();
+    format!("[{}]", texts.join(", "))
+}
+
+pub(super) fn path(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&Path>) -> fmt::Result {
     value.map_or(Ok(()), |value| writeln!(f, "{key} = {}", Quoted(&value.to_string_lossy())))
 }
 

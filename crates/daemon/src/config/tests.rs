@@ -32,6 +32,13 @@ host_free = 0
 [host]
 allow = ["/srv/data", "/opt"]
 
+[registries."docker.io"]
+mirrors = ["mirror.example:5000", "http://10.0.0.2/hub"]
+
+[registries."localhost:5000"]
+insecure = true
+ca = "/etc/carrel/registry.pem"
+
 [[listen]]
 grpc = "tcp:127.0.0.1:7443"
 mode = "0600"
@@ -97,6 +104,7 @@ fn what_the_guide_says_can_be_said() {
         allow: Vec::new(),
         listen: Vec::new(),
         exec_output_root: None,
+        registries: Registries::default(),
         ..config
     };
     assert_eq!(defaults, Config::default());
@@ -142,6 +150,14 @@ fn a_value_that_is_none_is_refused_with_one_that_would_do() {
         (
             "[artifacts]\nexec_output_root = \"logs\"",
             "/c.toml: artifacts.exec_output_root: \"logs\" does not start with a slash",
+        ),
+        (
+            "[registries.\"r.example\"]\nmirrors = [\"ftp://x\"]",
+            "/c.toml: registries: \"ftp://x\" is not a mirror: give it as [http://]host[:port][/path]",
+        ),
+        (
+            "[registries.\"r.example\"]\nca = \"ca.pem\"",
+            "/c.toml: registries.ca: \"ca.pem\" does not start with a slash",
         ),
         ("[host]\nallow = [\"srv\"]", "/c.toml: host.allow: \"srv\" does not start with a slash"),
         (

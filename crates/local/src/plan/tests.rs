@@ -28,11 +28,16 @@ impl World {
             pids: 77,
             host_free: 5,
             parked: 0,
+            registries: carrel_registry::Settings::default(),
         };
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
         let sandbox = SandboxId::new("x".repeat(200)).unwrap();
         let place = Place { sandbox, incarnation: "one".to_owned(), disk: "d1".to_owned() };
-        create(&settings, &programs, &Ground::new(self.home.path()).unwrap(), &place, spec)
+        let (ground, images) = (
+            Ground::new(self.home.path()).unwrap(),
+            Images::new(self.home.path(), &programs.shim, settings.registries.clone()),
+        );
+        create(&settings, &programs, (&ground, &images), &place, spec).map(|(create, _)| create)
     }
 
     fn spec(&self) -> Spec {
@@ -54,7 +59,7 @@ fn an_image_without_the_user_of_execs_is_given_it() {
     world.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
     let root = root(world.plan(&world.spec()).unwrap());
     assert_eq!(owners(&root), [("home/agbox", 1000), ("workspace", 1000)]);
-    assert_eq!(user_of(&root).ids, Ids { user: 1000, group: 1000 });
+    assert_eq!(user_of(&root, &Config::default()).ids, Ids { user: 1000, group: 1000 });
     assert_eq!(accounts::home(Some("root"), &accounts_of(&root)), "/root");
 }
 
@@ -65,7 +70,7 @@ fn the_user_of_an_image_is_taken_as_it_is_and_its_home_too() {
     world.put("srv/agbox/file", "");
     let root = root(world.plan(&world.spec()).unwrap());
     assert_eq!(owners(&root), [("workspace", 1234)]);
-    assert_eq!((user_of(&root).ids, root.files.len()), (Ids { user: 1234, group: 99 }, 0));
+    assert_eq!((user_of(&root, &Config::default()).ids, root.files.len()), (Ids { user: 1234, group: 99 }, 0));
 }
 
 #[test]
@@ -101,4 +106,23 @@ fn an_image_that_is_not_there_is_told() {
     let world = World::new();
     let refused = world.plan(&Spec { image: "/no/such/image".to_owned(), ..Spec::default() }).unwrap_err();
     assert!(refused.message.contains("/no/such/image"), "{refused}");
+}
+
+#[test]
+fn execs_run_as_who_the_image_says_unless_it_has_the_user_of_execs() {
+    let world = World::new();
+    world.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n");
+    let layer = || RootFs::layer(world.image.path().to_owned());
+    let says = |user: &str| Config { user: Some(user.to_owned()), ..Config::default() };
+    for (user, ids) in [("node", (1001, 1002)), ("1001:7", (1001, 7)), ("0", (0, 0))] {
+        let mut root = layer();
+        let found = furnish(&mut root, &says(user)).unwrap();
+        assert_eq!((found.name.as_str(), (found.ids.user, found.ids.group)), (user, ids));
+        assert_eq!(user_of(&root, &says(user)), found);
+        assert!(owners(&root).contains(&("workspace", ids.0)) && root.files.is_empty());
+    }
+    let refused = furnish(&mut layer(), &says("nobody")).unwrap_err();
+    assert_eq!(refused.message, "the image knows no user \"nobody\"");
+    world.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
+    assert_eq!(furnish(&mut layer(), &says("0")).unwrap().ids, Ids { user: 5, group: 6 });
 }

@@ -1,12 +1,8 @@
 //! Names of services, as a sandbox and those beside it find them: all of them are at the address of the sandbox itself.
 
-use std::io::Read;
-use std::path::Path;
-
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::Service;
-use carrel_image::{File, GuestPath, RootFs};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use carrel_image::{File, GuestPath, RootFs, Stacked};
 
 use crate::failed;
 use crate::plan::LONGEST_HOSTNAME;
@@ -24,7 +20,7 @@ pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), Pr
     }
     let path = GuestPath::new(HOSTS).map_err(failed)?;
     let own = root.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
-    let own = own.or_else(|| root.layers.iter().find_map(|layer| read(layer, &path)));
+    let own = own.or_else(|| Stacked::open(&root.layers).ok()?.read(&path, LONGEST));
     let mut content = own.unwrap_or_else(|| USUAL.to_vec());
     if content.len() as u64 > LONGEST {
         return Err(failed(format_args!("/{HOSTS} of the image is longer than {LONGEST} bytes")));
@@ -47,24 +43,10 @@ pub(crate) fn hostname(service: &str) -> String {
     letters.take(LONGEST_HOSTNAME).collect()
 }
 
-/// Reads it by a handle of the layer, which no link in the image leads out of.
-fn read(layer: &Path, path: &GuestPath) -> Option<Vec<u8>> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let layer = rustix::fs::open(layer, flags, Mode::empty()).ok()?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    let file = rustix::fs::openat2(&layer, path.as_path(), flags, Mode::empty(), inside).ok()?;
-    let file = std::fs::File::from(file);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn named(root: &mut RootFs, names: &[&str]) -> String {

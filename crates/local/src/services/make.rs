@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
+use carrel_fetch::Images;
+use carrel_layers::Config;
 use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, NetworkOf};
 use carrel_shim_client::{Found, Life, Programs, began};
 
@@ -16,7 +18,7 @@ use crate::end::collect;
 use crate::ground::Ground;
 use crate::life::has_ended;
 use crate::look::lasting;
-use crate::{IDS, Inner, Settings, blocking, failed, plan};
+use crate::{IDS, Inner, Settings, blocking, failed, images};
 
 impl Inner {
     /// The sandbox of a service, which runs; none if the one that it stands beside has ended, or is to.
@@ -30,9 +32,6 @@ impl Inner {
     ) -> Result<Option<Found>, ProviderError> {
         if let Some(found) = self.running(beside).await? {
             return Ok(Some(found));
-        }
-        if service.command.is_empty() {
-            return Err(failed("it has no command, and its image names none"));
         }
         // That may take a while, in which the sandbox may be stopped.
         let create = self.plan_beside(spec, service, beside).await?;
@@ -97,7 +96,8 @@ impl Inner {
     async fn plan_beside(&self, spec: &Spec, service: &Service, beside: &Beside) -> Result<Create, ProviderError> {
         let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
         let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
-        blocking(move || create(&settings, &programs, &ground, &spec, &service, &beside)).await
+        let images = Arc::clone(&self.images);
+        blocking(move || create(&settings, &programs, (&ground, &images), &spec, &service, &beside)).await
     }
 }
 
@@ -105,12 +105,16 @@ impl Inner {
 fn create(
     settings: &Settings,
     programs: &Programs,
-    ground: &Ground,
+    (ground, images): (&Ground, &Images),
     spec: &Spec,
     service: &Service,
     beside: &Beside,
 ) -> Result<Create, ProviderError> {
-    let mut root = plan::image(&service.image, spec.stranger, ground)?;
+    let image = images::of_disk(images, &service.image, spec.stranger, &beside.disk(), &beside.name)?;
+    if words(&service.command, &image.config).is_empty() {
+        return Err(failed("it has no command, and its image names none"));
+    }
+    let mut root = image.root.clone();
     name_all(&mut root, &spec.services)?;
     let limits = Limits {
         memory: Some(service.limits.memory.unwrap_or(settings.default_memory)),
@@ -145,7 +149,26 @@ fn create(
     })
 }
 
+/// What a service runs: what was asked for, or what its image runs, behind what that begins every command with.
+pub(super) fn words(asked: &[String], config: &Config) -> Vec<String> {
+    [&config.entrypoint[..], if asked.is_empty() { &config.cmd } else { asked }].concat()
+}
+
 fn make_directory(path: &Path) -> Result<(), ProviderError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| failed(format_args!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_runs_what_was_asked_for_or_what_its_image_runs() {
+        let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let config = Config { entrypoint: list("entry"), cmd: list("usual one"), ..Config::default() };
+        assert_eq!(words(&[], &config), list("entry usual one"));
+        assert_eq!(words(&list("asked"), &config), list("entry asked"));
+        assert!(words(&[], &Config::default()).is_empty());
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use carrel_control::provider::{Place, ProviderError, ServiceFact};
 use carrel_control::spec::{Service, Spec};
+use carrel_layers::Config;
 use carrel_shim_client::layout::now_ms;
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo, JobState, OutcomeKind, StreamName};
 use carrel_shim_client::{ShimClient, ShimError, Subscription};
@@ -12,10 +13,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::course::{CRASH_LOOP, CRASHES, Course, Step, Timing, WELL, check};
+use super::make::words;
 use super::named::{Beside, key};
 use super::tended::Over;
+use crate::jobs::environment;
 use crate::life::has_ended;
-use crate::{Inner, facts, failed};
+use crate::{Inner, blocking, facts, failed, images};
 
 /// How much of what a check says is kept.
 const KEPT: u64 = 4096;
@@ -36,6 +39,8 @@ struct Caretaker {
     to: mpsc::Sender<ServiceFact>,
     /// Whether it was told that it is well.
     told: bool,
+    /// How its image is to be run.
+    config: Config,
 }
 
 /// Why a service is not looked after any further.
@@ -63,7 +68,7 @@ pub(crate) fn tend(inner: Arc<Inner>, place: &Place, spec: &Spec, service: &Serv
         }
     };
     let (place, spec, service) = (place.clone(), spec.clone(), service.clone());
-    let caretaker = Caretaker { inner, place, spec, service, beside, over, to, told: false };
+    let caretaker = Caretaker { inner, place, spec, service, beside, over, to, told: false, config: Config::default() };
     drop(tokio::spawn(async move {
         let (listener, over) = (caretaker.to.clone(), caretaker.over.clone());
         tokio::select! {
@@ -121,8 +126,11 @@ impl Caretaker {
             Err(error) => Err(Trouble::GivenUp(failed(error))),
         };
         let (mut shim, listener) = (connect().await?, connect().await?);
+        let (disk, timing) = (beside.disk(), Timing::of(service.healthcheck.as_ref()));
+        let recorded = blocking(move || images::recorded(&disk)).await.map_err(Trouble::GivenUp)?;
+        self.config = recorded.map(|recorded| recorded.config).unwrap_or_default();
         // All that has happened, before anything is done about it.
-        let (mut course, mut heard) = (Course::new(Timing::of(service.healthcheck.as_ref())), 0);
+        let (mut course, mut heard) = (Course::new(timing), 0);
         for fact in shim.journal(1).await? {
             course.hear(&fact);
             heard = fact.sequence;
@@ -184,9 +192,9 @@ impl Caretaker {
         Ok(())
     }
 
-    /// What it runs, as the root of its sandbox: an image that is a directory names no other user.
+    /// What it runs.
     fn command(&self) -> JobCommand {
-        self.job(&self.service.command)
+        self.job(&words(&self.service.command, &self.config))
     }
 
     /// What looks whether it is well.
@@ -205,12 +213,14 @@ impl Caretaker {
 
     fn job(&self, words: &[String]) -> JobCommand {
         let (program, args) = words.split_first().map(|(first, rest)| (first.clone(), rest.to_vec())).unzip();
-        let env = self.service.envs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let env = environment(None, &self.config, &self.service.envs);
         JobCommand {
             program: program.unwrap_or_default(),
             args: args.unwrap_or_default(),
             env,
-            cwd: Some("/".to_owned()),
+            cwd: Some(self.config.workdir.clone().unwrap_or_else(|| "/".to_owned())),
+            // An image that names no user has the root of its sandbox.
+            user: self.config.user.clone(),
             ..JobCommand::default()
         }
     }

@@ -155,6 +155,12 @@ impl KeptDisk {
         &self.mount
     }
 
+    /// What was written over the layers of an image: the upper directory of an overlay, open. None was, if it is not
+    /// there. Owners are the ids inside.
+    pub fn upper(&self) -> std::io::Result<Option<OwnedFd>> {
+        Ok(super::upper(&self.mount)?)
+    }
+
     /// How many bytes the host's own disk has left, for those who are not root.
     pub fn host_free(&self) -> std::io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.directory)?;

@@ -1,19 +1,16 @@
 //! The root: a disk, then all that the image brings, and last what was asked for besides.
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use carrel_image::GuestPath;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-};
 use rustix::process::{Gid, Uid};
 
+use super::overlay::{Written, overlay};
 use super::place::{Root, directory, file, open_directory, open_path, parent};
 use super::{ASSEMBLY, Part, Plan};
 use crate::disk;
-use crate::mount::{attach, attach_at, copy, nodev};
+use crate::layers::Place;
+use crate::mount::{attach, attach_at, copy};
 use crate::stage::{Stage, StageError};
 
 /// The file system everything is put into: a directory of the disk, or layers below one.
@@ -26,34 +23,25 @@ pub(super) fn base(plan: &Plan<'_>) -> Result<Root, StageError> {
         copy(&open_directory(disk, disk::ROOT.as_ref()).map_err(&at)?).map_err(&at)?
     } else {
         let at = StageError::at(Stage::Layers);
-        let mut lower = Vec::new();
-        for (number, layer) in plan.layers.iter().enumerate() {
-            let name = disk::lower(number);
-            attach_at(layer, &open_directory(disk, name.as_ref()).map_err(&at)?).map_err(&at)?;
-            lower.push(format!("{ASSEMBLY}/{name}"));
+        for (number, mount) in plan.layers.mounts().enumerate() {
+            let place = open_directory(disk, disk::lower(number).as_ref()).map_err(&at)?;
+            attach_at(mount, &place).map_err(&at)?;
         }
-        overlay(&lower.join(":"), disk::UPPER, disk::WORK).map_err(&at)?
+        let lower: Result<Vec<_>, _> = plan.layers.places().iter().map(lower).collect();
+        overlay(&lower.map_err(&at)?, Written { upper: disk::UPPER, work: disk::WORK }).map_err(&at)?
     };
     attach(&root, CWD, &format!("{ASSEMBLY}/{}", disk::ROOT)).map_err(&at)?;
     Root::new(root).map_err(&at)
 }
 
-/// Layers, and a directory of the disk that takes what is written over them.
-///
-/// In a user namespace the kernel keeps its notes in attributes that the owner of a file could write, and for that
-/// reason believes none that points elsewhere: nothing in the upper directory refers to what is below it. The options
-/// say so too, whatever this kernel was built to do by default.
-fn overlay(lower: &str, upper: &str, work: &str) -> Result<OwnedFd, Errno> {
-    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(overlay.as_fd(), "lowerdir", lower)?;
-    fsconfig_set_string(overlay.as_fd(), "upperdir", format!("{ASSEMBLY}/{upper}"))?;
-    fsconfig_set_string(overlay.as_fd(), "workdir", format!("{ASSEMBLY}/{work}"))?;
-    fsconfig_set_flag(overlay.as_fd(), "userxattr")?;
-    for (option, value) in [("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off")] {
-        fsconfig_set_string(overlay.as_fd(), option, value)?;
+/// The path of a layer while the root is put together.
+fn lower(place: &Place) -> Result<String, Errno> {
+    let mount = format!("{ASSEMBLY}/{}", disk::lower(place.mount));
+    match place.path.to_str() {
+        Some("") => Ok(mount),
+        Some(below) => Ok(format!("{mount}/{below}")),
+        None => Err(Errno::ILSEQ),
     }
-    fsconfig_create(overlay.as_fd())?;
-    fsmount(overlay.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, nodev())
 }
 
 /// What the image brings. Nothing of the operator's is attached yet, so all that is made and replaced here is the
@@ -123,7 +111,8 @@ pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
                 let lower = open_directory(&plan.disk.mount, disk::PROJECT_LOWER.as_ref()).map_err(&at)?;
                 attach_at(below, &lower).map_err(&at)?;
                 let lower = format!("{ASSEMBLY}/{}", disk::PROJECT_LOWER);
-                let project = overlay(&lower, disk::PROJECT, disk::PROJECT_WORK).map_err(&at)?;
+                let written = Written { upper: disk::PROJECT, work: disk::PROJECT_WORK };
+                let project = overlay(&[lower], written).map_err(&at)?;
                 let place = root.mount_point(target, true)?;
                 root.attach(&project, &place, target).map_err(&at)?;
             }

@@ -47,8 +47,18 @@ fn nobody_but_the_operator_names_a_path_of_the_host() {
         assert_forbidden(home.check_untrusted(draft.clone()), &format!("{draft:?}"));
         assert!(home.check(draft.clone()).is_ok(), "the operator may: {draft:?}");
     }
-    assert_forbidden(home.check_untrusted(with_image("relative/path")), "it would be below wherever the daemon is");
-    assert!(home.check_untrusted(with_image("name")).is_ok());
+    assert_forbidden(home.check_untrusted(with_image("./relative/path")), "it would be below wherever the daemon is");
+    for scheme in ["oci", "oci-archive", "docker-archive"] {
+        let archive = format!("{scheme}:{file}");
+        assert_forbidden(
+            home.check_untrusted(with_image(&archive)),
+            "what is in an archive is the operator's to choose",
+        );
+        assert!(home.check(with_image(&archive)).is_ok());
+    }
+    for name in ["name", "relative/path", "registry.example:5000/name:tag"] {
+        assert!(home.check_untrusted(with_image(name)).is_ok());
+    }
     // Nobody learns what is there.
     assert_eq!(
         home.words(&home.check_untrusted(with_mount("~/nothing")).unwrap_err()),

@@ -22,6 +22,7 @@ fn wrong(home: &Home) -> Vec<(Draft, &'static str)> {
     vec![
         (Draft::default(), "image: is missing"),
         (Draft { image: " ".into(), ..Draft::default() }, "image: is missing"),
+        (Draft { image: "a b".into(), ..Draft::default() }, r#"image: "a b" is no image"#),
         (idle(-1, 0), "idle_ttl: is negative"),
         (idle(0, -1), "idle_ttl: is negative"),
         (idle(0, 1_000_000_000), "idle_ttl: is no duration"),

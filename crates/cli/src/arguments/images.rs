@@ -1,0 +1,173 @@
+//! Words about images.
+
+use carrel_fetch::When;
+use carrel_image::ImageRef;
+use carrel_layers::Platform;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::environment::Variable;
+use crate::label::Label;
+
+/// What an image can be, for help.
+pub(crate) const IMAGE: &str = "`host`, a name such as `python:3.12`, a path that begins with / or ./ (a root file system or its tar), \
+                                oci:PATH, oci-archive:PATH or docker-archive:PATH";
+
+/// `carrel image`.
+#[derive(Args, Debug)]
+pub(crate) struct ImageArguments {
+    #[command(subcommand)]
+    pub(crate) command: ImageCommand,
+}
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// List the images that are here
+    Ls(ListArguments),
+    /// Fetch images from registries
+    Pull(PullArguments),
+    /// Remove images; what a sandbox needs is not removed
+    Rm(ImageRemoveArguments),
+    /// Take an image from a file or a directory, and give it a name
+    Import(ImportArguments),
+    /// Tell all that is known about images, as JSON
+    Inspect(ImageInspectArguments),
+    /// Make an image of what a sandbox has changed in its own
+    Save(SaveArguments),
+}
+
+/// `carrel image ls`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArguments {
+    /// Only digests, one on a line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// `carrel image pull`.
+#[derive(Args, Debug)]
+pub(crate) struct PullArguments {
+    /// The platform, such as linux/arm64 [default: that of this host]
+    #[arg(long, value_name = "OS/ARCH")]
+    pub(crate) platform: Option<Platform>,
+    /// When to ask the registry
+    #[arg(long, value_enum, default_value_t = Pull::Always, value_name = "WHEN")]
+    pub(crate) pull: Pull,
+    /// Say nothing but errors and what came of it
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The images
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<ImageRef>,
+}
+
+/// `carrel image rm`.
+#[derive(Args, Debug)]
+pub(crate) struct ImageRemoveArguments {
+    /// The images, by their names, or by their digests or the beginnings of those
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+}
+
+/// `carrel image import`.
+#[derive(Args, Debug)]
+pub(crate) struct ImportArguments {
+    /// Say nothing but errors and what came of it
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+    /// Where it is: a path that begins with / or ./, or dir:PATH, oci:PATH, oci-archive:PATH, docker-archive:PATH
+    pub(crate) source: ImageRef,
+    /// What it is called from then on
+    pub(crate) name: String,
+}
+
+/// `carrel image inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct ImageInspectArguments {
+    /// The images: one object for one, an array for several
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+}
+
+/// `carrel image save`.
+#[derive(Args, Debug)]
+#[command(after_help = SAVE_HELP)]
+pub(crate) struct SaveArguments {
+    /// Send it to the registry that its name says
+    #[arg(long)]
+    pub(crate) push: bool,
+    /// Say nothing but errors and what came of it
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+    /// The sandbox
+    pub(crate) sandbox: String,
+    /// What the image is called from then on
+    pub(crate) name: String,
+}
+
+const SAVE_HELP: &str = "\
+A sandbox that runs is paused meanwhile. What is mounted in it, and its project, is not part of the image.
+
+Examples:
+  carrel image save desk tools:1
+  carrel image save --cmd bash --push desk registry.example/team/tools:1";
+
+/// How an image is to be run: what is not said stays as it was.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ConfigArguments {
+    /// What runs if nothing is asked for, in words
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) cmd: Option<String>,
+    /// What every command begins with, in words; '' for nothing
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) entrypoint: Option<String>,
+    /// Set a variable, or pass one on from this environment
+    #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
+    pub(crate) env: Vec<Variable>,
+    /// Who commands run as
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub(crate) user: Option<String>,
+    /// Where commands start
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// A label
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub(crate) labels: Vec<Label>,
+}
+
+/// `carrel prune`.
+#[derive(Args, Debug)]
+pub(crate) struct PruneArguments {
+    /// All images that nothing uses [default: those without a name]
+    #[arg(short, long)]
+    pub(crate) all: bool,
+}
+
+/// When a registry is asked for an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pull {
+    /// Whether the image is here or not
+    Always,
+    /// If the image is not here
+    #[default]
+    Missing,
+    /// Never
+    Never,
+}
+
+// === impl Pull ===
+
+impl From<Pull> for When {
+    fn from(pull: Pull) -> Self {
+        match pull {
+            Pull::Always => Self::Always,
+            Pull::Missing => Self::Missing,
+            Pull::Never => Self::Never,
+        }
+    }
+}

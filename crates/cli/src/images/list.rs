@@ -1,0 +1,142 @@
+//! `carrel image ls` and `inspect`.
+
+use std::time::UNIX_EPOCH;
+
+use carrel_fetch::{FetchError, Images};
+use carrel_layers::{StoreError, Stored};
+use carrel_registry::Name;
+use serde_json::{Value, json};
+
+use super::here;
+use crate::arguments::{ImageInspectArguments, ListArguments};
+use crate::failure::{Failure, Failures};
+use crate::moment::Moment;
+use crate::size::Size;
+use crate::table::Table;
+
+/// What stands where there is nothing to say.
+const NONE: &str = "-";
+/// So many digits tell an image from others.
+const SHORT: usize = 12;
+/// What a person leaves out of a name.
+const USUAL: [&str; 2] = ["docker.io/library/", "docker.io/"];
+
+/// Lists what is here; returns what to exit with.
+pub(super) fn list(arguments: &ListArguments, json: bool) -> Result<u8, Failure> {
+    let mut all = here()?.store()?.list().map_err(FetchError::from)?;
+    all.sort_by(|one, other| (&one.names, one.digest.hex()).cmp(&(&other.names, other.digest.hex())));
+    let text = match (json, arguments.quiet) {
+        (true, _) => all.iter().map(|stored| crate::json::line(&object(stored))).collect(),
+        (false, true) => all.iter().map(|stored| format!("{}\n", stored.digest)).collect(),
+        (false, false) => table(&all, Moment::now()),
+    };
+    crate::say(text.as_bytes())
+}
+
+/// Tells all that is known of some; returns what to exit with.
+pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u8, Failure> {
+    let images = here()?;
+    let (mut told, mut failures) = (Vec::new(), Failures::new(json));
+    for text in &arguments.images {
+        match one(&images, text) {
+            Ok(stored) => told.push(object(&stored)),
+            Err(error) => failures.add(error.into()),
+        }
+    }
+    if !told.is_empty() {
+        let value = match (told.pop(), arguments.images.len()) {
+            (Some(only), 1) => only,
+            (last, _) => told.into_iter().chain(last).collect(),
+        };
+        let text = if json { crate::json::line(&value) } else { crate::json::lines(&value) };
+        crate::say(text.as_bytes())?;
+    }
+    failures.finish(super::FAILED)
+}
+
+/// An image that is here, by its name, or by its digest or the beginning of it.
+pub(super) fn one(images: &Images, text: &str) -> Result<Stored, FetchError> {
+    let store = images.store()?;
+    if let Ok(name) = text.parse::<Name>() {
+        if let Some(found) = store.find(&name.to_string())? {
+            return Ok(store.get(found.digest)?.unwrap_or(found));
+        }
+    }
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    let is_long_enough = digits.len() >= SHORT;
+    let mut meant =
+        store.list()?.into_iter().filter(|stored| is_long_enough && stored.digest.hex().starts_with(digits));
+    match (meant.next(), meant.next()) {
+        (Some(stored), None) => Ok(stored),
+        (None, _) => Err(StoreError::Unknown(text.to_owned()).into()),
+        (Some(_), Some(_)) => Err(StoreError::Ambiguous(text.to_owned()).into()),
+    }
+}
+
+/// Images, for people: a row for each name.
+fn table(all: &[Stored], now: Moment) -> String {
+    let mut table = Table::new(["NAME", "DIGEST", "LAYERS", "SIZE", "AGE"]);
+    for stored in all {
+        let unnamed = [NONE.to_owned()];
+        let names = if stored.names.is_empty() { &unnamed[..] } else { &stored.names };
+        for name in names {
+            table.row([
+                short(name).to_owned(),
+                stored.digest.hex().chars().take(SHORT).collect(),
+                stored.layers.len().to_string(),
+                Size(stored.size).to_string(),
+                since(stored).age(now),
+            ]);
+        }
+    }
+    table.to_string()
+}
+
+/// A name as a person writes it.
+fn short(name: &str) -> &str {
+    USUAL.iter().find_map(|usual| name.strip_prefix(usual)).unwrap_or(name)
+}
+
+fn since(stored: &Stored) -> Moment {
+    let since = stored.stored.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// An image, for programs.
+pub(super) fn object(stored: &Stored) -> Value {
+    let config = &stored.config;
+    let layers: Vec<String> = stored.layers.iter().map(ToString::to_string).collect();
+    json!({
+        "digest": stored.digest.to_string(),
+        "names": stored.names,
+        "media_type": stored.media_type,
+        "size": stored.size,
+        "packed": stored.packed,
+        "stored": since(stored).to_string(),
+        "layers": layers,
+        "config": {
+            "platform": config.platform.as_ref().map(ToString::to_string),
+            "created": config.created,
+            "env": config.env,
+            "user": config.user,
+            "workdir": config.workdir,
+            "entrypoint": config.entrypoint,
+            "cmd": config.cmd,
+            "ports": config.ports,
+            "labels": config.labels,
+            "stop_signal": config.stop_signal,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_said_as_a_person_writes_it() {
+        assert_eq!(short("docker.io/library/python:3.12"), "python:3.12");
+        assert_eq!(short("docker.io/team/x:1"), "team/x:1");
+        assert_eq!(short("r.example/x:1"), "r.example/x:1");
+    }
+}

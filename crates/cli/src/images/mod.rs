@@ -1,0 +1,230 @@
+//! `carrel image`: images that are here, that are fetched, and that are made.
+
+mod disks;
+mod list;
+pub(crate) mod progress;
+mod save;
+mod words;
+
+use std::path::PathBuf;
+
+use carrel_daemon::Config;
+use carrel_fetch::{FetchError, Images, When};
+use carrel_image::ImageRef;
+use carrel_layers::{Changes, StoreError, Stored};
+use carrel_registry::Name;
+use carrel_shim_client::{Programs, SandboxRecord};
+
+pub(crate) use self::disks::disk_free;
+use self::progress::Telling;
+pub(crate) use self::words::words;
+use crate::arguments::{
+    ConfigArguments, ImageArguments, ImageCommand, ImageRemoveArguments, ImportArguments, PruneArguments, PullArguments,
+};
+use crate::failure::{Failure, Failures};
+use crate::home::Home;
+use crate::size::Size;
+
+/// What these exit with when they fail.
+const FAILED: u8 = 1;
+
+/// Does what is asked of images; returns what to exit with.
+pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failure> {
+    let done = match &arguments.command {
+        ImageCommand::Ls(list) => list::list(list, json),
+        ImageCommand::Pull(pull) => self::pull(pull, json),
+        ImageCommand::Rm(remove) => self::remove(remove, json),
+        ImageCommand::Import(import) => self::import(import, json),
+        ImageCommand::Inspect(inspect) => list::inspect(inspect, json),
+        ImageCommand::Save(save) => save::save(save, json),
+    };
+    done.map_err(|failure| failure.exit(FAILED))
+}
+
+/// The images of this home. Of the configuration, only what is said of registries is looked at.
+pub(crate) fn open(home: &Home, programs: &Programs) -> Result<Images, Failure> {
+    let config =
+        Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
+    let registries = config.registries.settings().map_err(|error| Failure::new("invalid_configuration", error))?;
+    Ok(Images::new(home.path(), &programs.shim, registries))
+}
+
+/// The same, for who has no programs yet.
+pub(crate) fn here() -> Result<Images, Failure> {
+    crate::find::as_root()?;
+    let home = Home::find()?;
+    home.prepare()?;
+    open(&home, &Programs::find()?)
+}
+
+/// How the image of a sandbox is to be run, if it is one of the store.
+pub(crate) fn config_of(record: &SandboxRecord) -> Option<carrel_layers::Config> {
+    if record.create.root.layers.is_empty() {
+        return None;
+    }
+    base_of(&here().ok()?, record).ok().flatten().map(|stored| stored.config)
+}
+
+/// The image of a sandbox, if it is one of the store: told by its layers, and of several with the same by its name.
+fn base_of(images: &Images, record: &SandboxRecord) -> Result<Option<Stored>, FetchError> {
+    let layers: Vec<PathBuf> = record.create.root.layers.iter().map(|layer| layer.0.clone()).collect();
+    let mut all: Vec<Stored> = images.store()?.list()?;
+    all.retain(|stored| stored.root.layers == layers);
+    let name = record.image.parse::<Name>().map(|name| name.to_string()).unwrap_or_default();
+    let named = all.iter().position(|stored| stored.names.contains(&name));
+    Ok(if all.is_empty() { None } else { Some(all.swap_remove(named.unwrap_or_default())) })
+}
+
+/// The full name of an image in a store.
+pub(crate) fn name(text: &str) -> Result<String, Failure> {
+    let name: Name = text.parse().map_err(FetchError::from)?;
+    Ok(name.to_string())
+}
+
+/// Fetches some; returns what to exit with.
+fn pull(arguments: &PullArguments, json: bool) -> Result<u8, Failure> {
+    let mut images = here()?;
+    if let Some(platform) = &arguments.platform {
+        images = images.on(platform.clone());
+    }
+    let mut failures = Failures::new(json);
+    for reference in &arguments.images {
+        let telling = Telling::new(&reference.to_string(), arguments.quiet || json);
+        match images.stored(reference, arguments.pull.into(), &telling) {
+            Ok(stored) => said(&stored, json)?,
+            Err(error) => failures.add(error.into()),
+        }
+    }
+    failures.finish(FAILED)
+}
+
+/// Says what came of it.
+fn said(stored: &Stored, json: bool) -> Result<(), Failure> {
+    let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
+    crate::say(text.as_bytes()).map(drop)
+}
+
+/// Removes some; returns what to exit with.
+fn remove(arguments: &ImageRemoveArguments, json: bool) -> Result<u8, Failure> {
+    let (images, mut failures) = (here()?, Failures::new(json));
+    for text in &arguments.images {
+        match remove_one(&images, text) {
+            Ok(removed) => gone(&removed, json)?,
+            Err(error) => failures.add(error.into()),
+        }
+    }
+    failures.finish(FAILED)
+}
+
+/// By its name if it is one, and else by what it is recorded by.
+fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::Removed, FetchError> {
+    let store = images.store()?;
+    if let Ok(name) = text.parse::<Name>() {
+        match store.remove(&name.to_string()) {
+            Err(StoreError::Unknown(_)) => {}
+            removed => return Ok(removed?),
+        }
+    }
+    Ok(store.remove(text)?)
+}
+
+/// Removes what nothing needs; returns what to exit with.
+pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failure> {
+    let prune = || {
+        let removed = here()?.store().and_then(|store| Ok(store.prune(arguments.all)?)).map_err(Failure::from)?;
+        gone(&removed, json)?;
+        if !json {
+            crate::say(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;
+        }
+        Ok(0)
+    };
+    prune().map_err(|failure: Failure| failure.exit(FAILED))
+}
+
+/// Says what is gone.
+fn gone(removed: &carrel_layers::Removed, json: bool) -> Result<(), Failure> {
+    if json {
+        let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
+        let object =
+            serde_json::json!({"names": removed.names, "images": images, "bytes": removed.bytes, "left": removed.left});
+        return crate::say(crate::json::line(&object).as_bytes()).map(drop);
+    }
+    let names = removed.names.iter().map(|name| format!("{}\n", carrel_changes::Line(name)));
+    let images = removed.images.iter().map(|digest| format!("{digest}\n"));
+    crate::say(names.chain(images).collect::<String>().as_bytes()).map(drop)
+}
+
+/// Takes one from a file or a directory; returns what to exit with.
+fn import(arguments: &ImportArguments, json: bool) -> Result<u8, Failure> {
+    let (name, images) = (name(&arguments.name)?, here()?);
+    let telling = Telling::new(&arguments.name, arguments.quiet || json);
+    let stored = match tree(&arguments.source)? {
+        Some(upper) => {
+            // A directory is a layer over nothing.
+            let changes = Changes { upper, first: 0, without: Vec::new() };
+            let config = changed(carrel_layers::Config::default(), &arguments.config)?;
+            images.store()?.save(None, &changes, &config, &name, &telling).map_err(FetchError::from)?
+        }
+        None => imported(&images, arguments, &name, &telling)?,
+    };
+    said(&stored, json)?;
+    Ok(0)
+}
+
+/// One that is in a file already.
+fn imported(images: &Images, arguments: &ImportArguments, name: &str, telling: &Telling) -> Result<Stored, Failure> {
+    if matches!(arguments.source, ImageRef::Host | ImageRef::Registry(_)) {
+        let words = format!("{} is no file", arguments.source);
+        return Err(
+            Failure::new("invalid_image", words).hint("write ./PATH, or oci-archive:PATH for an archive of layers")
+        );
+    }
+    let store = images.store()?;
+    let stored = images.stored(&arguments.source, When::Missing, telling)?;
+    if changed(stored.config.clone(), &arguments.config)? != stored.config {
+        let words = "how it is run can only be said of a directory: what is in a file says that itself";
+        return Err(Failure::new("invalid_image", words));
+    }
+    store.name(name, stored.digest).map_err(FetchError::from)?;
+    Ok(store.find(name).map_err(FetchError::from)?.unwrap_or(stored))
+}
+
+/// The directory that a reference names, if it names one.
+fn tree(source: &ImageRef) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
+    use rustix::fs::{Mode, OFlags};
+    let (path, flags) = match source {
+        ImageRef::Directory(path) => (path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC),
+        ImageRef::Path(path) if path.is_dir() => (path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC),
+        _ => return Ok(None),
+    };
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    opened.map(Some).map_err(|errno| {
+        Failure::new("image_unavailable", format!("image {}: {}", path.display(), std::io::Error::from(errno)))
+    })
+}
+
+/// How an image is to be run, with what is said about that.
+fn changed(mut config: carrel_layers::Config, said: &ConfigArguments) -> Result<carrel_layers::Config, Failure> {
+    if let Some(text) = &said.cmd {
+        config.cmd = words(text).ok_or_else(|| unquoted("--cmd", text))?;
+    }
+    if let Some(text) = &said.entrypoint {
+        config.entrypoint = words(text).ok_or_else(|| unquoted("--entrypoint", text))?;
+    }
+    for variable in &said.env {
+        if let Some(text) = variable.resolve(|key| std::env::var_os(key))? {
+            let key = text.split('=').next().unwrap_or_default();
+            config.env.retain(|other| other.split('=').next() != Some(key));
+            config.env.push(text);
+        }
+    }
+    config.user = said.user.clone().or(config.user);
+    config.workdir = said.workdir.clone().or(config.workdir);
+    config.labels.extend(crate::label::Label::pairs(&said.labels));
+    Ok(config)
+}
+
+/// Words whose quotes do not end.
+pub(crate) fn unquoted(option: &str, text: &str) -> Failure {
+    Failure::new("invalid_command", format!("the words of {option} do not end: {text}")).hint("close every quote")
+}

@@ -1,0 +1,176 @@
+//! How far an image is: bars on a terminal, lines elsewhere, both on standard error.
+
+use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use carrel_changes::Line;
+use carrel_layers::{Descriptor, Done, Progress};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::size::Size;
+
+/// How often bars are drawn, in a second.
+const RATE: u8 = 10;
+/// So many layers have a bar of their own; of more, only their sum.
+const MOST_BARS: usize = 24;
+/// The letters of a digest that tell a layer from others.
+const SHORT: usize = 12;
+const LAYER: &str = "  {prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {msg}";
+const SUM: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_bytes_per_sec}  {msg}";
+
+/// Tells how far an image is.
+pub(crate) struct Telling {
+    what: String,
+    way: Way,
+    state: Mutex<State>,
+}
+
+/// How it is told.
+enum Way {
+    Bars(MultiProgress),
+    Lines,
+    Nothing,
+}
+
+#[derive(Default)]
+struct State {
+    layers: Vec<Layer>,
+    sum: Option<ProgressBar>,
+}
+
+/// A layer that is wanted.
+struct Layer {
+    name: String,
+    size: u64,
+    fetched: u64,
+    is_done: bool,
+    bar: Option<ProgressBar>,
+}
+
+// === impl Telling ===
+
+impl Telling {
+    /// Of one image.
+    pub(crate) fn new(what: &str, quiet: bool) -> Self {
+        let way = if quiet {
+            Way::Nothing
+        } else if std::io::stderr().is_terminal() {
+            Way::Bars(MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE)))
+        } else {
+            Way::Lines
+        };
+        Self { what: Line(what).to_string(), way, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self, text: &str) {
+        match &self.way {
+            Way::Nothing => {}
+            // Nobody is left to tell when standard error is gone.
+            Way::Lines => drop(writeln!(std::io::stderr(), "{}: {text}", self.what)),
+            Way::Bars(bars) => drop(bars.println(format!("{}: {text}", self.what))),
+        }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let Way::Bars(bars) = &self.way else { return };
+        // The terminal is for what comes next; one line stays of what came.
+        let _cleared = bars.clear();
+        let state = self.lock();
+        if !state.layers.is_empty() && state.layers.iter().all(|layer| layer.is_done) {
+            let size = Size(state.layers.iter().map(|layer| layer.size).sum());
+            let _said = writeln!(std::io::stderr(), "{}: {}, {size}", self.what, layers(state.layers.len()));
+        }
+    }
+}
+
+impl Progress for Telling {
+    fn begin(&self, layers: &[Descriptor]) {
+        let total: u64 = layers.iter().map(|layer| layer.size).sum();
+        let mut state = self.lock();
+        state.layers = layers.iter().map(Layer::new).collect();
+        match &self.way {
+            Way::Nothing => {}
+            Way::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), Size(total))),
+            Way::Bars(bars) => {
+                if state.layers.len() <= MOST_BARS {
+                    for layer in &mut state.layers {
+                        layer.bar = Some(bars.add(bar(layer.size, LAYER, &layer.name)));
+                    }
+                }
+                state.sum = Some(bars.add(bar(total, SUM, &self.what)));
+            }
+        }
+    }
+
+    fn fetched(&self, layer: usize, bytes: u64) {
+        let mut state = self.lock();
+        let Some(one) = state.layers.get_mut(layer) else { return };
+        one.fetched = bytes;
+        if let Some(bar) = &one.bar {
+            bar.set_position(bytes);
+            if bytes >= one.size {
+                bar.set_message("unpacking");
+            }
+        }
+        let all = state.layers.iter().map(|layer| layer.fetched).sum();
+        if let Some(sum) = &state.sum {
+            sum.set_position(all);
+        }
+    }
+
+    fn layer_done(&self, layer: usize, how: Done) {
+        let mut state = self.lock();
+        let count = state.layers.len();
+        let Some(one) = state.layers.get_mut(layer) else { return };
+        (one.is_done, one.fetched) = (true, one.size);
+        let words = match how {
+            Done::There => "is here",
+            Done::Fetched => "fetched",
+        };
+        if let Some(bar) = one.bar.take() {
+            bar.finish_with_message(words);
+        }
+        let said = format!("layer {} of {count} {words}, {} ({})", layer + 1, Size(one.size), one.name);
+        let done = state.layers.iter().filter(|layer| layer.is_done).count();
+        let all = state.layers.iter().map(|layer| layer.fetched).sum();
+        if let Some(sum) = &state.sum {
+            sum.set_position(all);
+            sum.set_message(format!("{done}/{count} layers"));
+        }
+        if let Way::Lines = self.way {
+            self.line(&said);
+        }
+    }
+
+    fn said(&self, text: &str) {
+        self.line(&Line(text).to_string());
+    }
+}
+
+fn layers(count: usize) -> String {
+    if count == 1 { "1 layer".to_owned() } else { format!("{count} layers") }
+}
+
+fn bar(length: u64, template: &str, prefix: &str) -> ProgressBar {
+    // What is drawn nowhere draws nothing before it has its place.
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::hidden());
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_prefix(prefix.to_owned());
+    bar
+}
+
+// === impl Layer ===
+
+impl Layer {
+    fn new(layer: &Descriptor) -> Self {
+        let name = layer.digest.hex().chars().take(SHORT).collect();
+        Self { name, size: layer.size, fetched: 0, is_done: false, bar: None }
+    }
+}

@@ -1,0 +1,247 @@
+//! Images: had, named, honoured, made of sandboxes, and kept for as long as something needs them.
+
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Outcome, Running, World};
+
+/// A root file system with busybox, and a file that tells which one it is.
+pub(crate) fn root(mark: &str) -> TempDir {
+    let root = tempfile::tempdir_in("/var/tmp").unwrap();
+    let at = |path: &str| root.path().join(path);
+    std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    for directory in ["bin", "etc"] {
+        std::fs::create_dir(at(directory)).unwrap();
+    }
+    std::fs::copy("/bin/busybox", at("bin/busybox")).unwrap();
+    for name in ["sh", "id", "cat", "echo", "pwd", "touch", "mkdir", "rm", "ls", "stat", "env", "true"] {
+        symlink("busybox", at("bin").join(name)).unwrap();
+    }
+    std::fs::write(at("etc/passwd"), "root:x:0:0::/root:/bin/sh\nnode:x:1001:1001::/home/node:/bin/sh\n").unwrap();
+    std::fs::write(at("mark"), mark).unwrap();
+    root
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// What was said, of something that went well.
+fn said(outcome: &Outcome) -> String {
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    String::from_utf8(outcome.stdout.clone()).unwrap()
+}
+
+/// What a command says that reads a line.
+fn answered(mut running: Running, line: &str) -> String {
+    running.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+    said(&running.finish())
+}
+
+impl World {
+    /// Takes a directory into the store by a name.
+    fn import(&self, flags: &[&str], root: &TempDir, name: &str) -> String {
+        let words = ["image", "import"].iter().chain(flags).copied().chain([text(root.path()), name]);
+        said(&self.carrel(words)).trim().to_owned()
+    }
+
+    fn image_names(&self) -> Vec<String> {
+        let listed = said(&self.carrel(["--json", "image", "ls"]));
+        let all = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let names = all.flat_map(|image| image["names"].as_array().unwrap().clone());
+        names.map(|name| name.as_str().unwrap().to_owned()).collect()
+    }
+
+    fn has_image(&self, name: &str) -> bool {
+        self.image_names().iter().any(|known| known.ends_with(name))
+    }
+}
+
+#[test]
+fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
+    let (world, root) = (World::new(), root("one"));
+    let flags = ["--cmd", "usual words", "--entrypoint", "echo ran:", "--env", "A=of image", "--user", "node"];
+    world.import(&[&flags[..], &["--workdir", "/srv/app"]].concat(), &root, "tools:1");
+    assert_eq!(said(&world.carrel(["run", "tools:1"])), "ran: usual words\n");
+    assert_eq!(said(&world.carrel(["run", "tools:1", "--", "other"])), "ran: other\n");
+    let shell = ["run", "--entrypoint", "sh -c", "tools:1", "--", "echo $A $(id -u):$(id -g) $(pwd) $HOME"];
+    assert_eq!(said(&world.carrel(shell)), "of image 1001:1001 /srv/app /home/node\n");
+    let overruled = ["run", "--env", "A=ours", "--user", "0", "--workdir", "/etc", "--entrypoint", "", "tools:1"];
+    let script = ["--", "sh", "-c", "echo $A $(id -u) $(pwd)"];
+    assert_eq!(said(&world.carrel(overruled.iter().chain(&script))), "ours 0 /etc\n");
+    let project = tempfile::tempdir().unwrap();
+    let words = ["run", "--project", text(project.path()), "--entrypoint", "", "tools:1", "--", "pwd"];
+    assert_eq!(said(&world.carrel(words)), "/workspace\n");
+}
+
+#[test]
+fn an_image_that_runs_nothing_by_itself_says_so() {
+    let (world, root) = (World::new(), root("one"));
+    world.import(&[], &root, "plain:1");
+    let outcome = world.carrel(["run", "plain:1"]);
+    let words = "error: there is nothing to run: the image plain:1 names no command\nhint: carrel run plain:1 -- CMD\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(125), words));
+}
+
+#[test]
+fn images_are_listed_told_about_and_removed() {
+    let (world, root) = (World::new(), root("one"));
+    let digest = world.import(&["--label", "team=a"], &root, "tools:1");
+    assert!(digest.starts_with("sha256:"), "{digest}");
+    let listed = said(&world.carrel(["image", "ls"]));
+    assert!(listed.starts_with("NAME     DIGEST        LAYERS  SIZE"), "{listed}");
+    assert!(listed.lines().nth(1).unwrap().starts_with(&format!("tools:1  {}  1", &digest[7..19])), "{listed}");
+    let told: Value = serde_json::from_str(&said(&world.carrel(["image", "inspect", "tools:1"]))).unwrap();
+    assert_eq!((told["digest"].as_str(), told["config"]["labels"]["team"].as_str()), (Some(&*digest), Some("a")));
+    let short = &digest[7..19];
+    let again: Value = serde_json::from_str(&said(&world.carrel(["--json", "image", "inspect", short]))).unwrap();
+    assert_eq!(again["digest"], told["digest"]);
+    let taken: Value = serde_json::from_str(&said(&world.carrel(["--json", "df"]))).unwrap();
+    assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(1), Some(1)));
+    assert!(taken["unpacked"].as_u64().unwrap() > 0);
+
+    let removed = said(&world.carrel(["image", "rm", "tools:1"]));
+    assert_eq!(removed, format!("docker.io/library/tools:1\n{digest}\n"));
+    let outcome = world.carrel(["image", "rm", "tools:1"]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(
+        outcome.stderr.starts_with("error: there is no image tools:1\nhint: `carrel image ls`"),
+        "{}",
+        outcome.stderr
+    );
+    let taken: Value = serde_json::from_str(&said(&world.carrel(["--json", "df"]))).unwrap();
+    assert_eq!(
+        (taken["images"].as_u64(), taken["unpacked"].as_u64(), taken["blobs"].as_u64()),
+        (Some(0), Some(0), Some(0))
+    );
+}
+
+#[test]
+fn what_is_not_here_is_not_asked_for_if_that_is_said() {
+    let world = World::new();
+    let outcome = world.carrel(["run", "--pull", "never", "nowhere:1", "--", "true"]);
+    let words = "error: image docker.io/library/nowhere:1 is not here\nhint: `carrel image pull` fetches it";
+    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(words), "{}", outcome.stderr);
+    let outcome = world.carrel(["image", "pull", "--pull", "never", "nowhere:1"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.starts_with(words), "{}", outcome.stderr);
+    let outcome = world.carrel(["run", "No_Name", "--", "true"]);
+    assert!(
+        outcome.code == Some(125) && outcome.stderr.starts_with("error: \"No_Name\" is not a name"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn a_tar_and_archives_of_layers_are_images_too() {
+    let (world, root, files) = (World::new(), root("one"), tempfile::tempdir().unwrap());
+    let tar = files.path().join("root.tar");
+    let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
+    assert!(made.success());
+    assert_eq!(said(&world.carrel(["run", text(&tar), "--", "cat", "/mark"])), "one");
+    assert_eq!(said(&world.carrel(["run", &format!("dir:{}", text(root.path())), "--", "cat", "/mark"])), "one");
+    said(&world.carrel(["image", "import", text(&tar), "from-tar"]));
+    assert_eq!(said(&world.carrel(["run", "from-tar", "--", "cat", "/mark"])), "one");
+    let outcome = world.carrel(["run", &format!("dir:{}", text(&tar)), "--", "true"]);
+    assert!(
+        outcome.stderr.starts_with(&format!("error: image {} is not a directory", text(&tar))),
+        "{}",
+        outcome.stderr
+    );
+    let outcome = world.carrel(["run", &format!("oci-archive:{}", text(&tar)), "--", "true"]);
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("is not an OCI layout"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
+    let (world, root) = (World::new(), root("one"));
+    world.import(&["--env", "KEPT=yes"], &root, "tools:1");
+    let script = "touch /made; mkdir /d; echo new > /d/f; rm /bin/stat; echo ready; read line; echo $line";
+    let words = ["run", "--name", "web", "tools:1", "--", "sh", "-c", script];
+    let mut running = Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap());
+    running.until("ready");
+
+    // What runs is needed.
+    let outcome = world.carrel(["image", "rm", "tools:1"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(" is in use"), "{}", outcome.stderr);
+    said(&world.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
+    // It went on.
+    assert_eq!(answered(running, "goes on\n"), "goes on\n");
+
+    assert_eq!(said(&world.carrel(["run", "saved:1"])), "new\n");
+    let look = "echo $KEPT $(cat /mark) /made; ls /bin/stat 2>/dev/null || echo gone";
+    assert_eq!(said(&world.carrel(["run", "saved:1", "--", "sh", "-c", look])), "yes one /made\ngone\n");
+    // What is saved lies over what it was made from, and keeps its layers.
+    said(&world.carrel(["image", "rm", "tools:1"]));
+    assert_eq!(said(&world.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
+}
+
+#[test]
+fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_then() {
+    let (world, first, second) = (World::new(), root("first"), root("second"));
+    world.import(&["--user", "root"], &first, "tools:1");
+    said(&world.carrel(["create", "--id", "desk", "tools:1"]));
+    let exec = |script: &str| said(&world.carrel(["exec", "desk", "--", "sh", "-c", script]));
+    assert_eq!(exec("id -u; cat /mark; echo x > /made; rm /bin/stat"), "0\nfirst");
+    said(&world.carrel(["image", "save", "desk", "running:1"]));
+
+    // The name moves on; the sandbox does not.
+    world.import(&[], &second, "tools:1");
+    assert_eq!(exec("cat /mark"), "first");
+    said(&world.carrel(["prune", "--all"]));
+    said(&world.carrel(["stop", "desk"]));
+    said(&world.carrel(["image", "save", "desk", "stopped:1"]));
+    said(&world.carrel(["resume", "desk"]));
+    assert_eq!(exec("cat /mark /made"), "firstx\n");
+
+    for saved in ["running:1", "stopped:1"] {
+        if saved == "running:1" {
+            assert!(!world.has_image(saved), "nothing uses it, and everything unused was removed");
+            continue;
+        }
+        let look = "cat /mark /made; ls /bin/stat 2>/dev/null || echo gone";
+        assert_eq!(said(&world.carrel(["run", saved, "--", "sh", "-c", look])), "firstx\ngone\n", "{saved}");
+    }
+    said(&world.carrel(["rm", "--force", "desk"]));
+    said(&world.carrel(["prune", "--all"]));
+    let taken: Value = serde_json::from_str(&said(&world.carrel(["--json", "df"]))).unwrap();
+    assert_eq!((taken["images"].as_u64(), taken["layers"].as_u64()), (Some(0), Some(0)), "{taken}");
+}
+
+#[test]
+fn what_was_not_made_from_an_image_of_the_store_is_not_saved() {
+    let (world, root) = (World::new(), root("one"));
+    let words = ["run", "--name", "web", text(root.path()), "--", "sh", "-c", "echo ready; read line"];
+    let mut running = Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap());
+    running.until("ready");
+    let outcome = world.carrel(["image", "save", "web", "saved:1"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("is not in the store"), "{}", outcome.stderr);
+    let outcome = world.carrel(["image", "save", "nobody", "saved:1"]);
+    assert!(outcome.stderr.starts_with("error: there is no sandbox named \"nobody\""), "{}", outcome.stderr);
+    answered(running, "\n");
+}
+
+#[test]
+fn a_registry_that_nobody_reaches_is_told_and_leaves_no_sandbox() {
+    let world = World::new();
+    // A port of this host that nobody listens at: whoever had it last has closed it.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let name = format!("127.0.0.1:{port}/team/tools:1");
+    let outcome = world.carrel(["run", &name, "--", "true"]);
+    let words = format!("error: image {name}: cannot reach 127.0.0.1:{port}");
+    assert!(outcome.code == Some(125) && outcome.stderr.starts_with(&words), "{}", outcome.stderr);
+    // The daemon accepts it, and tells what became of it: what a file names is fetched by nobody else.
+    let file = world.home.path().join("desk.yaml");
+    std::fs::write(&file, format!("image: {name}\n")).unwrap();
+    let outcome = world.carrel(["create", "--id", "desk", "--file", text(&file)]);
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("cannot reach"), "{}", outcome.stderr);
+    assert!(said(&world.carrel(["get", "desk"])).contains("state     failed\n"));
+    said(&world.carrel(["rm", "--force", "desk"]));
+    let disks = std::fs::read_dir(world.home.path().join("disks")).unwrap().count();
+    assert_eq!(disks, 0);
+}

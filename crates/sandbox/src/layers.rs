@@ -1,0 +1,205 @@
+//! The layers of an image, as few mounts as may be: what lies side by side in a store is shown by one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::asked::MountError;
+use crate::launch::LaunchError;
+use crate::tree::{below_the_root, failed, is_directory, plain, unmapped};
+use crate::{mount, sys};
+
+/// How far above a layer a mount may begin. A store has its layers that deep, and nothing else is worth showing more than
+/// the layer itself.
+const HIGHEST: usize = 3;
+/// How long a path below a mount may be: the kernel takes no options of more than 255 bytes.
+const LONGEST: usize = 200;
+
+/// Layers, the uppermost first, and the mounts that show them.
+#[derive(Debug, Default)]
+pub(crate) struct Layers {
+    mounts: Vec<Shared>,
+    places: Vec<Place>,
+}
+
+/// A mount that shows some of the layers, attached nowhere yet.
+#[derive(Debug)]
+struct Shared {
+    mount: OwnedFd,
+    path: PathBuf,
+}
+
+/// Where a layer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The number of its mount.
+    pub(crate) mount: usize,
+    /// Below that; empty for the mount itself.
+    pub(crate) path: PathBuf,
+}
+
+/// Where a mount is to begin, and which layers it is for.
+#[derive(Debug, PartialEq, Eq)]
+struct Group<'a> {
+    above: &'a Path,
+    layers: Vec<usize>,
+}
+
+// === impl Layers ===
+
+impl Layers {
+    /// Opens the layers of an image, without what is mounted in them: an overlay sees one file system.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, MountError> {
+        let mut layers = Self::default();
+        let mut places = vec![None; paths.len()];
+        for group in groups(paths) {
+            let number = layers.mounts.len();
+            let above = plain(group.above).map_err(failed(group.above))?;
+            for layer in group.layers {
+                let Some((path, place)) = paths.get(layer).zip(places.get_mut(layer)) else { continue };
+                let below = path.strip_prefix(group.above).unwrap_or(Path::new(""));
+                if shows(&above, below).map_err(failed(path))? {
+                    *place = Some(Place { mount: number, path: below.to_owned() });
+                }
+            }
+            layers.mounts.push(Shared::of(&above, group.above)?);
+        }
+        for (place, path) in places.into_iter().zip(paths) {
+            let alone = Place { mount: layers.mounts.len(), path: PathBuf::new() };
+            if place.is_none() {
+                layers.mounts.push(Shared::of(&plain(path).map_err(failed(path))?, path)?);
+            }
+            layers.places.push(place.unwrap_or(alone));
+        }
+        Ok(layers)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The mounts.
+    pub(crate) fn mounts(&self) -> impl ExactSizeIterator<Item = &OwnedFd> {
+        self.mounts.iter().map(|shared| &shared.mount)
+    }
+
+    /// Where the layers are, the uppermost first.
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Shows them with other ids than are stored.
+    pub(crate) fn show_ids(&self, ids: BorrowedFd<'_>) -> Result<(), LaunchError> {
+        for Shared { mount, path } in &self.mounts {
+            sys::set_mount(mount.as_fd(), sys::SHOWN, Some(ids)).map_err(unmapped(path))?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn of(place: &OwnedFd, path: &Path) -> Result<Self, MountError> {
+        let stat = rustix::fs::fstat(place).map_err(failed(path))?;
+        below_the_root(&stat, path)?;
+        if !is_directory(&stat) {
+            return Err(failed(path)(Errno::NOTDIR));
+        }
+        Ok(Self { mount: mount::copy_alone(place).map_err(failed(path))?, path: path.to_owned() })
+    }
+}
+
+/// Whether a layer is seen through a mount that begins above it: what is mounted on the way, or on it, is not.
+fn shows(above: &OwnedFd, below: &Path) -> Result<bool, Errno> {
+    if below.as_os_str().is_empty() {
+        return Ok(true);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match rustix::fs::openat2(above, below, flags, Mode::empty(), resolve) {
+        Ok(_) => Ok(true),
+        Err(Errno::XDEV) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Puts layers together that one mount can show.
+fn groups(paths: &[PathBuf]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (number, path) in paths.iter().enumerate() {
+        let joined = groups.iter_mut().find_map(|group| {
+            let above = common(group.above, path)?;
+            let others = group.layers.iter().filter_map(|layer| paths.get(*layer));
+            others.chain([path]).all(|path| is_near(path, above)).then_some((group, above))
+        });
+        match joined {
+            Some((group, above)) => {
+                group.above = above;
+                group.layers.push(number);
+            }
+            None => groups.push(Group { above: path, layers: vec![number] }),
+        }
+    }
+    groups
+}
+
+/// The lowest directory that both are in, or one of them.
+fn common<'a>(one: &'a Path, other: &Path) -> Option<&'a Path> {
+    one.ancestors().find(|above| other.starts_with(above) && above.parent().is_some())
+}
+
+fn is_near(path: &Path, above: &Path) -> bool {
+    path.strip_prefix(above)
+        .is_ok_and(|below| below.components().count() <= HIGHEST && below.as_os_str().len() <= LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grouped(paths: &[&str]) -> Vec<(String, Vec<usize>)> {
+        let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+        groups(&paths).into_iter().map(|group| (group.above.display().to_string(), group.layers)).collect()
+    }
+
+    #[test]
+    fn layers_of_one_store_have_one_mount() {
+        assert_eq!(
+            grouped(&["/h/images/images/9/patch", "/h/images/layers/1/tree", "/h/images/layers/2/tree"]),
+            [("/h/images".to_owned(), vec![0, 1, 2])]
+        );
+        assert_eq!(
+            grouped(&["/h/images/layers/1/tree", "/h/images/layers/2/tree"]),
+            [("/h/images/layers".to_owned(), vec![0, 1])]
+        );
+    }
+
+    #[test]
+    fn a_layer_alone_is_shown_alone_and_so_are_those_far_from_each_other() {
+        assert_eq!(grouped(&["/srv/root"]), [("/srv/root".to_owned(), vec![0])]);
+        assert_eq!(grouped(&["/a", "/b"]), [("/a".to_owned(), vec![0]), ("/b".to_owned(), vec![1])]);
+        let far = ["/var/lib/carrel/images/layers/1/tree", "/var/tmp/x", "/var/lib/carrel/images/layers/2/tree"];
+        assert_eq!(
+            grouped(&far),
+            [("/var/lib/carrel/images/layers".to_owned(), vec![0, 2]), ("/var/tmp/x".to_owned(), vec![1])]
+        );
+        let long = format!("/s/{}/tree", "x".repeat(LONGEST));
+        assert_eq!(grouped(&["/s/1/tree", &long]).len(), 2);
+    }
+
+    #[test]
+    fn what_is_mounted_below_the_common_directory_gets_a_mount_of_its_own() {
+        // Any host has two file systems side by side.
+        let layers = [PathBuf::from("/sys/kernel"), PathBuf::from("/sys/fs/cgroup")];
+        assert_eq!(groups(&layers).len(), 1);
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let opened = Layers::open(&layers).unwrap();
+        let places: Vec<_> = opened.places().iter().map(|place| (place.mount, place.path.to_str().unwrap())).collect();
+        assert_eq!(places, [(0, "kernel"), (1, "")]);
+    }
+}

@@ -1,0 +1,51 @@
+//! Several who want the same at once.
+
+use carrel_tests::{DockerRegistry, Fault, Proxy};
+
+use super::made::Layout;
+use super::{Home, outcome};
+
+#[test]
+fn ten_who_pull_at_once_fetch_every_blob_once() {
+    let layout = Layout::of_everything(5_000_000);
+    let registry = DockerRegistry::open();
+    registry.put(layout.path(), layout.tag(), "it:1");
+    let proxy = Proxy::start(&registry.address, |_| Fault::None);
+    let home = Home::new();
+    let start = |_| {
+        let mut command = home.command(&["pull", &proxy.name("it:1"), "{}"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..10).map(start).collect();
+    let pulled: Vec<_> = started.into_iter().map(|child| outcome(child.wait_with_output().unwrap()).unwrap()).collect();
+    assert!(pulled.iter().all(|one| *one == pulled[0]), "{pulled:?}");
+    let blobs = proxy.blobs();
+    // Three layers and a configuration.
+    assert_eq!(blobs.values().copied().collect::<Vec<_>>(), [1; 4], "{blobs:?}");
+    home.assert_nothing_is_left_over();
+}
+
+#[test]
+fn what_another_image_brought_is_not_fetched_again() {
+    let layout = Layout::of_everything(100_000);
+    let registry = DockerRegistry::open();
+    registry.put(layout.path(), layout.tag(), "first:1");
+    let other = format!("{}:other", layout.path().display());
+    carrel_tests::umoci(&[
+        "config",
+        "--image",
+        &format!("{}:it", layout.path().display()),
+        "--tag",
+        "other",
+        "--config.env",
+        "A=B",
+    ]);
+    assert!(other.ends_with(":other"));
+    registry.put(layout.path(), "other", "second:1");
+    let home = Home::new();
+    let first = home.pull(&registry.name("first:1"));
+    let proxy = Proxy::start(&registry.address, |_| Fault::None);
+    let second = home.pull(&proxy.name("second:1"));
+    assert_ne!(first.digest, second.digest);
+    assert_eq!(proxy.blobs().len(), 1, "its configuration alone: {:?}", proxy.blobs());
+}

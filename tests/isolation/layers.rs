@@ -1,0 +1,91 @@
+//! Images of many layers: what lies over what, who owns it, and what of a store can be seen.
+
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, XattrFlags};
+use tempfile::TempDir;
+
+use super::{busybox_image, launched_by};
+
+/// The most that the kernel puts over one another.
+const MOST: usize = 500;
+
+/// Layers as a store has them, the uppermost first, over an image with a shell.
+struct Store {
+    home: TempDir,
+    below: TempDir,
+    layers: Vec<PathBuf>,
+}
+
+impl Store {
+    fn of(count: usize) -> Self {
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        let store = home.path().join("images/layers");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).unwrap();
+        let layers: Vec<PathBuf> = (0..count).map(|number| store.join(format!("{number:064x}/tree"))).collect();
+        for (number, layer) in layers.iter().enumerate() {
+            std::fs::create_dir_all(layer).unwrap();
+            std::fs::set_permissions(layer, std::fs::Permissions::from_mode(0o755)).unwrap();
+            std::fs::write(layer.join(format!("own-{number}")), "").unwrap();
+            std::fs::write(layer.join("all"), number.to_string()).unwrap();
+        }
+        Self { home, below: busybox_image(), layers }
+    }
+
+    fn launched(&self, script: &str) -> String {
+        let layers: Vec<&str> = self.layers.iter().map(|layer| layer.to_str().unwrap()).collect();
+        let env = [("CARREL_LAYERS", layers.join(" "))];
+        let env = env.each_ref().map(|(key, value)| (*key, value.as_str()));
+        let (code, said, errors) =
+            launched_by(self.below.path().to_str().unwrap(), &env, &["/bin/busybox", "sh", "-c", script]);
+        assert_eq!(code, Some(0), "{said}{errors}");
+        said
+    }
+}
+
+#[test]
+fn as_many_layers_as_the_kernel_takes_lie_over_one_another() {
+    for count in [2, 128, MOST - 1] {
+        let store = Store::of(count);
+        let said = store.launched("exec >&0; /bin/cat /all; echo; /bin/ls / | /bin/busybox grep -c ^own-");
+        assert_eq!(said, format!("0\n{count}\n"));
+    }
+}
+
+#[test]
+fn what_a_layer_hides_is_hidden_and_owners_are_those_of_the_image() {
+    let store = Store::of(3);
+    let [upper, middle, lower] = &store.layers[..] else { panic!() };
+    for name in ["gone", "kept"] {
+        std::fs::write(lower.join(name), "").unwrap();
+    }
+    let device = |path: &Path| rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+    device(&middle.join("gone"));
+    for layer in [middle, lower] {
+        std::fs::create_dir(layer.join("opaque")).unwrap();
+    }
+    std::fs::write(lower.join("opaque/hidden"), "").unwrap();
+    std::fs::write(middle.join("opaque/seen"), "").unwrap();
+    rustix::fs::setxattr(middle.join("opaque"), "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+    std::fs::write(upper.join("owned"), "").unwrap();
+    std::os::unix::fs::chown(upper.join("owned"), Some(1234), Some(65_535)).unwrap();
+    let said = store.launched(
+        "exec >&0; cd /; echo gone kept owned opaque/*; [ -e gone ] || echo hidden; [ -e kept ] && echo there; \
+         /bin/stat -c %u:%g owned kept",
+    );
+    assert_eq!(said, "gone kept owned opaque/seen\nhidden\nthere\n1234:65535\n0:0\n");
+}
+
+#[test]
+fn nothing_of_the_store_beside_the_layers_can_be_named_inside() {
+    let store = Store::of(4);
+    std::fs::write(store.home.path().join("images/layers/secret"), "").unwrap();
+    let said = store.launched("exec >&0; /bin/cat /proc/self/mountinfo; /bin/ls -a / /tmp");
+    assert!(said.contains(" / overlay ") || said.contains(" - overlay "), "{said}");
+    let (mounts, listed) = said.split_at(said.rfind("\n/:\n").unwrap());
+    for foreign in ["secret", "tree", "lower0"] {
+        assert!(!listed.contains(foreign), "{foreign}: {listed}");
+    }
+    assert!(!mounts.contains(&*store.home.path().to_string_lossy()), "{mounts}");
+}
