@@ -152,9 +152,16 @@ carrel_setup() {
     has bwrap || missing+=(bubblewrap)
     has runc || missing+=(runc)
     has busybox || missing+=(busybox-static)
+    has strace || missing+=(strace)
+    has skopeo || missing+=(skopeo)
+    has umoci || missing+=(umoci)
+    has podman || missing+=(podman)
   fi
   install_missing "${missing[@]}"
-  [[ "$1" != test ]] || has docker-registry || unpack_registry
+  if [[ "$1" != quickstart ]] && ! has docker-registry; then
+    unpack_registry
+    export PATH="$PATH:$CARREL_CACHE/tools/docker-registry/usr/bin"
+  fi
 
   choose_cargo || fail "no cargo of version $(required_rust) or newer was found" "put one on PATH or in ~/.cargo/bin"
   has_python || fail "python3 is older than 3.11" "put a newer python3 first on PATH"

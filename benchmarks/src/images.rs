@@ -55,16 +55,13 @@ fn from_nothing(effort: &Effort, place: &Path) -> Result<Vec<Benchmark>> {
     )?;
     let [unpacked, umoci] = timed_in_turn(
         rounds,
-        [
-            &mut || Fresh::in_(place, |fresh| carrel(fresh, &["run", &layout, "--", "/bin/true"])),
-            &mut || {
-                Fresh::in_(place, |fresh| {
-                    let mut umoci = Command::new("umoci");
-                    umoci.args(["unpack", "--image"]).arg(large.image()).arg(fresh.join("bundle"));
-                    timed(&mut umoci)
-                })
-            },
-        ],
+        [&mut || Fresh::in_(place, |fresh| carrel(fresh, &["run", &layout, "--", "/bin/true"])), &mut || {
+            Fresh::in_(place, |fresh| {
+                let mut umoci = Command::new("umoci");
+                umoci.args(["unpack", "--image"]).arg(large.image()).arg(fresh.join("bundle"));
+                timed(&mut umoci)
+            })
+        }],
     )?;
     let line = |name: &'static str, ours| Benchmark::new(name, FACE, ours, "ms");
     Ok(vec![
@@ -93,8 +90,7 @@ fn many_layers(effort: &Effort, place: &Path) -> Result<Benchmark> {
         commands.push(command);
     }
     let [one, many] = commands.as_mut_slice() else { anyhow::bail!("there are two") };
-    let [one, many] =
-        in_turn(effort.of(101, 5), [&mut || timed(one).map(drop), &mut || timed(many).map(drop)])?;
+    let [one, many] = in_turn(effort.of(101, 5), [&mut || timed(one).map(drop), &mut || timed(many).map(drop)])?;
     Ok(Benchmark::new("`carrel run` of an image with 30 layers that is here", FACE, &many, "ms")
         .beside("of one with 1 layer", &one)
         .aim("at most 1.5 times", many.median() <= 1.5 * one.median()))
