@@ -1,11 +1,14 @@
 //! Connections that break, bytes that change, mirrors that are gone.
 
+use carrel_layers::Digest;
 use carrel_tests::{DockerRegistry, Fault, Proxy};
 
 use super::Home;
 use super::made::Layout;
 
 const NOISE: usize = 8_000_000;
+/// Where a byte is changed.
+const PLACE: u64 = 3_000_000;
 
 fn filled() -> DockerRegistry {
     let layout = Layout::of_everything(NOISE);
@@ -33,16 +36,27 @@ fn what_breaks_off_goes_on_and_nothing_is_fetched_twice() {
 #[test]
 fn a_byte_that_changed_on_the_way_is_found_and_nothing_of_it_is_kept() {
     let registry = filled();
-    let proxy = Proxy::start(&registry.address, |_| Fault::Flip(3_000_000));
+    let proxy = Proxy::start(&registry.address, |_| Fault::Flip(PLACE));
     let home = Home::new();
     let refused = home.try_pull(&proxy.name("it:1"), "{}", None).unwrap_err();
     assert!(refused.contains("sha256:"), "{refused}");
     for kind in ["images", "names", "staging", "partial"] {
         assert_eq!(home.kept(kind), Vec::<String>::new(), "{kind}");
     }
-    // The same image without the fault is fine.
+    for blob in home.kept("blobs") {
+        let content = std::fs::read(home.path().join("images/blobs").join(&blob)).unwrap();
+        assert_eq!(Digest::of(&content).hex(), blob, "what is kept is what it is called");
+    }
+    let (blobs, layers) = (home.kept("blobs"), home.kept("layers"));
+    // The same image without the fault is fine, and has what the other could not have.
     home.pull(&registry.name("it:1"));
     home.assert_nothing_is_left_over();
+    let length = |blob: &String| home.path().join("images/blobs").join(blob).metadata().unwrap().len();
+    let (all, all_layers) = (home.kept("blobs"), home.kept("layers"));
+    let spoiled: Vec<_> = all.iter().filter(|blob| length(blob) > PLACE).collect();
+    assert_eq!((spoiled.len(), all_layers.len()), (1, 3), "one layer is long enough for the fault");
+    assert!(!blobs.contains(spoiled[0]), "{blobs:?}");
+    assert!(layers.len() < 3 && layers.iter().all(|layer| all_layers.contains(layer)), "{layers:?} of {all_layers:?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn there_and_back(kind: Kind<'_>) {
     skopeo(&[&copy[..], &[&source, &target]].concat());
 
     let ca = kind.tls.map(|authority| authority.file());
-    let settings = serde_json::json!({&registry.address: {"ca": ca}}).to_string();
+    let settings = serde_json::json!({&registry.address: {"ca": ca, "insecure": ca.is_none()}}).to_string();
     let logins = home.logins(&registry.address);
     let pulled = home.try_pull(&name, &settings, Some(&logins)).unwrap();
     assert!(!pulled.layers.is_empty());
@@ -31,6 +31,10 @@ fn there_and_back(kind: Kind<'_>) {
     if !matches!(kind.access, Access::Anybody) {
         let refused = stranger.try_pull(&name, &settings, None).unwrap_err();
         assert!(refused.contains(&format!("{} refuses {name}", registry.address)), "{refused}");
+    }
+    if kind.tls.is_none() && matches!(kind.access, Access::Password) {
+        let refused = stranger.try_pull(&name, "{}", Some(&logins)).unwrap_err();
+        assert!(refused.contains("wants a login") && refused.contains("speaks without TLS"), "{refused}");
     }
     if kind.tls.is_some() {
         let refused = stranger.try_pull(&name, "{}", Some(&logins)).unwrap_err();

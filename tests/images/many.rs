@@ -3,7 +3,7 @@
 use carrel_tests::{DockerRegistry, Fault, Proxy};
 
 use super::made::Layout;
-use super::{Home, outcome};
+use super::{Home, Pulled, outcome};
 
 #[test]
 fn ten_who_pull_at_once_fetch_every_blob_once() {
@@ -30,22 +30,22 @@ fn what_another_image_brought_is_not_fetched_again() {
     let layout = Layout::of_everything(100_000);
     let registry = DockerRegistry::open();
     registry.put(layout.path(), layout.tag(), "first:1");
-    let other = format!("{}:other", layout.path().display());
-    carrel_tests::umoci(&[
-        "config",
-        "--image",
-        &format!("{}:it", layout.path().display()),
-        "--tag",
-        "other",
-        "--config.env",
-        "A=B",
-    ]);
-    assert!(other.ends_with(":other"));
+    let image = format!("{}:it", layout.path().display());
+    carrel_tests::umoci(&["config", "--image", &image, "--tag", "other", "--config.env", "A=B"]);
     registry.put(layout.path(), "other", "second:1");
     let home = Home::new();
     let first = home.pull(&registry.name("first:1"));
+    let (before, layers) = (home.kept("blobs"), home.path().join("images/layers"));
     let proxy = Proxy::start(&registry.address, |_| Fault::None);
     let second = home.pull(&proxy.name("second:1"));
     assert_ne!(first.digest, second.digest);
-    assert_eq!(proxy.blobs().len(), 1, "its configuration alone: {:?}", proxy.blobs());
+    // What lies over them is each image's own.
+    let shared = |image: &Pulled| -> Vec<_> {
+        image.layers.iter().filter(|layer| layer.parent().unwrap().starts_with(&layers)).cloned().collect()
+    };
+    assert_eq!((shared(&first).len(), shared(&first)), (3, shared(&second)));
+    let blobs = proxy.blobs();
+    assert_eq!(blobs.len(), 1, "its configuration alone: {blobs:?}");
+    let fetched = blobs.keys().next().unwrap().strip_prefix("sha256:").unwrap();
+    assert!(!before.iter().any(|blob| blob == fetched) && home.kept("blobs").iter().any(|blob| blob == fetched));
 }

@@ -89,3 +89,16 @@ fn nothing_of_the_store_beside_the_layers_can_be_named_inside() {
     }
     assert!(!mounts.contains(&*store.home.path().to_string_lossy()), "{mounts}");
 }
+
+#[test]
+fn the_root_is_like_that_of_the_uppermost_layer() {
+    let store = Store::of(2);
+    let look = "exec >&0; /bin/stat -c '%a %u:%g' /";
+    assert_eq!(store.launched(look), "755 0:0\n");
+    let [upper, lower] = &store.layers[..] else { panic!() };
+    for (layer, mode, owner) in [(upper, 0o1751, 1234), (lower, 0o700, 99)] {
+        std::fs::set_permissions(layer, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(layer, Some(owner), Some(65_535)).unwrap();
+    }
+    assert_eq!(store.launched(look), "1751 1234:65535\n");
+}

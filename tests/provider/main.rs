@@ -8,6 +8,7 @@ mod halves;
 mod lives;
 mod mounts;
 mod ports;
+mod pulled;
 mod reaped;
 mod services;
 mod users;

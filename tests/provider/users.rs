@@ -1,5 +1,6 @@
 //! Who execs run as, whatever the image knows of users.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use carrel_control::provider::Provider;
@@ -10,8 +11,10 @@ use tempfile::TempDir;
 use crate::world::{World, again};
 
 /// An image with a shell, and with these users.
-fn image(passwd: Option<&str>) -> (TempDir, Spec) {
+pub(crate) fn image(passwd: Option<&str>) -> (TempDir, Spec) {
     let image = tempfile::tempdir_in("/var/tmp").unwrap();
+    // Its root is the root of the sandbox, which is for everybody.
+    std::fs::set_permissions(image.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     for directory in ["bin", "etc"] {
         std::fs::create_dir(image.path().join(directory)).unwrap();
     }

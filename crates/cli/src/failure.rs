@@ -1,6 +1,7 @@
 //! What goes wrong, in the words that a person reads: what happened, and what to do about it.
 
 use std::fmt;
+use std::path::Path;
 
 use carrel_agent_client::PathError;
 use carrel_changes::Line;
@@ -200,6 +201,11 @@ impl From<FetchError> for Failure {
             error.to_string(),
         );
         let hint = match &error {
+            // Who means a file is told how to write that, rather than what else may be wrong.
+            FetchError::Pull { name, .. } if Path::new(name).exists() => {
+                let message = words.split_once("\nhint: ").map_or(words.as_str(), |(message, _)| message);
+                return Self::new(code, message).hint(format!("for the file of that name write ./{name}"));
+            }
             FetchError::Image(ImageError::Missing { .. } | ImageError::Neither(_))
             | FetchError::Store(StoreError::Missing { .. } | StoreError::Neither(_)) => {
                 Some("a path is that of a directory that is a root file system, or of the tar of one")
@@ -219,6 +225,21 @@ mod tests {
     use carrel_shim_client::messages::Failed;
 
     use super::*;
+
+    #[test]
+    fn who_means_a_file_is_told_how_to_write_it() {
+        use carrel_registry::RegistryError;
+        let failed = |name: &str| {
+            let missing = RegistryError::Missing { registry: "docker.io".to_owned(), what: format!("{name}:latest") };
+            let error = Box::new(FetchError::Registry(missing));
+            Failure::from(FetchError::Pull { name: name.to_owned(), error }).words(false)
+        };
+        let said = |name: &str| format!("error: image {name}: docker.io has no {name}:latest\nhint: ");
+        // Tests are run where this is.
+        let there = "Cargo.toml";
+        assert_eq!(failed(there), format!("{}for the file of that name write ./{there}\n", said(there)));
+        assert_eq!(failed("missing"), format!("{}check the name and the tag\n", said("missing")));
+    }
 
     #[test]
     fn a_failure_is_a_line_and_a_hint() {

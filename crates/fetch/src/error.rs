@@ -20,14 +20,12 @@ pub enum FetchError {
     #[error(transparent)]
     Registry(RegistryError),
     /// The registry does not give it.
-    #[error("image {name}: {error}{}", after(.name, .error, *.beside))]
+    #[error("image {name}: {error}{}", after(.error))]
     Pull {
         /// Its name, as it was given.
         name: String,
         /// Why not.
         error: Box<FetchError>,
-        /// Whether a file has that name.
-        beside: bool,
     },
     /// The file does not give it.
     #[error("image {reference}: {error}")]
@@ -49,10 +47,7 @@ pub enum FetchError {
 }
 
 /// What there is to do about an image that a registry does not give.
-fn after(name: &str, error: &FetchError, beside: bool) -> String {
-    if beside {
-        return format!("\nhint: for the file of that name write ./{name}");
-    }
+fn after(error: &FetchError) -> String {
     let hint = match error {
         FetchError::Registry(error) => error.hint(),
         FetchError::Store(StoreError::Source(SourceError::Other(error))) => {
@@ -68,14 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_means_a_file_is_told_how_to_write_it() {
-        let failed = |beside| {
-            let missing = RegistryError::Missing { registry: "docker.io".into(), what: "root.tar:latest".into() };
-            let error = Box::new(FetchError::Registry(missing));
-            FetchError::Pull { name: "root.tar".into(), error, beside }.to_string()
-        };
-        let said = "image root.tar: docker.io has no root.tar:latest\nhint: ";
-        assert_eq!(failed(true), format!("{said}for the file of that name write ./root.tar"));
-        assert_eq!(failed(false), format!("{said}check the name and the tag"));
+    fn what_there_is_to_do_is_told_behind_what_is_wrong() {
+        let missing = RegistryError::Missing { registry: "docker.io".into(), what: "demo:latest".into() };
+        let failed = FetchError::Pull { name: "demo".into(), error: Box::new(FetchError::Registry(missing)) };
+        let said = "image demo: docker.io has no demo:latest\nhint: check the name and the tag";
+        assert_eq!(failed.to_string(), said);
     }
 }

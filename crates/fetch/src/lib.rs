@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use carrel_image::{Directory, GuestPath, ImageRef, RootFs, Stacked};
+use carrel_image::{Directory, ImageRef, RootFs};
 use carrel_layers::archive::Limits;
 use carrel_layers::{
-    Config, Digest, DockerArchive, Hold, Layout, Platform, Progress, Source, SourceError, Store, StoreError, Stored,
-    Unpacker,
+    Config, Digest, Hold, Layout, Platform, Progress, Source, SourceError, Stop, Store, StoreError,
+    Stored, Unpacker,
 };
-use carrel_registry::{Credentials, Name, Registry, Settings};
+use carrel_registry::{Credentials, Name, Registry, RegistryError, Settings};
 
 pub use self::error::FetchError;
 
@@ -57,6 +57,13 @@ pub struct Image {
     hold: Option<Hold>,
 }
 
+/// How an image is asked for.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    progress: &'a dyn Progress,
+    stop: &'a Stop,
+}
+
 /// The program that unpacks, beside another helper.
 pub fn unpacker(helper: &Path) -> PathBuf {
     helper.with_file_name(UNPACKER)
@@ -94,21 +101,43 @@ impl Images {
 
     /// Has an image, from wherever it is.
     pub fn get(&self, reference: &ImageRef, when: When, progress: &dyn Progress) -> Result<Image, FetchError> {
-        match reference {
-            ImageRef::Host | ImageRef::Directory(_) => return Ok(RootFs::resolve(reference)?.into()),
-            ImageRef::Path(path) if path.is_dir() => return Ok(RootFs::resolve(reference)?.into()),
-            _ => {}
-        }
-        self.held(|| self.stored(reference, when, progress))
+        self.get_until(reference, when, progress, &Stop::new())
     }
 
-    /// Has an image for somebody who may have what everybody may: one of a registry is asked for there, without a login,
-    /// and is not named here.
-    pub fn public(&self, reference: &ImageRef, progress: &dyn Progress) -> Result<Image, FetchError> {
-        let ImageRef::Registry(text) = reference else { return self.get(reference, When::Missing, progress) };
+    /// The same, for as long as it is not told to stop.
+    pub fn get_until(
+        &self,
+        reference: &ImageRef,
+        when: When,
+        progress: &dyn Progress,
+        stop: &Stop,
+    ) -> Result<Image, FetchError> {
+        if is_plain(reference) {
+            return Ok(RootFs::resolve(reference)?.into());
+        }
+        self.held(|| self.taken(reference, when, Asking { progress, stop }))
+    }
+
+    /// Has an image for which nothing has to be asked for or unpacked, if it is one.
+    pub fn here(&self, reference: &ImageRef) -> Result<Option<Image>, FetchError> {
+        if !is_plain(reference) && !matches!(reference, ImageRef::Registry(_)) {
+            return Ok(None);
+        }
+        match self.get(reference, When::Never, &()) {
+            Err(FetchError::NotHere(_)) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// Has an image for somebody who may have what everybody may: one of a registry that anybody can reach is asked for
+    /// there, without a login, and is not named here.
+    pub fn public(&self, reference: &ImageRef, progress: &dyn Progress, stop: &Stop) -> Result<Image, FetchError> {
+        let ImageRef::Registry(text) = reference else {
+            return self.get_until(reference, When::Missing, progress, stop);
+        };
         self.held(|| {
-            let name: Name = text.parse()?;
-            self.asked_for(text, name, &Credentials::none(), None, progress)
+            let registry = Registry::public_only(text.parse()?, &self.registries);
+            self.asked_for(text, registry, None, Asking { progress, stop })
         })
     }
 
@@ -123,18 +152,22 @@ impl Images {
 
     /// Takes an image into the store, and says what it is there. The host and a directory have no place in it.
     pub fn stored(&self, reference: &ImageRef, when: When, progress: &dyn Progress) -> Result<Stored, FetchError> {
+        self.taken(reference, when, Asking { progress, stop: &Stop::new() })
+    }
+
+    fn taken(&self, reference: &ImageRef, when: When, asking: Asking<'_>) -> Result<Stored, FetchError> {
         match reference {
             ImageRef::Host | ImageRef::Directory(_) => Err(FetchError::NotStored(reference.clone())),
             ImageRef::Path(path) if path.is_dir() => Err(FetchError::NotStored(reference.clone())),
-            ImageRef::Path(path) => Ok(self.store()?.archive(path, progress)?),
-            ImageRef::Oci { path, name } => self.filed(reference, Layout::directory(path, name.as_deref()), progress),
+            ImageRef::Path(path) => Ok(self.store()?.archive(path, asking.progress)?),
+            ImageRef::Oci { path, name } => self.filed(reference, Layout::directory(path, name.as_deref()), asking),
             ImageRef::OciArchive { path, name } => {
-                self.filed(reference, Layout::archive(path, name.as_deref()), progress)
+                self.filed(reference, self.store()?.layout(path, name.as_deref()), asking)
             }
             ImageRef::DockerArchive { path, name } => {
-                self.filed(reference, DockerArchive::open(path, name.as_deref()), progress)
+                self.filed(reference, self.store()?.docker_archive(path, name.as_deref()), asking)
             }
-            ImageRef::Registry(text) => self.named(text, when, progress),
+            ImageRef::Registry(text) => self.named(text, when, asking),
         }
     }
 
@@ -143,52 +176,61 @@ impl Images {
         &self,
         reference: &ImageRef,
         source: Result<S, SourceError>,
-        progress: &dyn Progress,
+        asking: Asking<'_>,
     ) -> Result<Stored, FetchError> {
         let source = source.map_err(StoreError::from)?;
-        let filed = self.pull(None, &source, progress);
+        let filed = self.pull(None, &source, asking);
         filed.map_err(|error| FetchError::Filed { reference: reference.clone(), error: error.into() })
     }
 
     /// An image by its name, or by its digest.
-    fn named(&self, text: &str, when: When, progress: &dyn Progress) -> Result<Stored, FetchError> {
+    fn named(&self, text: &str, when: When, asking: Asking<'_>) -> Result<Stored, FetchError> {
         if let Ok(digest) = Digest::from_str(text) {
             return self.store()?.get(digest)?.ok_or(FetchError::Gone(digest));
         }
         let name: Name = text.parse()?;
         let full = name.to_string();
         if when != When::Always {
-            if let Some(stored) = self.store()?.find(&full)? {
+            if let Some(stored) = self.store()?.find(&full)?.filter(|stored| self.fits(stored)) {
                 return Ok(stored);
             }
         }
         if when == When::Never {
             return Err(FetchError::NotHere(full));
         }
-        self.asked_for(text, name, &Credentials::of_user(), Some(&full), progress)
+        let registry = Registry::new(name, &self.registries, &Credentials::of_user());
+        let stored = self.asked_for(text, registry, self.kept_as(&full), asking)?;
+        if self.kept_as(&full).is_none() {
+            asking.progress.said(&format!("it is for {}, and has no name here: use its digest", self.platform));
+        }
+        Ok(stored)
+    }
+
+    /// What an image of that name is called here: a name stands for what runs on this host.
+    fn kept_as<'a>(&self, full: &'a str) -> Option<&'a str> {
+        Platform::host().accepts(&self.platform).then_some(full)
+    }
+
+    /// Whether an image is for the platform that is wanted, as far as it says.
+    fn fits(&self, stored: &Stored) -> bool {
+        stored.config.platform.as_ref().is_none_or(|there| self.platform.accepts(there))
     }
 
     /// An image of a registry, asked for there.
     fn asked_for(
         &self,
         text: &str,
-        name: Name,
-        credentials: &Credentials,
+        registry: Result<Registry, RegistryError>,
         full: Option<&str>,
-        progress: &dyn Progress,
+        asking: Asking<'_>,
     ) -> Result<Stored, FetchError> {
-        let pulled = Registry::new(name, &self.registries, credentials)
-            .map_err(FetchError::Registry)
-            .and_then(|registry| self.pull(full, &registry, progress));
-        pulled.map_err(|error| FetchError::Pull {
-            beside: Path::new(text).exists(),
-            name: text.to_owned(),
-            error: error.into(),
-        })
+        let registry = registry.map_err(FetchError::Registry);
+        let pulled = registry.and_then(|registry| self.pull(full, &registry, asking));
+        pulled.map_err(|error| FetchError::Pull { name: text.to_owned(), error: error.into() })
     }
 
-    fn pull(&self, name: Option<&str>, source: &dyn Source, progress: &dyn Progress) -> Result<Stored, FetchError> {
-        Ok(self.store()?.pull(name, source, &self.platform, progress)?)
+    fn pull(&self, name: Option<&str>, source: &dyn Source, asking: Asking<'_>) -> Result<Stored, FetchError> {
+        Ok(self.store()?.pull_until(name, source, &self.platform, asking.progress, asking.stop)?)
     }
 
     /// Holds an image that was found. One that was removed in between is looked for again.
@@ -212,11 +254,9 @@ impl Images {
 // === impl Image ===
 
 impl Image {
-    /// Sees to it that a directory is there in which a command is to start.
+    /// Sees to it that a directory is there in which a command is to start. Links of the image are followed.
     pub fn furnish(&mut self, directory: &str) {
-        let Ok(path) = GuestPath::new(directory) else { return };
-        let is_there = Stacked::open(&self.root.layers).is_ok_and(|layers| layers.has(&path));
-        if !is_there && !self.root.directories.iter().any(|made| made.path == path) {
+        if let Some(path) = self.root.missing(directory) {
             self.root.directories.push(Directory { path, mode: 0o755, owner: 0 });
         }
     }
@@ -233,52 +273,14 @@ impl From<RootFs> for Image {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn images(home: &Path) -> Images {
-        Images::new(home, Path::new("/nowhere/carrel-shim"), Settings::default())
-    }
-
-    fn get(images: &Images, text: &str, when: When) -> Result<Image, FetchError> {
-        images.get(&text.parse().unwrap(), when, &())
-    }
-
-    #[test]
-    fn the_host_and_a_directory_need_no_store() {
-        let (home, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let images = images(home.path());
-        assert!(get(&images, "host", When::Always).unwrap().root.layers.is_empty());
-        let image = get(&images, root.path().to_str().unwrap(), When::Never).unwrap();
-        assert_eq!((image.root.layers.len(), image.digest, image.is_held()), (1, None, false));
-        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
-        let not_stored = images.stored(&"host".parse().unwrap(), When::Missing, &()).unwrap_err();
-        assert_eq!(not_stored.to_string(), "host is used as it is, and not kept in the store");
-    }
-
-    #[test]
-    fn what_is_not_here_is_told_by_its_full_name() {
-        let home = tempfile::tempdir().unwrap();
-        let images = images(home.path());
-        let error = get(&images, "python:3.12", When::Never).unwrap_err().to_string();
-        assert!(error.starts_with("image docker.io/library/python:3.12 is not here\nhint: "), "{error}");
-        let digest = Digest::of(b"nothing");
-        let gone = format!("image {digest} is not in the store any more");
-        assert_eq!(images.known(digest).unwrap_err().to_string(), gone);
-        assert_eq!(get(&images, &digest.to_string(), When::Always).unwrap_err().to_string(), gone);
-        assert!(matches!(get(&images, "Upper", When::Never), Err(FetchError::Name(_))));
-    }
-
-    #[test]
-    fn a_directory_to_start_in_is_made_only_if_it_is_missing() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("there")).unwrap();
-        let mut image = Image::from(RootFs::layer(root.path().to_owned()));
-        for directory in ["/there", "/missing/deep", "/missing/deep", "/", "../x"] {
-            image.furnish(directory);
-        }
-        let made: Vec<_> = image.root.directories.iter().map(|made| made.path.as_path().to_owned()).collect();
-        assert_eq!(made, [PathBuf::from("missing/deep")]);
+/// Whether a reference stands for something that is used as it is.
+fn is_plain(reference: &ImageRef) -> bool {
+    match reference {
+        ImageRef::Host | ImageRef::Directory(_) => true,
+        ImageRef::Path(path) => path.is_dir(),
+        _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ mod stacked;
 use std::path::{Path, PathBuf};
 
 pub use self::reference::{BadReference, ImageRef};
-pub use self::stacked::Stacked;
+pub use self::stacked::{Stacked, Whereabouts};
 
 /// A root file system, described.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,6 +126,14 @@ impl RootFs {
     /// One directory, and nothing else.
     pub fn layer(directory: PathBuf) -> Self {
         Self { layers: vec![directory], ..Self::default() }
+    }
+
+    /// Where a directory has to be made so that it is there, which is where links of the layers lead; none if it is there,
+    /// or cannot be.
+    pub fn missing(&self, path: &str) -> Option<GuestPath> {
+        let found = Stacked::open(&self.layers).ok()?.whereabouts(&GuestPath::new(path).ok()?)?;
+        let is_described = self.directories.iter().any(|made| made.path == found.path);
+        (!found.is_there && !is_described).then_some(found.path)
     }
 }
 

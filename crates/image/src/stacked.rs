@@ -37,6 +37,27 @@ enum Entry {
     Other(OwnedFd, Stat),
 }
 
+/// Where a path leads to.
+enum Way {
+    /// To something that is there.
+    There(Entry),
+    /// To the root itself.
+    Root,
+    /// To nothing.
+    Nothing,
+    /// Nowhere: something on it is no directory, or it is above what is not there.
+    Blocked,
+}
+
+/// Where a directory is, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Its path, which has no links in it.
+    pub path: GuestPath,
+    /// Whether it is there.
+    pub is_there: bool,
+}
+
 /// Whether a link at the end of a path is followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
@@ -70,22 +91,51 @@ impl Stacked {
         self.find(path.as_path(), Last::Link).is_ok_and(|found| found.is_some())
     }
 
+    /// Where the directory of a path is, or would be, with all links followed; none if there can be none.
+    pub fn whereabouts(&self, path: &GuestPath) -> Option<Whereabouts> {
+        let mut walked = PathBuf::new();
+        let is_there = match self.walk(path.as_path(), Last::Followed, &mut walked).ok()? {
+            Way::There(Entry::Directory(_)) => true,
+            Way::Nothing => false,
+            Way::There(Entry::Other(..)) | Way::Root | Way::Blocked => return None,
+        };
+        Some(Whereabouts { path: GuestPath::new(walked).ok()?, is_there })
+    }
+
     fn find(&self, path: &Path, last: Last) -> Result<Option<Entry>, Errno> {
+        Ok(match self.walk(path, last, &mut PathBuf::new())? {
+            Way::There(entry) => Some(entry),
+            Way::Root | Way::Nothing | Way::Blocked => None,
+        })
+    }
+
+    /// Goes along a path; `walked` is then the same without links, for a directory and for nothing.
+    fn walk(&self, path: &Path, last: Last, walked: &mut PathBuf) -> Result<Way, Errno> {
         let mut left: VecDeque<OsString> = parts(path).collect();
         let (mut above, mut links): (Vec<Directory>, usize) = (Vec::new(), 0);
         while let Some(name) = left.pop_front() {
             if name == ".." {
                 // The root is above itself.
                 above.pop();
+                walked.pop();
                 continue;
             }
             match above.last().unwrap_or(&self.root).get(&name)? {
-                None => return Ok(None),
-                Some(Entry::Directory(directory)) => above.push(directory),
+                None if left.iter().any(|part| part == "..") => return Ok(Way::Blocked),
+                None => {
+                    walked.push(name);
+                    walked.extend(left);
+                    return Ok(Way::Nothing);
+                }
+                Some(Entry::Directory(directory)) => {
+                    above.push(directory);
+                    walked.push(name);
+                }
                 Some(Entry::Other(file, stat)) => {
                     let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
                     if !is_link || (left.is_empty() && last == Last::Link) {
-                        return Ok(left.is_empty().then_some(Entry::Other(file, stat)));
+                        let is_last = left.is_empty();
+                        return Ok(if is_last { Way::There(Entry::Other(file, stat)) } else { Way::Blocked });
                     }
                     links += 1;
                     if links > MOST_LINKS {
@@ -95,6 +145,7 @@ impl Stacked {
                     let target = Path::new(OsStr::from_bytes(target.to_bytes()));
                     if target.is_absolute() {
                         above.clear();
+                        walked.clear();
                     }
                     for part in parts(target).collect::<Vec<_>>().into_iter().rev() {
                         left.push_front(part);
@@ -102,7 +153,7 @@ impl Stacked {
                 }
             }
         }
-        Ok(above.pop().map(Entry::Directory))
+        Ok(above.pop().map_or(Way::Root, |directory| Way::There(Entry::Directory(directory))))
     }
 }
 
@@ -268,5 +319,31 @@ mod tests {
         assert_eq!(layers.read("round"), None);
         layers.put(1, "etc/hostname", "inside");
         assert_eq!(layers.read("out").as_deref(), Some("inside"), "above the root is the root");
+    }
+    #[test]
+    fn a_directory_is_where_links_lead_whether_it_is_there_or_not() {
+        let layers = Layers::new(2);
+        layers.link(1, "var/run", "/run");
+        layers.put(1, "run/there/file", "");
+        layers.link(0, "lib", "usr/lib");
+        layers.put(1, "usr/lib/file", "");
+        layers.link(0, "app", "/srv/app");
+        layers.link(0, "odd", "missing/../x");
+        layers.link(0, "top", "/");
+        layers.link(0, "round", "round");
+        let stacked = Stacked::open(&layers.1).unwrap();
+        let found = |path: &str| {
+            let found = stacked.whereabouts(&GuestPath::new(path).unwrap())?;
+            Some((found.path.as_path().to_str().unwrap().to_owned(), found.is_there))
+        };
+        let at = |path: &str, is_there| Some((path.to_owned(), is_there));
+        assert_eq!(found("var/run/app/deep"), at("run/app/deep", false));
+        assert_eq!(found("var/run/there"), at("run/there", true));
+        assert_eq!(found("lib/x"), at("usr/lib/x", false));
+        assert_eq!(found("app"), at("srv/app", false), "a link that leads to nothing says where it would be");
+        assert_eq!(found("plain/new"), at("plain/new", false));
+        for nowhere in ["odd", "top", "round", "usr/lib/file", "usr/lib/file/below"] {
+            assert_eq!(found(nowhere), None, "{nowhere}");
+        }
     }
 }

@@ -7,8 +7,8 @@
 //! owners by number (0 to 65535, what a sandbox has), times of modification; and for files and directories the extended
 //! attributes `security.capability`, `system.posix_acl_*` and `user.*`, if they are given to that entry alone. Other
 //! attributes are left out, and so are access-control lists that are written as text (`SCHILY.acl.*`). Devices below
-//! `dev` are left out and counted, since a sandbox has a `/dev` of its own; anywhere else they are refused. A later entry
-//! replaces an earlier one, unless one of the two is a directory and the other not.
+//! `dev` are left out and counted, since a sandbox has a `/dev` of its own; anywhere else they are refused. A name is had
+//! by one entry: only a directory may come again, and has what its last entry says.
 //!
 //! A layer differs from a root in what it takes away: see [`Form::Layer`].
 
@@ -42,6 +42,9 @@ pub(crate) const fn missing_weight(length: usize) -> usize {
     length + 32
 }
 
+/// What an entry takes besides its content: something of this size, on most disks.
+pub(crate) const ENTRY: u64 = 4096;
+
 /// What an archive is the tar of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -59,7 +62,7 @@ pub enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The sizes of all files together; a sparse file counts as large as it claims to be. Targets of links and
-    /// attributes count, too.
+    /// attributes count, too, and every entry as 4096 bytes more.
     pub bytes: u64,
     /// Headers in the archive and directories that are made for want of an entry, together.
     pub entries: u64,
@@ -88,9 +91,10 @@ pub fn unpack(archive: impl BufRead, into: impl AsFd, form: Form, limits: Limits
     let mut done = Unpacked::default();
     let mut weight: u64 = 0;
     while let Some(entry) = entries.next()? {
-        weight = weight.saturating_add(entry.weight());
+        weight = weight.saturating_add(entry.weight()).saturating_add(ENTRY);
         let refuse = |why| ArchiveError::refused(entry.name.as_bytes(), why);
-        if weight > limits.bytes {
+        let too_large = |made: u64| weight.saturating_add(made.saturating_mul(ENTRY)) > limits.bytes;
+        if too_large(tree.made()) {
             return Err(refuse(Refusal::TooLarge(limits.bytes)));
         }
         let meaning = match form {
@@ -114,6 +118,9 @@ pub fn unpack(archive: impl BufRead, into: impl AsFd, form: Form, limits: Limits
         }
         if entries.seen().saturating_add(tree.made()) > limits.entries {
             return Err(refuse(Refusal::TooMany(limits.entries)));
+        }
+        if too_large(tree.made()) {
+            return Err(refuse(Refusal::TooLarge(limits.bytes)));
         }
     }
     done.made = tree.finish().map_err(root)?;

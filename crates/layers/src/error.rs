@@ -108,6 +108,23 @@ pub enum StoreError {
     /// All together is too much.
     #[error("the image is larger than {0} bytes, which is the most that one may have")]
     TooLarge(u64),
+    /// Too many of its directories have no entry of their own.
+    #[error("too many directories of the image have no entry of their own in layers that put something into them")]
+    Unfounded,
+    /// The disk has too little room.
+    #[error("the disk of {} has too little room left\nhint: `carrel prune` removes what nothing needs", .0.display())]
+    Full(PathBuf),
+    /// Whoever wanted it does not any more.
+    #[error("it was stopped before it was complete")]
+    Stopped,
+    /// What is known of an image cannot be read.
+    #[error("what is known of image {digest} cannot be read: {source}\nhint: `carrel image rm {digest}` removes it")]
+    Damaged {
+        /// Its digest.
+        digest: Digest,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// There is no such image.
     #[error("there is no image {0}\nhint: `carrel image ls` names those that there are")]
     Unknown(String),
@@ -144,13 +161,27 @@ impl StoreError {
     /// Whether it is the image that is wrong: then no other attempt ends in another way.
     pub(crate) fn is_final(&self) -> bool {
         match self {
-            Self::Digest { .. } | Self::DiffId { .. } | Self::Size { .. } | Self::TooLarge(_) | Self::Manifest(_) => {
-                true
-            }
+            Self::Digest { .. } | Self::DiffId { .. } | Self::Size { .. } | Self::Manifest(_) => true,
+            Self::TooLarge(_) | Self::Unfounded => true,
             Self::Unpack { source, .. } => matches!(source, UnpackError::Refused(_)),
             _ => false,
         }
     }
+
+    /// Whether the disk has no room: then what came of an image is in the way of everybody.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::Full(_) => true,
+            Self::Unpack { source, .. } | Self::Archive { source, .. } => matches!(source, UnpackError::Full(_)),
+            Self::Store { source, .. } => is_full(source),
+            _ => false,
+        }
+    }
+}
+
+/// Whether a disk had no room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn by(users: &[String]) -> String {

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 
 /// How often a lock is asked for that somebody has for a moment. Each time it is waited for twice as long, from 1 ms on.
 const TRIES: u32 = 6;
+/// The longest that is waited between two looks at a lock that somebody has for long.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
 /// A file that one at a time has. Dropped, it is removed, and whoever waits for it takes a new one.
 pub(crate) struct Lock {
@@ -23,10 +25,19 @@ pub(crate) struct Lock {
 impl Lock {
     /// Makes the file where there is none, and waits until nobody else has it.
     pub(crate) fn take(directory: &OwnedFd, name: &str) -> io::Result<Self> {
+        Self::wait(directory, name, |file| flock(file, FlockOperation::LockExclusive))
+    }
+
+    /// The same, unless it is said to stop meanwhile: then it fails as interrupted.
+    pub(crate) fn take_unless(directory: &OwnedFd, name: &str, stopped: impl Fn() -> bool) -> io::Result<Self> {
+        Self::wait(directory, name, |file| flock_unless(file, &stopped))
+    }
+
+    fn wait(directory: &OwnedFd, name: &str, lock: impl Fn(&OwnedFd) -> io::Result<()>) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
             let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
-            flock(&file, FlockOperation::LockExclusive)?;
+            lock(&file)?;
             // Whoever had it may have removed or moved it, and then it locks nothing.
             if is_at(&file, directory, name)? {
                 return Ok(Self { file, directory: directory.try_clone()?, name: name.to_owned(), stays: false });
@@ -78,6 +89,22 @@ pub(crate) fn flock(file: impl AsFd, operation: FlockOperation) -> io::Result<()
             Err(Errno::INTR) => {}
             outcome => return Ok(outcome?),
         }
+    }
+}
+
+/// Locks an open file alone, and looks between whether to stop: the kernel wakes nobody for that who waits in it.
+fn flock_unless(file: &OwnedFd, stopped: impl Fn() -> bool) -> io::Result<()> {
+    let mut wait = Duration::from_millis(1);
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return outcome,
+        }
+        if stopped() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        std::thread::sleep(wait);
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 

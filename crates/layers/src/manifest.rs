@@ -7,7 +7,7 @@ mod error;
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::digest::Digest;
 use crate::platform::Platform;
@@ -69,7 +69,7 @@ pub struct Descriptor {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
     /// What else is said about it.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "or_none", skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub annotations: std::collections::BTreeMap<String, String>,
 }
 
@@ -96,6 +96,7 @@ pub struct ImageManifest {
     /// What is known of its configuration.
     pub config: Descriptor,
     /// What is known of its layers, the lowest first.
+    #[serde(deserialize_with = "or_none")]
     pub layers: Vec<Descriptor>,
 }
 
@@ -106,7 +107,13 @@ pub(crate) struct Index {
     schema_version: u32,
     #[serde(default)]
     media_type: Option<String>,
+    #[serde(deserialize_with = "or_none")]
     pub(crate) manifests: Vec<Descriptor>,
+}
+
+/// Reads `null` as nothing at all: some write a list without anything in it like that.
+fn or_none<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// Chooses the manifest for a platform from an index.
@@ -122,8 +129,10 @@ pub(crate) fn choose_from(manifests: &[Descriptor], platform: &Platform) -> Resu
     };
     // Of several the one that says exactly what is asked for is meant.
     let exact = |descriptor: &&Descriptor| descriptor.platform.as_ref() == Some(platform);
-    let mut fitting = manifests.iter().filter(fits);
-    let chosen = manifests.iter().filter(fits).find(exact).or_else(|| fitting.next());
+    // Else the one that asks for least of the processor, which runs on all.
+    let least = |descriptor: &&Descriptor| descriptor.platform.as_ref().map(Platform::level);
+    let chosen = manifests.iter().filter(fits).find(exact);
+    let chosen = chosen.or_else(|| manifests.iter().filter(fits).min_by_key(least));
     // An index of one thing that does not say what it is for, as layouts have them, leaves no choice.
     let only = match manifests {
         [only] if only.platform.is_none() => Some(only),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// An operating system and a kind of processor, in the words that images use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +13,7 @@ pub struct Platform {
     /// `amd64`, `arm64`, …
     pub architecture: String,
     /// `v7`, `v8`, …, where an architecture has several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }
 
@@ -38,6 +38,13 @@ impl Platform {
         Self { os: "linux".into(), architecture: architecture.into(), variant: variant.map(Into::into) }
     }
 
+    /// How much of the processor its variant asks for: one that names none asks for least.
+    pub(crate) fn level(&self) -> u32 {
+        let digits =
+            self.variant.as_deref().map(|variant| variant.trim_start_matches(|letter: char| !letter.is_ascii_digit()));
+        digits.map_or(0, |digits| digits.parse().unwrap_or(u32::MAX))
+    }
+
     /// Whether what was built for `other` is what is meant by this.
     pub fn accepts(&self, other: &Self) -> bool {
         let same = self.os == other.os && self.architecture == other.architecture;
@@ -49,6 +56,11 @@ impl Platform {
             _ => same,
         }
     }
+}
+
+/// Reads an empty text as none.
+fn some_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
 }
 
 impl fmt::Display for Platform {

@@ -27,8 +27,12 @@ pub trait Target: Sync {
     /// Whether it has a configuration or a layer already.
     fn has(&self, descriptor: &Descriptor) -> Result<bool, SourceError>;
 
-    /// Takes a configuration or a layer.
-    fn blob(&self, descriptor: &Descriptor, content: Box<dyn Read + Send>) -> Result<(), SourceError>;
+    /// Takes a configuration or a layer, which can be read from its beginning as often as it has to be sent.
+    fn blob(
+        &self,
+        descriptor: &Descriptor,
+        open: &dyn Fn() -> io::Result<Box<dyn Read + Send>>,
+    ) -> Result<(), SourceError>;
 
     /// Takes the manifest, when all that it names is there.
     fn manifest(&self, media_type: &str, bytes: &[u8]) -> Result<(), SourceError>;

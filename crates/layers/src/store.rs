@@ -18,8 +18,10 @@
 
 mod archive;
 mod blob;
+mod budget;
 mod files;
 mod layer;
+mod outer;
 mod patch;
 mod pull;
 mod record;
@@ -42,7 +44,7 @@ pub use self::remove::Removed;
 pub use self::usage::Usage;
 pub use self::users::Hold;
 
-use self::record::{Named, Record};
+use self::record::{Named, Record, Records};
 use crate::config::Config;
 use crate::digest::Digest;
 use crate::error::StoreError;
@@ -134,7 +136,7 @@ impl Store {
     /// All images, those that came last first.
     pub fn list(&self) -> Result<Vec<Stored>, StoreError> {
         let mut names = self.all_names()?;
-        let records = self.records()?.into_iter();
+        let records = self.records()?.read.into_iter();
         let mut images: Vec<_> = records
             .map(|record| {
                 let names = names.remove(&record.digest).unwrap_or_default();
@@ -143,6 +145,11 @@ impl Store {
             .collect();
         images.sort_by(|a, b| (b.stored, a.digest).cmp(&(a.stored, b.digest)));
         Ok(images)
+    }
+
+    /// The images of which what is known cannot be read. They can be removed by their digests.
+    pub fn damaged(&self) -> Result<Vec<Digest>, StoreError> {
+        Ok(self.records()?.damaged)
     }
 
     /// Lets a name stand for an image that is here.
@@ -154,9 +161,16 @@ impl Store {
     fn record_name(&self, name: &str, digest: Digest) -> Result<(), StoreError> {
         let place = place_of(name)?;
         let named = Named { name: name.to_owned(), digest, resolved: record::now() };
-        let names = self.directory(NAMES)?;
+        let names = self.lock_names()?;
         let bytes = serde_json::to_vec(&named).map_err(|error| self.failed(error.into()))?;
         files::replace(&names, &place, &bytes).map_err(|error| self.failed(error))
+    }
+
+    /// The directory of names, which one at a time changes.
+    fn lock_names(&self) -> Result<OwnedFd, StoreError> {
+        let names = self.directory(NAMES)?;
+        lock::flock(&names, FlockOperation::LockExclusive).map_err(|error| self.failed(error))?;
+        Ok(names)
     }
 
     fn named(&self, name: &str) -> Result<Option<Named>, StoreError> {
@@ -181,14 +195,34 @@ impl Store {
 
     fn record(&self, digest: Digest) -> Result<Option<Record>, StoreError> {
         let path = format!("{IMAGES}/{}/{RECORD}", digest.hex());
-        let bytes = files::read(&self.handle, &path).map_err(|error| self.failed(error))?;
-        bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(|error| self.failed(error.into()))).transpose()
+        let read = || -> io::Result<Option<Record>> {
+            let bytes = files::read(&self.handle, &path)?;
+            Ok(bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose()?)
+        };
+        read().map_err(|source| StoreError::Damaged { digest, source })
     }
 
-    fn records(&self) -> Result<Vec<Record>, StoreError> {
-        let digests = files::names(&self.handle, IMAGES).map_err(|error| self.failed(error))?;
-        let digests = digests.into_iter().filter_map(|name| Digest::from_hex(&name).ok());
-        digests.filter_map(|digest| self.record(digest).transpose()).collect()
+    /// What is known of all images. One of which it cannot be read is in nobody's way.
+    fn records(&self) -> Result<Records, StoreError> {
+        let mut records = Records::default();
+        for digest in self.digests()? {
+            match self.record(digest) {
+                Ok(record) => records.read.extend(record),
+                Err(_) => records.damaged.push(digest),
+            }
+        }
+        Ok(records)
+    }
+
+    /// The digests of all images.
+    fn digests(&self) -> Result<Vec<Digest>, StoreError> {
+        let names = files::names(&self.handle, IMAGES).map_err(|error| self.failed(error))?;
+        Ok(names.iter().filter_map(|name| Digest::from_hex(name).ok()).collect())
+    }
+
+    fn damaged_image(&self, digest: Digest) -> StoreError {
+        let unknown = || self.failed(io::ErrorKind::InvalidData.into());
+        self.record(digest).err().unwrap_or_else(unknown)
     }
 
     fn stored(&self, record: Record, names: Vec<String>) -> Stored {

@@ -1,8 +1,9 @@
 //! Unpacking by a process that can do nothing else.
 //!
-//! Whatever is compressed, or has lengths and offsets in it, is read by a program of its own (`carrel-unpack`): it is
+//! Whatever is compressed, and every tar that becomes files, is read by a program of its own (`carrel-unpack`): it is
 //! nobody on the host, sees the one directory that it unpacks into, has no network, and few system calls. See
-//! [`main`] for how it comes to that.
+//! [`main`] for how it comes to that. Only where layers lie in an archive of several is looked up here, once that is
+//! decompressed.
 
 mod chunks;
 mod confine;
@@ -28,6 +29,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags};
 
 pub use self::program::main;
+pub(crate) use self::stream::Stream;
 
 use self::program::Order;
 use self::report::{Babble, Report, Reports};
@@ -37,8 +39,16 @@ use crate::digest::Digest;
 /// How much may wait between us and the process.
 const PIPE: usize = 1 << 20;
 
+/// The file that is written where nothing is unpacked.
+pub(crate) const CONTENT: &str = "content";
+
+/// How often it is asked whether what is waited for is still wanted.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// How long a process has to end when there is nothing more to do.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for one that nobody needs any more: without input most end at once, and bury their own.
+const HASTE: Duration = Duration::from_millis(250);
 
 /// How a stream is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +59,12 @@ pub enum Compression {
     Gzip,
     /// By zstd.
     Zstd,
+}
+
+/// Who decompresses a file.
+pub(crate) trait Plain {
+    /// What was compressed, in a file without a name.
+    fn plain(&self, file: File, compression: Compression) -> io::Result<File>;
 }
 
 /// Starts processes that unpack.
@@ -107,6 +123,9 @@ pub enum UnpackError {
     /// Something is wrong here.
     #[error("{0}")]
     Failed(String),
+    /// There is no room for it.
+    #[error("{0}")]
+    Full(String),
     /// The process is gone.
     #[error("the unpacker ended without a word: {0}")]
     Ended(String),
@@ -131,6 +150,11 @@ impl Unpacker {
         Self { program: program.into(), limits: Limits::default() }
     }
 
+    /// The same with other limits.
+    pub(crate) fn within(&self, limits: Limits) -> Self {
+        Self { program: self.program.clone(), limits }
+    }
+
     /// Starts to unpack a layer into an empty directory, which has to lie on a file system that can show its files with
     /// other ids. The caller is root, and the calling thread lives until all is unpacked: the process ends with it.
     pub fn start(&self, into: &OwnedFd, compression: Compression) -> Result<Unpacking, UnpackError> {
@@ -139,7 +163,15 @@ impl Unpacker {
 
     /// The same for an archive that may be no layer.
     pub fn start_form(&self, into: &OwnedFd, compression: Compression, form: Form) -> Result<Unpacking, UnpackError> {
-        let order = Order { compression, form, limits: self.limits };
+        self.order(into, Order { compression, form: Some(form), limits: self.limits })
+    }
+
+    /// Starts to decompress what is no layer into a file of an empty directory, [`CONTENT`].
+    pub(crate) fn start_file(&self, into: &OwnedFd, compression: Compression) -> Result<Unpacking, UnpackError> {
+        self.order(into, Order { compression, form: None, limits: self.limits })
+    }
+
+    fn order(&self, into: &OwnedFd, order: Order) -> Result<Unpacking, UnpackError> {
         let (theirs, input) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| UnpackError::Process(errno.into()))?;
         // What the system grants; less is only slower.
         let _size = fcntl_setpipe_size(&input, PIPE);
@@ -158,6 +190,16 @@ impl Unpacker {
     }
 }
 
+// === impl Unpacked ===
+
+impl Unpacked {
+    /// What it takes of what it may take.
+    pub(crate) fn spent(&self) -> Limits {
+        let entries = self.entries.saturating_add(self.made.len() as u64);
+        Limits { bytes: entries.saturating_mul(archive::ENTRY).saturating_add(self.bytes), entries }
+    }
+}
+
 // === impl Unpacking ===
 
 impl Unpacking {
@@ -172,15 +214,35 @@ impl Unpacking {
     }
 
     /// Says that all is written, and waits until it is unpacked.
-    pub fn finish(mut self) -> Result<Unpacked, UnpackError> {
-        drop(self.input.take());
-        self.channel.set_nonblocking(false).map_err(UnpackError::Process)?;
-        while self.told.end.is_none() && self.listen()? {}
-        let status = self.end().map_err(UnpackError::Process)?;
-        self.told.end.take().unwrap_or_else(|| Err(UnpackError::Ended(ending(status))))
+    pub fn finish(self) -> Result<Unpacked, UnpackError> {
+        self.finish_while(|| true).unwrap_or_else(|| Err(UnpackError::Ended("it was stopped".into())))
     }
 
-    /// Hears what the process says. Whether there may be more.
+    /// The same for as long as that is wanted, which is asked now and then; nothing, if it is not.
+    pub fn finish_while(mut self, wanted: impl Fn() -> bool) -> Option<Result<Unpacked, UnpackError>> {
+        drop(self.input.take());
+        let waited = self.channel.set_nonblocking(false);
+        if let Err(error) = waited.and_then(|()| self.channel.set_read_timeout(Some(LOOK))) {
+            return Some(Err(UnpackError::Process(error)));
+        }
+        while self.told.end.is_none() {
+            match self.listen() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Some(Err(error)),
+            }
+            if !wanted() {
+                return None;
+            }
+        }
+        let status = match self.end(PATIENCE) {
+            Ok(status) => status,
+            Err(error) => return Some(Err(UnpackError::Process(error))),
+        };
+        Some(self.told.end.take().unwrap_or_else(|| Err(UnpackError::Ended(ending(status)))))
+    }
+
+    /// Hears what the process says. Whether it may say more.
     fn listen(&mut self) -> Result<bool, UnpackError> {
         let mut piece = [0; 16 << 10];
         match self.channel.read(&mut piece) {
@@ -197,34 +259,35 @@ impl Unpacking {
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
             Err(error) => Err(UnpackError::Process(error)),
         }
     }
 
     /// Waits for the end of the process, which comes after that of the one that it has started. Without input there is
     /// nothing to do for either: one that does not end is ended.
-    fn end(&mut self) -> io::Result<ExitStatus> {
+    fn end(&mut self, patience: Duration) -> io::Result<ExitStatus> {
         drop(self.input.take());
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
-        if !self.ends_by_itself()? {
+        if !self.ends_by_itself(patience)? {
             self.child.kill()?;
         }
         let status = self.child.wait()?;
         // The last that could still write closes the channel.
         self.channel.set_nonblocking(false)?;
+        self.channel.set_read_timeout(None)?;
         io::copy(&mut self.channel, &mut io::sink())?;
         Ok(status)
     }
 
     /// Whether the process ends in time. What it says meanwhile counts no more, and does not hold it up.
-    fn ends_by_itself(&mut self) -> io::Result<bool> {
+    fn ends_by_itself(&mut self, patience: Duration) -> io::Result<bool> {
         self.channel.set_nonblocking(true)?;
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         let mut speaks = true;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -264,7 +327,7 @@ impl Write for Unpacking {
 impl Drop for Unpacking {
     fn drop(&mut self) {
         // One that was waited for is not waited for again.
-        let _ended = self.end();
+        let _ended = self.end(HASTE);
     }
 }
 
@@ -289,6 +352,7 @@ impl Told {
             }
             Report::Refused(text) => self.end = Some(Err(UnpackError::Refused(text))),
             Report::Failed(text) => self.end = Some(Err(UnpackError::Failed(text))),
+            Report::Full(text) => self.end = Some(Err(UnpackError::Full(text))),
         }
     }
 }

@@ -25,6 +25,7 @@ const BETWEEN: Duration = Duration::from_millis(5);
 impl Inner {
     /// Ends an incarnation, if it runs.
     pub(crate) async fn stop(&self, place: &Place, grace: Duration) -> Result<(), ProviderError> {
+        self.starts.end(&place.incarnation);
         let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
         self.end_place(place, grace).await
     }
@@ -37,6 +38,7 @@ impl Inner {
 
     /// Removes everything but the logs.
     pub(crate) async fn remove(&self, place: &Place) -> Result<(), ProviderError> {
+        self.starts.end(&place.incarnation);
         let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
         self.end_place(place, Duration::ZERO).await?;
         self.collect(place).await?;

@@ -3,14 +3,15 @@
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use carrel_control::provider::ProviderError;
-use carrel_fetch::{Image, Images, When};
+use carrel_fetch::{FetchError, Image, Images, When};
 use carrel_image::ImageRef;
-use carrel_layers::{Config, Digest, Progress};
+use carrel_layers::{Config, Digest, Progress, Stop};
 use serde::{Deserialize, Serialize};
 
-use crate::failed;
+use crate::{Inner, blocking, failed};
 
 /// What is written down beside a disk.
 const RECORD: &str = "image.json";
@@ -19,42 +20,58 @@ const LONGEST: u64 = 1 << 20;
 
 /// What a disk lies over, if that is an image of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Recorded {
+struct Recorded {
     /// The name of the sandbox.
-    pub(crate) sandbox: String,
+    sandbox: String,
     /// What it is recorded by.
-    pub(crate) digest: Digest,
-    /// How it is to be run.
-    pub(crate) config: Config,
+    digest: Digest,
 }
 
 /// What is worth knowing of an image that comes.
 struct Told<'a>(&'a str);
 
-/// The image of a disk: what it lies over, if that is written down, else what its reference stands for now. A tag that has
-/// moved since moves no sandbox.
-pub(crate) fn of_disk(
-    images: &Images,
-    reference: &str,
-    stranger: bool,
-    disk: &Path,
-    name: &str,
-) -> Result<Image, ProviderError> {
-    let image = match recorded(disk)? {
-        Some(recorded) => images.known(recorded.digest).map_err(failed)?,
-        None => get(images, reference, stranger)?,
-    };
-    if let Some(digest) = image.digest {
-        // From here on it stays for as long as the directory does, whoever dies in between.
-        make(disk).map_err(at(disk))?;
-        images.store().map_err(failed)?.need(digest, name, disk).map_err(failed)?;
-        write(disk, &Recorded { sandbox: name.to_owned(), digest, config: image.config.clone() }).map_err(at(disk))?;
+impl Inner {
+    /// The image of a disk: what it lies over, if that is written down, else what its reference stands for now. A tag that
+    /// has moved since moves no sandbox. One that has to come from elsewhere comes for as long as this is not dropped.
+    pub(crate) async fn image(&self, reference: &str, stranger: bool, disk: &Path) -> Result<Image, ProviderError> {
+        let (images, text, disk) = (Arc::clone(&self.images), reference.to_owned(), disk.to_owned());
+        if let Some(image) = blocking(move || at_hand(&images, &text, stranger, &disk)).await? {
+            return Ok(image);
+        }
+        let (images, text) = (Arc::clone(&self.images), reference.to_owned());
+        self.pulls.run(stranger, move |stop| get(&images, &text, stranger, stop)).await
     }
-    Ok(image)
+}
+
+/// Writes down what a disk lies over. From here on the image stays for as long as the directory does, whoever dies in
+/// between.
+pub(crate) fn settle(images: &Images, image: &Image, disk: &Path, name: &str) -> Result<(), ProviderError> {
+    let Some(digest) = image.digest else { return Ok(()) };
+    make(disk).map_err(at(disk))?;
+    images.store().map_err(failed)?.need(digest, name, disk).map_err(failed)?;
+    write(disk, &Recorded { sandbox: name.to_owned(), digest }).map_err(at(disk))
+}
+
+/// How the image of a disk is to be run. What is not in the store says nothing about that.
+pub(crate) fn config(images: &Images, disk: &Path) -> Result<Config, ProviderError> {
+    let Some(Recorded { digest, .. }) = recorded(disk)? else { return Ok(Config::default()) };
+    let stored = images.store().map_err(failed)?.get(digest).map_err(failed)?;
+    stored.map(|stored| stored.config).ok_or_else(|| failed(FetchError::Gone(digest)))
+}
+
+/// An image that nobody has to be asked for.
+fn at_hand(images: &Images, reference: &str, stranger: bool, disk: &Path) -> Result<Option<Image>, ProviderError> {
+    if let Some(recorded) = recorded(disk)? {
+        return images.known(recorded.digest).map(Some).map_err(failed);
+    }
+    if stranger {
+        return Ok(None);
+    }
+    images.here(&reference.parse().map_err(failed)?).map_err(failed)
 }
 
 /// What a reference stands for. A stranger's path was found to be a directory without links, and has to be one still.
-fn get(images: &Images, reference: &str, stranger: bool) -> Result<Image, ProviderError> {
+fn get(images: &Images, reference: &str, stranger: bool, stop: &Stop) -> Result<Image, ProviderError> {
     let parsed: ImageRef = reference.parse().map_err(failed)?;
     if let (true, Some(path)) = (stranger, parsed.path()) {
         let is_plain = std::fs::canonicalize(path).is_ok_and(|known| known == *path && known.is_dir());
@@ -64,12 +81,15 @@ fn get(images: &Images, reference: &str, stranger: bool) -> Result<Image, Provid
     }
     let told = Told(reference);
     // What the operator has a login for, or has here under a name, is not everybody's.
-    let image = if stranger { images.public(&parsed, &told) } else { images.get(&parsed, When::Missing, &told) };
+    let image = match stranger {
+        true => images.public(&parsed, &told, stop),
+        false => images.get_until(&parsed, When::Missing, &told, stop),
+    };
     image.map_err(failed)
 }
 
 /// What is written down beside a disk.
-pub(crate) fn recorded(disk: &Path) -> Result<Option<Recorded>, ProviderError> {
+fn recorded(disk: &Path) -> Result<Option<Recorded>, ProviderError> {
     use std::io::Read;
     let mut text = String::new();
     match std::fs::File::open(disk.join(RECORD)) {
@@ -116,18 +136,65 @@ impl Progress for Told<'_> {
 
 #[cfg(test)]
 mod tests {
+    use carrel_layers::{Descriptor, Manifest, Platform, Source, SourceError, media};
+
     use super::*;
 
     #[test]
     fn what_is_written_down_stays() {
         let disk = tempfile::tempdir().unwrap();
         assert_eq!(recorded(disk.path()).unwrap(), None);
-        let config = Config { env: vec!["A=1".to_owned()], ..Config::default() };
-        let first = Recorded { sandbox: "a".to_owned(), digest: Digest::of(b"one"), config };
+        let first = Recorded { sandbox: "a".to_owned(), digest: Digest::of(b"one") };
         write(disk.path(), &first).unwrap();
         write(disk.path(), &Recorded { digest: Digest::of(b"two"), ..first.clone() }).unwrap();
         assert_eq!(recorded(disk.path()).unwrap(), Some(first));
         std::fs::write(disk.path().join(RECORD), "{").unwrap();
         assert!(recorded(disk.path()).is_err(), "what is damaged is not taken for nothing");
+    }
+    /// A source of an image without layers that sets a variable of that length.
+    struct Wordy(usize);
+
+    impl Wordy {
+        fn config(&self) -> Vec<u8> {
+            let env = "x".repeat(self.0);
+            let rest = r#""os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[]}"#;
+            format!(r#"{{"config":{{"Env":["A={env}"]}},{rest}}}"#).into_bytes()
+        }
+    }
+
+    impl Source for Wordy {
+        fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
+            let described = self.config();
+            let (digest, size) = (Digest::of(&described), described.len());
+            let config = format!(r#"{{"mediaType":"{}","digest":"{digest}","size":{size}}}"#, media::CONFIG);
+            let kind = media::MANIFEST;
+            let bytes = format!(r#"{{"schemaVersion":2,"mediaType":"{kind}","config":{config},"layers":[]}}"#);
+            let digest = Digest::of(bytes.as_bytes());
+            Ok(Manifest { media_type: kind.to_owned(), bytes: bytes.into_bytes(), digest })
+        }
+
+        fn blob(&self, _: &Descriptor, _: u64) -> Result<Box<dyn std::io::Read + Send>, SourceError> {
+            Ok(Box::new(std::io::Cursor::new(self.config())))
+        }
+    }
+
+    #[test]
+    fn how_an_image_is_run_is_known_however_much_it_says() {
+        let home = tempfile::tempdir().unwrap();
+        let images = Images::new(home.path(), Path::new("/nowhere/carrel-shim"), carrel_registry::Settings::default());
+        let disk = home.path().join("disks/one");
+        assert_eq!(config(&images, &disk).unwrap(), Config::default(), "nothing is written down");
+        let long = 2 * usize::try_from(LONGEST).unwrap();
+        let stored = images.store().unwrap().pull(None, &Wordy(long), &Platform::host(), &()).unwrap();
+        let image = images.known(stored.digest).unwrap();
+        settle(&images, &image, &disk, "one").unwrap();
+        assert_eq!(config(&images, &disk).unwrap().env.first().map(String::len), Some(long + 2));
+        assert_eq!(at_hand(&images, "other:1", true, &disk).unwrap().unwrap().digest, Some(stored.digest));
+        // It is needed for as long as the disk is there.
+        drop(image);
+        let remove = || images.store().unwrap().remove(&stored.digest.to_string());
+        assert!(remove().is_err());
+        std::fs::remove_dir_all(&disk).unwrap();
+        remove().unwrap();
     }
 }

@@ -11,7 +11,6 @@ use carrel_shim_client::messages::{FailureCode, JobCommand, JobState};
 use carrel_shim_client::{Life, ShimClient, ShimError};
 use carrel_store::{ExecId, Pairs};
 
-use crate::life::remembered;
 use crate::live::Live;
 use crate::look::is_of;
 use crate::plan::WORKSPACE;
@@ -95,7 +94,7 @@ impl Inner {
         }
         let found = self.look(&place.sandbox).await?.filter(|found| is_of(found, place));
         match found {
-            Some(found) if found.life == Life::Running => Ok(self.known.runs(place, remembered(&found)?)),
+            Some(found) if found.life == Life::Running => Ok(self.known.runs(place, self.remembered(&found).await?)),
             _ => Err(failed("the sandbox does not run")),
         }
     }

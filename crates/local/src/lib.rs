@@ -18,9 +18,11 @@ mod parked;
 mod plan;
 mod ports;
 mod provider;
+mod pulls;
 mod reap;
 mod services;
 mod skeleton;
+mod starts;
 mod turns;
 mod watch;
 
@@ -36,7 +38,9 @@ use self::ground::Ground;
 use self::live::Known;
 pub use self::logs::{BadTemplate, LogTemplate};
 use self::parked::Parked;
+use self::pulls::Pulls;
 use self::services::Tended;
+use self::starts::Starts;
 use self::turns::Turns;
 
 /// Ranges of ids belong to the host, whatever home a sandbox has.
@@ -87,8 +91,10 @@ pub(crate) struct Inner {
     programs: Programs,
     ground: Ground,
     images: Arc<Images>,
+    pulls: Pulls,
     parked: Arc<Parked>,
     known: Known,
+    starts: Starts,
     turns: Turns,
     tended: Tended,
     /// One sweeps at a time.
@@ -111,9 +117,19 @@ impl Local {
         let images = Arc::new(Images::new(&settings.home, &programs.shim, settings.registries.clone()));
         let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
         parked.fill();
-        let (known, turns, tended) = (Known::default(), Turns::default(), Tended::default());
-        let sweeping = tokio::sync::Mutex::default();
-        Ok(Self(Arc::new(Inner { settings, programs, ground, images, parked, known, turns, tended, sweeping })))
+        Ok(Self(Arc::new(Inner {
+            settings,
+            programs,
+            ground,
+            images,
+            pulls: Pulls::default(),
+            parked,
+            known: Known::default(),
+            starts: Starts::default(),
+            turns: Turns::default(),
+            tended: Tended::default(),
+            sweeping: tokio::sync::Mutex::default(),
+        })))
     }
 }
 

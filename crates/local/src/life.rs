@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
+use carrel_fetch::Image;
 use carrel_image::RootFs;
 use carrel_layers::Config;
 use carrel_shim_client::messages::Create;
@@ -24,18 +25,28 @@ use crate::{Inner, blocking, copies, failed, ground, images, logs, plan};
 const TRIES: usize = 5;
 
 impl Inner {
-    /// Makes an incarnation run, unless it does. When nobody waits for it any more, it is given up.
+    /// Makes an incarnation run, unless it does. When nobody waits for it any more, or somebody ends it, it is given up.
     pub(crate) async fn start(
         &self,
         place: &Place,
         spec: &Spec,
-        left: oneshot::Receiver<()>,
+        mut left: oneshot::Receiver<()>,
     ) -> Result<(), ProviderError> {
-        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
-        self.known.hold(place);
+        let starting = self.starts.begin(&place.incarnation);
         let disk = self.ground.disk(place)?;
+        // What may take its time is waited for before it is our turn: whoever ends the sandbox need not wait for that.
+        let image = tokio::select! {
+            image = self.image(&spec.image, spec.stranger, &disk) => image,
+            _ = &mut left => return Err(given_up()),
+            () = starting.over() => return Err(given_up()),
+        };
+        let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        if starting.is_over() {
+            return Err(given_up());
+        }
+        self.known.hold(place);
         let is_new = !exists(&disk).await?;
-        let begun = self.begin(place, spec, left).await;
+        let begun = self.begin(place, spec, image, left).await;
         if begun.is_err() {
             let undone = async {
                 self.end_place(place, std::time::Duration::ZERO).await?;
@@ -50,14 +61,20 @@ impl Inner {
         begun
     }
 
-    async fn begin(&self, place: &Place, spec: &Spec, left: oneshot::Receiver<()>) -> Result<(), ProviderError> {
+    async fn begin(
+        &self,
+        place: &Place,
+        spec: &Spec,
+        image: Result<Image, ProviderError>,
+        left: oneshot::Receiver<()>,
+    ) -> Result<(), ProviderError> {
         let live = match self.take_over(place).await? {
             Some(live) => live,
             None => {
                 self.clear(place).await?;
                 // What cannot be had is found before anything is made.
                 let bound = Bound::open(&spec.ports).await?;
-                let live = self.make(place, spec).await?;
+                let live = self.make(place, spec, image?).await?;
                 live.forward(bound.serve(&live.agent));
                 live
             }
@@ -66,7 +83,7 @@ impl Inner {
         if !spec.copies.is_empty() && !exists(&copied).await? {
             tokio::select! {
                 put = copies::put(&live, &spec.copies) => put?,
-                _ = left => return Err(failed("nobody waits for it any more")),
+                _ = left => return Err(given_up()),
             }
             blocking(move || mark(&copied).map_err(failed)).await?;
         }
@@ -94,7 +111,7 @@ impl Inner {
             }
             match found.connect().await {
                 Ok(client) => {
-                    let live = self.known.runs(place, remembered(&found)?);
+                    let live = self.known.runs(place, self.remembered(&found).await?);
                     *live.shim.lock().await = Some(client);
                     return Ok(Some(live));
                 }
@@ -107,8 +124,9 @@ impl Inner {
     }
 
     /// Makes a sandbox and returns when it runs.
-    async fn make(&self, place: &Place, spec: &Spec) -> Result<Arc<Live>, ProviderError> {
-        let (create, config) = self.plan(place, spec).await?;
+    async fn make(&self, place: &Place, spec: &Spec, image: Image) -> Result<Arc<Live>, ProviderError> {
+        let config = image.config.clone();
+        let create = self.plan(place, spec, image).await?;
         let owned = self.supervised(&create).await?;
         let root = RootFs::try_from(create.root).map_err(failed)?;
         let live = self.known.runs(place, Live::new(&root, config, owned.agent_socket().to_owned()));
@@ -125,11 +143,12 @@ impl Inner {
         drop(tokio::task::spawn_blocking(move || parked.fill()));
     }
 
-    async fn plan(&self, place: &Place, spec: &Spec) -> Result<(Create, Config), ProviderError> {
+    async fn plan(&self, place: &Place, spec: &Spec, image: Image) -> Result<Create, ProviderError> {
         let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
         let (images, place, spec) = (Arc::clone(&self.images), place.clone(), spec.clone());
         blocking(move || {
-            let create = plan::create(&settings, &programs, (&ground, &images), &place, &spec)?;
+            images::settle(&images, &image, &ground.disk(&place)?, &ground::name(&place.sandbox))?;
+            let create = plan::create(&settings, &programs, (&ground, &image), &place, &spec)?;
             // What a start before this one ran is not what this one runs.
             for own in [PRIMARY, HOOK] {
                 logs::remove_beginning(&settings.logs.directory(&place.sandbox), own).map_err(failed)?;
@@ -137,6 +156,16 @@ impl Inner {
             Ok(create)
         })
         .await
+    }
+
+    /// What is kept at hand of a sandbox, by what was written down about it.
+    pub(crate) async fn remembered(&self, found: &Found) -> Result<Live, ProviderError> {
+        let record = found.record.as_ref().ok_or_else(|| failed("nothing is written down about the sandbox"))?;
+        let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
+        let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.clone());
+        let images = Arc::clone(&self.images);
+        let config = blocking(move || disk.map_or(Ok(Config::default()), |disk| images::config(&images, &disk)));
+        Ok(Live::new(&root, config.await?, record.agent_socket.0.clone()))
     }
 
     /// Has a supervisor make a sandbox.
@@ -167,13 +196,8 @@ async fn open_ports(live: &Live, spec: &Spec) -> Result<(), ProviderError> {
     Ok(())
 }
 
-/// What is kept at hand of a sandbox, by what was written down about it.
-pub(crate) fn remembered(found: &Found) -> Result<Live, ProviderError> {
-    let record = found.record.as_ref().ok_or_else(|| failed("nothing is written down about the sandbox"))?;
-    let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
-    let disk = record.create.kept_disk.as_ref().map(|kept| images::recorded(&kept.directory.0));
-    let config = disk.transpose()?.flatten().map(|recorded| recorded.config).unwrap_or_default();
-    Ok(Live::new(&root, config, record.agent_socket.0.clone()))
+fn given_up() -> ProviderError {
+    failed("nobody waits for it any more")
 }
 
 /// Whether a sandbox could not be talked to because it ended just then.

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
-use carrel_fetch::Images;
+use carrel_fetch::Image;
 use carrel_image::accounts::{self, AccountError, Ids, User};
-use carrel_image::{GuestPath, RootFs, Stacked};
+use carrel_image::{Directory, GuestPath, RootFs, Stacked};
 use carrel_layers::Config;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, Mount};
 
 use crate::ground::{Ground, name};
-use crate::{IDS, Settings, failed, images, services, skeleton};
+use crate::{IDS, Settings, failed, services, skeleton};
 
 /// Where execs begin, and what is always there.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -29,18 +29,17 @@ pub(crate) const LONGEST_HOSTNAME: usize = 63;
 const KEPT_JOBS: u32 = 100_000;
 const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
-/// What a supervisor is asked for, and how the image is to be run.
+/// What a supervisor is asked for.
 pub(crate) fn create(
     settings: &Settings,
     programs: &Programs,
-    (ground, images): (&Ground, &Images),
+    (ground, image): (&Ground, &Image),
     place: &Place,
     spec: &Spec,
-) -> Result<(Create, Config), ProviderError> {
+) -> Result<Create, ProviderError> {
     let disk = ground.disk(place)?;
-    let image = images::of_disk(images, &spec.image, spec.stranger, &disk, &name(&place.sandbox))?;
-    let (mut root, config) = (image.root.clone(), image.config.clone());
-    let user = furnish(&mut root, &config)?;
+    let mut root = image.root.clone();
+    let user = furnish(&mut root, &image.config)?;
     if spec.limits.disk.is_none() && lies_over_layers(&disk)? {
         root = skeleton::lay(root, &ground.skeletons())?;
     }
@@ -63,7 +62,7 @@ pub(crate) fn create(
         host_free: settings.host_free,
         unlimited: spec.limits.disk.is_none().then_some(true),
     };
-    let create = Create {
+    Ok(Create {
         name: name(&place.sandbox),
         incarnation: place.incarnation.clone(),
         directory: ground.directory(&place.sandbox).into(),
@@ -83,8 +82,7 @@ pub(crate) fn create(
         logs: Some(settings.logs.directory(&place.sandbox).into()),
         keep: Keep { ended_jobs: KEPT_JOBS, ended_ms: KEPT_MS, ..Keep::default() },
         network_of: None,
-    };
-    Ok((create, config))
+    })
 }
 
 /// Whether a sandbox lies over what its image brings: a new one does, and one that did when its disk was made.
@@ -101,11 +99,27 @@ fn furnish(root: &mut RootFs, config: &Config) -> Result<User, ProviderError> {
         (None, None) => accounts::add(USER, NUMBER, root).map_err(failed)?,
     };
     let number = user.ids.user;
-    if !is_there(root, &user.home) {
-        accounts::own(&user.home, 0o755, number, root);
-    }
+    lead(root);
+    add(root, &user.home, number);
     accounts::own(WORKSPACE, 0o755, number, root);
     Ok(user)
+}
+
+/// Moves directories to where links of the image lead: they are not to take the place of a link.
+fn lead(root: &mut RootFs) {
+    let Ok(layers) = Stacked::open(&root.layers) else { return };
+    for made in &mut root.directories {
+        if let Some(found) = layers.whereabouts(&made.path) {
+            made.path = found.path;
+        }
+    }
+}
+
+/// Makes a directory of a user, if it is missing.
+fn add(root: &mut RootFs, path: &str, owner: u32) {
+    if let Some(path) = root.missing(path) {
+        root.directories.push(Directory { path, mode: 0o755, owner });
+    }
 }
 
 /// Sees to it that what is shown below the home or the workspace is not in somebody else's directories.
@@ -115,9 +129,7 @@ fn make_way(root: &mut RootFs, spec: &Spec, user: &User) {
         let below = |top: &&Path| [user.home.as_str(), WORKSPACE].iter().any(|own| is_below(top, own));
         let between: Vec<&Path> = target.ancestors().skip(1).take_while(below).collect();
         for directory in between.into_iter().rev().filter_map(Path::to_str) {
-            if !is_there(root, directory) {
-                accounts::own(directory, 0o755, user.ids.user, root);
-            }
+            add(root, directory, user.ids.user);
         }
     }
 }
@@ -125,13 +137,6 @@ fn make_way(root: &mut RootFs, spec: &Spec, user: &User) {
 /// Whether a path lies below another.
 fn is_below(path: &Path, other: &str) -> bool {
     path != Path::new(other) && path.starts_with(other)
-}
-
-/// Whether the image has something at a path, whatever it is.
-fn is_there(root: &RootFs, path: &str) -> bool {
-    let Ok(path) = GuestPath::new(path) else { return true };
-    let described = root.directories.iter().any(|made| made.path == path);
-    described || Stacked::open(&root.layers).is_ok_and(|layers| layers.has(&path))
 }
 
 /// The user that an image names, if it names one.

@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use docker_credential::{CredentialRetrievalError, DockerCredential};
-use oci_client::secrets::RegistryAuth;
 
 use crate::Name;
 
@@ -25,8 +24,8 @@ pub(crate) enum Login {
     #[default]
     Anonymous,
     Password(String, Secret),
-    /// Given to the registry as it is.
-    Token(Secret),
+    /// What an earlier login left: exchanged for a token where those are given.
+    Identity(Secret),
 }
 
 /// A text that nobody gets to see.
@@ -116,7 +115,7 @@ fn login(file: &Path, text: &[u8], name: &Name) -> Result<Option<Login>, Credent
             Ok(DockerCredential::UsernamePassword(user, password)) => {
                 return Ok(Some(Login::Password(user, Secret(password))));
             }
-            Ok(DockerCredential::IdentityToken(token)) => return Ok(Some(Login::Token(Secret(token)))),
+            Ok(DockerCredential::IdentityToken(token)) => return Ok(Some(Login::Identity(Secret(token)))),
             Err(CredentialRetrievalError::NoCredentialConfigured) => {}
             // The words by which helpers say that they have none; there is no number for it.
             Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.contains("credentials not found") => {
@@ -162,16 +161,12 @@ fn servers(content: &serde_json::Value, name: &Name) -> Vec<String> {
 // === impl Login ===
 
 impl Login {
-    pub(crate) fn auth(&self) -> RegistryAuth {
-        match self {
-            Self::Anonymous => RegistryAuth::Anonymous,
-            Self::Password(user, Secret(password)) => RegistryAuth::Basic(user.clone(), password.clone()),
-            Self::Token(Secret(token)) => RegistryAuth::Bearer(token.clone()),
-        }
-    }
-
     pub(crate) fn password(&self) -> Option<(&str, &str)> {
         if let Self::Password(user, Secret(password)) = self { Some((user, password)) } else { None }
+    }
+
+    pub(crate) fn identity(&self) -> Option<&str> {
+        if let Self::Identity(Secret(token)) = self { Some(token) } else { None }
     }
 
     pub(crate) fn is_anonymous(&self) -> bool {

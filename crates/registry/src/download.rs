@@ -2,12 +2,14 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc;
 
 use crate::endpoint::Opened;
 use crate::error::RegistryError;
+use crate::pace::{LeastRate, Pace};
 use crate::patience::Patience;
 use crate::registry::Places;
 
@@ -41,10 +43,11 @@ impl Download {
         wanted: Wanted,
         from: u64,
         opened: Opened,
+        least: LeastRate,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (feed, pieces) = mpsc::channel(WAITING);
         let left = wanted.size.saturating_sub(from);
-        (Self { pieces, piece: Bytes::new(), left }, pump(places, wanted, from, opened, feed))
+        (Self { pieces, piece: Bytes::new(), left }, pump(places, wanted, from, opened, Pace::new(least), feed))
     }
 }
 
@@ -73,29 +76,34 @@ async fn pump(
     wanted: Wanted,
     from: u64,
     mut opened: Opened,
+    mut pace: Pace,
     feed: mpsc::Sender<Result<Bytes, RegistryError>>,
 ) {
     let mut at = from;
     let mut begun = from;
     let mut patience = Patience::tries(TRIES);
     while at < wanted.size {
+        let asked = places.asked(&wanted.digest);
+        let begun_to_wait = Instant::now();
         let cause = match opened.next().await {
             Some(Ok(piece)) if piece.len() as u64 > wanted.size - at => {
                 let said = format!("more than the {} bytes that it should have", wanted.size);
-                let _gone = feed.send(Err(places.asked(&wanted.digest).nonsense(&said))).await;
+                let _gone = feed.send(Err(asked.nonsense(&said))).await;
                 return;
             }
             Some(Ok(piece)) => {
                 at += piece.len() as u64;
+                if let Err(too_slow) = pace.came(piece.len() as u64, begun_to_wait.elapsed()) {
+                    let _gone = feed.send(Err(asked.too_slow(too_slow))).await;
+                    return;
+                }
                 if feed.send(Ok(piece)).await.is_err() {
                     return;
                 }
                 continue;
             }
-            Some(Err(error)) => error,
-            None => {
-                io::Error::new(io::ErrorKind::UnexpectedEof, format!("it ended after {at} of {} bytes", wanted.size))
-            }
+            Some(Err(error)) => asked.broke(&error),
+            None => asked.ended(at, wanted.size),
         };
         if at - begun >= FURTHER {
             patience = Patience::tries(TRIES);
@@ -106,7 +114,7 @@ async fn pump(
                 tokio::time::sleep(wait).await;
                 places.open_blob(&wanted.digest, at).await
             }
-            None => Err(places.asked(&wanted.digest).broke_off(&cause)),
+            None => Err(cause),
         };
         match reopened {
             Ok(reopened) => opened = reopened,

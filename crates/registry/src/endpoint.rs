@@ -1,24 +1,29 @@
 //! A registry, or one of its mirrors, as the place of one image: what is asked of it there.
 
+mod pass;
+mod send;
+
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use carrel_layers::{LARGEST_MANIFEST, media};
-use oci_client::client::{BlobResponse, SizedStream};
-use oci_client::errors::OciDistributionError;
 use oci_client::{Reference, RegistryOperation};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::{Response, StatusCode};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RANGE, RETRY_AFTER};
+use reqwest::{Method, Response, StatusCode};
+use serde::Deserialize;
 use tokio::sync::Mutex;
-use tokio_stream::{Stream, StreamExt};
 
 use crate::Name;
 use crate::credentials::{Credentials, Login};
-use crate::error::{Asked, RegistryError};
+use crate::error::{Asked, Known, RegistryError};
+use crate::http::{self, Request};
 use crate::line::Line;
+use crate::pass::Challenge;
 use crate::patience::Patience;
+use crate::reach::Reach;
 use crate::settings::{Mirror, Settings};
 
 /// How often a registry is asked in all, when it may do better the next time.
@@ -37,8 +42,11 @@ pub(crate) struct Endpoint {
     insecure: Option<bool>,
     ca: Option<PathBuf>,
     login: Login,
+    reach: Reach,
     tries: u32,
     line: Mutex<Option<Arc<Line>>>,
+    /// Whether the login is kept to ourselves: see [`Line::in_clear`].
+    withheld: AtomicBool,
 }
 
 /// A manifest or an index as it came.
@@ -49,7 +57,7 @@ pub(crate) struct Answer {
 
 /// The content of a blob as it comes.
 pub(crate) struct Opened {
-    stream: SizedStream,
+    response: Response,
     /// What comes before what was asked for.
     skip: u64,
 }
@@ -58,18 +66,29 @@ pub(crate) struct Opened {
 pub(crate) struct Tries {
     patience: Patience,
     calls: Patience,
+    /// Whether what is shown was asked for anew.
     renewed: bool,
+}
+
+/// What a manifest says that it is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Itself {
+    media_type: Option<String>,
 }
 
 // === impl Endpoint ===
 
 impl Endpoint {
     /// The registry that the name says.
-    pub(crate) fn own(name: &Name, settings: &Settings, credentials: &Credentials) -> Result<Self, RegistryError> {
-        let said = settings.of(name.registry());
-        let login = credentials.login(name)?;
-        let reference = name.reference().clone();
-        Ok(Self { reference, insecure: said.insecure, ca: said.ca, login, tries: TRIES, line: Mutex::default() })
+    pub(crate) fn own(
+        name: &Name,
+        settings: &Settings,
+        credentials: &Credentials,
+        reach: &Reach,
+    ) -> Result<Self, RegistryError> {
+        let insecure = settings.of(name.registry()).insecure;
+        Self::new(name, insecure, settings, credentials, reach, TRIES)
     }
 
     /// A mirror of it.
@@ -78,17 +97,32 @@ impl Endpoint {
         mirror: &Mirror,
         settings: &Settings,
         credentials: &Credentials,
+        reach: &Reach,
     ) -> Result<Self, RegistryError> {
-        let name = mirror.name(name);
-        let said = settings.of(&mirror.registry);
-        let login = credentials.login(&name)?;
-        let insecure = mirror.insecure.or(said.insecure);
-        let reference = name.reference().clone();
-        Ok(Self { reference, insecure, ca: said.ca, login, tries: TRIES_OF_MIRROR, line: Mutex::default() })
+        let insecure = mirror.insecure.or(settings.of(&mirror.registry).insecure);
+        Self::new(&mirror.name(name), insecure, settings, credentials, reach, TRIES_OF_MIRROR)
     }
 
-    pub(crate) fn registry(&self) -> &str {
-        self.reference.registry()
+    fn new(
+        name: &Name,
+        insecure: Option<bool>,
+        settings: &Settings,
+        credentials: &Credentials,
+        reach: &Reach,
+        tries: u32,
+    ) -> Result<Self, RegistryError> {
+        let (ca, login) = (settings.of(name.registry()).ca, credentials.login(name)?);
+        let (line, withheld) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self {
+            reference: name.reference().clone(),
+            insecure,
+            ca,
+            login,
+            reach: reach.clone(),
+            tries,
+            line,
+            withheld,
+        })
     }
 
     pub(crate) fn tries(&self) -> Tries {
@@ -98,12 +132,6 @@ impl Endpoint {
 
     /// After a failure: comes back when it is to be tried again.
     pub(crate) async fn again(&self, tries: &mut Tries, error: RegistryError) -> Result<(), RegistryError> {
-        // What was given to us to show may be too old by now. It is asked for once more.
-        if error.refuses() && !tries.renewed && !self.login.is_anonymous() {
-            tries.renewed = true;
-            *self.line.lock().await = None;
-            return Ok(());
-        }
         let wait = match &error {
             RegistryError::Unreachable { .. } => tries.calls.failed(None),
             error if error.passes() => tries.patience.failed(error.wait()),
@@ -120,110 +148,109 @@ impl Endpoint {
 
     /// A manifest: the one that the name means, or one by its digest.
     pub(crate) async fn manifest(&self, digest: Option<&str>) -> Result<Answer, RegistryError> {
+        let reference = match digest {
+            Some(digest) => self.reference.clone_with_digest(digest.to_owned()),
+            None => self.reference.clone(),
+        };
+        let what = reference.to_string();
+        let which = reference.digest().or(reference.tag()).unwrap_or("latest");
         let mut tries = self.tries();
         loop {
-            match self.manifest_once(digest).await {
+            match self.manifest_once(which, &what).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => self.again(&mut tries, error).await?,
             }
         }
     }
 
-    async fn manifest_once(&self, digest: Option<&str>) -> Result<Answer, RegistryError> {
-        let reference = match digest {
-            Some(digest) => self.reference.clone_with_digest(digest.to_owned()),
-            None => self.reference.clone(),
-        };
-        let what = reference.to_string();
-        let asked = self.asked(&what);
-        let line = self.line().await?;
-        let auth = self.login.auth();
-        let token =
-            line.client.auth(&reference, &auth, RegistryOperation::Pull).await.map_err(|error| asked.failed(error))?;
-        let which = reference.digest().or(reference.tag()).unwrap_or("latest");
-        let host = reference.resolve_registry();
-        let url = format!("{}://{host}/v2/{}/manifests/{which}", line.scheme, reference.repository());
-        let get = || line.http.get(&url).header(ACCEPT, media::MANIFESTS.join(", "));
-        let first = token.iter().fold(get(), |request, token| request.bearer_auth(token));
-        let mut response = first.send().await.map_err(|error| asked.broke(&error))?;
-        if let (StatusCode::UNAUTHORIZED, None, Some((user, password))) =
-            (response.status(), &token, self.login.password())
-        {
-            response = get().basic_auth(user, Some(password)).send().await.map_err(|error| asked.broke(&error))?;
-        }
+    async fn manifest_once(&self, which: &str, what: &str) -> Result<Answer, RegistryError> {
+        let kinds = HeaderValue::from_str(&media::MANIFESTS.join(", "));
+        let kinds = kinds.map_err(|error| RegistryError::Setup(error.to_string()))?;
+        let path = format!("manifests/{which}");
+        let response = self.ask(Method::GET, &path, (ACCEPT, kinds), RegistryOperation::Pull, what).await?;
+        let asked = self.asked(what);
         if response.status() != StatusCode::OK {
-            let (code, wait) = (response.status().as_u16(), wait(response.headers()));
-            let body = body(response, LONGEST_COMPLAINT, asked).await.unwrap_or_default();
-            return Err(asked.answered(code, &String::from_utf8_lossy(&body), wait));
+            return Err(self.complaint(response, asked).await);
         }
-        let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_owned();
-        Ok(Answer { media_type, bytes: body(response, LARGEST_MANIFEST, asked).await? })
+        let said = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let said = said.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_owned();
+        let bytes = http::body(response, LARGEST_MANIFEST).await.map_err(|failure| asked.lost(failure))?;
+        Ok(Answer { media_type: media_type(said, &bytes), bytes })
     }
 
     /// The content of a blob from a byte on. What comes is not checked here.
     pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<Opened, RegistryError> {
         let mut tries = self.tries();
         loop {
-            let line = self.line().await?;
-            // A part even if it is all: what comes is then not digested on the way, which the store does anyway.
-            match line.client.pull_blob_stream_partial(&self.reference, digest, from, None).await {
-                Ok(BlobResponse::Partial(stream)) => return Ok(Opened { stream, skip: 0 }),
-                Ok(BlobResponse::Full(stream)) => return Ok(Opened { stream, skip: from }),
-                Err(error) => self.again(&mut tries, self.asked(digest).failed(error)).await?,
+            match self.open_once(digest, from).await {
+                Ok(opened) => return Ok(opened),
+                Err(error) => self.again(&mut tries, error).await?,
             }
+        }
+    }
+
+    async fn open_once(&self, digest: &str, from: u64) -> Result<Opened, RegistryError> {
+        let (path, range) = (format!("blobs/{digest}"), HeaderValue::from_str(&format!("bytes={from}-")));
+        let range = range.map_err(|error| RegistryError::Setup(error.to_string()))?;
+        let response = self.ask(Method::GET, &path, (RANGE, range), RegistryOperation::Pull, digest).await?;
+        match response.status() {
+            StatusCode::PARTIAL_CONTENT => Ok(Opened { response, skip: 0 }),
+            StatusCode::OK => Ok(Opened { response, skip: from }),
+            _ => Err(self.complaint(response, self.asked(digest)).await),
         }
     }
 
     /// Whether a blob is there.
     pub(crate) async fn has(&self, digest: &str) -> Result<bool, RegistryError> {
+        let (path, all) = (format!("blobs/{digest}"), HeaderValue::from_static("*/*"));
         let mut tries = self.tries();
         loop {
-            match self.line().await?.client.blob_exists(&self.reference, digest).await {
-                Ok(has) => return Ok(has),
-                Err(error) => self.again(&mut tries, self.asked(digest).failed(error)).await?,
-            }
+            let asking = self.ask(Method::HEAD, &path, (ACCEPT, all.clone()), RegistryOperation::Push, digest);
+            let error = match asking.await {
+                Ok(response) if response.status() == StatusCode::OK => return Ok(true),
+                Ok(response) if response.status() == StatusCode::NOT_FOUND => return Ok(false),
+                Ok(response) => self.complaint(response, self.asked(digest)).await,
+                Err(error) => error,
+            };
+            self.again(&mut tries, error).await?;
         }
     }
 
-    /// Has a blob of another repository of the same registry appear in this one; whether it did.
-    pub(crate) async fn mount(&self, from: &Name, digest: &str) -> Result<bool, RegistryError> {
-        let line = self.line().await?;
-        // A registry may answer by asking for the content. That, and whatever else it says, means: send it.
-        Ok(line.client.mount_blob(&self.reference, from.reference(), digest).await.is_ok())
-    }
-
-    /// Sends a blob, once.
-    pub(crate) async fn upload(
+    /// Asks for something of the image, and shows what the registry wants to see for it.
+    async fn ask(
         &self,
-        digest: &str,
-        size: u64,
-        pieces: impl Stream<Item = Result<Bytes, OciDistributionError>> + Send + 'static,
-    ) -> Result<(), RegistryError> {
+        method: Method,
+        path: &str,
+        header: (HeaderName, HeaderValue),
+        operation: RegistryOperation,
+        what: &str,
+    ) -> Result<Response, RegistryError> {
         let line = self.line().await?;
-        let sent = line.client.push_blob_stream(&self.reference, pieces, digest, Some(size)).await;
-        sent.map(drop).map_err(|error| self.asked(digest).failed(error))
+        let asked = self.asked(what);
+        let url = line.base.join(&format!("{}/{path}", self.reference.repository()));
+        let url = url.map_err(|error| RegistryError::Setup(error.to_string()))?;
+        let pass = self.pass(&line, operation, asked).await?;
+        let shown = pass.as_ref().map(|pass| pass.header().clone());
+        let headers = HeaderMap::from_iter([header]);
+        let mut request = Request { method, headers, shown, ..Request::get(url) };
+        let response = line.http.send(&request).await.map_err(|failure| asked.lost(failure))?;
+        if response.status() != StatusCode::UNAUTHORIZED || !line.is(response.url()) {
+            return Ok(response);
+        }
+        // It wants to be shown something after all, or what was shown has become too old.
+        let Some(challenge) = Challenge::of(response.headers()) else { return Ok(response) };
+        match self.renewed(&line, pass.as_ref(), challenge, operation, asked).await? {
+            Some(pass) => request.shown = Some(pass.header().clone()),
+            None => return Ok(response),
+        }
+        line.http.send(&request).await.map_err(|failure| asked.lost(failure))
     }
 
-    /// Sends a manifest, to be what the name means.
-    pub(crate) async fn send_manifest(&self, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
-        let mut reference = self.reference.clone();
-        if let Some(tag) = self.reference.tag() {
-            // Of a name with both the tag is what can be given.
-            let (registry, repository) = (reference.registry().to_owned(), reference.repository().to_owned());
-            reference = Reference::with_tag(registry, repository, tag.to_owned());
-        }
-        let what = reference.to_string();
-        let content_type = HeaderValue::from_str(media_type);
-        let content_type = content_type.map_err(|_| self.asked(&what).nonsense("a media type that is none"))?;
-        let mut tries = self.tries();
-        loop {
-            let line = self.line().await?;
-            match line.client.push_manifest_raw(&reference, bytes.clone(), content_type.clone()).await {
-                Ok(_) => return Ok(()),
-                Err(error) => self.again(&mut tries, self.asked(&what).failed(error)).await?,
-            }
-        }
+    /// What a registry says of why it does not.
+    async fn complaint(&self, response: Response, asked: Asked<'_>) -> RegistryError {
+        let (code, wait) = (response.status().as_u16(), wait(response.headers()));
+        let body = http::body(response, LONGEST_COMPLAINT).await.unwrap_or_default();
+        asked.answered(code, &String::from_utf8_lossy(&body), wait)
     }
 
     /// The connection, which is opened when it is first needed.
@@ -233,27 +260,30 @@ impl Endpoint {
             return Ok(Arc::clone(line));
         }
         let host = self.reference.resolve_registry();
-        let line = Arc::new(Line::open(host, self.insecure, self.ca.as_deref()).await?);
-        line.client.store_auth_if_needed(host, &self.login.auth()).await;
+        let line = Line::open(host, self.insecure, self.ca.as_deref(), self.reach.clone(), self.asked(host)).await?;
+        self.withheld.store(line.in_clear && !self.login.is_anonymous(), Ordering::Relaxed);
+        let line = Arc::new(line);
         *kept = Some(Arc::clone(&line));
         Ok(line)
     }
 
+    /// A request on the line as it is: whether the login is withheld is known once that is open.
     pub(crate) fn asked<'a>(&'a self, what: &'a str) -> Asked<'a> {
-        Asked { registry: self.registry(), what, anonymous: self.login.is_anonymous() }
+        let known = match self.withheld.load(Ordering::Relaxed) {
+            true => Known::Withheld,
+            false if self.login.is_anonymous() => Known::Nobody,
+            false => Known::Somebody,
+        };
+        Asked { registry: self.reference.registry(), what, known, quiet: self.reach.is_public() }
     }
 }
 
-/// All of an answer, if it is not too long.
-async fn body(mut response: Response, longest: u64, asked: Asked<'_>) -> Result<Vec<u8>, RegistryError> {
-    let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(|error| asked.broke(&error))? {
-        body.extend_from_slice(&piece);
-        if body.len() as u64 > longest {
-            return Err(asked.nonsense(&format!("more than {longest} bytes")));
-        }
+/// What a manifest is: what is said of it, or what it says itself where that is nothing in particular.
+fn media_type(said: String, bytes: &[u8]) -> String {
+    if !matches!(said.as_str(), "" | "application/json" | "application/octet-stream" | "text/plain") {
+        return said;
     }
-    Ok(body)
+    serde_json::from_slice::<Itself>(bytes).ok().and_then(|itself| itself.media_type).unwrap_or(said)
 }
 
 /// How long a registry asks to wait, in seconds; a date, which it may say instead, is not read.
@@ -265,9 +295,9 @@ fn wait(headers: &HeaderMap) -> Option<Duration> {
 
 impl Opened {
     /// The next piece.
-    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, reqwest::Error>> {
         loop {
-            let mut piece = match self.stream.next().await? {
+            let mut piece = match self.response.chunk().await.transpose()? {
                 Ok(piece) => piece,
                 Err(error) => return Some(Err(error)),
             };

@@ -8,6 +8,9 @@ use std::time::Duration;
 use oci_client::errors::{OciDistributionError, OciEnvelope, OciErrorCode};
 
 use crate::CredentialsError;
+use crate::http::Failure;
+use crate::pace::TooSlow;
+use crate::reach::NotPublic;
 
 /// How the resolver begins to say that a name has no address. The rest is for who wrote it.
 const NO_ADDRESS: &str = "no records found";
@@ -44,6 +47,22 @@ pub enum RegistryError {
         /// Whether there was no login for it.
         anonymous: bool,
     },
+    /// It wants to know who asks, and would hear it without TLS, which nobody has allowed.
+    #[error("{registry} wants a login for {what}, and speaks without TLS")]
+    InClear {
+        /// Which.
+        registry: String,
+        /// What was asked for.
+        what: String,
+    },
+    /// It is somewhere that whoever asks may not have us ask.
+    #[error("{registry} is not asked: {host} is not a public address")]
+    Private {
+        /// Which.
+        registry: String,
+        /// Who would have been asked.
+        host: String,
+    },
     /// It has no such thing.
     #[error("{registry} has no {what}")]
     Missing {
@@ -69,6 +88,18 @@ pub enum RegistryError {
         registry: String,
         /// How.
         cause: String,
+    },
+    /// It keeps us waiting.
+    #[error("{registry} is too slow with {what}: less than {bytes} bytes came in {seconds} seconds")]
+    Slow {
+        /// Which.
+        registry: String,
+        /// What was asked for.
+        what: String,
+        /// So much should have come.
+        bytes: u64,
+        /// In this time.
+        seconds: u64,
     },
     /// It says what nobody can say.
     #[error("{registry} answers {what} with {said}")]
@@ -109,7 +140,19 @@ pub enum RegistryError {
 pub(crate) struct Asked<'a> {
     pub(crate) registry: &'a str,
     pub(crate) what: &'a str,
-    pub(crate) anonymous: bool,
+    pub(crate) known: Known,
+    /// Whether the registry's own words are kept from who asks.
+    pub(crate) quiet: bool,
+}
+
+/// Who we are to a registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// There is no login for it.
+    Nobody,
+    Somebody,
+    /// There is one, and it is not to be heard by others.
+    Withheld,
 }
 
 // === impl RegistryError ===
@@ -124,6 +167,12 @@ impl RegistryError {
             )),
             Self::Refused { registry, .. } => {
                 Some(format!("the login for {registry} may be old, or may not see this image"))
+            }
+            Self::InClear { registry, .. } => Some(format!(
+                "if its login may go without TLS, say so in the configuration: [registries.\"{registry}\"] insecure = true"
+            )),
+            Self::Private { host, .. } => {
+                Some(format!("who runs this may name {host} in the configuration, in [registries]"))
             }
             Self::Missing { .. } => Some("check the name and the tag".into()),
             Self::Untrusted { registry, .. } => Some(format!(
@@ -175,7 +224,7 @@ impl Asked<'_> {
         let registry = self.registry.to_owned();
         let said = serde_json::from_str::<OciEnvelope>(body).ok().and_then(|envelope| reason(&envelope));
         let said = said.unwrap_or_else(|| words(body));
-        let said = if said.is_empty() { format!("status {code}") } else { said };
+        let said = if said.is_empty() || self.quiet { format!("status {code}") } else { said };
         match code {
             401 | 403 => self.refused(&said),
             404 => RegistryError::Missing { registry, what: self.what.to_owned() },
@@ -184,11 +233,32 @@ impl Asked<'_> {
         }
     }
 
+    /// From a request that was not made, or got no answer that can be read.
+    pub(crate) fn lost(self, failure: Failure) -> RegistryError {
+        match failure {
+            Failure::Private(NotPublic(host)) => RegistryError::Private { registry: self.registry.to_owned(), host },
+            Failure::Broke(error) => self.broke(&error),
+            Failure::Astray(said) => self.nonsense(said),
+            Failure::Long(longest) => self.nonsense(&format!("more than {longest} bytes")),
+            Failure::Slow => {
+                RegistryError::Broken { registry: self.registry.to_owned(), cause: "it took too long".into() }
+            }
+        }
+    }
+
+    /// From content that comes too slowly.
+    pub(crate) fn too_slow(self, TooSlow(least): TooSlow) -> RegistryError {
+        let (registry, what) = (self.registry.to_owned(), self.what.to_owned());
+        RegistryError::Slow { registry, what, bytes: least.bytes, seconds: least.within.as_secs() }
+    }
+
     /// From a request that got no answer.
     pub(crate) fn broke(self, error: &reqwest::Error) -> RegistryError {
         let registry = self.registry.to_owned();
         let cause = innermost(error);
-        if let Some(code) = error.status() {
+        if let Some(NotPublic(host)) = causes(error).find_map(|cause| cause.downcast_ref()) {
+            RegistryError::Private { registry, host: host.clone() }
+        } else if let Some(code) = error.status() {
             self.answered(code.as_u16(), "", None)
         } else if tls(error).is_some() {
             RegistryError::Untrusted { registry, cause }
@@ -212,6 +282,12 @@ impl Asked<'_> {
         }
     }
 
+    /// From content that is shorter than it should be.
+    pub(crate) fn ended(self, at: u64, size: u64) -> RegistryError {
+        let cause = format!("it ended after {at} of {size} bytes");
+        RegistryError::Broken { registry: self.registry.to_owned(), cause }
+    }
+
     pub(crate) fn nonsense(self, said: &str) -> RegistryError {
         RegistryError::Nonsense {
             registry: self.registry.to_owned(),
@@ -222,8 +298,11 @@ impl Asked<'_> {
 
     fn refused(self, said: &str) -> RegistryError {
         let said = if said.is_empty() { "it wants a login" } else { said }.to_owned();
-        let Self { registry, what, anonymous } = self;
-        RegistryError::Refused { registry: registry.to_owned(), what: what.to_owned(), said, anonymous }
+        let (registry, what) = (self.registry.to_owned(), self.what.to_owned());
+        match self.known {
+            Known::Withheld => RegistryError::InClear { registry, what },
+            known => RegistryError::Refused { registry, what, said, anonymous: known == Known::Nobody },
+        }
     }
 
     fn said(self, envelope: &OciEnvelope) -> RegistryError {
@@ -276,34 +355,4 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ASKED: Asked<'_> = Asked { registry: "a.example", what: "x:1", anonymous: true };
-
-    #[test]
-    fn an_answer_says_what_happened_and_whether_to_try_again() {
-        let answered = |code, body: &str| ASKED.answered(code, body, None);
-        let denied = r#"{"errors":[{"code":"DENIED","message":"not for you\u001b[31m"}]}"#;
-        assert_eq!(answered(403, denied).to_string(), "a.example refuses x:1: not for you[31m");
-        assert_eq!(answered(404, "").to_string(), "a.example has no x:1");
-        assert_eq!(answered(503, "try later\nand more").to_string(), "a.example cannot now: try later (503)");
-        assert!(answered(503, "").passes() && answered(429, "").passes() && answered(500, "").passes());
-        assert!(!answered(401, "").passes() && !answered(404, "").passes() && !answered(400, "").passes());
-    }
-
-    #[test]
-    fn what_a_registry_asks_to_wait_is_kept() {
-        let asked = Some(Duration::from_secs(7));
-        assert_eq!(ASKED.answered(429, "", asked).wait(), asked);
-        assert_eq!(ASKED.answered(404, "", asked).wait(), None);
-    }
-
-    #[test]
-    fn what_one_can_do_depends_on_whether_there_was_a_login() {
-        let without = ASKED.answered(401, "", None).hint().unwrap();
-        assert!(without.contains("podman login"), "{without}");
-        let with = Asked { anonymous: false, ..ASKED }.answered(401, "", None).hint().unwrap();
-        assert!(with.contains("may be old"), "{with}");
-    }
-}
+mod tests;

@@ -6,77 +6,101 @@ use std::path::Path;
 use std::time::Duration;
 
 use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use reqwest::Url;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::sync::{Mutex, OnceCell};
 
-use crate::error::{RegistryError, tls};
+use crate::error::{Asked, RegistryError, tls};
+use crate::http::{Failure, Http, Request};
+use crate::pass::Pass;
+use crate::reach::Reach;
 
-const CONNECT: Duration = Duration::from_secs(15);
+pub(crate) const CONNECT: Duration = Duration::from_secs(15);
 /// A connection on which nothing comes for so long is given up. There is no limit for all of an answer.
-const STALL: Duration = Duration::from_secs(60);
-const AGENT: &str = concat!("carrel/", env!("CARGO_PKG_VERSION"));
+pub(crate) const STALL: Duration = Duration::from_secs(60);
+pub(crate) const AGENT: &str = concat!("carrel/", env!("CARGO_PKG_VERSION"));
 
-/// Two clients with the same settings.
+/// How a host is spoken to.
 pub(crate) struct Line {
-    pub(crate) scheme: &'static str,
-    /// For nearly everything.
-    pub(crate) client: oci_client::Client,
-    /// For manifests: the other reads an answer however long it is, and keeps to itself how long to wait.
-    pub(crate) http: reqwest::Client,
+    /// Where it is: what is asked is below.
+    pub(crate) base: Url,
+    pub(crate) http: Http,
+    /// Whether it speaks without TLS although nobody said that it may. Then it learns no login.
+    pub(crate) in_clear: bool,
+    /// What is shown to it to read, and to write. Nothing, while it was not asked what it wants.
+    pub(crate) passes: [Mutex<Option<Option<Pass>>>; 2],
+    host: String,
+    trusted: Vec<CertificateDer<'static>>,
+    sender: OnceCell<oci_client::Client>,
 }
 
 // === impl Line ===
 
 impl Line {
     /// Finds out how a host is spoken to. What is on loopback may speak either way, if nothing is said.
-    pub(crate) async fn open(host: &str, insecure: Option<bool>, ca: Option<&Path>) -> Result<Self, RegistryError> {
+    pub(crate) async fn open(
+        host: &str,
+        insecure: Option<bool>,
+        ca: Option<&Path>,
+        reach: Reach,
+        asked: Asked<'_>,
+    ) -> Result<Self, RegistryError> {
         // Whoever was first: all of this project takes the same one.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let trusted = ca.map_or(Ok(Vec::new()), certificates)?;
-        let http = plain_client(host, &trusted)?;
-        let scheme = match insecure {
-            Some(true) => "http",
-            None if is_loopback(host) && !speaks_tls(&http, host).await => "http",
-            _ => "https",
+        let http = Http::new(host, &trusted, reach)?;
+        let at = |scheme: &str| {
+            Url::parse(&format!("{scheme}://{host}/v2/"))
+                .map_err(|error| RegistryError::Setup(format!("{host}: {error}")))
         };
-        let config = ClientConfig {
-            protocol: if scheme == "http" { ClientProtocol::Http } else { ClientProtocol::Https },
-            extra_root_certificates: trusted.into_iter().map(certificate).collect(),
-            read_timeout: Some(STALL),
-            connect_timeout: Some(CONNECT),
-            user_agent: AGENT,
-            // A proxy that is never used is better than the one of the environment, which cannot reach our loopback.
-            http_proxy: is_loopback(host).then(|| "http://127.0.0.1".into()),
-            https_proxy: is_loopback(host).then(|| "http://127.0.0.1".into()),
-            no_proxy: is_loopback(host).then(|| "*,127.0.0.0/8,::1".into()),
-            platform_resolver: None,
-            ..ClientConfig::default()
+        let secure = at("https")?;
+        let in_clear = insecure.is_none() && is_loopback(host) && !speaks_tls(&http, secure.clone(), asked).await?;
+        let base = if in_clear || insecure == Some(true) { at("http")? } else { secure };
+        let (passes, sender) = (Default::default(), OnceCell::new());
+        Ok(Self { base, http, in_clear, passes, host: host.to_owned(), trusted, sender })
+    }
+
+    /// Whether somebody is the host itself.
+    pub(crate) fn is(&self, url: &Url) -> bool {
+        url.origin() == self.base.origin()
+    }
+
+    /// Whether what is shown at a place would go over a network without TLS, and would not on this line.
+    pub(crate) fn is_weakened_by(&self, url: &Url) -> bool {
+        let here = |url: &Url| url.host_str().is_some_and(is_loopback);
+        self.base.scheme() == "https" && url.scheme() != "https" && !(here(&self.base) && here(url))
+    }
+
+    /// What sends blobs and manifests.
+    pub(crate) async fn sender(&self) -> Result<&oci_client::Client, RegistryError> {
+        let is_loopback = is_loopback(&self.host);
+        let make = async || {
+            oci_client::Client::try_from(ClientConfig {
+                protocol: if self.base.scheme() == "http" { ClientProtocol::Http } else { ClientProtocol::Https },
+                extra_root_certificates: self.trusted.iter().map(certificate).collect(),
+                read_timeout: Some(STALL),
+                connect_timeout: Some(CONNECT),
+                user_agent: AGENT,
+                // A proxy that is never used is better than the one of the environment, which cannot reach our loopback.
+                http_proxy: is_loopback.then(|| "http://127.0.0.1".into()),
+                https_proxy: is_loopback.then(|| "http://127.0.0.1".into()),
+                no_proxy: is_loopback.then(|| "*,127.0.0.0/8,::1".into()),
+                platform_resolver: None,
+                ..ClientConfig::default()
+            })
         };
-        let client = oci_client::Client::try_from(config).map_err(|error| RegistryError::Setup(error.to_string()))?;
-        Ok(Self { scheme, client, http })
+        self.sender.get_or_try_init(make).await.map_err(|error| RegistryError::Setup(error.to_string()))
     }
 }
 
 /// Whether a host speaks TLS, even if it is not to be trusted.
-async fn speaks_tls(http: &reqwest::Client, host: &str) -> bool {
-    let answer = http.get(format!("https://{host}/v2/")).send().await;
-    answer.map_or_else(|error| matches!(tls(&error), Some(rustls::Error::InvalidCertificate(_))), |_| true)
-}
-
-fn plain_client(host: &str, trusted: &[CertificateDer<'_>]) -> Result<reqwest::Client, RegistryError> {
-    let failed =
-        |error: reqwest::Error| RegistryError::Setup(format!("{error}: are the certificates of the system installed?"));
-    let roots = trusted
-        .iter()
-        .map(|trusted| reqwest::Certificate::from_der(trusted))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(failed)?;
-    let builder = reqwest::Client::builder()
-        .connect_timeout(CONNECT)
-        .read_timeout(STALL)
-        .user_agent(AGENT)
-        .tls_certs_merge(roots);
-    if is_loopback(host) { builder.no_proxy() } else { builder }.build().map_err(failed)
+async fn speaks_tls(http: &Http, url: Url, asked: Asked<'_>) -> Result<bool, RegistryError> {
+    match http.once(&Request::get(url)).await {
+        Ok(_) => Ok(true),
+        Err(Failure::Broke(error)) => Ok(matches!(tls(&error), Some(rustls::Error::InvalidCertificate(_)))),
+        Err(failure) => Err(asked.lost(failure)),
+    }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
@@ -90,14 +114,23 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryErr
     }
 }
 
-fn certificate(trusted: CertificateDer<'_>) -> Certificate {
+fn certificate(trusted: &CertificateDer<'_>) -> Certificate {
     Certificate { encoding: CertificateEncoding::Der, data: trusted.to_vec() }
 }
 
-/// Whether a registry is on this machine, going by its name.
-fn is_loopback(registry: &str) -> bool {
-    let host = registry.rsplit_once(':').map_or(registry, |(host, _port)| host);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+/// Whether a registry, or the host of a URL, is on this machine, going by its name.
+pub(crate) fn is_loopback(registry: &str) -> bool {
+    let host = match registry.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or(rest, |(address, _port)| address),
+        None => registry.rsplit_once(':').map_or(registry, |(host, _port)| host),
+    };
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// Whether a name means this machine, whoever is asked for its address.
+pub(crate) fn is_here_by_name(host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 #[cfg(test)]
@@ -106,10 +139,12 @@ mod tests {
 
     #[test]
     fn loopback_is_told_by_name() {
-        for here in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.1.2.3"] {
+        for here in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.1.2.3", "[::1]", "[::1]:5000"] {
             assert!(is_loopback(here), "{here}");
         }
-        for there in ["docker.io", "localhost.example", "128.0.0.1:5000", "127.0.0.1.example:5000"] {
+        for there in
+            ["docker.io", "localhost.example", "128.0.0.1:5000", "127.0.0.1.example:5000", "[::2]:5000", "[fe80::1]"]
+        {
             assert!(!is_loopback(there), "{there}");
         }
     }

@@ -1,13 +1,18 @@
 //! What an image is called in a registry.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+use carrel_layers::Digest;
 use oci_client::Reference;
 
 /// A complete name: `docker.io/library/python:3.12`, with a digest behind it if one was given.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Name(Reference);
+pub struct Name {
+    reference: Reference,
+    digest: Option<Digest>,
+}
 
 /// A text that names no image of a registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,36 +27,43 @@ pub struct BadName {
 impl Name {
     /// The registry, as names have it: `docker.io`, `localhost:5000`.
     pub fn registry(&self) -> &str {
-        self.0.registry()
+        self.reference.registry()
     }
 
     /// The repository in it.
     pub fn repository(&self) -> &str {
-        self.0.repository()
+        self.reference.repository()
     }
 
     /// The tag, unless there is only a digest.
     pub fn tag(&self) -> Option<&str> {
-        self.0.tag()
+        self.reference.tag()
     }
 
     /// The digest, if one was given. It is what counts then, whatever the tag says.
-    pub fn digest(&self) -> Option<&str> {
-        self.0.digest()
+    pub fn digest(&self) -> Option<Digest> {
+        self.digest
     }
 
     /// The same image elsewhere.
     pub(crate) fn moved(&self, registry: &str, repository: String) -> Self {
         let registry = registry.to_owned();
-        Self(match (self.tag().map(str::to_owned), self.digest().map(str::to_owned)) {
+        let reference = match (self.tag().map(str::to_owned), self.digest.map(|digest| digest.to_string())) {
             (Some(tag), Some(digest)) => Reference::with_tag_and_digest(registry, repository, tag, digest),
             (None, Some(digest)) => Reference::with_digest(registry, repository, digest),
             (tag, None) => Reference::with_tag(registry, repository, tag.unwrap_or_else(|| "latest".to_owned())),
-        })
+        };
+        Self { reference, digest: self.digest }
+    }
+
+    /// The host of a registry, as it is asked: the hub goes by another name there.
+    pub(crate) fn host_of(registry: &str) -> String {
+        let (repository, tag) = ("a".to_owned(), "b".to_owned());
+        Reference::with_tag(registry.to_owned(), repository, tag).resolve_registry().to_owned()
     }
 
     pub(crate) fn reference(&self) -> &Reference {
-        &self.0
+        &self.reference
     }
 }
 
@@ -60,17 +72,35 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, BadName> {
         let bad = |reason: String| BadName { text: text.to_owned(), reason };
-        let reference: Reference = text.parse().map_err(|error: oci_client::ParseError| bad(error.to_string()))?;
-        match reference.digest() {
-            Some(digest) if !digest.starts_with("sha256:") => Err(bad("only sha256 digests are known here".into())),
-            _ => Ok(Self(reference)),
+        if let Some((registry, rest)) = text.split_once('/').filter(|_| text.starts_with('[')) {
+            let registry = bracketed(registry).ok_or_else(|| bad(format!("{registry} is not an address")))?;
+            // The rest is what it would be in any other registry.
+            let elsewhere: Self = format!("localhost/{rest}").parse().map_err(|error: BadName| bad(error.reason))?;
+            return Ok(elsewhere.moved(&registry, elsewhere.repository().to_owned()));
         }
+        let reference: Reference = text.parse().map_err(|error: oci_client::ParseError| bad(error.to_string()))?;
+        let digest = reference.digest().map(str::parse).transpose();
+        let digest = digest.map_err(|error: carrel_layers::BadDigest| bad(error.to_string()))?;
+        Ok(Self { reference, digest })
+    }
+}
+
+/// An address in brackets, with or without a port, as everybody writes it.
+fn bracketed(registry: &str) -> Option<String> {
+    let (address, rest) = registry.strip_prefix('[')?.split_once(']')?;
+    let address: Ipv6Addr = address.parse().ok()?;
+    match rest.strip_prefix(':') {
+        Some(port) if port.bytes().all(|digit| digit.is_ascii_digit()) => {
+            Some(format!("[{address}]:{}", port.parse::<u16>().ok()?))
+        }
+        None if rest.is_empty() => Some(format!("[{address}]")),
+        _ => None,
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.reference.fmt(f)
     }
 }
 
@@ -102,6 +132,40 @@ mod tests {
         let digest = format!("sha256:{}", "a".repeat(64));
         assert_eq!(full(&format!("a@{digest}")), format!("docker.io/library/a@{digest}"));
         assert_eq!(full(&format!("a:1@{digest}")), format!("docker.io/library/a:1@{digest}"));
+    }
+
+    #[test]
+    fn an_address_in_brackets_is_a_registry_too() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        assert_eq!(full("[::1]:5000/a/b"), "[::1]:5000/a/b:latest");
+        assert_eq!(full("[0:0::1]:05000/a:1"), "[::1]:5000/a:1");
+        assert_eq!(full(&format!("[fd00::1]/a@{digest}")), format!("[fd00::1]/a@{digest}"));
+        let name: Name = "[::1]:5000/a".parse().unwrap();
+        assert_eq!((name.registry(), name.repository(), name.tag()), ("[::1]:5000", "a", Some("latest")));
+        for bad in [
+            "[::1]",
+            "[::1]/",
+            "[::1]5000/a",
+            "[::1]:/a",
+            "[::1]:x/a",
+            "[::1]:+1/a",
+            "[1.2.3.4]/a",
+            "[::1/a",
+            "[::1%lo]/a",
+            "[::1]/A",
+        ] {
+            assert!(bad.parse::<Name>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_digest_that_would_not_be_compared_is_refused() {
+        let named = |digits: &str| format!("a@sha256:{}", digits.repeat(32)).parse::<Name>();
+        assert_eq!(named("ab").unwrap().digest().unwrap().hex(), "ab".repeat(32));
+        for bad in ["AB", "aB", "a"] {
+            let refused = named(bad).map(|name| name.to_string());
+            assert!(refused.is_err(), "{bad}: {refused:?}");
+        }
     }
 
     #[test]

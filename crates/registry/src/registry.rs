@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc as std_mpsc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use carrel_layers::{Descriptor, Digest, Manifest, Platform, Source, SourceError, Target};
@@ -17,6 +18,8 @@ use crate::credentials::Credentials;
 use crate::download::{Download, Wanted};
 use crate::endpoint::{Answer, Endpoint, Opened};
 use crate::error::{Asked, RegistryError};
+use crate::pace::LeastRate;
+use crate::reach::Reach;
 use crate::runtime::Threads;
 use crate::settings::Settings;
 
@@ -28,6 +31,7 @@ pub struct Registry {
     name: Name,
     threads: Threads,
     places: Arc<Places>,
+    least: LeastRate,
     /// What may already have what is sent.
     beside: Vec<Name>,
 }
@@ -45,17 +49,32 @@ pub(crate) struct Places {
 impl Registry {
     /// The place of an image. Nothing is asked yet.
     pub fn new(name: Name, settings: &Settings, credentials: &Credentials) -> Result<Self, RegistryError> {
-        let own = Endpoint::own(&name, settings, credentials)?;
+        Self::within(Reach::Anybody, name, settings, credentials)
+    }
+
+    /// The place of an image that is asked for in the name of somebody who may have what everybody may.
+    ///
+    /// There is no login. Hosts that the settings name are asked wherever they are, and others only at public addresses:
+    /// neither this host nor a network that it is in, wherever a registry sends us. What is told of a failure has no words
+    /// of who was asked.
+    pub fn public_only(name: Name, settings: &Settings) -> Result<Self, RegistryError> {
+        Self::within(Reach::public(settings), name, settings, &Credentials::none())
+    }
+
+    fn within(reach: Reach, name: Name, settings: &Settings, credentials: &Credentials) -> Result<Self, RegistryError> {
+        let own = Endpoint::own(&name, settings, credentials, &reach)?;
         let mirrors = settings.of(name.registry()).mirrors;
-        let mirrors = mirrors.iter().map(|mirror| Endpoint::mirror(&name, mirror, settings, credentials));
+        let mirrors = mirrors.iter().map(|mirror| Endpoint::mirror(&name, mirror, settings, credentials, &reach));
         let mirrors = mirrors.collect::<Result<Vec<_>, _>>()?;
         let threads = Threads::start().map_err(|error| RegistryError::Setup(error.to_string()))?;
-        Ok(Self {
-            name,
-            threads,
-            places: Arc::new(Places { mirrors, own, best: AtomicUsize::new(0) }),
-            beside: Vec::new(),
-        })
+        let places = Arc::new(Places { mirrors, own, best: AtomicUsize::new(0) });
+        Ok(Self { name, threads, places, least: LeastRate::default(), beside: Vec::new() })
+    }
+
+    /// A download of which fewer bytes come in such a time is given up. If nothing is said: 300 KiB in 5 minutes.
+    #[must_use]
+    pub fn least_rate(self, bytes: u64, within: Duration) -> Self {
+        Self { least: LeastRate { bytes, within }, ..self }
     }
 
     /// Of what is sent here, some may be in this other repository: if it is one of the same registry, what it has is not
@@ -73,7 +92,7 @@ impl Registry {
         let places = Arc::clone(&self.places);
         let answer = self.ask(async move { places.manifest(None).await })?;
         let found = Digest::of(&answer.bytes);
-        let digest = self.name.digest().and_then(|digest| digest.parse().ok()).unwrap_or(found);
+        let digest = self.name.digest().unwrap_or(found);
         let Answer { media_type, bytes } = answer;
         Ok(Manifest { media_type, bytes, digest })
     }
@@ -86,43 +105,35 @@ impl Registry {
         outcome.unwrap_or_else(|| Err(RegistryError::Setup("the client gave up".into()))).map_err(SourceError::other)
     }
 
-    /// Sends what fits in one request, and tries again if it has to.
-    fn send_whole(&self, descriptor: &Descriptor, piece: Bytes) -> Result<(), SourceError> {
-        let (digest, size) = (descriptor.digest.to_string(), descriptor.size);
-        let places = Arc::clone(&self.places);
-        self.ask(async move {
-            let mut tries = places.own.tries();
-            loop {
-                let pieces = tokio_stream::iter([Ok(piece.clone())]);
-                match places.own.upload(&digest, size, pieces).await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => places.own.again(&mut tries, error).await?,
-                }
-            }
-        })
-    }
-
-    /// Sends what has to be read while it is sent.
-    fn send_pieces(&self, descriptor: &Descriptor, first: Bytes, mut content: impl Read) -> Result<(), SourceError> {
+    /// Sends a blob, once, and says what the registry made of it.
+    fn send(&self, descriptor: &Descriptor, mut content: impl Read) -> io::Result<Result<(), RegistryError>> {
         let (digest, size) = (descriptor.digest.to_string(), descriptor.size);
         let (feed, pieces) = mpsc::channel::<io::Result<Bytes>>(1);
         let (tell, told) = std_mpsc::sync_channel(1);
         let places = Arc::clone(&self.places);
         self.threads.spawn(async move {
-            let pieces = ReceiverStream::new(pieces).map(|piece| piece.map_err(OciDistributionError::from));
+            let (ready, which) = (Arc::clone(&places), digest.clone());
+            let pieces = ReceiverStream::new(pieces).then(move |piece| {
+                let (ready, which) = (Arc::clone(&ready), which.clone());
+                async move {
+                    // If it is not, the registry says so when it gets the piece.
+                    let _ready = ready.own.ready(&which).await;
+                    piece.map_err(OciDistributionError::from)
+                }
+            });
             let _gone = tell.send(places.own.upload(&digest, size, pieces).await);
         });
-        let mut next = Ok(first);
-        loop {
+        let unread = loop {
+            let next = piece(&mut content);
             let last = next.as_ref().map_or(true, |piece| piece.len() < PIECE);
+            let unread = next.as_ref().err().map(|error| io::Error::new(error.kind(), error.to_string()));
             if feed.blocking_send(next).is_err() || last {
-                break;
+                break unread;
             }
-            next = piece(&mut content);
-        }
+        };
         drop(feed);
         let sent = told.recv().unwrap_or_else(|_| Err(RegistryError::Setup("the client gave up".into())));
-        sent.map_err(SourceError::other)
+        unread.map_or(Ok(sent), Err)
     }
 }
 
@@ -141,7 +152,7 @@ impl Source for Registry {
         let wanted = Wanted { digest: descriptor.digest.to_string(), size: descriptor.size };
         let (places, digest) = (Arc::clone(&self.places), wanted.digest.clone());
         let opened = self.ask(async move { places.open_blob(&digest, from).await })?;
-        let (download, task) = Download::new(Arc::clone(&self.places), wanted, from, opened);
+        let (download, task) = Download::new(Arc::clone(&self.places), wanted, from, opened, self.least);
         self.threads.spawn(task);
         Ok(Box::new(download))
     }
@@ -153,18 +164,23 @@ impl Target for Registry {
         self.ask(async move { places.own.has(&digest).await })
     }
 
-    fn blob(&self, descriptor: &Descriptor, mut content: Box<dyn Read + Send>) -> Result<(), SourceError> {
+    fn blob(
+        &self,
+        descriptor: &Descriptor,
+        open: &dyn Fn() -> io::Result<Box<dyn Read + Send>>,
+    ) -> Result<(), SourceError> {
         for other in &self.beside {
             let (places, other, digest) = (Arc::clone(&self.places), other.clone(), descriptor.digest.to_string());
             if self.ask(async move { places.own.mount(&other, &digest).await })? {
                 return Ok(());
             }
         }
-        let first = piece(&mut content)?;
-        if first.len() as u64 == descriptor.size {
-            return self.send_whole(descriptor, first);
+        let mut tries = self.places.own.tries();
+        loop {
+            let Err(error) = self.send(descriptor, open()?)? else { return Ok(()) };
+            let places = Arc::clone(&self.places);
+            tries = self.ask(async move { places.own.send_again(&mut tries, error).await.map(|()| tries) })?;
         }
-        self.send_pieces(descriptor, first, content)
     }
 
     fn manifest(&self, media_type: &str, bytes: &[u8]) -> Result<(), SourceError> {

@@ -1,6 +1,6 @@
 //! What an operator says about registries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -53,6 +53,12 @@ impl Settings {
     pub(crate) fn of(&self, registry: &str) -> RegistrySettings {
         self.0.get(registry).cloned().unwrap_or_default()
     }
+
+    /// All hosts that are named, as they are asked.
+    pub(crate) fn named(&self) -> BTreeSet<String> {
+        let mirrors = self.0.values().flat_map(|said| &said.mirrors).map(|mirror| &mirror.registry);
+        self.0.keys().chain(mirrors).map(|registry| Name::host_of(registry)).collect()
+    }
 }
 
 // === impl Mirror ===
@@ -84,7 +90,7 @@ impl TryFrom<String> for Mirror {
         let path = path.map(str::to_owned);
         // Whatever a name with it in front could not be is no mirror either.
         let before = path.as_ref().map_or_else(String::new, |path| format!("{path}/"));
-        match oci_client::Reference::try_from(format!("{registry}/{before}a:b")) {
+        match format!("{registry}/{before}a:b").parse::<Name>() {
             Ok(name) if name.registry() == registry && name.repository() == format!("{before}a") => {
                 Ok(Self { registry, path, insecure })
             }
@@ -107,6 +113,7 @@ mod tests {
         assert_eq!(mirror("mirror.example"), Some(("mirror.example".into(), None, None)));
         assert_eq!(mirror("http://localhost:5000/"), Some(("localhost:5000".into(), None, Some(true))));
         assert_eq!(mirror("https://a.example/hub/x"), Some(("a.example".into(), Some("hub/x".into()), Some(false))));
+        assert_eq!(mirror("http://[::1]:5000/x"), Some(("[::1]:5000".into(), Some("x".into()), Some(true))));
         for bad in ["", "http://", "ftp://a.example", "a.example/..", "a b", "nodots", "user@a.example"] {
             assert_eq!(mirror(bad), None, "{bad}");
         }

@@ -6,6 +6,7 @@
 mod image;
 mod kept;
 mod quota;
+mod top;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 
 pub use self::kept::{DiskError, DiskKind, KeptDisk, Watermark};
 use crate::ids::IdRange;
+use crate::layers::Layers;
 use crate::mount;
 use crate::spec::Disk;
 use crate::tree::Below;
@@ -71,8 +73,13 @@ pub fn upper(disk: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
     })
 }
 
-/// Makes the disk ready for so many mounts of layers, and for a project above what lies below it.
-pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: usize, project: Option<&Below>) -> Result<Prepared, Errno> {
+/// Makes the disk ready to lie over layers, and for a project above what lies below it.
+pub(crate) fn prepare(
+    disk: &Disk,
+    ids: &IdRange,
+    layers: &Layers,
+    project: Option<&Below>,
+) -> Result<Prepared, Errno> {
     // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
     let (mount, first, mapped, shared_memory) = match disk {
         Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
@@ -80,11 +87,14 @@ pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: usize, project: Option
     };
     let make = |name: &str, owner: (u32, u32), mode| make(&mount, name, (first + owner.0, first + owner.1), mode);
     let plain = |name: &str| make(name, (0, 0), 0o755);
-    if layers == 0 {
-        plain(ROOT)?;
-    } else {
-        (0..layers).try_for_each(|number| plain(&lower(number)))?;
-        [UPPER, WORK, ROOT].into_iter().try_for_each(plain)?;
+    match layers.top()? {
+        None => plain(ROOT)?,
+        Some(top) => {
+            (0..layers.mounts().len()).try_for_each(|number| plain(&lower(number)))?;
+            [WORK, ROOT].into_iter().try_for_each(plain)?;
+            // The root of an overlay is that of what is written.
+            top::make_like(&mount, UPPER, &top, first)?;
+        }
     }
     let mut changes = None;
     if let Some(below) = project {

@@ -161,7 +161,7 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
     let layers = Layers::open(&spec.root.layers)?;
     let trees = spec.root.trees.iter().map(|part| Ok((part.target.clone(), tree::shown(&part.source)?)));
     let trees = trees.collect::<Result<_, MountError>>()?;
-    let mut disk = disk::prepare(&spec.disk, &spec.ids, layers.mounts().len(), project.as_ref())
+    let mut disk = disk::prepare(&spec.disk, &spec.ids, &layers, project.as_ref())
         .map_err(|errno| LaunchError::Disk(errno.into()))?;
     let changes = disk.changes.take();
     let plan = Plan {

@@ -90,6 +90,16 @@ impl Layers {
         &self.places
     }
 
+    /// The root of the uppermost, if there is one, with the ids that are stored.
+    pub(crate) fn top(&self) -> Result<Option<OwnedFd>, Errno> {
+        let Some(place) = self.places.first() else { return Ok(None) };
+        let shared = self.mounts.get(place.mount).ok_or(Errno::NOENT)?;
+        let below = if place.path.as_os_str().is_empty() { Path::new(".") } else { &place.path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        rustix::fs::openat2(&shared.mount, below, flags, Mode::empty(), resolve).map(Some)
+    }
+
     /// Shows them with other ids than are stored.
     pub(crate) fn show_ids(&self, ids: BorrowedFd<'_>) -> Result<(), LaunchError> {
         for Shared { mount, path } in &self.mounts {

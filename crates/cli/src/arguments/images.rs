@@ -35,6 +35,16 @@ pub(crate) enum ImageCommand {
     Inspect(ImageInspectArguments),
     /// Make an image of what a sandbox has changed in its own
     Save(SaveArguments),
+    /// Let a sandbox go on when whoever started this is gone
+    #[command(hide = true)]
+    LetGoOn(LetGoOnArguments),
+}
+
+/// `carrel image let-go-on`, which `save` starts.
+#[derive(Args, Debug)]
+pub(crate) struct LetGoOnArguments {
+    /// The sandbox
+    pub(crate) sandbox: String,
 }
 
 /// `carrel image ls`.
@@ -111,7 +121,7 @@ pub(crate) struct SaveArguments {
 }
 
 const SAVE_HELP: &str = "\
-A sandbox that runs is paused meanwhile. What is mounted in it, and its project, is not part of the image.
+A sandbox that runs is paused meanwhile, and goes on whatever comes of it. What is mounted in it, and its project, is not part of the image.
 
 Examples:
   carrel image save desk tools:1

@@ -1,6 +1,7 @@
 //! `carrel image`: images that are here, that are fetched, and that are made.
 
 mod disks;
+mod guard;
 mod list;
 pub(crate) mod progress;
 mod save;
@@ -37,6 +38,7 @@ pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failur
         ImageCommand::Import(import) => self::import(import, json),
         ImageCommand::Inspect(inspect) => list::inspect(inspect, json),
         ImageCommand::Save(save) => save::save(save, json),
+        ImageCommand::LetGoOn(guard) => guard::let_go_on(&guard.sandbox),
     };
     done.map_err(|failure| failure.exit(FAILED))
 }

@@ -12,6 +12,7 @@ use carrel_shim_client::{Found, Life, SandboxRecord, ShimClient};
 use rustix::fs::{Mode, OFlags};
 use tokio::runtime::Runtime;
 
+use super::guard::Guard;
 use super::progress::Telling;
 use super::{base_of, changed, here, said};
 use crate::arguments::SaveArguments;
@@ -62,7 +63,7 @@ fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telli
         Ok(store.save(Some(written.base), &written.changes, &config, name, telling).map_err(FetchError::from)?)
     };
     let Some(found) = find::maybe(sandbox)?.filter(|found| found.life == Life::Running) else {
-        let (_disk, written) = runtime.block_on(at_rest(sandbox))?;
+        let (_disk, written) = runtime.block_on(at_rest(images, sandbox))?;
         return write(written);
     };
     let mut signals = {
@@ -74,10 +75,14 @@ fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telli
     if state == State::Paused {
         return running(images, sandbox, &found).and_then(write);
     }
+    // Whatever comes of it, the sandbox goes on: also if this is killed.
+    let guard = Guard::over(sandbox)?;
     runtime.block_on(async { Ok::<_, Failure>(client.pause().await?) })?;
     let stored = meanwhile(&runtime, &mut signals, &mut client, || running(images, sandbox, &found).and_then(write));
-    // Whatever came of it, the sandbox goes on.
-    let resumed = runtime.block_on(async { Ok(client.resume().await?) });
+    let resumed: Result<(), Failure> = runtime.block_on(async { Ok(client.resume().await?) });
+    if resumed.is_ok() {
+        guard.done();
+    }
     stored.and_then(|stored| resumed.map(|()| stored))
 }
 
@@ -133,8 +138,8 @@ fn open_upper(record: &SandboxRecord) -> Option<OwnedFd> {
 }
 
 /// What one that stays and does not run has written, with its disk, which nobody else can use meanwhile.
-async fn at_rest(sandbox: &str) -> Result<(KeptDisk, Written), Failure> {
-    let Some((directory, base, config)) = recorded(sandbox)? else {
+async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), Failure> {
+    let Some((directory, base)) = recorded(sandbox)? else {
         // Whether there is one that has no image of the store, or none at all.
         let found = find::one(sandbox).await;
         return Err(match found {
@@ -151,6 +156,8 @@ async fn at_rest(sandbox: &str) -> Result<(KeptDisk, Written), Failure> {
     })?;
     let upper = disk.upper().map_err(|error| Failure::new("disk_unavailable", error))?;
     let upper = upper.ok_or_else(|| not_of_the_store(sandbox, ""))?;
+    let stored = images.store()?.get(base).map_err(FetchError::from)?.ok_or(FetchError::Gone(base))?;
+    let config = stored.config;
     // It is stored with the ids inside.
     Ok((disk, Written { base, config, changes: changes(upper, 0) }))
 }
@@ -160,7 +167,7 @@ fn changes(upper: OwnedFd, first: u32) -> Changes {
 }
 
 /// The disk of a sandbox that stays, and what it lies over, as the provider has written it down.
-fn recorded(sandbox: &str) -> Result<Option<(PathBuf, Digest, Config)>, Failure> {
+fn recorded(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
     let disks = Home::find()?.path().join("disks");
     let entries = match std::fs::read_dir(&disks) {
         Ok(entries) => entries,
@@ -172,8 +179,7 @@ fn recorded(sandbox: &str) -> Result<Option<(PathBuf, Digest, Config)>, Failure>
         let record = read(&entry.path().join(RECORD))?;
         (record.get("sandbox")?.as_str()? == name).then_some(())?;
         let digest = record.get("digest")?.as_str()?.parse().ok()?;
-        let config = serde_json::from_value(record.get("config")?.clone()).ok()?;
-        Some((entry.path(), digest, config))
+        Some((entry.path(), digest))
     }))
 }
 

@@ -80,6 +80,20 @@ fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
 }
 
 #[test]
+fn where_commands_start_is_made_behind_links_of_the_image() {
+    let (world, root) = (World::new(), root("one"));
+    for directory in ["run", "var"] {
+        std::fs::create_dir(root.path().join(directory)).unwrap();
+    }
+    std::fs::write(root.path().join("run/there"), "").unwrap();
+    symlink("../run", root.path().join("var/run")).unwrap();
+    world.import(&["--workdir", "/var/run/app"], &root, "tools:1");
+    let look = "pwd -P; ls /var/run; stat -c %N /var/run";
+    let expected = "/run/app\napp\nthere\n'/var/run' -> '../run'\n";
+    assert_eq!(said(&world.carrel(["run", "tools:1", "--", "sh", "-c", look])), expected);
+}
+
+#[test]
 fn an_image_that_runs_nothing_by_itself_says_so() {
     let (world, root) = (World::new(), root("one"));
     world.import(&[], &root, "plain:1");
@@ -179,6 +193,28 @@ fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
     // What is saved lies over what it was made from, and keeps its layers.
     said(&world.carrel(["image", "rm", "tools:1"]));
     assert_eq!(said(&world.carrel(["run", "saved:1", "--", "cat", "/mark"])), "one");
+}
+
+#[test]
+fn a_sandbox_goes_on_when_whoever_saves_it_is_killed() {
+    let (world, root) = (World::new(), root("one"));
+    world.import(&[], &root, "tools:1");
+    let words = ["run", "--name", "web", "tools:1", "--", "sh", "-c", "echo ready; read line; echo $line"];
+    let mut running = Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap());
+    running.until("ready");
+    // Nothing is added to the store before this is let go of, and the sandbox is paused until then.
+    let lock = std::fs::File::open(world.home.path().join("images/lock")).unwrap();
+    lock.lock().unwrap();
+    let saving = Running::new(world.command(["image", "save", "web", "saved:1"]).spawn().unwrap());
+    let is_paused = || said(&world.carrel(["--json", "ps"])).contains("\"paused\"");
+    while !is_paused() {
+        std::thread::yield_now();
+    }
+    saving.signal(rustix::process::Signal::KILL);
+    assert_eq!(saving.finish().code, None);
+    assert_eq!(answered(running, "goes on\n"), "goes on\n");
+    drop(lock);
+    assert!(!world.has_image("saved:1"));
 }
 
 #[test]

@@ -79,6 +79,9 @@ pub enum Refusal {
     /// A directory would replace something else, or something else a directory.
     #[error("an earlier entry of that name is a directory and this is not, or the other way round")]
     Replaces,
+    /// Its name is that of an earlier entry.
+    #[error("an earlier entry of this archive has that name")]
+    Twice,
     /// A hard link to nothing, to a directory, or through a link.
     #[error("it is a hard link to {0:?}, which is no earlier file of this archive")]
     HardLink(String),
@@ -86,7 +89,9 @@ pub enum Refusal {
     #[error("it is a symbolic link without a target")]
     NoTarget,
     /// Its owner is none that a sandbox has.
-    #[error("its owner {0} is above 65535, the last that a sandbox has")]
+    #[error(
+        "its owner {0} is above 65535, the last that a sandbox has\nhint: give it to one of those where the image is made"
+    )]
     Owner(u64),
     /// It is of a kind that is not known.
     #[error("it is of an unknown kind ({0:?})")]
@@ -134,6 +139,11 @@ pub enum Refusal {
 impl ArchiveError {
     pub(super) fn refused(name: &[u8], why: Refusal) -> Self {
         Self::Refused { entry: shown(name), why }
+    }
+
+    /// Whether it was the disk that had no room.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if crate::error::is_full(source))
     }
 
     pub(super) fn write(name: &[u8], source: io::Error) -> Self {

@@ -121,12 +121,12 @@ impl Tree {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & PERMISSIONS);
         let make = |parent: &OwnedFd, name: &[u8]| rustix::fs::openat2(parent, name, flags, mode, RESOLVE);
-        Ok(self.replace(&entry.name, make)?.into())
+        Ok(self.put(&entry.name, make)?.into())
     }
 
     /// Makes a symbolic link.
     pub(super) fn symlink(&mut self, entry: &Entry, target: &[u8]) -> Result<(), Failure> {
-        self.replace(&entry.name, |parent, name| rustix::fs::symlinkat(target, parent, name))?;
+        self.put(&entry.name, |parent, name| rustix::fs::symlinkat(target, parent, name))?;
         let (_, own) = entry.name.split();
         let parent = &self.current().handle;
         chown_at(parent, own, entry)?;
@@ -137,7 +137,7 @@ impl Tree {
     /// Makes a pipe.
     pub(super) fn pipe(&mut self, entry: &Entry) -> Result<(), Failure> {
         let mode = Mode::from_raw_mode(entry.mode & PERMISSIONS);
-        self.replace(&entry.name, |parent, name| rustix::fs::mknodat(parent, name, FileType::Fifo, mode, 0))?;
+        self.put(&entry.name, |parent, name| rustix::fs::mknodat(parent, name, FileType::Fifo, mode, 0))?;
         let (_, own) = entry.name.split();
         let parent = &self.current().handle;
         chown_at(parent, own, entry)?;
@@ -161,13 +161,7 @@ impl Tree {
             FileType::RegularFile | FileType::Symlink | FileType::Fifo => {}
             _ => return Err(refuse()),
         }
-        self.replace(&entry.name, |parent, name| {
-            match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-                // It has that name already.
-                Ok(same) if (same.st_dev, same.st_ino) == (there.st_dev, there.st_ino) => Ok(()),
-                _ => rustix::fs::linkat(&source, own, parent, name, AtFlags::empty()),
-            }
-        })
+        self.put(&entry.name, |parent, name| rustix::fs::linkat(&source, own, parent, name, AtFlags::empty()))
     }
 
     /// Takes a name away from the layers below. What this layer has by that name stays, and hides them.
@@ -180,6 +174,7 @@ impl Tree {
         }
         match open(parent, gone) {
             Ok(directory) => hide_below(&directory),
+            Err(Errno::NOTDIR) if is_gone(parent, gone)? => Err(Failure::Refused(Refusal::Twice)),
             Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -195,8 +190,8 @@ impl Tree {
         hide_below(&self.current().handle)
     }
 
-    /// Makes something in its directory. What had its name goes, unless it is a directory.
-    fn replace<T>(&mut self, name: &Name, make: impl Fn(&OwnedFd, &[u8]) -> Result<T, Errno>) -> Result<T, Failure> {
+    /// Makes something in its directory, where nothing has its name.
+    fn put<T>(&mut self, name: &Name, make: impl Fn(&OwnedFd, &[u8]) -> Result<T, Errno>) -> Result<T, Failure> {
         let (above, own) = name.split();
         self.enter(above)?;
         let parent = &self.current().handle;
@@ -204,10 +199,15 @@ impl Tree {
             Err(Errno::EXIST | Errno::LOOP) => {}
             outcome => return Ok(outcome?),
         }
-        match rustix::fs::unlinkat(parent, own, AtFlags::empty()) {
-            Ok(()) => Ok(make(parent, own)?),
-            Err(Errno::ISDIR | Errno::PERM) => Err(Failure::Refused(Refusal::Replaces)),
-            Err(errno) => Err(errno.into()),
+        let there = rustix::fs::statat(parent, own, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(there.st_mode) {
+            FileType::Directory => Err(Failure::Refused(Refusal::Replaces)),
+            // This layer has taken the name away from those below before it uses it itself.
+            FileType::CharacterDevice => {
+                rustix::fs::unlinkat(parent, own, AtFlags::empty())?;
+                Ok(make(parent, own)?)
+            }
+            _ => Err(Failure::Refused(Refusal::Twice)),
         }
     }
 

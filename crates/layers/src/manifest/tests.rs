@@ -38,6 +38,36 @@ fn what_says_exactly_what_is_asked_for_comes_first() {
 }
 
 #[test]
+fn of_several_that_run_here_the_one_that_asks_for_least_is_chosen() {
+    let manifests = ["linux/amd64/v3", "linux/amd64/v2", "linux/amd64/v10"];
+    let manifests = manifests.map(|platform| descriptor(platform, media::MANIFEST, Some(platform)));
+    assert_eq!(chosen(&manifests, "linux/amd64"), Ok(Digest::of(b"linux/amd64/v2")));
+    assert_eq!(chosen(&manifests, "linux/amd64/v3"), Ok(Digest::of(b"linux/amd64/v3")));
+    let plain = descriptor("plain", media::MANIFEST, Some("linux/amd64"));
+    assert_eq!(chosen(&[&manifests[..], &[plain]].concat(), "linux/amd64"), Ok(Digest::of(b"plain")));
+}
+
+#[test]
+fn what_is_null_or_empty_is_nothing() {
+    let config = Descriptor::of(media::CONFIG, b"config");
+    let bytes = serde_json::json!({ "schemaVersion": 2, "config": config, "layers": null, "annotations": null });
+    let bytes = serde_json::to_vec(&bytes).unwrap();
+    let manifest = Manifest { media_type: media::MANIFEST.into(), digest: Digest::of(&bytes), bytes };
+    assert_eq!(manifest.read().unwrap().layers, []);
+    assert!(Index::read(br#"{"schemaVersion":2,"manifests":null}"#).unwrap().manifests.is_empty());
+    let platform = serde_json::json!({ "os": "linux", "architecture": "arm64", "variant": "" });
+    let described = serde_json::json!({
+        "mediaType": media::MANIFEST, "digest": Digest::of(b"arm"), "size": 1, "annotations": null, "platform": platform,
+    });
+    let manifests: [Descriptor; 1] = [serde_json::from_value(described).unwrap()];
+    assert_eq!(manifests[0].platform.as_ref().unwrap().variant, None);
+    assert_eq!(chosen(&manifests, "linux/arm64/v8"), Ok(Digest::of(b"arm")));
+    // What has to be there is missed.
+    assert!(serde_json::from_str::<ImageManifest>(r#"{"schemaVersion":2,"layers":[]}"#).is_err());
+    assert!(Index::read(br#"{"schemaVersion":2}"#).is_err());
+}
+
+#[test]
 fn the_only_one_is_chosen_if_it_does_not_say_what_it_is_for() {
     let only = descriptor("only", media::MANIFEST, None);
     assert_eq!(chosen(std::slice::from_ref(&only), "linux/amd64"), Ok(Digest::of(b"only")));

@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::Files;
+use super::files::{Files, Here};
 use super::layout::hint;
 use super::{Source, SourceError};
 use crate::config::Described;
 use crate::digest::{Digest, Digesting};
-use crate::manifest::{Descriptor, ImageManifest, LARGEST_CONFIG, LARGEST_MANIFEST, Manifest, ManifestError, media};
+use crate::manifest::{
+    Descriptor, ImageManifest, LARGEST_CONFIG, LARGEST_MANIFEST, MOST_LAYERS, Manifest, ManifestError, media,
+};
 use crate::platform::Platform;
-use crate::unpack::Compression;
+use crate::unpack::{Compression, Plain};
 
 /// Where newer archives have their content, by digest.
 const BLOBS: &str = "blobs/sha256/";
@@ -55,11 +57,17 @@ struct Image {
 // === impl DockerArchive ===
 
 impl DockerArchive {
-    /// The image of a name with its tag in an archive, which may be compressed. Without a name it is the only one.
+    /// The image of a name with its tag in an archive. Without a name it is the only one. One that is compressed is
+    /// decompressed here: [`Store::docker_archive`](crate::Store::docker_archive) has that done by a process that can do
+    /// nothing else.
     pub fn open(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
+        Self::tar(path, name, &Here)
+    }
+
+    pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Plain) -> Result<Self, SourceError> {
         let unreadable = |source| SourceError::other(DockerError::Unreadable { path: path.to_owned(), source });
         let none = |why: String| SourceError::other(DockerError::None { path: path.to_owned(), why });
-        let files = Files::tar(path).map_err(unreadable)?;
+        let files = Files::tar(path, plain).map_err(unreadable)?;
         let list = files.small("manifest.json", LARGEST_MANIFEST).map_err(unreadable)?;
         let list = list.ok_or_else(|| none("it has no file `manifest.json`".into()))?;
         let images: Vec<Image> = serde_json::from_slice(&list).map_err(|error| none(error.to_string()))?;
@@ -71,10 +79,12 @@ impl DockerArchive {
         if layers != diff_ids {
             return Err(ManifestError::Layers { layers, diff_ids }.into());
         }
-        let mut places = HashMap::new();
-        let mut blobs = Vec::new();
+        if layers > MOST_LAYERS {
+            return Err(ManifestError::TooMany(layers).into());
+        }
+        let (mut places, mut known, mut blobs) = (HashMap::new(), HashMap::new(), Vec::new());
         for (name, diff_id) in image.layers.iter().zip(described.layers) {
-            let blob = layer(&files, name, diff_id).map_err(unreadable)?;
+            let blob = layer(&files, name, diff_id, &mut known).map_err(unreadable)?;
             let blob = blob.ok_or_else(|| none(format!("it has no file {name:?}")))?;
             places.insert(blob.digest, name.clone());
             blobs.push(blob);
@@ -122,8 +132,13 @@ fn full(name: &str) -> String {
     if tagged { name.to_owned() } else { format!("{name}:latest") }
 }
 
-/// What is known of a layer, if it is there.
-fn layer(files: &Files, name: &str, diff_id: Digest) -> io::Result<Option<Descriptor>> {
+/// What is known of a layer, if it is there. What files were digested to is known when they are named again.
+fn layer(
+    files: &Files,
+    name: &str,
+    diff_id: Digest,
+    known: &mut HashMap<String, Digest>,
+) -> io::Result<Option<Descriptor>> {
     let Some((reader, size)) = files.open(name, 0)? else { return Ok(None) };
     let mut start = Vec::new();
     reader.take(4).read_to_end(&mut start)?;
@@ -133,13 +148,16 @@ fn layer(files: &Files, name: &str, diff_id: Digest) -> io::Result<Option<Descri
         Compression::Zstd => (media::LAYER_ZSTD, None),
     };
     let named = || name.strip_prefix(BLOBS).and_then(|digits| Digest::from_hex(digits).ok());
+    let named = || named().or_else(|| known.get(name).copied());
     let digest = match digest.or_else(named) {
         Some(digest) => digest,
         None => {
             let Some((reader, _)) = files.open(name, 0)? else { return Ok(None) };
             let mut digesting = Digesting::new(reader);
             io::copy(&mut digesting, &mut io::sink())?;
-            digesting.digest()
+            let digest = digesting.digest();
+            known.insert(name.to_owned(), digest);
+            digest
         }
     };
     Ok(Some(Descriptor::new(media_type, digest, size)))

@@ -4,7 +4,7 @@ mod contents;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,13 +14,12 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::archive::Limits;
-use crate::unpack::Compression;
+use crate::unpack::{Compression, Plain, Stream};
 
 /// How many links may lie before a file.
 const LINKS: usize = 16;
 /// Where large files are put that nobody else sees.
 const SCRATCH: &str = "/var/tmp";
-const BUFFER: usize = 256 << 10;
 
 /// Files by their names.
 pub(super) enum Files {
@@ -34,6 +33,9 @@ pub(super) enum Place {
     At { offset: u64, size: u64 },
     Link(String),
 }
+
+/// This process, for files that are believed.
+pub(super) struct Here;
 
 /// A part of a file, which others read at the same time.
 struct Part {
@@ -50,8 +52,8 @@ impl Files {
         Ok(Self::Directory(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// The files in a tar. One that is compressed is first written to a file without a name.
-    pub(super) fn tar(path: &Path) -> io::Result<Self> {
+    /// The files in a tar. One that is compressed is first decompressed to a file without a name, by who can.
+    pub(super) fn tar(path: &Path, plain: &dyn Plain) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
@@ -62,8 +64,7 @@ impl Files {
         file.rewind()?;
         match Compression::of(&start) {
             Compression::None => {}
-            Compression::Gzip => file = plain(flate2::read::MultiGzDecoder::new(file))?,
-            Compression::Zstd => file = plain(zstd::Decoder::new(file)?)?,
+            compression => file = plain.plain(file, compression)?,
         }
         let entries = contents::of(&file)?;
         Ok(Self::Tar { file: Arc::new(file), entries })
@@ -136,31 +137,18 @@ fn normal(name: &str, above: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Writes what was compressed to a file without a name.
-fn plain(mut from: impl Read) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let scratch = rustix::fs::open(SCRATCH, flags, Mode::from_raw_mode(0o600));
-    let mut file = match scratch {
-        Ok(file) => File::from(file),
-        Err(_) => rustix::fs::open(std::env::temp_dir(), flags, Mode::from_raw_mode(0o600))?.into(),
-    };
-    let largest = Limits::default().bytes;
-    let (mut buffer, mut written) = (vec![0; BUFFER], 0_u64);
-    loop {
-        let read = match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        written = written.saturating_add(read as u64);
-        if written > largest {
-            return Err(io::Error::other(format!("it unpacks to more than {largest} bytes")));
-        }
-        file.write_all(buffer.get(..read).unwrap_or_default())?;
+// === impl Here ===
+
+impl Plain for Here {
+    fn plain(&self, file: File, compression: Compression) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let scratch = rustix::fs::open(SCRATCH, flags, Mode::from_raw_mode(0o600));
+        let scratch = scratch.or_else(|_| rustix::fs::open(std::env::temp_dir(), flags, Mode::from_raw_mode(0o600)));
+        let mut plain = File::from(scratch?);
+        io::copy(&mut Stream::new(file, compression, Limits::default())?, &mut plain)?;
+        plain.rewind()?;
+        Ok(plain)
     }
-    file.rewind()?;
-    Ok(file)
 }
 
 // === impl Part ===

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::Files;
+use super::files::{Files, Here};
 use super::{Source, SourceError};
 use crate::digest::Digest;
 use crate::manifest::{Descriptor, Index, LARGEST_MANIFEST, Manifest, choose_from, resolve};
 use crate::platform::Platform;
+use crate::unpack::Plain;
 
 /// What an image is called in a layout.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
@@ -52,9 +53,14 @@ impl Layout {
         Self::open(path, name, Files::directory(path))
     }
 
-    /// The same in a tar, which may be compressed.
+    /// The same in a tar. One that is compressed is decompressed here: [`Store::layout`](crate::Store::layout) has that
+    /// done by a process that can do nothing else.
     pub fn archive(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
-        Self::open(path, name, Files::tar(path))
+        Self::tar(path, name, &Here)
+    }
+
+    pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Plain) -> Result<Self, SourceError> {
+        Self::open(path, name, Files::tar(path, plain))
     }
 
     fn open(path: &Path, name: Option<&str>, files: std::io::Result<Files>) -> Result<Self, SourceError> {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::layer::{Fresh, layer};
+use super::layer::{BLOB, Fresh, layer};
 use super::pull::Complete;
-use super::{ARCHIVES, BLOBS, Store, Stored, files};
+use super::{ARCHIVES, Store, Stored, files};
 use crate::archive::Form;
 use crate::config::{Described, generated};
 use crate::digest::{Digest, Hasher};
@@ -21,8 +21,6 @@ use crate::unpack::{Compression, UnpackError, Unpacked};
 
 /// How much is read at a time.
 const BUFFER: usize = 256 << 10;
-/// Beside the tree of a layer, while it is unpacked: the blob.
-const BLOB: &str = "blob";
 
 // === impl Store ===
 
@@ -52,9 +50,9 @@ impl Store {
             return Ok(stored);
         }
         match self.import(path, &mut file.into(), &key, progress) {
-            Ok(digest) => {
-                locked.put(digest).map_err(failed)?;
-                self.settle(None, digest)
+            Ok(stored) => {
+                locked.put(stored.digest).map_err(failed)?;
+                Ok(stored)
             }
             Err(error) => {
                 index::forget(&archives, &key);
@@ -74,7 +72,7 @@ impl Store {
     }
 
     /// Unpacks a file while it is digested, so that the tree is that of its digest whatever happens to the file.
-    fn import(&self, path: &Path, file: &mut File, key: &Key, progress: &dyn Progress) -> Result<Digest, StoreError> {
+    fn import(&self, path: &Path, file: &mut File, key: &Key, progress: &dyn Progress) -> Result<Stored, StoreError> {
         let failed = |error| self.failed(error);
         let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
         let archive = |source| StoreError::Archive { path: path.to_owned(), source };
@@ -91,9 +89,9 @@ impl Store {
         if let Some(hint) = holds_layers(fresh.tree()) {
             return Err(StoreError::Layers { path: path.to_owned(), hint });
         }
-        let digest = self.import_layer(fresh, &unpacked, blob)?;
+        let stored = self.import_layer(fresh, &unpacked, blob)?;
         progress.layer_done(0, Done::Fetched);
-        Ok(digest)
+        Ok(stored)
     }
 
     /// Reads a file to its end, into the unpacker and beside it.
@@ -117,6 +115,9 @@ impl Store {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(missing(error)),
             };
+            if !self.has_room().map_err(failed)? {
+                return Err(self.full());
+            }
             let bytes = buffer.get(..read).unwrap_or_default();
             length = length.saturating_add(read as u64);
             if unpacking.write_all(bytes).is_err() {
@@ -132,25 +133,17 @@ impl Store {
     }
 
     /// Makes an image of a tree and the blob that it was unpacked from.
-    fn import_layer(&self, fresh: Fresh, unpacked: &Unpacked, blob: Descriptor) -> Result<Digest, StoreError> {
+    fn import_layer(&self, fresh: Fresh, unpacked: &Unpacked, blob: Descriptor) -> Result<Stored, StoreError> {
         let failed = |error| self.failed(error);
         let layer = layer(blob, unpacked.diff_id, Form::Root);
-        fresh.keep_file(BLOB, &self.directory(BLOBS)?, &layer.blob.digest.hex()).map_err(failed)?;
-        let one = self.lock_layer(layer.place)?;
-        if !self.unpacked(layer.place, &self.known()?)? {
-            self.keep_layer(fresh, unpacked, &layer)?;
-        }
-        drop(one);
+        self.keep_written(fresh, unpacked, &layer)?;
         let bytes = generated(&[layer.diff_id]).map_err(failed)?;
         let described = Described::read(&bytes)?;
         self.keep_small(&bytes)?;
         let config = Descriptor::of(media::CONFIG, &bytes);
         let read = ImageManifest::new(config, vec![layer.blob.clone()]);
         let manifest = Manifest::written(&read).map_err(failed)?;
-        if self.record(manifest.digest)?.is_none() {
-            self.record_image(Complete { manifest: &manifest, read: &read, described, layers: vec![layer] })?;
-        }
-        Ok(manifest.digest)
+        self.finish(&Complete { manifest: &manifest, read: &read, described, layers: vec![layer] }, None)
     }
 }
 

@@ -8,16 +8,18 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::record::Record;
+use super::budget;
+use super::layer::Wanted;
 use super::{BLOBS, PARTIAL, Store, files};
 use crate::digest::{Digest, Digesting, Hasher};
-use crate::error::StoreError;
+use crate::error::{StoreError, is_full};
 use crate::failpoint::Phase;
 use crate::lock::Lock;
 use crate::manifest::Descriptor;
 use crate::progress::Progress;
 use crate::source::{Source, SourceError};
-use crate::unpack::{UnpackError, Unpacking};
+use crate::stop::Stop;
+use crate::unpack::{UnpackError, Unpacked, Unpacking};
 
 /// How much is read at a time.
 const BUFFER: usize = 256 << 10;
@@ -26,24 +28,27 @@ const BUFFER: usize = 256 << 10;
 pub(super) struct Known {
     pub(super) layers: HashSet<Digest>,
     pub(super) blobs: HashSet<Digest>,
+    /// An image of which nobody can say what it has.
+    pub(super) damaged: Option<Digest>,
 }
 
-/// Set when another layer has failed: then nobody needs the others.
-#[derive(Default)]
-pub(super) struct Stop {
-    pub(super) now: AtomicBool,
-    /// Whether no other attempt will need them.
-    pub(super) forever: AtomicBool,
+/// Why a layer is not needed any more: whoever wanted the image does not, or another layer has failed.
+pub(super) struct Halt<'a> {
+    asked: &'a Stop,
+    failed: AtomicBool,
+    /// Whether no other attempt will need it.
+    forever: AtomicBool,
 }
 
 /// The bytes of a blob on their way.
 pub(super) struct Flow<'a> {
+    store: &'a Store,
     /// What they are unpacked by, if they are.
     pub(super) unpacking: Option<Unpacking>,
     pub(super) progress: &'a dyn Progress,
     /// Which layer it is, for the progress.
     pub(super) number: usize,
-    pub(super) stop: &'a Stop,
+    halt: &'a Halt<'a>,
     state: Hasher,
     length: u64,
 }
@@ -65,6 +70,8 @@ pub(super) enum Broken {
     Unpack(UnpackError),
     /// Nobody needs them now, or ever.
     Stopped { forever: bool },
+    /// There is no room for them.
+    Full,
 }
 
 // === impl Store ===
@@ -73,8 +80,16 @@ impl Store {
     /// What recorded images have.
     pub(super) fn known(&self) -> Result<Known, StoreError> {
         let records = self.records()?;
-        let layers = records.iter().flat_map(Record::places).collect();
-        Ok(Known { layers, blobs: records.iter().flat_map(Record::blobs).collect() })
+        Ok(Known { layers: records.places(), blobs: records.blobs(), damaged: records.damaged.first().copied() })
+    }
+
+    /// Whether the disk has room for more.
+    pub(super) fn has_room(&self) -> io::Result<bool> {
+        budget::has_room(&self.handle)
+    }
+
+    pub(super) fn full(&self) -> StoreError {
+        StoreError::Full(self.path.clone())
     }
 
     /// A configuration, which is small: from the store, or else from the source.
@@ -172,11 +187,34 @@ impl Store {
     }
 }
 
+// === impl Halt ===
+
+impl<'a> Halt<'a> {
+    pub(super) fn new(asked: &'a Stop) -> Self {
+        Self { asked, failed: AtomicBool::new(false), forever: AtomicBool::new(false) }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.asked.is_said() || self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a layer has failed.
+    pub(super) fn fail(&self, forever: bool) {
+        self.forever.fetch_or(forever, Ordering::Relaxed);
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    fn broken(&self) -> Broken {
+        Broken::Stopped { forever: self.forever.load(Ordering::Relaxed) }
+    }
+}
+
 // === impl Flow ===
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(progress: &'a dyn Progress, number: usize, stop: &'a Stop, unpacking: Option<Unpacking>) -> Self {
-        Self { unpacking, progress, number, stop, state: Hasher::default(), length: 0 }
+    pub(super) fn new(store: &'a Store, wanted: &Wanted<'a>, unpacking: Option<Unpacking>) -> Self {
+        let Wanted { progress, number, halt, .. } = *wanted;
+        Self { store, unpacking, progress, number, halt, state: Hasher::default(), length: 0 }
     }
 
     /// Takes bytes until there are so many in all, and no more.
@@ -189,9 +227,7 @@ impl<'a> Flow<'a> {
     ) -> Result<(), Broken> {
         let mut buffer = vec![0; BUFFER];
         loop {
-            if self.stop.now.load(Ordering::Relaxed) {
-                return Err(Broken::Stopped { forever: self.stop.forever.load(Ordering::Relaxed) });
-            }
+            self.goes_on()?;
             let read = match from.read(&mut buffer) {
                 Ok(0) => return if self.length < size { Err(Broken::Cut(self.length)) } else { Ok(()) },
                 Ok(read) => read,
@@ -215,6 +251,23 @@ impl<'a> Flow<'a> {
                 }
                 self.progress.unpacked(self.number, unpacking.progress());
             }
+        }
+    }
+
+    /// Whether there is a reason to go on, and room.
+    fn goes_on(&self) -> Result<(), Broken> {
+        if self.halt.is_set() {
+            return Err(self.halt.broken());
+        }
+        if self.store.has_room().map_err(Broken::Into)? { Ok(()) } else { Err(Broken::Full) }
+    }
+
+    /// Waits for what all of it unpacks to, if it is unpacked.
+    pub(super) fn finish(&mut self) -> Result<Option<Unpacked>, Broken> {
+        let Some(unpacking) = self.unpacking.take() else { return Ok(None) };
+        match unpacking.finish_while(|| self.goes_on().is_ok()) {
+            Some(unpacked) => unpacked.map(Some).map_err(Broken::Unpack),
+            None => Err(self.goes_on().err().unwrap_or(Broken::Full)),
         }
     }
 
@@ -244,8 +297,18 @@ impl Broken {
     pub(super) fn spoiled(&self) -> bool {
         match self {
             Self::Length(_) | Self::Other(_) | Self::Unpack(UnpackError::Refused(_)) => true,
-            Self::From(_) | Self::Into(_) | Self::Cut(_) | Self::Unpack(_) => false,
+            Self::From(_) | Self::Into(_) | Self::Cut(_) | Self::Unpack(_) | Self::Full => false,
             Self::Stopped { forever } => *forever,
+        }
+    }
+
+    /// Whether it was the disk that had no room.
+    pub(super) fn full(&self) -> bool {
+        match self {
+            Self::Into(error) => is_full(error),
+            Self::Unpack(error) => matches!(error, UnpackError::Full(_)),
+            Self::Full => true,
+            _ => false,
         }
     }
 
@@ -259,7 +322,8 @@ impl Broken {
             Self::Length(found) => StoreError::Size { what, digest, expected, found },
             Self::Other(found) => StoreError::Digest { what, expected: digest, found },
             Self::Unpack(source) => StoreError::Unpack { blob: digest, source },
-            Self::Stopped { .. } => store.failed(io::ErrorKind::Interrupted.into()),
+            Self::Stopped { .. } => StoreError::Stopped,
+            Self::Full => store.full(),
         }
     }
 }

@@ -71,12 +71,13 @@ pub(super) fn create(parent: impl AsFd, name: &str) -> io::Result<File> {
     Ok(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
-/// Writes a file in such a way that there is the old one or the new one, whatever happens.
+/// Writes a file in such a way that there is the old one or the new one, whatever happens, and the new one from then on.
 pub(super) fn replace(parent: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let new = format!("{NEW}{}", staging::random()?);
     let mut file = create(&parent, &new)?;
     let outcome = file.write_all(bytes).and_then(|()| file.sync_all());
     let outcome = outcome.and_then(|()| Ok(rustix::fs::renameat(&parent, &new, &parent, name)?));
+    let outcome = outcome.and_then(|()| Ok(rustix::fs::fsync(&parent)?));
     if outcome.is_err() {
         // The error that is told is the first one.
         let _removed = unlink(&parent, &new);

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
-use super::blob::{Broken, Flow, Known, Stop};
+use super::blob::{Broken, Flow, Halt, Known};
+use super::budget::Budget;
 use super::record::{About, Layer};
 use super::{ABOUT, BLOBS, LAYERS, PARTIAL, Store, TREE, files};
 use crate::archive::Form;
@@ -16,7 +17,10 @@ use crate::manifest::Descriptor;
 use crate::progress::{Done, Progress};
 use crate::source::Source;
 use crate::staging::Staged;
-use crate::unpack::{Compression, Unpacked, Unpacking};
+use crate::unpack::{Compression, Unpacked};
+
+/// Beside the tree of a layer, while it is put together here: its blob.
+pub(super) const BLOB: &str = "blob";
 
 /// A layer that is wanted, and how.
 pub(super) struct Wanted<'a> {
@@ -25,7 +29,8 @@ pub(super) struct Wanted<'a> {
     pub(super) compression: Compression,
     pub(super) source: &'a dyn Source,
     pub(super) known: &'a Known,
-    pub(super) stop: &'a Stop,
+    pub(super) budget: &'a Budget,
+    pub(super) halt: &'a Halt<'a>,
     pub(super) progress: &'a dyn Progress,
 }
 
@@ -42,9 +47,13 @@ impl Store {
     pub(super) fn layer(&self, wanted: &Wanted<'_>) -> Result<Done, StoreError> {
         let (layer, failed) = (wanted.layer, |error| self.failed(error));
         let partial = self.directory(PARTIAL)?;
-        let _one = self.lock_layer(layer.place)?;
+        let lock = |name: &str| match Lock::take_unless(&partial, name, || wanted.halt.is_set()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(StoreError::Stopped),
+            outcome => outcome.map_err(failed),
+        };
+        let _one = lock(&of_layer(layer.place))?;
         let unpack = !self.unpacked(layer.place, wanted.known)?;
-        let lock = Lock::take(&partial, &layer.blob.digest.hex()).map_err(failed)?;
+        let lock = lock(&layer.blob.digest.hex())?;
         if self.has(&layer.blob, wanted.known, !unpack).map_err(failed)? {
             if !unpack {
                 return Ok(Done::There);
@@ -78,8 +87,8 @@ impl Store {
                 lock.keep(blobs, &wanted.layer.blob.digest.hex()).map_err(|error| self.failed(error))?;
                 Phase::BlobComplete.end();
             }
-            // It is removed.
-            Err(broken) if broken.spoiled() => drop(lock),
+            // It is removed: it is of no use, or in the way.
+            Err(broken) if broken.spoiled() || broken.full() => drop(lock),
             Err(_) => lock.leave(),
         }
         self.ended(wanted, outcome)
@@ -89,15 +98,21 @@ impl Store {
     fn attempt(&self, wanted: &Wanted<'_>, fetch: Option<(&Lock, bool)>) -> Result<Option<(Fresh, Unpacked)>, Broken> {
         let blob = &wanted.layer.blob;
         let unpack = fetch.is_none_or(|(_, unpack)| unpack);
+        // Others may have to wait for it, so nothing is waited for while it is had.
+        let share = unpack.then(|| wanted.budget.share(self.unpacker.limits));
         let fresh = if unpack { Some(self.fresh().map_err(Broken::Into)?) } else { None };
-        let start = |fresh: &Fresh| self.unpacker.start(&fresh.tree, wanted.compression);
+        let limits = share.as_ref().map_or(self.unpacker.limits, |share| share.limits);
+        let start = |fresh: &Fresh| self.unpacker.within(limits).start(&fresh.tree, wanted.compression);
         let unpacking = fresh.as_ref().map(start).transpose().map_err(Broken::Unpack)?;
-        let mut flow = Flow::new(wanted.progress, wanted.number, wanted.stop, unpacking);
+        let mut flow = Flow::new(self, wanted, unpacking);
         match fetch {
             Some((lock, _)) => self.fetch(blob, lock, wanted.source, &mut flow)?,
             None => self.again(blob, &mut flow)?,
         }
-        let unpacked = flow.unpacking.take().map(Unpacking::finish).transpose().map_err(Broken::Unpack)?;
+        let unpacked = flow.finish()?;
+        if let Some((share, unpacked)) = share.zip(unpacked.as_ref()) {
+            share.spend(unpacked);
+        }
         Ok(fresh.zip(unpacked))
     }
 
@@ -123,17 +138,33 @@ impl Store {
         Ok(Done::Fetched)
     }
 
-    /// Lets one at a time work on a layer.
-    pub(super) fn lock_layer(&self, place: Digest) -> Result<Lock, StoreError> {
-        Lock::take(&self.directory(PARTIAL)?, &format!("{}.layer", place.hex())).map_err(|error| self.failed(error))
+    /// Gives a layer its place that was put together here with its blob beside it, where there is none already.
+    pub(super) fn keep_written(&self, fresh: Fresh, unpacked: &Unpacked, layer: &Layer) -> Result<(), StoreError> {
+        let failed = |error| self.failed(error);
+        let (known, blob, beside) = (self.known()?, &layer.blob, fresh.staged.handle());
+        let (blobs, name) = (self.directory(BLOBS)?, blob.digest.hex());
+        // What an image has is on the disk, and this one may not be.
+        let there =
+            known.blobs.contains(&blob.digest) && files::size(&blobs, &name).map_err(failed)? == Some(blob.size);
+        if there {
+            files::unlink(beside, BLOB).map_err(failed)?;
+        } else {
+            rustix::fs::renameat(beside, BLOB, blobs, name).map_err(|errno| self.failed(errno.into()))?;
+        }
+        let _one = Lock::take(&self.directory(PARTIAL)?, &of_layer(layer.place)).map_err(failed)?;
+        if self.unpacked(layer.place, &known)? { Ok(()) } else { self.keep_layer(fresh, unpacked, layer) }
     }
 
     /// Whether a layer is unpacked. One that may not have come to the disk, before the machine was started anew, is
     /// removed, unless an image has it.
-    pub(super) fn unpacked(&self, place: Digest, known: &Known) -> Result<bool, StoreError> {
+    fn unpacked(&self, place: Digest, known: &Known) -> Result<bool, StoreError> {
         let about = self.about(place)?;
-        if about.is_some_and(|about| known.layers.contains(&place) || about.of_this_boot()) {
+        if about.as_ref().is_some_and(|about| known.layers.contains(&place) || about.of_this_boot()) {
             return Ok(true);
+        }
+        // It may be the layer of an image of which nobody can say what it has.
+        if let (Some(_), Some(damaged)) = (about, known.damaged) {
+            return Err(self.damaged_image(damaged));
         }
         self.discard(self.directory(LAYERS)?, &place.hex())?;
         Ok(false)
@@ -147,7 +178,7 @@ impl Store {
     }
 
     /// Gives a layer its place.
-    pub(super) fn keep_layer(&self, fresh: Fresh, unpacked: &Unpacked, layer: &Layer) -> Result<(), StoreError> {
+    fn keep_layer(&self, fresh: Fresh, unpacked: &Unpacked, layer: &Layer) -> Result<(), StoreError> {
         let write = || -> io::Result<()> {
             let about = serde_json::to_vec(&About::new(unpacked, layer.blob.digest))?;
             Phase::LayerStaged.begin();
@@ -176,11 +207,11 @@ impl Fresh {
     pub(super) fn file(&self, name: &str) -> io::Result<File> {
         files::create(self.staged.handle(), name)
     }
+}
 
-    /// Gives that file a place.
-    pub(super) fn keep_file(&self, name: &str, place: &OwnedFd, new: &str) -> io::Result<()> {
-        Ok(rustix::fs::renameat(self.staged.handle(), name, place, new)?)
-    }
+/// What whoever works on a layer has locked.
+fn of_layer(place: Digest) -> String {
+    format!("{}.layer", place.hex())
 }
 
 /// A layer by its blob and what that unpacks to. Both name its directory: what a blob unpacks to is said by the process

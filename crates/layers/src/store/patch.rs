@@ -4,19 +4,34 @@
 //! one, and the overlay would show it as it was made: with the wrong owner and mode. What should be shown is the
 //! directory of the layer below. So that is copied, without what is in it, to a layer that lies over all others.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::Errno;
 
+use crate::archive::{MOST_MISSING, missing_weight};
+
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// No name leads anywhere but to what has it.
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
 /// What tells the overlay that a directory hides those below it.
 const OPAQUE: &str = "user.overlay.opaque";
 /// Attributes that begin so are the overlay's own.
 const OVERLAY: &[u8] = b"user.overlay.";
+/// The most directories without an entry that all layers of an image may have.
+const MOST_MADE: usize = 100_000;
+/// The most directories that are looked for in a layer.
+const MOST_LOOKS: usize = 4_000_000;
 
 /// A layer, as far as it is of interest here.
 pub(super) struct Sheet {
@@ -25,43 +40,63 @@ pub(super) struct Sheet {
     pub(super) made: HashSet<PathBuf>,
 }
 
-/// What a layer has at a path.
-enum Look {
-    /// Nothing; whether what lies below is hidden.
-    Nothing { hidden: bool },
-    /// Something that ends the path: it is taken away, or is no directory.
-    End,
-    /// A directory; whether what lies below is hidden.
-    Directory { handle: OwnedFd, hidden: bool },
+/// The directories without an entry of all layers, counted.
+#[derive(Default)]
+pub(super) struct Made {
+    count: usize,
+    weight: usize,
 }
 
-/// The directory that is to be shown at a path.
-struct Shown {
-    /// The layer that it has its attributes from.
+/// That it takes too long to find out what is to be shown.
+#[derive(Debug, thiserror::Error)]
+#[error("too many directories have no entry of their own")]
+struct TooMuch;
+
+/// A walk through all layers at once, and the directories that lead to where it is.
+struct Walk<'a> {
+    sheets: &'a [Sheet],
+    path: PathBuf,
+    levels: Vec<Level>,
+    looks: usize,
+}
+
+/// A directory of some layers.
+struct Level {
+    name: OsString,
+    /// The layers that have it, the uppermost first, as far down as they can be seen.
+    found: Vec<Found>,
+    /// The layer that it has its attributes from: the uppermost that has an entry for it.
+    from: Option<usize>,
+    /// Whether it is to lie over the layers.
+    listed: bool,
+}
+
+/// A directory of a layer.
+#[derive(Clone, Copy)]
+struct Found {
     layer: usize,
-    /// Whether that is not the uppermost.
-    patched: bool,
+    /// Whether it hides what the layers below have in theirs.
+    hides: bool,
+}
+
+/// What a layer has at a path.
+enum Look {
+    Nothing,
+    /// Something that ends the path: it is taken away, or is no directory.
+    End,
+    Directory(OwnedFd),
 }
 
 /// The directories that are to lie over these layers, the uppermost of which is the first, with the layer that each is
 /// copied from.
 fn needed(sheets: &[Sheet]) -> io::Result<BTreeMap<PathBuf, usize>> {
-    let made: BTreeSet<&PathBuf> = sheets.iter().flat_map(|sheet| &sheet.made).collect();
-    let mut needed = BTreeMap::new();
+    // In this order all that is in a directory follows it.
+    let made: BTreeSet<&Path> = sheets.iter().flat_map(|sheet| &sheet.made).map(PathBuf::as_path).collect();
+    let (mut needed, mut walk) = (BTreeMap::new(), Walk::new(sheets)?);
     for path in made {
-        match shown(sheets, path)? {
-            Some(shown) if shown.patched => {
-                needed.insert(path.clone(), shown.layer);
-            }
-            _ => {}
-        }
-    }
-    // What leads there is seen too.
-    let above: BTreeSet<PathBuf> =
-        needed.keys().flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned).collect();
-    for path in above {
-        if let Some(shown) = shown(sheets, &path)? {
-            needed.entry(path).or_insert(shown.layer);
+        walk.go(path)?;
+        if walk.is_patched() {
+            walk.list(&mut needed);
         }
     }
     Ok(needed)
@@ -74,83 +109,49 @@ pub(super) fn make(sheets: &[Sheet], into: impl Fn() -> io::Result<OwnedFd>) -> 
         return Ok(false);
     }
     let root = into()?;
-    let original =
-        |path: &Path, layer: usize| match sheets.get(layer).map(|sheet| look(&sheet.tree, path)).transpose()? {
-            Some(Look::Directory { handle, .. }) => Ok(handle),
-            _ => Err(io::Error::from(io::ErrorKind::NotFound)),
-        };
     // All are there before any has attributes, some of which would be handed on to what is made in it.
     for path in needed.keys() {
-        descend(&root, path)?;
+        if let (Some(above), Some(name)) = (path.parent(), path.file_name()) {
+            rustix::fs::mkdirat(open(&root, above)?, name, Mode::from_raw_mode(0o700))?;
+        }
     }
     for (path, layer) in &needed {
-        let original = original(path, *layer)?;
-        copy_attributes(&original, descend(&root, path)?)?;
+        let sheet = sheets.get(*layer).ok_or(io::ErrorKind::NotFound)?;
+        let (original, copy) = (open(&sheet.tree, path)?, open(&root, path)?);
+        copy_attributes(&original, &copy)?;
         let status = rustix::fs::fstat(original)?;
         let nanoseconds = status.st_mtime_nsec.try_into().unwrap_or(0);
         let last_modification = Timespec { tv_sec: status.st_mtime, tv_nsec: nanoseconds };
         let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-        rustix::fs::futimens(descend(&root, path)?, &Timestamps { last_access, last_modification })?;
+        rustix::fs::futimens(copy, &Timestamps { last_access, last_modification })?;
     }
     Ok(true)
 }
 
-/// The directory that is to be shown at a path: the uppermost that has an entry, unless something ends the path before.
-fn shown(sheets: &[Sheet], path: &Path) -> io::Result<Option<Shown>> {
-    let mut uppermost = None;
-    for (layer, sheet) in sheets.iter().enumerate() {
-        let hidden = match look(&sheet.tree, path)? {
-            Look::End => break,
-            Look::Nothing { hidden } => hidden,
-            Look::Directory { .. } if !sheet.made.contains(path) => {
-                return Ok(Some(Shown { layer, patched: uppermost.is_some() }));
-            }
-            Look::Directory { hidden, .. } => {
-                uppermost.get_or_insert(layer);
-                hidden
-            }
-        };
-        if hidden {
-            break;
-        }
-    }
-    Ok(uppermost.map(|layer| Shown { layer, patched: false }))
+/// Whether it is the image that asks for too much.
+pub(super) fn is_too_much(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<TooMuch>())
 }
 
-fn look(tree: &OwnedFd, path: &Path) -> io::Result<Look> {
-    let mut handle = rustix::io::fcntl_dupfd_cloexec(tree, 3)?;
-    let mut hidden = false;
-    for name in path.components() {
-        let Component::Normal(name) = name else { return Ok(Look::End) };
-        hidden |= is_opaque(&handle);
-        handle = match rustix::fs::openat(&handle, name, DIRECTORY, Mode::empty()) {
-            Ok(handle) => handle,
-            Err(Errno::NOENT) => return Ok(Look::Nothing { hidden }),
-            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Look::End),
-            Err(errno) => return Err(errno.into()),
-        };
+/// Opens a directory beneath another; without a path that itself.
+fn open(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    rustix::fs::openat2(root, path, DIRECTORY, Mode::empty(), RESOLVE)
+}
+
+fn look(root: &OwnedFd, path: &Path) -> io::Result<Look> {
+    match open(root, path) {
+        Ok(directory) => Ok(Look::Directory(directory)),
+        Err(Errno::NOENT) => Ok(Look::Nothing),
+        Err(Errno::NOTDIR | Errno::LOOP) => Ok(Look::End),
+        Err(errno) => Err(errno.into()),
     }
-    // That a directory hides what is in those below does not change that it is the same directory.
-    Ok(Look::Directory { handle, hidden })
 }
 
 /// Whether a directory hides those below it.
 fn is_opaque(directory: &OwnedFd) -> bool {
     let mut value = [0; 1];
     matches!(rustix::fs::fgetxattr(directory, OPAQUE, &mut value), Ok(1)) && value == *b"y"
-}
-
-/// Opens a directory, of which all that lead to it are there.
-fn descend(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
-    let mut handle = rustix::io::fcntl_dupfd_cloexec(root, 3)?;
-    for name in path.components().map(Component::as_os_str) {
-        match rustix::fs::mkdirat(&handle, name, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        handle = rustix::fs::openat(&handle, name, DIRECTORY, Mode::empty())?;
-    }
-    Ok(handle)
 }
 
 /// Gives a directory the owner, the permissions and the attributes of another.
@@ -167,97 +168,92 @@ fn copy_attributes(original: impl AsFd, copy: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+// === impl Made ===
 
-    use super::*;
+impl Made {
+    /// Counts those of a layer. Whether there are not too many.
+    pub(super) fn add(&mut self, sheet: &Sheet) -> bool {
+        let weights = sheet.made.iter().map(|path| missing_weight(path.as_os_str().len()));
+        self.count = self.count.saturating_add(sheet.made.len());
+        self.weight = weights.fold(self.weight, usize::saturating_add);
+        self.count <= MOST_MADE && self.weight <= MOST_MISSING
+    }
+}
 
-    struct Layers(tempfile::TempDir);
+// === impl Walk ===
 
-    impl Layers {
-        fn directory(&self, layer: usize, path: &str, mode: u32) {
-            let at = self.0.path().join(layer.to_string()).join(path);
-            std::fs::create_dir_all(&at).unwrap();
-            std::fs::set_permissions(at, std::fs::Permissions::from_mode(mode)).unwrap();
+impl<'a> Walk<'a> {
+    /// Begins at the root, which all layers have.
+    fn new(sheets: &'a [Sheet]) -> io::Result<Self> {
+        let mut walk = Self { sheets, path: PathBuf::new(), levels: Vec::new(), looks: 0 };
+        let layers = (0..sheets.len()).map(|layer| Found { layer, hides: false }).collect::<Vec<_>>();
+        walk.enter(OsStr::new(""), &layers)?;
+        Ok(walk)
+    }
+
+    /// Goes to a path, from the directories that lead there already.
+    fn go(&mut self, path: &Path) -> io::Result<()> {
+        let parts: Vec<&OsStr> = path.iter().collect();
+        let same = self.levels.iter().skip(1).zip(&parts).take_while(|(level, part)| level.name == **part).count();
+        while self.levels.len() > same + 1 {
+            self.levels.pop();
+            self.path.pop();
         }
-
-        fn opaque(&self, layer: usize, path: &str) {
-            let at = self.0.path().join(layer.to_string()).join(path);
-            rustix::fs::setxattr(at, OPAQUE, b"y", XattrFlags::empty()).unwrap();
+        for part in parts.get(same..).unwrap_or_default() {
+            let above = self.levels.last().map(|level| level.found.clone()).unwrap_or_default();
+            self.path.push(part);
+            // What one layer alone has, it shows as it has it.
+            let above = if above.len() > 1 { above.as_slice() } else { &[] };
+            self.enter(part, above)?;
         }
+        Ok(())
+    }
 
-        /// The modes of what lies over layers of which these are made for want of an entry.
-        fn patch(&self, made: &[&[&str]]) -> BTreeMap<String, u32> {
-            let sheet = |(layer, made): (usize, &&[&str])| Sheet {
-                tree: OwnedFd::from(std::fs::File::open(self.0.path().join(layer.to_string())).unwrap()),
-                made: made.iter().map(PathBuf::from).collect(),
-            };
-            let sheets: Vec<_> = made.iter().enumerate().map(sheet).collect();
-            let at = self.0.path().join("patch");
-            let made = make(&sheets, || {
-                std::fs::create_dir(&at)?;
-                Ok(std::fs::File::open(&at)?.into())
-            });
-            let mut found = BTreeMap::new();
-            let mut waiting = if made.unwrap() { vec![at.clone()] } else { Vec::new() };
-            while let Some(path) = waiting.pop() {
-                waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-                let name = path.strip_prefix(&at).unwrap().to_str().unwrap().to_owned();
-                found.insert(name, std::fs::metadata(&path).unwrap().mode() & 0o7777);
+    /// Enters a directory of those layers that have the one above it.
+    fn enter(&mut self, name: &OsStr, above: &[Found]) -> io::Result<()> {
+        let (mut found, mut from) = (Vec::new(), None);
+        for Found { layer, hides } in above {
+            let Some(sheet) = self.sheets.get(*layer) else { continue };
+            self.looks += 1;
+            if self.looks > MOST_LOOKS {
+                return Err(io::Error::other(TooMuch));
             }
-            found
+            match look(&sheet.tree, &self.path)? {
+                Look::End => break,
+                Look::Nothing => {}
+                Look::Directory(directory) => {
+                    // That a directory hides what is in those below does not change that it is the same directory.
+                    found.push(Found { layer: *layer, hides: is_opaque(&directory) });
+                    if from.is_none() && !sheet.made.contains(&self.path) {
+                        from = Some(*layer);
+                    }
+                }
+            }
+            if *hides {
+                break;
+            }
         }
+        self.levels.push(Level { name: name.to_owned(), found, from, listed: false });
+        Ok(())
     }
 
-    fn layers() -> Layers {
-        Layers(tempfile::tempdir().unwrap())
+    /// Whether the uppermost directory here has its attributes from another.
+    fn is_patched(&self) -> bool {
+        self.levels.last().is_some_and(|level| match (level.found.first(), level.from) {
+            (Some(uppermost), Some(from)) => uppermost.layer != from,
+            _ => false,
+        })
     }
 
-    fn modes(modes: &[(&str, u32)]) -> BTreeMap<String, u32> {
-        modes.iter().map(|(path, mode)| ((*path).to_owned(), *mode)).collect()
-    }
-
-    #[test]
-    fn a_directory_without_an_entry_has_the_attributes_of_the_one_below() {
-        let layers = layers();
-        layers.directory(0, "a/b", 0o755);
-        layers.directory(1, "a/b", 0o700);
-        layers.directory(1, "a", 0o711);
-        assert_eq!(layers.patch(&[&["a/b"], &[]]), modes(&[("", 0o755), ("a", 0o755), ("a/b", 0o700)]));
-    }
-
-    #[test]
-    fn nothing_is_made_where_nothing_is_hidden() {
-        let layers = layers();
-        layers.directory(0, "a", 0o755);
-        layers.directory(0, "new", 0o755);
-        layers.directory(1, "a", 0o700);
-        // The upper one has an entry; what is new has none below.
-        assert_eq!(layers.patch(&[&["new"], &["a"]]), modes(&[]));
-    }
-
-    #[test]
-    fn what_was_taken_away_between_lends_no_attributes() {
-        let layers = layers();
-        layers.directory(0, "a", 0o755);
-        layers.directory(1, "", 0o755);
-        let device = layers.0.path().join("1/a");
-        rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::CharacterDevice, 0o600.into(), 0).unwrap();
-        layers.directory(2, "a", 0o700);
-        assert_eq!(layers.patch(&[&["a"], &[], &[]]), modes(&[]));
-        // Without that it does.
-        std::fs::remove_file(device).unwrap();
-        assert_eq!(layers.patch(&[&["a"], &[], &[]]), modes(&[("", 0o755), ("a", 0o700)]));
-    }
-
-    #[test]
-    fn a_directory_that_hides_those_below_hides_what_is_in_it_but_not_its_own_attributes() {
-        let layers = layers();
-        layers.directory(0, "a/b", 0o755);
-        layers.directory(1, "a/b", 0o750);
-        layers.directory(1, "a", 0o711);
-        layers.opaque(0, "a");
-        assert_eq!(layers.patch(&[&["a", "a/b"], &[]]), modes(&[("", 0o755), ("a", 0o711)]));
+    /// Lists the directory here, and what leads to it: that is seen, too.
+    fn list(&mut self, needed: &mut BTreeMap<PathBuf, usize>) {
+        let paths = self.path.ancestors();
+        for (level, path) in self.levels.iter_mut().rev().zip(paths) {
+            if std::mem::replace(&mut level.listed, true) {
+                break;
+            }
+            let uppermost = level.found.first().map(|found| found.layer);
+            needed.extend(level.from.or(uppermost).map(|layer| (path.to_owned(), layer)));
+        }
     }
 }

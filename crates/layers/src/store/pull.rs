@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::blob::Stop;
+use super::blob::Halt;
+use super::budget::{self, Budget};
 use super::layer::{self, Wanted};
-use super::patch::{self, Sheet};
-use super::record::{self, About, Layer, Record};
+use super::patch::{self, Made, Sheet};
+use super::record::{self, Layer, Record};
 use super::{IMAGES, LAYERS, LOCK, PARTIAL, PATCH, RECORD, Store, Stored, TREE, USERS, files};
 use crate::archive::Form;
 use crate::config::Described;
@@ -24,9 +25,8 @@ use crate::manifest::{Descriptor, ImageManifest, LARGEST_CONFIG, Manifest, Manif
 use crate::platform::Platform;
 use crate::progress::{Done, Progress};
 use crate::source::Source;
+use crate::stop::Stop;
 
-/// The most that all blobs of an image may have, and that all its layers may unpack to.
-const LARGEST_IMAGE: u64 = 256 << 30;
 /// So many layers are fetched and unpacked at once.
 const AT_ONCE: usize = 4;
 
@@ -38,6 +38,7 @@ struct Pull<'a> {
     source: &'a dyn Source,
     platform: &'a Platform,
     progress: &'a dyn Progress,
+    stop: &'a Stop,
     /// What its layers are, once that is known.
     layers: OnceCell<Vec<Layer>>,
 }
@@ -61,6 +62,36 @@ impl Store {
         platform: &Platform,
         progress: &dyn Progress,
     ) -> Result<Stored, StoreError> {
+        self.pull_until(name, source, platform, progress, &Stop::new())
+    }
+
+    /// The same for as long as it is not told to stop. Then what has come is kept for the next one.
+    pub fn pull_until(
+        &self,
+        name: Option<&str>,
+        source: &dyn Source,
+        platform: &Platform,
+        progress: &dyn Progress,
+        stop: &Stop,
+    ) -> Result<Stored, StoreError> {
+        let outcome = self.pulled(name, source, platform, progress, stop);
+        outcome.map_err(|error| match error {
+            // What fails because of that is not what is told.
+            _ if stop.is_said() => StoreError::Stopped,
+            // Whoever came upon it first, it is the disk.
+            error if error.is_full() => self.full(),
+            error => error,
+        })
+    }
+
+    fn pulled(
+        &self,
+        name: Option<&str>,
+        source: &dyn Source,
+        platform: &Platform,
+        progress: &dyn Progress,
+        stop: &Stop,
+    ) -> Result<Stored, StoreError> {
         // A name that is none is refused before anything is fetched.
         name.map(super::place_of).transpose()?;
         Phase::Manifest.begin();
@@ -69,9 +100,9 @@ impl Store {
         Phase::Manifest.end();
         progress.begin(&read.layers);
         let layers = OnceCell::new();
-        let pull = Pull { store: self, manifest: &manifest, read: &read, source, platform, progress, layers };
+        let pull = Pull { store: self, manifest: &manifest, read: &read, source, platform, progress, stop, layers };
         let outcome = self.add().and_then(|_adding| pull.named(name));
-        if outcome.as_ref().is_err_and(StoreError::is_final) {
+        if outcome.as_ref().is_err_and(|error| error.is_final() || error.is_full()) {
             let layers = pull.layers.get().map_or(&[][..], Vec::as_slice);
             // What is told is why it was refused; what stays now goes with the next removal.
             let _collected = self.refuse(layers);
@@ -90,24 +121,26 @@ impl Store {
         self.get(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))
     }
 
-    /// Records an image of which everything has its place, once it is on the disk.
-    pub(super) fn record_image(&self, complete: Complete<'_>) -> Result<(), StoreError> {
+    /// Records an image of which everything has its place, once it is on the disk, and then names it.
+    pub(super) fn finish(&self, complete: &Complete<'_>, name: Option<&str>) -> Result<Stored, StoreError> {
+        let digest = complete.manifest.digest;
+        loop {
+            if self.record(digest)?.is_none() {
+                self.record_image(complete)?;
+            }
+            match self.settle(name, digest) {
+                // Somebody has removed it right away. What it is made of is still there, as long as something is added.
+                Err(StoreError::Unknown(_)) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn record_image(&self, complete: &Complete<'_>) -> Result<(), StoreError> {
         let Complete { manifest, read, described, layers } = complete;
         self.keep_small(&manifest.bytes)?;
-        let missing = |place: Digest| StoreError::Unknown(format!("layer {place}"));
-        let about = |layer: &Layer| Ok((layer.place, self.about(layer.place)?.ok_or_else(|| missing(layer.place))?));
-        let abouts = layers.iter().map(about).collect::<Result<Vec<(Digest, About)>, StoreError>>()?;
-        let shown = record::shown(&layers);
-        let of = |place: &Digest| abouts.iter().find(|(other, _)| other == place).map(|(_, about)| about);
-        let sheet = |place: &Digest| {
-            let made = of(place).into_iter().flat_map(About::made).collect();
-            Ok(Sheet { tree: self.tree(*place)?, made })
-        };
-        let sheets = shown.iter().map(sheet).collect::<Result<Vec<_>, StoreError>>()?;
-        let unpacked = shown.iter().filter_map(of).fold(0, |sum: u64, about| sum.saturating_add(about.bytes));
-        if unpacked > LARGEST_IMAGE {
-            return Err(StoreError::TooLarge(LARGEST_IMAGE));
-        }
+        let shown = record::shown(layers);
+        let (sheets, unpacked) = self.sheets(&shown)?;
         let staged = self.staged()?;
         let record = |patched| Record {
             digest: manifest.digest,
@@ -128,13 +161,33 @@ impl Store {
             files::directory(staged.handle(), USERS)?;
             Ok(rustix::fs::syncfs(&self.handle)?)
         };
-        write().map_err(|error| self.failed(error))?;
+        write().map_err(|error| if patch::is_too_much(&error) { StoreError::Unfounded } else { self.failed(error) })?;
         let images = self.directory(IMAGES)?;
         Phase::ImageRecorded.begin();
         staged.keep(&images, &manifest.digest.hex()).map_err(|error| self.failed(error))?;
         rustix::fs::fsync(&images).map_err(|errno| self.failed(errno.into()))?;
         Phase::ImageRecorded.end();
         Ok(())
+    }
+
+    /// The layers that can be seen, and the sizes of all their files. Each may say much, and all together not more.
+    fn sheets(&self, shown: &[Digest]) -> Result<(Vec<Sheet>, u64), StoreError> {
+        let most = budget::whole(self.unpacker.limits).bytes;
+        let (mut sheets, mut unpacked, mut spent, mut made) = (Vec::new(), 0_u64, 0_u64, Made::default());
+        for place in shown {
+            let about = self.about(*place)?.ok_or_else(|| StoreError::Unknown(format!("layer {place}")))?;
+            unpacked = unpacked.saturating_add(about.bytes);
+            spent = spent.saturating_add(about.spent());
+            if spent > most {
+                return Err(StoreError::TooLarge(most));
+            }
+            let sheet = Sheet { tree: self.tree(*place)?, made: about.made().collect() };
+            if !made.add(&sheet) {
+                return Err(StoreError::Unfounded);
+            }
+            sheets.push(sheet);
+        }
+        Ok((sheets, unpacked))
     }
 
     /// The tree of a layer.
@@ -177,15 +230,17 @@ impl Pull<'_> {
     /// Takes an image that is not here. One at a time does.
     fn take(&self) -> Result<(), StoreError> {
         let Self { store, manifest, read, .. } = self;
-        let lock = Lock::take(&store.directory(PARTIAL)?, &self.turn());
+        self.goes_on()?;
+        let lock = Lock::take_unless(&store.directory(PARTIAL)?, &self.turn(), || self.stop.is_said());
         let _one = lock.map_err(|error| store.failed(error))?;
         if store.record(manifest.digest)?.is_some() {
             self.all_there();
             return Ok(());
         }
         let packed = read.layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
-        if packed > LARGEST_IMAGE {
-            return Err(StoreError::TooLarge(LARGEST_IMAGE));
+        let most = budget::whole(store.unpacker.limits).bytes;
+        if packed > most {
+            return Err(StoreError::TooLarge(most));
         }
         let bytes = store.small(&read.config, LARGEST_CONFIG, self.source)?;
         let described = Described::read(&bytes)?;
@@ -199,8 +254,13 @@ impl Pull<'_> {
         let layer = |(diff_id, blob): (&Digest, &Descriptor)| layer::layer(blob.clone(), *diff_id, Form::Layer);
         let layers = self.layers.get_or_init(|| described.layers.iter().zip(&read.layers).map(layer).collect()).clone();
         self.take_layers(&layers)?;
+        self.goes_on()?;
         store.keep_small(&bytes)?;
-        store.record_image(Complete { manifest, read, described, layers })
+        store.record_image(&Complete { manifest, read, described, layers })
+    }
+
+    fn goes_on(&self) -> Result<(), StoreError> {
+        if self.stop.is_said() { Err(StoreError::Stopped) } else { Ok(()) }
     }
 
     /// Takes all layers, several at once. When one fails, the others are stopped.
@@ -212,12 +272,13 @@ impl Pull<'_> {
         // One that is there twice is done with when the first is.
         let (first, again): (Vec<_>, Vec<_>) =
             each.partition(|(_, layer)| seen.insert((layer.place, layer.blob.digest)));
-        let (next, stop, failure) = (AtomicUsize::new(0), Stop::default(), Mutex::new(None));
+        let (next, halt, failure) = (AtomicUsize::new(0), Halt::new(self.stop), Mutex::new(None));
+        let budget = Budget::new(store.unpacker.limits);
         let work = || -> Result<(), StoreError> {
             while let Some((number, layer)) = first.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let compression = layer.blob.compression()?;
-                let (number, stop, known) = (*number, &stop, &known);
-                let wanted = Wanted { number, layer, compression, source, known, stop, progress };
+                let (number, budget, halt, known) = (*number, &budget, &halt, &known);
+                let wanted = Wanted { number, layer, compression, source, known, budget, halt, progress };
                 progress.layer_done(number, store.layer(&wanted)?);
             }
             Ok(())
@@ -227,11 +288,10 @@ impl Pull<'_> {
                 // Those that are stopped by it come later, and are not what is told.
                 if let Ok(mut failure) = failure.lock() {
                     failure.get_or_insert_with(|| {
-                        stop.forever.store(error.is_final(), Ordering::Relaxed);
+                        halt.fail(error.is_final() || error.is_full());
                         error
                     });
                 }
-                stop.now.store(true, Ordering::Relaxed);
                 next.store(usize::MAX / 2, Ordering::Relaxed);
             }
         };

@@ -33,6 +33,14 @@ pub(super) struct Record {
     pub(super) stored: u64,
 }
 
+/// What is known of all images.
+#[derive(Default)]
+pub(super) struct Records {
+    pub(super) read: Vec<Record>,
+    /// Those of which it cannot be read.
+    pub(super) damaged: Vec<Digest>,
+}
+
 /// A layer of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Layer {
@@ -73,6 +81,20 @@ pub(super) struct Named {
 enum Written {
     Text(String),
     Bytes(Vec<u8>),
+}
+
+// === impl Records ===
+
+impl Records {
+    /// The directories of all layers.
+    pub(super) fn places(&self) -> HashSet<Digest> {
+        self.read.iter().flat_map(Record::places).collect()
+    }
+
+    /// All blobs that belong to one.
+    pub(super) fn blobs(&self) -> HashSet<Digest> {
+        self.read.iter().flat_map(Record::blobs).collect()
+    }
 }
 
 // === impl Record ===
@@ -128,6 +150,12 @@ impl About {
             Written::Text(text) => PathBuf::from(text),
             Written::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes.clone())),
         })
+    }
+
+    /// What it takes of what an image may take, in bytes.
+    pub(super) fn spent(&self) -> u64 {
+        let entries = self.entries.saturating_add(self.made.len() as u64);
+        entries.saturating_mul(crate::archive::ENTRY).saturating_add(self.bytes)
     }
 
     /// Whether nothing can have been lost since it was unpacked.

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::OwnedFd;
 
-use super::record::{Layer, Record};
-use super::users::{Hold, Locked};
+use super::record::{Layer, Named};
+use super::users::Locked;
 use super::{ABOUT, ARCHIVES, BLOBS, IMAGES, LAYERS, NAMES, PARTIAL, STAGING, Store, files, place_of};
 use crate::digest::Digest;
 use crate::error::StoreError;
@@ -22,7 +23,8 @@ pub struct Removed {
     pub images: Vec<Digest>,
     /// How much room that has made on the disk, in bytes.
     pub bytes: u64,
-    /// Whether something that nobody needs had to stay, because images are being added: the next removal takes it.
+    /// Whether something that nobody needs had to stay, because images are being added or what one has cannot be read:
+    /// the next pruning takes it.
     pub left: bool,
 }
 
@@ -39,45 +41,48 @@ impl Store {
     /// Removes a name, and the image with its last one; or an image by its digest or the beginning of it, with all its
     /// names. One that is in use is not removed.
     pub fn remove(&self, name_or_digest: &str) -> Result<Removed, StoreError> {
-        let (digest, name) = match self.named(name_or_digest)? {
-            Some(named) => (named.digest, Some(named.name)),
-            None => (self.meant(name_or_digest)?, None),
-        };
-        let names = self.all_names()?.remove(&digest).unwrap_or_default();
-        if let Some(name) = name {
-            if names.iter().any(|other| *other != name) {
-                self.unname(&name)?;
-                return Ok(Removed { names: vec![name], ..Removed::default() });
-            }
-        }
         let mut removed = Removed::default();
-        let loose = self.remove_image(digest, &names, &mut removed)?;
-        self.collect(&loose, &mut removed)?;
+        let Some(Named { name, digest, .. }) = self.named(name_or_digest)? else {
+            let digest = self.meant(name_or_digest)?;
+            // What it has is found by a pruning if it is not known now.
+            removed.left = matches!(self.record(digest), Err(StoreError::Damaged { .. }));
+            let loose = self.remove_image(digest, None, &mut removed)?;
+            self.collect(&loose.unwrap_or_default(), &mut removed)?;
+            return Ok(removed);
+        };
+        let asked = [name];
+        let others = |names: Vec<String>| names.iter().any(|other| !asked.contains(other));
+        let loose = match self.all_names()?.remove(&digest).is_some_and(others) {
+            true => None,
+            false => self.remove_image(digest, Some(&asked), &mut removed)?,
+        };
+        match loose {
+            Some(loose) => drop(self.collect(&loose, &mut removed)?),
+            // It has others.
+            None => removed.names.extend(self.unname(&asked, digest)?),
+        }
         Ok(removed)
     }
 
     /// Removes what nothing needs: images without a name, or, with `unused`, all that are not in use; layers and blobs
     /// of no image; and what pulls that did not end have left.
     pub fn prune(&self, unused: bool) -> Result<Removed, StoreError> {
-        let mut names = self.all_names()?;
+        let names = self.all_names()?;
         let mut removed = Removed::default();
-        for record in self.records()? {
-            let names = names.remove(&record.digest).unwrap_or_default();
-            if unused || names.is_empty() {
-                match self.remove_image(record.digest, &names, &mut removed) {
-                    // What it has is found below.
+        for digest in self.digests()? {
+            let asked = names.get(&digest).map_or(&[][..], Vec::as_slice);
+            if unused || asked.is_empty() {
+                match self.remove_image(digest, Some(asked), &mut removed) {
+                    // What it has is found below. One that was named meanwhile stays.
                     Ok(_) | Err(StoreError::InUse { .. }) => {}
                     Err(error) => return Err(error),
                 }
             }
         }
-        // What is left stands for images that are gone.
-        for name in
-            names.into_iter().filter(|(digest, _)| !removed.images.contains(digest)).flat_map(|(_, names)| names)
-        {
-            self.unname(&name)?;
-            removed.names.push(name);
+        for (digest, names) in &names {
+            removed.names.extend(self.unname_gone(names, *digest)?);
         }
+        removed.names.sort();
         let digests = |directory| -> Result<HashSet<Digest>, StoreError> {
             let names = files::all_names(&self.handle, directory).map_err(|error| self.failed(error))?;
             Ok(names.iter().filter_map(|name| Digest::from_hex(name).ok()).collect())
@@ -106,41 +111,76 @@ impl Store {
         }
     }
 
-    fn unname(&self, name: &str) -> Result<(), StoreError> {
-        let names = self.directory(NAMES)?;
-        files::unlink(&names, &place_of(name)?).map_err(|error| self.failed(error))
+    /// Removes names, as far as they still stand for an image. Which ones those were.
+    fn unname(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+        self.unname_from(&self.lock_names()?, asked, digest)
     }
 
-    /// Removes an image that nobody needs, and its names. Layers and blobs stay until it is known that no other has them.
-    fn remove_image(&self, digest: Digest, names: &[String], removed: &mut Removed) -> Result<Loose, StoreError> {
+    /// Removes names of an image that is gone. If it is there, it has come since, and its names stay.
+    fn unname_gone(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+        let names = self.lock_names()?;
+        let image = files::existing(&self.handle, &format!("{IMAGES}/{}", digest.hex()));
+        match image.map_err(|error| self.failed(error))? {
+            Some(_) => Ok(Vec::new()),
+            None => self.unname_from(&names, asked, digest),
+        }
+    }
+
+    fn unname_from(&self, names: &OwnedFd, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
+        let mut gone = Vec::new();
+        for name in asked {
+            if self.named(name)?.is_some_and(|named| named.digest == digest) {
+                files::unlink(names, &place_of(name)?).map_err(|error| self.failed(error))?;
+                gone.push(name.clone());
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Removes an image that nobody needs, and its names; nothing, if it has a name that was not asked for. Layers and
+    /// blobs stay until it is known that no other has them.
+    fn remove_image(
+        &self,
+        digest: Digest,
+        asked: Option<&[String]>,
+        removed: &mut Removed,
+    ) -> Result<Option<Loose>, StoreError> {
+        let failed = |error| self.failed(error);
         let in_use = |users| StoreError::InUse { digest, users };
-        let Some(record) = self.record(digest)? else {
-            // Only its names are left.
-            names.iter().try_for_each(|name| self.unname(name))?;
-            removed.names.extend_from_slice(names);
-            return Ok(Loose::default());
-        };
         // Who needs it durably is known at once.
-        let users = self.users(digest).map_err(|error| self.failed(error))?;
+        let users = self.users(digest).map_err(failed)?;
         if !users.is_empty() {
             return Err(in_use(users));
         }
-        let held = match self.locked(digest, lock::alone).map_err(|error| self.failed(error))? {
-            Locked::Held(held) => Some(held),
-            Locked::Gone => None,
+        let held = match self.locked(digest, lock::alone).map_err(failed)? {
+            Locked::Held(held) => held,
             Locked::Used => return Err(in_use(Vec::new())),
+            // Only its names are left.
+            Locked::Gone => {
+                removed.names.extend(self.unname_gone(asked.unwrap_or_default(), digest)?);
+                return Ok(Some(Loose::default()));
+            }
         };
-        // From here on nobody can come to need it.
-        let users = held.as_ref().map_or(Ok(Vec::new()), Hold::users).map_err(|error| self.failed(error))?;
+        // From here on nobody can come to need it, and no name can come to stand for it.
+        let users = held.users().map_err(failed)?;
         if !users.is_empty() {
             return Err(in_use(users));
         }
-        let images = self.directory(IMAGES)?;
-        self.discard(images, &digest.hex())?;
-        names.iter().try_for_each(|name| self.unname(name))?;
+        let names = self.all_names()?.remove(&digest).unwrap_or_default();
+        if asked.is_some_and(|asked| names.iter().any(|name| !asked.contains(name))) {
+            return Ok(None);
+        }
+        let loose = match self.record(digest) {
+            Ok(record) => {
+                record.map(|record| Loose { layers: record.places().collect(), blobs: record.blobs().collect() })
+            }
+            Err(StoreError::Damaged { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        removed.names.extend(self.unname(&names, digest)?);
+        self.discard(self.directory(IMAGES)?, &digest.hex())?;
         removed.images.push(digest);
-        removed.names.extend_from_slice(names);
-        Ok(Loose { layers: record.places().collect(), blobs: record.blobs().collect() })
+        Ok(Some(loose.unwrap_or_default()))
     }
 
     /// Who needs an image.
@@ -166,8 +206,12 @@ impl Store {
             return Ok(false);
         }
         let records = self.records()?;
-        let layers: HashSet<_> = records.iter().flat_map(Record::places).collect();
-        let blobs: HashSet<_> = records.iter().flat_map(Record::blobs).collect();
+        if !records.damaged.is_empty() {
+            // All of it may be theirs.
+            removed.left = true;
+            return Ok(true);
+        }
+        let (layers, blobs) = (records.places(), records.blobs());
         for layer in loose.layers.difference(&layers) {
             removed.bytes = removed.bytes.saturating_add(self.about(*layer)?.map_or(0, |about| about.bytes));
             self.discard(self.directory(LAYERS)?, &layer.hex())?;

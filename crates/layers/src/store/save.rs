@@ -3,27 +3,26 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use super::layer::layer;
+use super::layer::{BLOB, layer};
 use super::pull::Complete;
 use super::record::{Layer, Record};
 use super::{BLOBS, Store, Stored, files};
 use crate::archive::Form;
 use crate::config::{self, Config, Described};
 use crate::digest::{Digest, Hasher};
-use crate::error::StoreError;
+use crate::error::{StoreError, is_full};
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
 use crate::progress::Progress;
 use crate::save::{self, Changes};
 use crate::source::SourceError;
 use crate::unpack::{Compression, UnpackError, Unpacking};
 
-/// Beside the tree of a layer, while it is written: the blob.
-const BLOB: &str = "blob";
 /// How hard a layer is compressed: who saves waits for it.
 const EFFORT: u32 = 4;
 
 /// Where the bytes of a compressed layer go.
-struct Sink {
+struct Sink<'a> {
+    store: &'a Store,
     blob: File,
     state: Hasher,
     length: u64,
@@ -67,10 +66,7 @@ impl Store {
         let manifest = Manifest::written(&read).map_err(|error| self.failed(error))?;
         // What is saved can be pulled again.
         manifest.read()?;
-        if self.record(manifest.digest)?.is_none() {
-            self.record_image(Complete { manifest: &manifest, read: &read, described, layers })?;
-        }
-        self.settle(Some(name), manifest.digest)
+        self.finish(&Complete { manifest: &manifest, read: &read, described, layers }, Some(name))
     }
 
     /// An image to build on, with its configuration.
@@ -89,7 +85,7 @@ impl Store {
         let fresh = self.fresh().map_err(failed)?;
         let unpacking = self.unpacker.start(fresh.tree(), Compression::Gzip).map_err(unpack)?;
         let (blob, state) = (fresh.file(BLOB).map_err(failed)?, Hasher::default());
-        let sink = Sink { blob, state, length: 0, unpacking, refused: false };
+        let sink = Sink { store: self, blob, state, length: 0, unpacking, refused: false };
         // Without a name and a time in it, so that the same changes are the same bytes.
         let packing = flate2::GzBuilder::new().write(sink, flate2::Compression::new(EFFORT));
         let mut packing = io::BufWriter::with_capacity(256 << 10, packing);
@@ -101,6 +97,7 @@ impl Store {
                 let (packing, _) = packing.into_parts();
                 return Err(unpack(refusal(packing)));
             }
+            Err(error) if is_full(&error.source) => return Err(self.full()),
             Err(error) => {
                 let entry = String::from_utf8_lossy(&error.entry).into_owned();
                 return Err(StoreError::Save { entry, source: error.source });
@@ -112,17 +109,13 @@ impl Store {
         let digest = state.digest();
         let blob = Descriptor::new(media::LAYER_GZIP, digest, length);
         let layer = layer(blob, unpacked.diff_id, Form::Layer);
-        fresh.keep_file(BLOB, &self.directory(BLOBS)?, &digest.hex()).map_err(failed)?;
-        let _one = self.lock_layer(layer.place)?;
-        if !self.unpacked(layer.place, &self.known()?)? {
-            self.keep_layer(fresh, &unpacked, &layer)?;
-        }
+        self.keep_written(fresh, &unpacked, &layer)?;
         Ok((layer, saved.skipped))
     }
 }
 
 /// What the unpacker says that takes no more.
-fn refusal(packing: flate2::write::GzEncoder<Sink>) -> UnpackError {
+fn refusal(packing: flate2::write::GzEncoder<Sink<'_>>) -> UnpackError {
     let early = || UnpackError::Process(io::ErrorKind::BrokenPipe.into());
     match packing.finish() {
         Ok(sink) => sink.unpacking.finish().err().unwrap_or_else(early),
@@ -142,11 +135,14 @@ fn plain(media_type: &str) -> &str {
 
 // === impl Sink ===
 
-impl Write for Sink {
+impl Write for Sink<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.refused {
             // So that the end can be written, and the unpacker be asked.
             return Ok(bytes.len());
+        }
+        if !self.store.has_room()? {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         self.state.write_all(bytes)?;
         self.blob.write_all(bytes)?;

@@ -1,6 +1,7 @@
 //! Sending an image on, byte for byte as it came.
 
 use std::collections::HashSet;
+use std::io;
 
 use super::{BLOBS, Store, files};
 use crate::digest::Digest;
@@ -36,9 +37,14 @@ impl Store {
             return Ok(Done::There);
         }
         let path = format!("{BLOBS}/{}", blob.digest.hex());
-        let file = files::open(&self.handle, &path).map_err(|error| self.failed(error))?;
-        let file = file.ok_or(SourceError::Missing { what: "blob", digest: blob.digest })?;
-        target.blob(blob, Box::new(file))?;
+        let open = || files::open(&self.handle, &path);
+        if open().map_err(|error| self.failed(error))?.is_none() {
+            return Err(SourceError::Missing { what: "blob", digest: blob.digest }.into());
+        }
+        target.blob(blob, &|| match open()? {
+            Some(file) => Ok(Box::new(file)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        })?;
         Ok(Done::Fetched)
     }
 }

@@ -1,8 +1,6 @@
 //! What the store takes on the disk.
 
-use std::collections::HashSet;
-
-use super::record::Record;
+use super::record::Records;
 use super::users::Locked;
 use super::{BLOBS, LAYERS, PARTIAL, Store, files};
 use crate::digest::Digest;
@@ -35,10 +33,11 @@ impl Store {
     pub fn usage(&self) -> Result<Usage, StoreError> {
         let failed = |error| self.failed(error);
         let records = self.records()?;
-        let used: Vec<_> = records.iter().filter(|record| self.in_use(record.digest)).collect();
-        let layers: HashSet<_> = used.iter().flat_map(|record| record.places()).collect();
-        let blobs: HashSet<_> = used.iter().flat_map(|record| Record::blobs(record)).collect();
-        let mut usage = Usage { images: records.len() as u64, used: used.len() as u64, ..Usage::default() };
+        let images = records.read.len().saturating_add(records.damaged.len()) as u64;
+        let read = records.read.into_iter().filter(|record| self.in_use(record.digest)).collect();
+        let used = Records { read, damaged: Vec::new() };
+        let (layers, blobs) = (used.places(), used.blobs());
+        let mut usage = Usage { images, used: used.read.len() as u64, ..Usage::default() };
         for name in files::names(&self.handle, LAYERS).map_err(failed)? {
             let Ok(layer) = Digest::from_hex(&name) else { continue };
             let bytes = self.about(layer)?.map_or(0, |about| about.bytes);

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -51,10 +51,11 @@ impl Store {
             return Err(StoreError::NoOwner(owner.to_owned()));
         }
         let held = self.hold(digest)?;
+        let target = self.seen_from_users(owner);
         let link = || -> io::Result<()> {
             let users = files::directory(&held.image, USERS)?;
             let new = format!(".{}", staging::random()?);
-            rustix::fs::symlinkat(owner, &users, &new)?;
+            rustix::fs::symlinkat(&target, &users, &new)?;
             rustix::fs::renameat(&users, &new, &users, id)?;
             rustix::fs::fsync(&users)?;
             Ok(())
@@ -68,6 +69,18 @@ impl Store {
         let path = format!("{IMAGES}/{}/{USERS}", digest.hex());
         let users = files::existing(&self.handle, &path).map_err(|error| self.failed(error))?;
         users.map_or(Ok(()), |users| files::unlink(&users, id)).map_err(|error| self.failed(error))
+    }
+
+    /// The directory of an owner as a link among the users of an image names it: what is in the home of the store moves
+    /// with it.
+    fn seen_from_users(&self, owner: &Path) -> PathBuf {
+        let owner = std::fs::canonicalize(owner).unwrap_or_else(|_| owner.to_owned());
+        // `images`, `images/images`, the image, and its users.
+        let up = Path::new("../../../..");
+        match self.path.parent().and_then(|home| owner.strip_prefix(home).ok()) {
+            Some(below) => up.join(below),
+            None => owner,
+        }
     }
 
     /// Locks an image.
@@ -92,7 +105,7 @@ impl Store {
 // === impl Hold ===
 
 impl Hold {
-    /// Who needs the image for as long as a directory is there. Those whose directory is gone are swept out.
+    /// Who needs the image for as long as a directory is there. Those whose directory is gone go with the image.
     pub(super) fn users(&self) -> io::Result<Vec<String>> {
         let Some(users) = files::existing(&self.image, USERS)? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -101,7 +114,7 @@ impl Hold {
                 // A link that is only being made belongs to somebody who holds the image, or did not live to use it.
                 Ok(_) if id.starts_with('.') => {}
                 Ok(_) => found.push(id),
-                Err(Errno::NOENT | Errno::NOTDIR) => files::unlink(&users, &id)?,
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
                 // What cannot be looked at may be there.
                 Err(_) => found.push(id),
             }

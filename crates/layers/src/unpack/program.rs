@@ -20,7 +20,8 @@ use crate::archive::{Form, Limits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) compression: Compression,
-    pub(super) form: Form,
+    /// What it is the tar of; without one it is not unpacked, but written to a file as it comes out.
+    pub(super) form: Option<Form>,
     pub(super) limits: Limits,
 }
 
@@ -90,7 +91,11 @@ impl Order {
     /// As arguments of the program.
     pub(super) fn words(self) -> [String; 4] {
         let compression = Compression::ALL.iter().find(|(known, _)| *known == self.compression);
-        let form = if self.form == Form::Layer { "layer" } else { "root" };
+        let form = match self.form {
+            Some(Form::Layer) => "layer",
+            Some(Form::Root) => "root",
+            None => "file",
+        };
         let compression = compression.map_or("none", |(_, word)| word);
         [compression.into(), form.into(), self.limits.bytes.to_string(), self.limits.entries.to_string()]
     }
@@ -99,8 +104,9 @@ impl Order {
         let [compression, form, bytes, entries] = words else { return None };
         let (compression, _) = *Compression::ALL.iter().find(|(_, word)| word == compression)?;
         let form = match form.as_str() {
-            "layer" => Form::Layer,
-            "root" => Form::Root,
+            "layer" => Some(Form::Layer),
+            "root" => Some(Form::Root),
+            "file" => None,
             _ => return None,
         };
         let limits = Limits { bytes: bytes.parse().ok()?, entries: entries.parse().ok()? };
@@ -115,7 +121,7 @@ mod tests {
     #[test]
     fn an_order_is_read_as_it_was_written() {
         for (compression, _) in Compression::ALL {
-            for form in [Form::Root, Form::Layer] {
+            for form in [Some(Form::Root), Some(Form::Layer), None] {
                 let order = Order { compression, form, limits: Limits { bytes: 1, entries: u64::MAX } };
                 assert_eq!(Order::read(&order.words()), Some(order));
             }

@@ -26,6 +26,8 @@ pub(super) enum Report {
     Refused(String),
     /// It is not, because of something here. Nothing comes after it.
     Failed(String),
+    /// It is not, because there is no room for it. Nothing comes after it.
+    Full(String),
 }
 
 /// What everything came to.
@@ -62,6 +64,7 @@ impl Report {
             Self::Done(totals) => (b'd', totals.encode()),
             Self::Refused(text) => (b'r', text.as_bytes().to_vec()),
             Self::Failed(text) => (b'f', text.as_bytes().to_vec()),
+            Self::Full(text) => (b'n', text.as_bytes().to_vec()),
         };
         let body = body.get(..LONGEST).unwrap_or(&body);
         let length = u16::try_from(body.len()).unwrap_or(0).to_le_bytes();
@@ -75,6 +78,7 @@ impl Report {
             b'd' => Totals::decode(body).map(Self::Done),
             b'r' => Some(Self::Refused(text(body))),
             b'f' => Some(Self::Failed(text(body))),
+            b'n' => Some(Self::Full(text(body))),
             _ => None,
         }
     }

@@ -19,7 +19,7 @@ const BESIDE: u64 = 4096;
 const WINDOW: u32 = 27;
 
 /// A stream that is decompressed as it is read.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     content: Box<dyn Read>,
     compression: Compression,
     packed: Arc<AtomicU64>,
@@ -36,7 +36,7 @@ struct Packed {
 // === impl Stream ===
 
 impl Stream {
-    pub(super) fn new(input: File, compression: Compression, limits: Limits) -> io::Result<Self> {
+    pub(crate) fn new(input: File, compression: Compression, limits: Limits) -> io::Result<Self> {
         let packed = Arc::new(AtomicU64::new(0));
         let source = BufReader::with_capacity(BUFFER, Packed { input, count: Arc::clone(&packed) });
         let content: Box<dyn Read> = match compression {

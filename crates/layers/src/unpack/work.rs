@@ -1,17 +1,20 @@
 //! The work itself: one thread decompresses, one digests what comes out, and one writes the files.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, ScopedJoinHandle};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::CONTENT;
 use super::chunks::{Chunk, Pieces, Pool};
 use super::program::Order;
 use super::report::{Report, Reporter, Totals};
 use super::stream::Stream;
-use crate::archive::{self, ArchiveError};
+use crate::archive::{self, ArchiveError, Limits};
 use crate::digest::{Digest, Hasher};
 
 /// After how many bytes the next progress is told.
@@ -101,10 +104,34 @@ fn tree(
     into: &OwnedFd,
 ) -> Result<archive::Unpacked, ArchiveError> {
     let mut pieces = Pieces::new(pieces);
-    let unpacked = archive::unpack(&mut pieces, into, order.form, order.limits)?;
+    let Some(form) = order.form else { return file(pieces, into, order.limits) };
+    let unpacked = archive::unpack(&mut pieces, into, form, order.limits)?;
     // Behind the end there is nothing to unpack, but it counts for the digest.
     io::copy(&mut pieces, &mut io::sink()).map_err(ArchiveError::Read)?;
     Ok(unpacked)
+}
+
+/// Writes all that comes out to one file.
+fn file(pieces: Pieces, into: &OwnedFd, limits: Limits) -> Result<archive::Unpacked, ArchiveError> {
+    let failed = |source| ArchiveError::Write { entry: CONTENT.into(), source };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat2(into, CONTENT, flags, Mode::from_raw_mode(0o600), ResolveFlags::BENEATH);
+    let mut file = File::from(file.map_err(|errno| failed(errno.into()))?);
+    let (mut pieces, mut bytes) = (pieces.take(limits.bytes.saturating_add(1)), 0);
+    loop {
+        let piece = pieces.fill_buf().map_err(ArchiveError::Read)?;
+        if piece.is_empty() {
+            return Ok(archive::Unpacked { bytes, entries: 1, ..archive::Unpacked::default() });
+        }
+        let length = piece.len();
+        bytes += length as u64;
+        if bytes > limits.bytes {
+            let why = archive::Refusal::TooLarge(limits.bytes);
+            return Err(ArchiveError::Refused { entry: CONTENT.into(), why });
+        }
+        file.write_all(piece).map_err(failed)?;
+        pieces.consume(length);
+    }
 }
 
 fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T, Failure> {
@@ -120,6 +147,7 @@ fn here(what: &'static str) -> impl Fn(io::Error) -> Failure {
 impl Failure {
     pub(super) fn report(self) -> Report {
         match self {
+            Self::Archive(error) if error.is_full() => Report::Full(error.to_string()),
             Self::Archive(error @ ArchiveError::Write { .. }) => Report::Failed(error.to_string()),
             Self::Archive(error) => Report::Refused(error.to_string()),
             Self::Here(text) => Report::Failed(text),

@@ -6,25 +6,35 @@ use carrel_layers::{Compression, UnpackError};
 use crate::support::{Fixture, Tar, header, zstd};
 use crate::{refused, refused_below};
 
+/// What an entry takes besides its content.
+const ENTRY: u64 = 4096;
+
 #[test]
 fn bombs_are_refused_before_they_go_off() {
-    let small = Limits { bytes: 1000, entries: 10 };
-    refused_below(small, |tar| tar.file("x", &[0; 994]), "x", Refusal::TooLarge(1000));
+    // Every entry takes something, whatever it is. Without what is harmful there are five, of a few bytes.
+    let room = 5 * ENTRY + 1000;
+    let small = Limits { bytes: room, entries: 100 };
+    refused_below(small, |tar| tar.file("x", &[0; 994]), "x", Refusal::TooLarge(room));
     // So do names of links and attributes.
     let target = "t".repeat(99);
     let links = |tar: Tar| (0..6).fold(tar, |tar, number| tar.symlink(&format!("link-{number}"), &target));
-    refused_below(Limits { bytes: 600, entries: 100 }, links, "link-5", Refusal::TooLarge(600));
+    let room = 10 * ENTRY + 600;
+    refused_below(Limits { bytes: room, entries: 100 }, links, "link-5", Refusal::TooLarge(room));
     let value = [b'v'; 994];
     refused_below(
-        Limits { bytes: 1000, entries: 100 },
+        small,
         |tar| tar.pax(&[("SCHILY.xattr.user.x", &value)]).file("x", b""),
         "x",
-        Refusal::TooLarge(1000),
+        Refusal::TooLarge(small.bytes),
     );
     let names = ["1", "2", "3", "4", "5", "6", "7"];
     let many = |tar: Tar| names.iter().fold(tar, |tar, name| tar.file(name, b""));
-    refused_below(small, many, "7", Refusal::TooMany(10));
-    refused_below(small, |tar| tar.dir("a/b/c/d/e/f/g/h/i"), "a/b/c/d/e/f/g/h/i", Refusal::TooMany(10));
+    refused_below(Limits { entries: 10, ..Limits::default() }, many, "7", Refusal::TooMany(10));
+    let deep = |tar: Tar| tar.dir("a/b/c/d/e/f/g/h/i");
+    refused_below(Limits { entries: 10, ..Limits::default() }, deep, "a/b/c/d/e/f/g/h/i", Refusal::TooMany(10));
+    // So many of nothing are too large, too.
+    refused_below(small, many, "2", Refusal::TooLarge(small.bytes));
+    refused_below(small, deep, "a/b/c/d/e/f/g/h/i", Refusal::TooLarge(small.bytes));
     // Sizes that are only claimed.
     let mut claimed = header(b"x", b'0');
     claimed.set_size(1 << 62);

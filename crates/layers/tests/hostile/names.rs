@@ -1,8 +1,10 @@
 //! Names and links that lead somewhere else.
 
+use std::os::unix::fs::PermissionsExt;
+
 use carrel_layers::archive::{Form, Limits, Refusal};
 
-use crate::support::{self, Fixture, Tar, record};
+use crate::support::{self, Fixture, Tar, header, record};
 use crate::{refused, refused_as};
 
 #[test]
@@ -35,16 +37,49 @@ fn nothing_is_written_through_a_link_or_a_file() {
 }
 
 #[test]
-fn a_file_in_place_of_a_link_replaces_the_link_and_not_what_it_points_to() {
-    let fixture = Fixture::new();
-    let victim = fixture.home.path().join("victim");
+fn a_name_that_comes_twice_is_refused() {
+    let victim = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&victim, "untouched").unwrap();
-    let archive = Tar::control().symlink("x", victim.to_str().unwrap()).file("x", b"new").end();
-    let tree = fixture.root(&archive).unwrap();
-    let x = tree.at("x");
-    assert!(std::fs::symlink_metadata(&x).unwrap().is_file());
-    assert_eq!(std::fs::read_to_string(x).unwrap(), "new");
-    assert_eq!(std::fs::read_to_string(victim).unwrap(), "untouched");
+    let outside = victim.path().to_str().unwrap();
+    let mut pipe = header(b"x", b'6');
+    pipe.set_mode(0o600);
+    let firsts: [&dyn Fn(Tar) -> Tar; 4] = [
+        &|tar: Tar| tar.file("x", b"old"),
+        &|tar: Tar| tar.symlink("x", outside),
+        &|tar: Tar| tar.hard_link("x", "etc/hostname"),
+        &|tar: Tar| tar.raw(pipe.clone(), b""),
+    ];
+    for first in firsts {
+        for name in ["x", "./x", ".//x"] {
+            refused(|tar| first(tar).file(name, b"new"), "x", Refusal::Twice);
+            refused(|tar| first(tar).symlink(name, "y"), "x", Refusal::Twice);
+            refused(|tar| first(tar).hard_link(name, "etc/hostname"), "x", Refusal::Twice);
+            refused(|tar| first(tar).hard_link(name, "x"), "x", Refusal::Twice);
+            refused(|tar| first(tar).raw(header(name.as_bytes(), b'6'), b""), "x", Refusal::Twice);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
+    // Something is taken away once.
+    let twice = |tar: Tar| tar.file("etc/.wh.x", b"").file("etc/.wh.x", b"");
+    refused_as(Form::Layer, Limits::default(), twice, "etc/.wh.x", &Refusal::Twice);
+}
+
+#[test]
+fn a_directory_may_come_again_and_what_is_taken_away_may_be_there_anew() {
+    let fixture = Fixture::new();
+    let mut again = header(b"etc/", b'5');
+    again.set_mode(0o700);
+    let archive = Tar::control().raw(again, b"").end();
+    for tree in [fixture.root(&archive), fixture.layer(&archive)] {
+        let etc = std::fs::metadata(tree.unwrap().at("etc")).unwrap();
+        assert_eq!(etc.permissions().mode() & 0o7777, 0o700);
+    }
+    for archive in
+        [Tar::control().file(".wh.x", b"").file("x", b"new"), Tar::control().file("x", b"new").file(".wh.x", b"")]
+    {
+        let tree = fixture.layer(&archive.end()).unwrap();
+        assert_eq!(std::fs::read_to_string(tree.at("x")).unwrap(), "new");
+    }
 }
 
 #[test]

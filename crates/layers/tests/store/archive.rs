@@ -110,6 +110,25 @@ fn an_archive_may_be_compressed() {
 }
 
 #[test]
+fn a_blob_that_an_image_has_is_not_written_anew() {
+    let home = Home::new();
+    let archive = Tar::control().end();
+    let stored = find(&home, &archive).unwrap();
+    let blob = home.path("blobs").join(Digest::of(&archive).hex());
+    let inode = || std::fs::metadata(&blob).unwrap().ino();
+    let before = inode();
+    // Another file with the same content is read, and is the same image.
+    assert_eq!(find(&home, &archive).unwrap().digest, stored.digest);
+    assert_eq!((inode(), std::fs::read(&blob).unwrap()), (before, archive.clone()));
+    assert_eq!(home.names(&format!("layers/{}", home.names("layers")[0])), ["about.json", "tree"]);
+    // One that no image has may not be whole, and one of another size is not.
+    std::fs::write(&blob, "short").unwrap();
+    find(&home, &archive).unwrap();
+    assert_eq!(std::fs::read(&blob).unwrap(), archive);
+    home.assert_clean();
+}
+
+#[test]
 fn a_root_and_a_layer_of_the_same_bytes_are_not_the_same_tree() {
     let home = Home::new();
     let archive = Tar::control().file("etc/.wh.name", b"").end();

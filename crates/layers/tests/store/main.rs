@@ -3,14 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
 mod archive;
+mod bounds;
 mod files;
 mod killed;
 mod layers;
 mod memory;
+mod names;
+mod outer;
 mod pull;
 mod refused;
 mod remove;
 mod save;
+mod stopped;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/trees.rs"]

@@ -263,9 +263,16 @@ impl Target for Sent {
         Ok(self.blobs.lock().unwrap().contains_key(&descriptor.digest))
     }
 
-    fn blob(&self, descriptor: &Descriptor, mut content: Box<dyn Read + Send>) -> Result<(), SourceError> {
+    fn blob(
+        &self,
+        descriptor: &Descriptor,
+        open: &dyn Fn() -> std::io::Result<Box<dyn Read + Send>>,
+    ) -> Result<(), SourceError> {
         let mut bytes = Vec::new();
-        content.read_to_end(&mut bytes)?;
+        open()?.read_to_end(&mut bytes)?;
+        let mut again = Vec::new();
+        open()?.read_to_end(&mut again)?;
+        assert!(bytes == again, "it can be read again from its beginning");
         assert_eq!(Digest::of(&bytes), descriptor.digest);
         assert!(self.blobs.lock().unwrap().insert(descriptor.digest, bytes).is_none(), "it is sent once");
         Ok(())

@@ -33,11 +33,9 @@ impl World {
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
         let sandbox = SandboxId::new("x".repeat(200)).unwrap();
         let place = Place { sandbox, incarnation: "one".to_owned(), disk: "d1".to_owned() };
-        let (ground, images) = (
-            Ground::new(self.home.path()).unwrap(),
-            Images::new(self.home.path(), &programs.shim, settings.registries.clone()),
-        );
-        create(&settings, &programs, (&ground, &images), &place, spec).map(|(create, _)| create)
+        let ground = Ground::new(self.home.path()).unwrap();
+        let image = Image::from(RootFs::resolve(&spec.image.parse().map_err(failed)?).map_err(failed)?);
+        create(&settings, &programs, (&ground, &image), &place, spec)
     }
 
     fn spec(&self) -> Spec {

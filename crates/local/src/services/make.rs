@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
-use carrel_fetch::Images;
+use carrel_fetch::Image;
 use carrel_layers::Config;
 use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, NetworkOf};
 use carrel_shim_client::{Found, Life, Programs, began};
@@ -34,18 +34,24 @@ impl Inner {
             return Ok(Some(found));
         }
         // That may take a while, in which the sandbox may be stopped.
-        let create = self.plan_beside(spec, service, beside).await?;
+        let (create, image) = self.plan_beside(spec, service, beside).await?;
         let (inner, place, beside, over) = (Arc::clone(self), place.clone(), beside.clone(), over.clone());
         // Whoever stops waiting for it does not stop it halfway.
         let made = tokio::spawn(async move {
             // From here on whoever ends it waits for it.
             let _turn = inner.turns.take(&beside.name).await;
-            if over.is_over() { Ok(None) } else { inner.stand(&place, &beside, create).await }
+            if over.is_over() { Ok(None) } else { inner.stand(&place, &beside, create, image).await }
         });
         made.await.unwrap_or_else(|error| Err(failed(error)))
     }
 
-    async fn stand(&self, place: &Place, beside: &Beside, mut create: Create) -> Result<Option<Found>, ProviderError> {
+    async fn stand(
+        &self,
+        place: &Place,
+        beside: &Beside,
+        mut create: Create,
+        image: Image,
+    ) -> Result<Option<Found>, ProviderError> {
         // While this start of the sandbox runs, what has the name of the service is of this start, or of one before.
         create.network_of = self.network_of(place).await?;
         if create.network_of.is_none() {
@@ -57,8 +63,13 @@ impl Inner {
             }
             self.clear_found(&found).await?;
         }
-        let kept = beside.kept.clone();
-        blocking(move || make_directory(&kept)).await?;
+        let (kept, disk, name) = (beside.kept.clone(), beside.disk(), beside.name.clone());
+        let images = Arc::clone(&self.images);
+        blocking(move || {
+            make_directory(&kept)?;
+            images::settle(&images, &image, &disk, &name)
+        })
+        .await?;
         let owned = self.supervised(&create).await?;
         self.leave(owned);
         self.running(beside).await
@@ -93,11 +104,22 @@ impl Inner {
         Ok(shim.status().await.is_ok().then_some(NetworkOf { pid, began }))
     }
 
-    async fn plan_beside(&self, spec: &Spec, service: &Service, beside: &Beside) -> Result<Create, ProviderError> {
+    async fn plan_beside(
+        &self,
+        spec: &Spec,
+        service: &Service,
+        beside: &Beside,
+    ) -> Result<(Create, Image), ProviderError> {
         let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
+        let mut image = self.image(&service.image, spec.stranger, &beside.disk()).await?;
         let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
-        let images = Arc::clone(&self.images);
-        blocking(move || create(&settings, &programs, (&ground, &images), &spec, &service, &beside)).await
+        blocking(move || {
+            if let Some(workdir) = image.config.workdir.clone() {
+                image.furnish(&workdir);
+            }
+            Ok((create(&settings, &programs, (&ground, &image), &spec, &service, &beside)?, image))
+        })
+        .await
     }
 }
 
@@ -105,12 +127,11 @@ impl Inner {
 fn create(
     settings: &Settings,
     programs: &Programs,
-    (ground, images): (&Ground, &Images),
+    (ground, image): (&Ground, &Image),
     spec: &Spec,
     service: &Service,
     beside: &Beside,
 ) -> Result<Create, ProviderError> {
-    let image = images::of_disk(images, &service.image, spec.stranger, &beside.disk(), &beside.name)?;
     if words(&service.command, &image.config).is_empty() {
         return Err(failed("it has no command, and its image names none"));
     }

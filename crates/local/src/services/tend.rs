@@ -127,8 +127,8 @@ impl Caretaker {
         };
         let (mut shim, listener) = (connect().await?, connect().await?);
         let (disk, timing) = (beside.disk(), Timing::of(service.healthcheck.as_ref()));
-        let recorded = blocking(move || images::recorded(&disk)).await.map_err(Trouble::GivenUp)?;
-        self.config = recorded.map(|recorded| recorded.config).unwrap_or_default();
+        let images = Arc::clone(&inner.images);
+        self.config = blocking(move || images::config(&images, &disk)).await.map_err(Trouble::GivenUp)?;
         // All that has happened, before anything is done about it.
         let (mut course, mut heard) = (Course::new(timing), 0);
         for fact in shim.journal(1).await? {

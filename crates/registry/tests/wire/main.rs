@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what a test cannot go on without ends it")]
 
 mod logins;
+mod public;
 mod pull;
 mod push;
 mod server;

@@ -104,6 +104,73 @@ fn a_manifest_without_an_end_is_refused() {
 }
 
 #[test]
+fn what_a_registry_says_of_an_error_is_not_read_for_ever() {
+    let image = Image::new(10);
+    let long = |length: usize| {
+        let path = image.layer_path();
+        Server::start(move |request| match request.path == path {
+            true => Reply { body: vec![b'x'; length], ..Reply::status(400) },
+            false => Reply::of(b"{}"),
+        })
+    };
+    for (length, unread) in [(64 << 20, 1), (10, 0)] {
+        let server = long(length);
+        let error = all(&server.registry(), &image, 0).unwrap_err().to_string();
+        assert!(error.contains("status 400"), "{error}");
+        assert_eq!(server.unread(), unread, "{length}");
+    }
+}
+
+#[test]
+fn a_manifest_says_what_it_is_if_nobody_else_does() {
+    let pull = |said: Option<&'static str>, manifest: Vec<u8>| {
+        let server = Server::start(move |_| match said {
+            Some(said) => Reply::manifest(said, &manifest),
+            None => Reply::of(&manifest),
+        });
+        manifest_of(&server)
+    };
+    let bytes = Image::new(10).manifest;
+    for said in [None, Some("application/json"), Some("application/json; charset=utf-8"), Some("text/plain")] {
+        assert_eq!(pull(said, bytes.clone()).unwrap(), bytes, "{said:?}");
+    }
+    assert!(pull(Some("text/html"), bytes.clone()).is_err());
+    let silent = String::from_utf8(bytes).unwrap().replace(&format!("\"mediaType\":\"{}\",", media::MANIFEST), "");
+    assert!(pull(Some("application/json"), silent.clone().into_bytes()).is_err());
+    assert_eq!(pull(Some(media::MANIFEST), silent.clone().into_bytes()).unwrap(), silent.into_bytes());
+}
+
+fn manifest_of(server: &Server) -> Result<Vec<u8>, SourceError> {
+    manifest(&server.registry())
+}
+
+#[test]
+fn what_is_asked_for_by_its_digest_is_that_or_nothing() {
+    let bytes = Image::new(10).manifest;
+    let served = bytes.clone();
+    let server = Server::start(move |_| Reply::manifest(media::MANIFEST, &served));
+    let pull = |digest: Digest| {
+        let name = format!("{}/it@{digest}", server.address).parse().unwrap();
+        manifest(&Registry::new(name, &super::server::named(&[&server]), &Credentials::none()).unwrap())
+    };
+    assert_eq!(pull(Digest::of(&bytes)).unwrap(), bytes);
+    assert!(pull(Digest::of(b"another")).is_err());
+}
+
+#[test]
+fn what_comes_too_slowly_is_given_up() {
+    let image = Image::new(1_000_000);
+    let served = Image::new(1_000_000);
+    let server = Server::start(move |request| served.answer(request));
+    // Less than all of it comes at a time, so no time is too short to see that.
+    let hurried = server.registry().least_rate(1_000_001, std::time::Duration::ZERO);
+    let error = all(&hurried, &image, 0).unwrap_err().to_string();
+    assert!(error.contains("is too slow with"), "{error}");
+    assert_eq!(all(&server.registry().least_rate(1, std::time::Duration::ZERO), &image, 0).unwrap(), image.layer);
+    assert_eq!(all(&server.registry(), &image, 0).unwrap(), image.layer);
+}
+
+#[test]
 fn a_registry_that_cannot_now_is_asked_again() {
     let image = Image::new(10);
     let bytes = image.manifest.clone();

@@ -1,6 +1,8 @@
 //! What goes to a registry.
 
 use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::server::{Reply, Request, Server};
@@ -66,7 +68,7 @@ fn describe(content: &[u8]) -> Descriptor {
 }
 
 fn send(target: &impl Target, content: &[u8]) {
-    target.blob(&describe(content), Box::new(std::io::Cursor::new(content.to_vec()))).unwrap();
+    target.blob(&describe(content), &|| Ok(Box::new(Cursor::new(content.to_vec())))).unwrap();
 }
 
 #[test]
@@ -110,6 +112,62 @@ fn content_that_cannot_be_read_is_an_error() {
         }
     }
     let (_taking, server) = taking(&[]);
-    let error = server.registry().blob(&describe(b"content"), Box::new(Unreadable)).unwrap_err().to_string();
+    let times = AtomicUsize::new(0);
+    let error = server.registry().blob(&describe(b"content"), &|| {
+        times.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(Unreadable))
+    });
+    let error = error.unwrap_err().to_string();
     assert!(error.contains("the disk is gone"), "{error}");
+    assert_eq!(times.into_inner(), 1, "no other try would end in another way");
+}
+
+#[test]
+fn a_blob_that_is_sent_in_pieces_is_sent_again_from_its_beginning() {
+    let taking = Arc::new(Taking::default());
+    let (behind, pieces) = (Arc::clone(&taking), AtomicUsize::new(0));
+    let server = Server::start(move |request| {
+        if request.method == "PATCH" && pieces.fetch_add(1, Ordering::SeqCst) == 1 {
+            // It forgets what it had.
+            behind.uploads.lock().unwrap().clear();
+            return Reply::status(503);
+        }
+        behind.answer(request)
+    });
+    let content: Vec<u8> = (0..9_000_000).map(|at| u8::try_from(at % 239).unwrap()).collect();
+    let times = AtomicUsize::new(0);
+    let sent = server.registry().blob(&describe(&content), &|| {
+        times.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(Cursor::new(content.clone())))
+    });
+    sent.unwrap();
+    assert_eq!(times.into_inner(), 2);
+    assert_eq!(taking.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
+}
+
+#[test]
+fn a_token_that_has_become_old_while_a_blob_is_sent_is_fetched_again() {
+    let taking = Arc::new(Taking::default());
+    let (behind, given, left) = (Arc::clone(&taking), AtomicUsize::new(0), AtomicUsize::new(0));
+    let server = Server::start(move |request| {
+        if request.path.starts_with("/token?") {
+            assert!(request.path.contains("scope=repository%3Ait%3Apull%2Cpush"), "{}", request.path);
+            // The first is good for three requests, the second for all.
+            let number = given.fetch_add(1, Ordering::SeqCst);
+            left.store(if number == 0 { 3 } else { 1000 }, Ordering::SeqCst);
+            return Reply::of(format!(r#"{{"token":"number-{number}"}}"#).as_bytes());
+        }
+        let token = format!("Bearer number-{}", given.load(Ordering::SeqCst).wrapping_sub(1));
+        let spent = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err();
+        if spent || request.header("authorization") != token {
+            behind.uploads.lock().unwrap().clear();
+            let realm = format!("Bearer realm=\"http://{}/token\"", request.header("host"));
+            return Reply::status(401).with("www-authenticate", realm);
+        }
+        behind.answer(request)
+    });
+    let content = vec![7; 9_000_000];
+    send(&server.registry(), &content);
+    assert_eq!(taking.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
+    assert_eq!(server.asked().iter().filter(|asked| asked.starts_with("GET /token?")).count(), 2);
 }

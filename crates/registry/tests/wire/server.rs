@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use carrel_layers::{Descriptor, Digest, SourceError, media};
-use carrel_registry::{Credentials, Registry, RegistryError, RegistrySettings, Settings};
+use carrel_registry::{Credentials, Name, Registry, RegistryError, RegistrySettings, Settings};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// What a client asked.
 #[derive(Clone, Debug)]
@@ -35,7 +36,15 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Request>>>,
     ending: Arc<AtomicBool>,
+    unread: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Who vouches for a server with TLS.
+pub(crate) struct Authority {
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+    pub(crate) file: tempfile::NamedTempFile,
 }
 
 /// An image of one layer.
@@ -43,6 +52,11 @@ pub(crate) struct Image {
     pub(crate) manifest: Vec<u8>,
     pub(crate) config: Vec<u8>,
     pub(crate) layer: Vec<u8>,
+}
+
+/// Settings that name some servers.
+pub(crate) fn named(servers: &[&Server]) -> Settings {
+    Settings::new(servers.iter().map(|server| (server.address.to_string(), server.settings())))
 }
 
 /// What the registry is said to have said.
@@ -65,7 +79,7 @@ impl Request {
         self.header("range").strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
     }
 
-    fn read(stream: &mut BufReader<TcpStream>) -> Option<Self> {
+    fn read(stream: &mut impl BufRead) -> Option<Self> {
         let mut line = String::new();
         stream.read_line(&mut line).ok().filter(|length| *length > 0)?;
         let mut words = line.split_whitespace().map(str::to_owned);
@@ -113,7 +127,7 @@ impl Reply {
         self
     }
 
-    fn write(&self, stream: &mut TcpStream, without_body: bool) -> std::io::Result<()> {
+    fn write(&self, stream: &mut impl Write, without_body: bool) -> std::io::Result<()> {
         let mut head =
             format!("HTTP/1.1 {} -\r\nconnection: close\r\ncontent-length: {}\r\n", self.status, self.body.len());
         for (name, value) in &self.headers {
@@ -130,32 +144,71 @@ impl Reply {
 
 impl Server {
     pub(crate) fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::listen(None, answer)
+    }
+
+    /// The same with TLS.
+    pub(crate) fn start_with(
+        authority: &Authority,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let chain = vec![authority.certificate.clone()];
+        let config = config.with_no_client_auth().with_single_cert(chain, authority.key.clone_key()).unwrap();
+        Self::listen(Some(Arc::new(config)), answer)
+    }
+
+    fn listen(
+        tls: Option<Arc<rustls::ServerConfig>>,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (asked, ending) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let (seen, ends, answer) = (Arc::clone(&asked), Arc::clone(&ending), Arc::new(answer));
+        let (asked, ending, unread) = <(Arc<Mutex<Vec<Request>>>, Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
+        let (seen, ends, broken, answer) =
+            (Arc::clone(&asked), Arc::clone(&ending), Arc::clone(&unread), Arc::new(answer));
         let thread = std::thread::spawn(move || {
             let mut served = Vec::new();
             for stream in listener.incoming().flatten() {
                 if ends.load(Ordering::SeqCst) {
                     break;
                 }
-                let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
+                let (seen, broken, answer) = (Arc::clone(&seen), Arc::clone(&broken), Arc::clone(&answer));
+                let tls = tls.clone();
                 served.push(std::thread::spawn(move || {
-                    let mut reader = BufReader::new(stream.try_clone().unwrap());
-                    let Some(request) = Request::read(&mut reader) else { return };
-                    let reply = answer(&request);
-                    let without_body = request.method == "HEAD";
-                    seen.lock().unwrap().push(request);
-                    let mut stream = stream;
+                    let plain = stream.try_clone().unwrap();
+                    let written = match tls {
+                        None => serve(stream, &*answer, &seen),
+                        Some(config) => {
+                            let tls = rustls::ServerConnection::new(config).unwrap();
+                            serve(rustls::StreamOwned::new(tls, stream), &*answer, &seen)
+                        }
+                    };
                     // A client may have heard enough.
-                    let _written = reply.write(&mut stream, without_body);
-                    let _closed = stream.shutdown(Shutdown::Write);
+                    broken.fetch_add(written.is_err().into(), Ordering::SeqCst);
+                    let _closed = plain.shutdown(Shutdown::Write);
                 }));
             }
             served.into_iter().for_each(|thread| thread.join().unwrap());
         });
-        Self { address, asked, ending, thread: Some(thread) }
+        Self { address, asked, ending, unread, thread: Some(thread) }
+    }
+
+    /// Ends it; how many of its answers nobody read to their end.
+    pub(crate) fn unread(mut self) -> usize {
+        self.end();
+        self.unread.load(Ordering::SeqCst)
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.ending.store(true, Ordering::SeqCst);
+        // It waits for somebody to come.
+        let _woken = TcpStream::connect(self.address);
+        let ended = thread.join();
+        assert!(std::thread::panicking() || ended.is_ok());
     }
 
     /// What was asked: method and path, but for the question who is there.
@@ -180,18 +233,45 @@ impl Server {
     }
 
     pub(crate) fn registry_as(&self, credentials: &Credentials) -> Registry {
-        let settings = Settings::new([(self.address.to_string(), self.settings())]);
-        Registry::new(format!("{}/it:1", self.address).parse().unwrap(), &settings, credentials).unwrap()
+        Registry::new(self.name(), &named(&[self]), credentials).unwrap()
+    }
+
+    /// What the image is called.
+    pub(crate) fn name(&self) -> Name {
+        format!("{}/it:1", self.address).parse().unwrap()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.ending.store(true, Ordering::SeqCst);
-        // It waits for somebody to come.
-        let _woken = TcpStream::connect(self.address);
-        let ended = self.thread.take().map(JoinHandle::join);
-        assert!(std::thread::panicking() || ended.is_some_and(|ended| ended.is_ok()));
+        self.end();
+    }
+}
+
+/// Answers one request.
+fn serve(
+    stream: impl Read + Write,
+    answer: impl Fn(&Request) -> Reply,
+    seen: &Mutex<Vec<Request>>,
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let Some(request) = Request::read(&mut stream) else { return Ok(()) };
+    let reply = answer(&request);
+    let without_body = request.method == "HEAD";
+    seen.lock().unwrap().push(request);
+    reply.write(stream.get_mut(), without_body)?;
+    stream.get_mut().flush()
+}
+
+// === impl Authority ===
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(made.cert.pem().as_bytes()).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        Self { certificate: made.cert.der().clone(), key, file }
     }
 }
 

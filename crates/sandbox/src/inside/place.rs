@@ -35,6 +35,12 @@ impl Root {
         Ok(())
     }
 
+    /// Whether there is something at a path, whatever it is, with links above it followed as a program inside would.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.directory, path, PLAIN, Mode::empty(), resolve).is_ok()
+    }
+
     /// Where something that was asked for is attached: a directory or a file. In the sandbox's own root it is made, and
     /// takes the place of a link or of a file where there should be a directory. In what is attached to the root, which
     /// may be the host's to lose, it has to be there.
@@ -79,7 +85,7 @@ impl Root {
         let mut walked = PathBuf::new();
         for name in path.parent().into_iter().flat_map(Path::components) {
             walked.push(name);
-            place = match rustix::fs::openat2(&self.directory, &walked, flags, Mode::empty(), resolve) {
+            place = match again(|| rustix::fs::openat2(&self.directory, &walked, flags, Mode::empty(), resolve)) {
                 Ok(place) => place,
                 Err(Errno::NOENT) => {
                     self.may_make(&place, &at)?;
@@ -113,11 +119,25 @@ impl Root {
     }
 }
 
+/// How often the kernel may ask to try again.
+const TRIES: usize = 1000;
 /// Names something without following it.
 const PLAIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Makes a file where there is nothing.
 const NEW: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Tries again for as long as the kernel asks for it. It does where a link leads upwards while anything on this host is
+/// renamed or mounted.
+fn again<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..TRIES {
+        match open() {
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            outcome => return outcome,
+        }
+    }
+    open()
+}
 
 /// The mount that something lies in.
 fn mount_of(place: &OwnedFd) -> Result<u64, Errno> {

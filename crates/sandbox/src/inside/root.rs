@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
 use super::overlay::{Written, overlay};
-use super::place::{Root, directory, file, open_directory, open_path, parent};
+use super::place::{Root, directory, file, open_directory, parent};
 use super::{ASSEMBLY, Part, Plan};
 use crate::disk;
 use crate::layers::Place;
@@ -92,9 +92,9 @@ pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
 }
 
 /// Whether something of the image was put in when this disk was new, and still is: what the sandbox made of it since is
-/// the sandbox's.
+/// the sandbox's, and so are links on the way.
 fn there(plan: &Plan<'_>, root: &Root, path: &GuestPath) -> bool {
-    !plan.disk.fresh && open_path(&root.directory, path.as_path()).is_ok()
+    !plan.disk.fresh && root.has(path.as_path())
 }
 
 /// What was asked for besides, what lies above first.

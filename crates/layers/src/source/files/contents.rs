@@ -10,8 +10,12 @@ use super::{Place, normal};
 const BLOCK: u64 = 512;
 /// The most headers that are looked at.
 const MOST: usize = 100_000;
-/// The longest description of one file: names are shorter.
+/// The longest description of one file, of which not more than its name is kept.
 const LONGEST: u64 = 1 << 20;
+/// The longest name, and the longest target of a link.
+const LONGEST_NAME: usize = 4096;
+/// The most that all of them may have together.
+const MOST_NAMES: usize = 64 << 20;
 
 /// What was said about the next file before its own header.
 #[derive(Default)]
@@ -24,7 +28,7 @@ struct Before {
 /// Where the files of a tar are, by their names.
 pub(super) fn of(file: &File) -> io::Result<HashMap<String, Place>> {
     let length = file.metadata()?.len();
-    let (mut found, mut before, mut at) = (HashMap::new(), Before::default(), 0);
+    let (mut found, mut before, mut at, mut names) = (HashMap::new(), Before::default(), 0, 0_usize);
     for _ in 0..MOST {
         let Some(header) = header(file, at, length)? else { return Ok(found) };
         let body = at + BLOCK;
@@ -42,6 +46,11 @@ pub(super) fn of(file: &File) -> io::Result<HashMap<String, Place>> {
             [kind] => {
                 let before = std::mem::take(&mut before);
                 let name = before.name.unwrap_or_else(|| header.path_bytes().into_owned());
+                let lengths = [name.len(), before.target.as_ref().map_or(0, Vec::len)];
+                names = lengths.into_iter().fold(names, usize::saturating_add);
+                if lengths.into_iter().any(|length| length > LONGEST_NAME) || names > MOST_NAMES {
+                    return Err(io::Error::other(format!("the names up to byte {body} are too long")));
+                }
                 let Some(name) = std::str::from_utf8(&name).ok().and_then(|name| normal(name, "")) else { continue };
                 let target = before.target.or_else(|| header.link_name_bytes().map(Into::into));
                 let target = target.and_then(|target| String::from_utf8(target).ok());
@@ -184,6 +193,27 @@ mod tests {
         file.write_all(header.as_bytes()).unwrap();
         file.set_len((1 << 33) + 1024).unwrap();
         assert!(of(&file).unwrap_err().to_string().contains("longer than"));
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let named = |length: usize| {
+            let mut archive = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(0);
+            for letter in ["a", "b"] {
+                archive.append_data(&mut header, letter.repeat(2).repeat(length / 2), io::empty()).unwrap();
+            }
+            contents(&archive.into_inner().unwrap())
+        };
+        assert_eq!(named(LONGEST_NAME).unwrap().len(), 2);
+        assert!(named(LONGEST_NAME + 2).unwrap_err().to_string().contains("too long"));
+        let mut link = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        link.append_link(&mut header, "link", "t".repeat(LONGEST_NAME + 1)).unwrap();
+        assert!(contents(&link.into_inner().unwrap()).is_err());
     }
 
     #[test]

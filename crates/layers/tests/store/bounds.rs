@@ -1,0 +1,117 @@
+//! What an image may take is bounded for all its layers together, and so is what it leaves of the disk.
+
+use std::process::Command;
+
+use carrel_layers::archive::Limits;
+use carrel_layers::{Store, StoreError, Unpacker};
+
+use crate::memory::{Build, Home, Memory, amd64};
+use crate::pull::noise;
+use crate::support::Tar;
+
+/// How a process of these tests is told where a small disk is.
+const TOLD: &str = "CARREL_TEST_DISK";
+
+/// A home whose layers may take less.
+fn home(limits: Limits) -> Home {
+    let home = Home::new();
+    let unpacker = Unpacker { program: env!("CARGO_BIN_EXE_carrel-unpack").into(), limits };
+    let store = Store::open(home.directory.path(), unpacker).unwrap();
+    Home { store, ..home }
+}
+
+/// As many layers, each its own.
+fn image(layers: usize, layer: impl Fn(usize, Tar) -> Tar) -> Memory {
+    (0..layers)
+        .fold(Build::default(), |build, number| build.layer(layer(number, Tar::default().dir("./")).end()))
+        .source()
+}
+
+#[test]
+fn all_layers_together_may_have_as_many_bytes_as_four_of_the_largest() {
+    let home = home(Limits { bytes: 100_000, entries: 100 });
+    // Of what is compressed there is little.
+    let large = |number: usize, tar: Tar| tar.file(&format!("{number}"), &vec![7; 80_000]);
+    home.pull(&image(4, large)).unwrap();
+    home.store.prune(true).unwrap();
+    let error = home.pull(&image(6, large)).unwrap_err();
+    assert!(matches!(error, StoreError::Unpack { .. }) && error.to_string().contains("more than"), "{error}");
+    home.store.prune(true).unwrap();
+    home.assert_empty();
+}
+
+#[test]
+fn all_layers_together_may_have_as_many_entries_as_four_of_the_largest() {
+    let home = home(Limits { bytes: 1 << 30, entries: 50 });
+    let many = |number: usize, tar: Tar| (0..45).fold(tar, |tar, file| tar.file(&format!("{number}-{file}"), b""));
+    home.pull(&image(4, many)).unwrap();
+    home.store.prune(true).unwrap();
+    let error = home.pull(&image(6, many)).unwrap_err();
+    assert!(error.to_string().contains("entries"), "{error}");
+    home.store.prune(true).unwrap();
+    home.assert_empty();
+}
+
+#[test]
+fn layers_that_were_there_before_count_for_the_image() {
+    let home = home(Limits { bytes: 100_000, entries: 100 });
+    let large = |number: usize| Tar::default().dir("./").file(&format!("{number}"), &[7; 80_000]).end();
+    let all = (0..6).map(large).collect::<Vec<_>>();
+    for layer in &all {
+        home.pull(&Build::default().layer(layer.clone()).source()).unwrap();
+    }
+    let whole = all.iter().cloned().fold(Build::default(), Build::layer).source();
+    assert!(matches!(home.pull(&whole), Err(StoreError::TooLarge(400_000))));
+    let part = all.iter().take(4).cloned().fold(Build::default(), Build::layer).source();
+    home.pull(&part).unwrap();
+}
+
+/// A layer with so many paths of directories that have no entry, which are as long as they can be.
+fn unfounded(number: usize, tar: Tar) -> Tar {
+    let part = format!("{}/", "d".repeat(250));
+    let deep = |chain: usize| format!("{number}-{chain}/{}x", part.repeat(15));
+    (0..280).fold(tar, |tar, chain| tar.pax(&[("path", deep(chain).as_bytes())]).file("x", b""))
+}
+
+#[test]
+fn directories_without_entries_are_bounded_for_all_layers_together() {
+    let home = Home::new();
+    home.pull(&image(1, unfounded)).unwrap();
+    home.store.prune(true).unwrap();
+    assert!(matches!(home.pull(&image(2, unfounded)), Err(StoreError::Unfounded)));
+    home.store.prune(true).unwrap();
+    home.assert_empty();
+}
+
+/// The process on a small disk: alone it has nothing to do.
+#[test]
+fn another_process_fills_a_disk() {
+    let Ok(told) = std::env::var(TOLD) else { return };
+    let store = crate::memory::open(told.as_ref());
+    let home = Home { directory: tempfile::tempdir().unwrap(), store };
+    let names = |directory: &str| crate::support::names(&std::path::Path::new(&told).join("images").join(directory));
+    let some = |size: usize| move |number: usize, tar: Tar| tar.file(&format!("{number}"), &noise(size + number));
+    // Each layer would fit.
+    let error = home.store.pull(Some("large"), &image(6, some(2 << 20)), &amd64(), &()).unwrap_err();
+    assert!(matches!(error, StoreError::Full(_)) && error.to_string().contains("hint: `carrel prune`"), "{error}");
+    for directory in ["blobs", "layers", "partial", "staging", "images", "names"] {
+        assert_eq!(names(directory), [""; 0], "{directory}");
+    }
+    home.store.pull(Some("small"), &image(1, some(2 << 20)), &amd64(), &()).unwrap();
+    eprintln!("it is full, and was not");
+}
+
+#[test]
+fn a_disk_is_not_filled_and_what_did_not_fit_is_gone() {
+    let disk = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=16m tmpfs "$CARREL_TEST_DISK" && exec "$0" "$@""#;
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "bounds::another_process_fills_a_disk", "--nocapture"])
+        .env(TOLD, disk.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("it is full, and was not"), "{said}");
+}

@@ -1,0 +1,139 @@
+//! What takes its time and can be given up: a few at once, each in a thread of its own, for as long as somebody waits.
+
+use std::sync::Arc;
+
+use carrel_control::provider::ProviderError;
+use carrel_layers::Stop;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::failed;
+
+/// So many images come at once.
+const AT_ONCE: usize = 4;
+/// So many of them for strangers, who are not to keep the others from theirs.
+const FOR_STRANGERS: usize = 2;
+
+/// Images that are on their way.
+#[derive(Debug)]
+pub(crate) struct Pulls {
+    all: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
+}
+
+/// Whose turn it is.
+type Turn = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+
+/// Tells a pull to stop when it is dropped.
+struct Waiting(Stop);
+
+// === impl Pulls ===
+
+impl Default for Pulls {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(AT_ONCE)), strangers: Arc::new(Semaphore::new(FOR_STRANGERS)) }
+    }
+}
+
+impl Pulls {
+    /// Does something when it is its turn. If this is dropped before it is done, it is told to stop, and it is still its
+    /// turn until it has. The runtime does not wait for it: what is killed halfway is nothing to anybody.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        stranger: bool,
+        work: impl FnOnce(&Stop) -> Result<T, ProviderError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
+        let turn = self.turn(stranger).await?;
+        let waiting = Waiting(Stop::new());
+        let (stop, (tell, told)) = (waiting.0.clone(), oneshot::channel());
+        let worker = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
+            let _turn = turn;
+            // Who is gone needs no answer.
+            let _gone = tell.send(work(&stop));
+        });
+        worker.map_err(failed)?;
+        told.await.unwrap_or_else(|_| Err(failed("whoever had the image come broke off")))
+    }
+
+    async fn turn(&self, stranger: bool) -> Result<Turn, ProviderError> {
+        let take = async |from: &Arc<Semaphore>| Arc::clone(from).acquire_owned().await.map_err(failed);
+        let stranger = if stranger { Some(take(&self.strangers).await?) } else { None };
+        Ok((stranger, take(&self.all).await?))
+    }
+}
+
+// === impl Waiting ===
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// One that is begun, and goes on until it is told that it may end.
+    struct Begun {
+        end: mpsc::Sender<()>,
+        ended: oneshot::Receiver<()>,
+    }
+
+    async fn begin(pulls: &Arc<Pulls>, stranger: bool) -> (Begun, tokio::task::JoinHandle<()>) {
+        let (begin, begun) = oneshot::channel();
+        let (tell, ended) = oneshot::channel();
+        let (end, may_end) = mpsc::channel::<()>();
+        let pulls = Arc::clone(pulls);
+        let waits = tokio::spawn(async move {
+            let work = move |_: &Stop| {
+                let _ended = tell;
+                let _begun = begin.send(());
+                may_end.recv().map_err(failed)
+            };
+            let _gone = pulls.run(stranger, work).await;
+        });
+        begun.await.unwrap();
+        (Begun { end, ended }, waits)
+    }
+
+    #[tokio::test]
+    async fn strangers_do_not_keep_others_from_their_turn() {
+        let pulls = Arc::new(Pulls::default());
+        let first = begin(&pulls, true).await;
+        let _second = begin(&pulls, true).await;
+        let mut third = Box::pin(begin(&pulls, true));
+        let own = tokio::select! {
+            biased;
+            _ = &mut third => panic!("it is not its turn"),
+            own = begin(&pulls, false) => own,
+        };
+        let _other = begin(&pulls, false).await;
+        tokio::select! {
+            biased;
+            _ = &mut third => panic!("it is not its turn"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(own);
+        first.0.end.send(()).unwrap();
+        third.await;
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_told_to_stop_and_has_its_turn_until_it_does() {
+        let pulls = Arc::new(Pulls::default());
+        let (begun, waits) = begin(&pulls, false).await;
+        assert_eq!(pulls.all.available_permits(), AT_ONCE - 1);
+        waits.abort();
+        let _aborted = waits.await;
+        assert_eq!(pulls.all.available_permits(), AT_ONCE - 1, "it has not ended");
+        drop(begun.end);
+        let _ended = begun.ended.await;
+        while pulls.all.available_permits() < AT_ONCE {
+            tokio::task::yield_now().await;
+        }
+        let outcome = pulls.run(false, |_| Err::<(), _>(failed("why not"))).await;
+        assert_eq!(outcome.unwrap_err().message, "why not");
+    }
+}
