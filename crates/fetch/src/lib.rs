@@ -11,8 +11,7 @@ use std::sync::OnceLock;
 use carrel_image::{Directory, ImageRef, RootFs};
 use carrel_layers::archive::Limits;
 use carrel_layers::{
-    Config, Digest, Hold, Layout, Platform, Progress, Source, SourceError, Stop, Store, StoreError,
-    Stored, Unpacker,
+    Config, Digest, Hold, Layout, Platform, Progress, Source, SourceError, Stop, Store, StoreError, Stored, Unpacker,
 };
 use carrel_registry::{Credentials, Name, Registry, RegistryError, Settings};
 

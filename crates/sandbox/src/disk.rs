@@ -74,12 +74,7 @@ pub fn upper(disk: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
 }
 
 /// Makes the disk ready to lie over layers, and for a project above what lies below it.
-pub(crate) fn prepare(
-    disk: &Disk,
-    ids: &IdRange,
-    layers: &Layers,
-    project: Option<&Below>,
-) -> Result<Prepared, Errno> {
+pub(crate) fn prepare(disk: &Disk, ids: &IdRange, layers: &Layers, project: Option<&Below>) -> Result<Prepared, Errno> {
     // A disk that stays is stored with the sandbox's own ids, whatever range it has this time.
     let (mount, first, mapped, shared_memory) = match disk {
         Disk::Memory { bytes } => (memory(*bytes, ids.base())?, ids.base(), false, *bytes),
