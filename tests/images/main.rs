@@ -1,5 +1,6 @@
 //! Images from real registries: that they come whole, are what other tools say they are, and survive what goes wrong.
 
+mod command;
 mod deaths;
 mod faults;
 mod kinds;

@@ -30,10 +30,9 @@ impl Endless {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
                 // Something was asked, in whatever way.
-                if stream.read(&mut [0]).is_ok_and(|length| length > 0) && stream.write_all(b"H").is_ok() {
-                    if tell.send(stream).is_err() {
-                        return;
-                    }
+                let asked = stream.read(&mut [0]).is_ok_and(|length| length > 0) && stream.write_all(b"H").is_ok();
+                if asked && tell.send(stream).is_err() {
+                    return;
                 }
             }
         });
