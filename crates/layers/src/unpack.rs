@@ -29,7 +29,6 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags};
 
 pub use self::program::main;
-pub(crate) use self::stream::Stream;
 
 use self::program::Order;
 use self::report::{Babble, Report, Reports};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::{Files, Here};
+use super::files::Files;
 use super::layout::hint;
 use super::{Source, SourceError};
 use crate::config::Described;
@@ -57,13 +57,7 @@ struct Image {
 // === impl DockerArchive ===
 
 impl DockerArchive {
-    /// The image of a name with its tag in an archive. Without a name it is the only one. One that is compressed is
-    /// decompressed here: [`Store::docker_archive`](crate::Store::docker_archive) has that done by a process that can do
-    /// nothing else.
-    pub fn open(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
-        Self::tar(path, name, &Here)
-    }
-
+    /// The image of a name with its tag in an archive; see [`Store::docker_archive`](crate::Store::docker_archive).
     pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Plain) -> Result<Self, SourceError> {
         let unreadable = |source| SourceError::other(DockerError::Unreadable { path: path.to_owned(), source });
         let none = |why: String| SourceError::other(DockerError::None { path: path.to_owned(), why });

@@ -13,13 +13,10 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::archive::Limits;
-use crate::unpack::{Compression, Plain, Stream};
+use crate::unpack::{Compression, Plain};
 
 /// How many links may lie before a file.
 const LINKS: usize = 16;
-/// Where large files are put that nobody else sees.
-const SCRATCH: &str = "/var/tmp";
 
 /// Files by their names.
 pub(super) enum Files {
@@ -33,9 +30,6 @@ pub(super) enum Place {
     At { offset: u64, size: u64 },
     Link(String),
 }
-
-/// This process, for files that are believed.
-pub(super) struct Here;
 
 /// A part of a file, which others read at the same time.
 struct Part {
@@ -135,20 +129,6 @@ fn normal(name: &str, above: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
-}
-
-// === impl Here ===
-
-impl Plain for Here {
-    fn plain(&self, file: File, compression: Compression) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let scratch = rustix::fs::open(SCRATCH, flags, Mode::from_raw_mode(0o600));
-        let scratch = scratch.or_else(|_| rustix::fs::open(std::env::temp_dir(), flags, Mode::from_raw_mode(0o600)));
-        let mut plain = File::from(scratch?);
-        io::copy(&mut Stream::new(file, compression, Limits::default())?, &mut plain)?;
-        plain.rewind()?;
-        Ok(plain)
-    }
 }
 
 // === impl Part ===

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::{Files, Here};
+use super::files::Files;
 use super::{Source, SourceError};
 use crate::digest::Digest;
 use crate::manifest::{Descriptor, Index, LARGEST_MANIFEST, Manifest, choose_from, resolve};
@@ -53,12 +53,7 @@ impl Layout {
         Self::open(path, name, Files::directory(path))
     }
 
-    /// The same in a tar. One that is compressed is decompressed here: [`Store::layout`](crate::Store::layout) has that
-    /// done by a process that can do nothing else.
-    pub fn archive(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
-        Self::tar(path, name, &Here)
-    }
-
+    /// The same in a tar; see [`Store::layout`](crate::Store::layout).
     pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Plain) -> Result<Self, SourceError> {
         Self::open(path, name, Files::tar(path, plain))
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use carrel_layers::{Descriptor, Digest, DockerArchive, Layout, Source, StoreError, Stored, media};
+use carrel_layers::{Descriptor, Digest, Layout, Source, StoreError, Stored, media};
 use serde_json::json;
 
 use crate::memory::{Home, Memory, amd64, two_layers};
@@ -44,7 +44,7 @@ fn a_layout_is_the_same_image_in_a_directory_and_in_a_tar() {
     let tar = tarred(&at);
     for archive in [tar.clone(), gzip(&tar), zstd(&tar)] {
         let home = Home::new();
-        let stored = pull(&home, &Layout::archive(&write(&home, &archive), None).unwrap()).unwrap();
+        let stored = pull(&home, &home.store.layout(&write(&home, &archive), None).unwrap()).unwrap();
         assert_eq!(stored.digest, source.digest());
         assert_eq!(std::fs::read_to_string(stored.root.layers[0].join("etc/motd")).unwrap(), "hello\n");
         home.assert_clean();
@@ -152,7 +152,7 @@ fn an_old_archive_of_docker_is_an_image() {
     for archive in [archive.clone(), gzip(&archive), zstd(&archive)] {
         let home = Home::new();
         let path = write(&home, &archive);
-        let stored = pull(&home, &DockerArchive::open(&path, None).unwrap()).unwrap();
+        let stored = pull(&home, &home.store.docker_archive(&path, None).unwrap()).unwrap();
         assert_eq!(stored.layers, [ids[0], ids[1], ids[0], ids[1]]);
         assert_eq!(stored.config.entrypoint, ["/init"]);
         assert!(stored.root.layers[0].join("upper").is_file() && stored.root.layers[1].join("lower").is_file());
@@ -176,11 +176,11 @@ fn a_new_archive_of_docker_is_an_image() {
     }
     let tar = tar.file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#).file("index.json", b"{}");
     let path = write(&home, &tar.file("manifest.json", &serde_json::to_vec(&manifest).unwrap()).end());
-    let stored = pull(&home, &DockerArchive::open(&path, Some("docker.io/library/busybox")).unwrap()).unwrap();
+    let stored = pull(&home, &home.store.docker_archive(&path, Some("docker.io/library/busybox")).unwrap()).unwrap();
     assert_eq!(stored.layers, ids);
     assert_eq!(home.names("blobs").len(), 4);
-    assert!(DockerArchive::open(&path, Some("someone/other:2")).is_ok());
-    let none = error(DockerArchive::open(&path, Some("busybox:1")));
+    assert!(home.store.docker_archive(&path, Some("someone/other:2")).is_ok());
+    let none = error(home.store.docker_archive(&path, Some("busybox:1")));
     assert!(none.contains("no image \"busybox:1\"") && none.contains("hint: name one of busybox:latest"), "{none}");
 }
 
@@ -191,17 +191,17 @@ fn an_archive_of_docker_that_lies_is_refused() {
     let ids = layers.each_ref().map(|layer| Digest::of(layer));
     // A layer is not the one that the configuration names.
     let path = write(&home, &old_docker(&layers, &config(&[Digest::of(b"another"), ids[1], ids[0], ids[1]])));
-    let outcome = pull(&home, &DockerArchive::open(&path, None).unwrap());
+    let outcome = pull(&home, &home.store.docker_archive(&path, None).unwrap());
     assert!(matches!(outcome, Err(StoreError::Digest { .. })), "{outcome:?}");
     home.assert_clean();
     let path = write(&home, &old_docker(&layers, &config(&ids)));
-    assert!(error(DockerArchive::open(&path, None)).contains("4 layers, and its configuration 2"));
+    assert!(error(home.store.docker_archive(&path, None)).contains("4 layers, and its configuration 2"));
     let missing = json!([{ "Config": "../../etc/passwd", "Layers": [] }]);
     let path = write(&home, &Tar::default().file("manifest.json", &serde_json::to_vec(&missing).unwrap()).end());
-    assert!(error(DockerArchive::open(&path, None)).contains("it has no file \"../../etc/passwd\""));
+    assert!(error(home.store.docker_archive(&path, None)).contains("it has no file \"../../etc/passwd\""));
     let path = write(&home, &Tar::control().end());
-    assert!(error(DockerArchive::open(&path, None)).contains("it has no file `manifest.json`"));
+    assert!(error(home.store.docker_archive(&path, None)).contains("it has no file `manifest.json`"));
     let mut file = std::fs::File::options().append(true).open(write(&home, b"no tar")).unwrap();
     file.write_all(&[1; 4096]).unwrap();
-    assert!(!error(DockerArchive::open(&path, None)).is_empty());
+    assert!(!error(home.store.docker_archive(&path, None)).is_empty());
 }
