@@ -1,0 +1,1 @@
+//! Claude Code: one process for each session, which speaks JSON lines both ways.

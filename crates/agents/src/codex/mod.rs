@@ -1,0 +1,1 @@
+//! Codex: one `codex app-server` for all sessions, which speaks JSON-RPC in lines.

@@ -1,0 +1,1 @@
+//! Keys and tokens for the agents, from the places where their owners keep them.

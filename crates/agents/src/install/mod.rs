@@ -1,0 +1,1 @@
+//! From an agent's name to its program on this machine.

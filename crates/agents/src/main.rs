@@ -1,0 +1,3 @@
+//! `sandbox-agent`: the agents server.
+
+fn main() {}

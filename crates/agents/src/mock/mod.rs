@@ -1,0 +1,1 @@
+//! An agent that is built in: every kind of event on command.
