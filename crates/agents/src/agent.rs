@@ -79,6 +79,32 @@ pub struct Models {
     pub default_model: Option<String>,
 }
 
+/// What an agent can do, beside text.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Capabilities {
+    /// It asks for permissions.
+    pub permissions: bool,
+    /// It asks questions.
+    pub questions: bool,
+    /// It has a mode to plan in.
+    pub plan_mode: bool,
+    /// It says what its tools do.
+    pub tool_calls: bool,
+    /// And what they gave.
+    pub tool_results: bool,
+    /// It tells its words as they come.
+    pub streaming_deltas: bool,
+    /// It tells its thoughts.
+    pub reasoning: bool,
+    /// Its turns can be stopped.
+    pub interrupt: bool,
+    /// Its sessions can be opened again.
+    pub resume: bool,
+    /// One process serves all of its sessions.
+    pub shared_process: bool,
+}
+
 /// Where an agent's program is, and what it is to find in its environment.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
@@ -168,6 +194,8 @@ pub enum Gone {
     Exited(Exit),
     /// The server that it shares with other sessions ended; the conversation can be opened again.
     ServerExited(Exit),
+    /// It said that the session is over.
+    Finished,
 }
 
 /// Why an agent could not do what it was told.
@@ -192,6 +220,9 @@ pub enum AgentError {
         /// Its words.
         message: String,
     },
+    /// There is no program of it here.
+    #[error("agent not installed: {0}")]
+    NotInstalled(AgentId),
     /// The agent cannot do that.
     #[error("{0}")]
     Unsupported(String),
@@ -205,6 +236,16 @@ pub trait Agent: Send + Sync + 'static {
 
     /// What it may be told to do unasked, beside the default.
     fn permission_modes(&self) -> &'static [PermissionMode];
+
+    /// Whether its plan mode is one of its permission modes, so that another one contradicts it.
+    fn plan_is_a_permission(&self) -> bool {
+        false
+    }
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
 
     /// The models that it can use.
     async fn models(&self, place: &Place) -> Result<Models, AgentError>;
@@ -273,6 +314,24 @@ impl FromStr for AgentId {
     fn from_str(name: &str) -> Result<Self, ()> {
         Self::ALL.into_iter().find(|agent| agent.as_str() == name).ok_or(())
     }
+}
+
+// === impl Capabilities ===
+
+impl Capabilities {
+    /// Everything, in a process of its own.
+    pub const ALL: Self = Self {
+        permissions: true,
+        questions: true,
+        plan_mode: true,
+        tool_calls: true,
+        tool_results: true,
+        streaming_deltas: true,
+        reasoning: true,
+        interrupt: true,
+        resume: true,
+        shared_process: false,
+    };
 }
 
 // === impl PermissionMode ===

@@ -1,3 +1,7 @@
 //! `sandbox-agent`: the agents server.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    carrel_agents::cli::run()
+}

@@ -1,0 +1,146 @@
+//! `sandbox-agent server`: serves until it is told to stop.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use clap::Args;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use super::Failure;
+use crate::{
+    agents::Agents,
+    http::{self, App, Cors, Listener, Token},
+    keep::Keep,
+    session::{Locate, Rules},
+    sessions::Sessions,
+};
+
+/// How long agents have to end when the server ends.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// How long connections have to finish after that.
+const CONNECTIONS: Duration = Duration::from_millis(150);
+
+/// Serve the API.
+#[derive(Args)]
+pub(super) struct Server {
+    /// The address to listen on
+    #[arg(short = 'H', long, default_value = "127.0.0.1")]
+    host: String,
+    /// The port to listen on; 0 is a free one
+    #[arg(short, long, default_value_t = 2468)]
+    port: u16,
+    /// Listen on this socket instead
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The token that clients have to send
+    #[arg(short, long, env = "SANDBOX_AGENT_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Read the token from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// Let anybody in who can connect
+    #[arg(short, long, conflicts_with_all = ["token", "token_file"])]
+    no_token: bool,
+    /// Keep sessions in this directory, so that they outlive the server
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// End an agent that had nothing to do for so many seconds; 0 is never. The next message starts it again
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    idle_timeout: u64,
+    /// The most that a session's log may hold
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    log_limit: usize,
+    /// Let pages of this origin in
+    #[arg(short = 'O', long, value_name = "ORIGIN")]
+    cors_allow_origin: Vec<String>,
+    /// With this method
+    #[arg(short = 'M', long, value_name = "METHOD")]
+    cors_allow_method: Vec<String>,
+    /// With this header
+    #[arg(short = 'A', long, value_name = "HEADER")]
+    cors_allow_header: Vec<String>,
+    /// With credentials
+    #[arg(short = 'C', long)]
+    cors_allow_credentials: bool,
+}
+
+// === impl Server ===
+
+impl Server {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let token = self.token()?;
+        let cors = Cors::new(
+            &self.cors_allow_origin,
+            &self.cors_allow_method,
+            &self.cors_allow_header,
+            self.cors_allow_credentials,
+        )
+        .map_err(Failure::new)?;
+        let keep = self.data_dir.as_deref().map(Keep::open).transpose().map_err(Failure::new)?;
+        // One thread: children are tied to the thread that starts them, and nothing here keeps a core busy.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
+        runtime.block_on(self.serve(token, cors, keep))
+    }
+
+    fn token(&self) -> Result<Option<Token>, Failure> {
+        let token = match &self.token_file {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
+                Some(text.trim().to_owned())
+            }
+            None => self.token.clone(),
+        };
+        match token {
+            Some(token) => Token::new(token)
+                .map(Some)
+                .ok_or_else(|| Failure::new("the token is empty or has characters that a header cannot carry")),
+            None if self.no_token => Ok(None),
+            None => Err(Failure::new("neither a token nor --no-token was given")
+                .hint("pass --token TOKEN, or --no-token where nobody else can connect")),
+        }
+    }
+
+    async fn serve(self, token: Option<Token>, cors: Cors, keep: Option<Keep>) -> Result<(), Failure> {
+        let (stop, stopping) = watch::channel(false);
+        let agents = Arc::new(Agents::default());
+        let locate: Locate = {
+            let agents = Arc::clone(&agents);
+            Arc::new(move |id, directory| agents.locate(id, directory))
+        };
+        let rules = Rules {
+            idle: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout)),
+            log_bytes: self.log_limit.saturating_mul(1024 * 1024),
+            ..Rules::default()
+        };
+        let sessions = Sessions::new(keep, locate, rules);
+        let listener = match self.socket {
+            Some(path) => Listener::unix(path),
+            None => Listener::tcp(&self.host, self.port).await,
+        }
+        .map_err(Failure::new)?;
+        let mut asked = [SignalKind::interrupt(), SignalKind::terminate()]
+            .map(signal)
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(Failure::new)?;
+        let app = Arc::new(App { token, agents: Arc::clone(&agents), sessions, stopping: stopping.clone() });
+        app.sessions.restore(|id| Some(agents.driver(id)));
+        let router = http::router(Arc::clone(&app), &cors);
+        eprintln!("listening on {}", listener.address());
+        let server = tokio::spawn(http::serve(listener, router, stopping, CONNECTIONS));
+        let [interrupt, terminate] = asked.as_mut_slice() else { return Ok(()) };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        let _everybody_left = stop.send(true);
+        app.sessions.close(PATIENCE).await;
+        agents.shutdown(PATIENCE).await;
+        let _ended = server.await;
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Agents over HTTP: which there are, what they can do, and their installation.
+
+use std::sync::Arc;
+
+use super::{
+    App, Problem, ProblemDetails,
+    extract::{MaybeJson, Path},
+    shape::{AgentList, Health, InstallAgent, Mode, ModeList},
+};
+use crate::agent::Models;
+use axum::{Json as Body, extract::State, http::StatusCode};
+
+const MODES: [Mode; 2] = [
+    Mode { id: "build", name: "Build", description: "Does what it is asked" },
+    Mode { id: "plan", name: "Plan", description: "Says first how it would do it, and changes nothing" },
+];
+
+/// The server is well.
+#[utoipa::path(get, path = "/v1/health", tag = "meta", responses((status = 200, body = Health)), security(()))]
+pub(super) async fn health() -> Body<Health> {
+    Body(Health { status: "ok" })
+}
+
+/// All agents.
+#[utoipa::path(get, path = "/v1/agents", tag = "agents", responses((status = 200, body = AgentList)))]
+pub(super) async fn list(State(app): State<Arc<App>>) -> Body<AgentList> {
+    Body(AgentList { agents: app.agents.list().await })
+}
+
+/// Installs an agent.
+#[utoipa::path(
+    post, path = "/v1/agents/{agent}/install", tag = "agents", params(("agent" = String, Path)),
+    request_body = InstallAgent,
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn install(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    MaybeJson(wanted): MaybeJson<InstallAgent>,
+) -> Result<StatusCode, Problem> {
+    let agent = app.agents.get(&name).ok_or_else(|| Problem::no_agent(&name))?;
+    app.agents.install(agent.id(), wanted.reinstall, wanted.version.as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The ways in which an agent works.
+#[utoipa::path(
+    get, path = "/v1/agents/{agent}/modes", tag = "agents", params(("agent" = String, Path)),
+    responses((status = 200, body = ModeList), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn modes(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Body<ModeList>, Problem> {
+    app.agents.get(&name).ok_or_else(|| Problem::no_agent(&name))?;
+    Ok(Body(ModeList { modes: MODES.to_vec() }))
+}
+
+/// The models that an agent can use.
+#[utoipa::path(
+    get, path = "/v1/agents/{agent}/models", tag = "agents", params(("agent" = String, Path)),
+    responses((status = 200, body = Models), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn models(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Body<Models>, Problem> {
+    let agent = app.agents.get(&name).ok_or_else(|| Problem::no_agent(&name))?;
+    Ok(Body(app.agents.models(&*agent).await.map_err(|error| Problem::from(error).of_agent(&name))?))
+}

@@ -1,0 +1,79 @@
+//! What comes with a request, and refusals in the one shape when it makes no sense.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Request, rejection::BytesRejection},
+    http::{header, request::Parts},
+};
+use serde::de::DeserializeOwned;
+
+use super::problem::{Code, Problem};
+
+/// A body of JSON.
+pub(super) struct Json<T>(pub T);
+
+/// A body of JSON, or none at all.
+pub(super) struct MaybeJson<T>(pub T);
+
+/// What stands behind the question mark.
+pub(super) struct Query<T>(pub T);
+
+/// What stands in the path.
+pub(super) struct Path<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let is_json =
+            request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|kind| {
+                let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+                essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+            });
+        if !is_json {
+            let detail = "the body has to be JSON, with content-type: application/json";
+            return Err(Problem::new(Code::UnsupportedMediaType, detail));
+        }
+        parse(&body(request, state).await?).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = body(request, state).await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
+    }
+}
+
+async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
+    Bytes::from_request(request, state).await.map_err(|error| match error {
+        BytesRejection::FailedToBufferBody(error) if error.status().as_u16() == 413 => {
+            Problem::new(Code::PayloadTooLarge, "the body is larger than this server takes")
+        }
+        error => Problem::invalid(error),
+    })
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(Problem::invalid)
+}
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = axum::extract::Query::from_request_parts(parts, state).await;
+        query.map(|axum::extract::Query(value)| Self(value)).map_err(|error| Problem::invalid(error.body_text()))
+    }
+}
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(value)| Self(value)).map_err(|error| Problem::invalid(error.body_text()))
+    }
+}

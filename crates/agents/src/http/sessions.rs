@@ -1,0 +1,278 @@
+//! Sessions over HTTP: make them, prompt them, answer what they ask, end them.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    App, Code, Problem, ProblemDetails,
+    extract::{Json, MaybeJson, Path},
+    shape::{
+        ChangeSession, CreateSession, Created, PermissionAnswer, PostMessage, QuestionAnswers, SessionInfo, SessionList,
+    },
+};
+use crate::{
+    agent::{AgentMode, Answer, PermissionMode, Prompt},
+    session::{Change, Session, Ticket},
+    sessions::{CreateError, Wanted},
+};
+use axum::{
+    Json as Body,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+
+/// All sessions, the newest first.
+#[utoipa::path(get, path = "/v1/sessions", tag = "sessions", responses((status = 200, body = SessionList)))]
+pub(super) async fn list(State(app): State<Arc<App>>) -> Body<SessionList> {
+    Body(SessionList { sessions: app.sessions.all().iter().rev().map(|session| SessionInfo::of(session)).collect() })
+}
+
+/// Makes a session: installs the agent if need be, and starts it.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    request_body = CreateSession,
+    responses((status = 200, body = Created), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    Path(session_id): Path<String>,
+    Json(wanted): Json<CreateSession>,
+) -> Result<Body<Created>, Problem> {
+    if session_id.len() > 256 || session_id.chars().any(char::is_control) {
+        return Err(Problem::invalid("a session id has at most 256 bytes and no control characters"));
+    }
+    let agent = app.agents.get(&wanted.agent).ok_or_else(|| Problem::no_agent(&wanted.agent))?;
+    let (agent_mode, permission_mode) =
+        modes(&*agent, wanted.agent_mode.as_deref(), wanted.permission_mode.as_deref())?;
+    let directory = directory(wanted.directory)?;
+    let reservation = app.sessions.reserve(&session_id)?;
+    app.agents.ensure(agent.id(), wanted.agent_version.as_deref()).await?;
+    let wanted = Wanted {
+        session_id,
+        agent_mode,
+        permission_mode,
+        model: wanted.model,
+        variant: wanted.variant,
+        directory,
+        title: wanted.title,
+    };
+    let session = reservation.create(agent, wanted).await?;
+    Ok(Body(Created { healthy: true, agent_session_id: session.snapshot().record.native_id }))
+}
+
+/// How a session is.
+#[utoipa::path(
+    get, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    responses((status = 200, body = SessionInfo), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Body<SessionInfo>, Problem> {
+    Ok(Body(SessionInfo::of(&*find(&app, &id)?)))
+}
+
+/// Changes how the agent works from now on.
+#[utoipa::path(
+    patch, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    request_body = ChangeSession,
+    responses((status = 200, body = SessionInfo), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn change(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Json(wanted): Json<ChangeSession>,
+) -> Result<Body<SessionInfo>, Problem> {
+    let session = find(&app, &id)?;
+    let record = session.snapshot().record;
+    let agent = app.agents.driver(session.agent);
+    let agent_mode = wanted.agent_mode.as_deref().unwrap_or(record.agent_mode.as_str());
+    // A mode that follows from the other one is not held against it.
+    let asked = wanted.permission_mode.as_deref();
+    let kept = (record.permission_mode != PermissionMode::Plan).then_some(record.permission_mode.as_str());
+    let (agent_mode, permission_mode) =
+        modes(&*agent, Some(agent_mode), asked.or(kept.filter(|_| agent_mode != "plan")))?;
+    let change = Change {
+        agent_mode: wanted.agent_mode.is_some().then_some(agent_mode),
+        permission_mode: (wanted.permission_mode.is_some() || wanted.agent_mode.is_some()).then_some(permission_mode),
+        model: wanted.model,
+        variant: wanted.variant,
+        title: wanted.title,
+    };
+    session.change(change).await.map_err(|error| Problem::from(error).of_session(&id))?;
+    Ok(Body(SessionInfo::of(&session)))
+}
+
+/// Ends a session and forgets it.
+#[utoipa::path(
+    delete, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    let session = find(&app, &id)?;
+    // It goes on if the client hangs up.
+    let _done = tokio::spawn(async move { app.sessions.remove(&session).await }).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a prompt. It runs when its turn comes.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/messages", tag = "sessions", params(("sessionId" = String, Path)),
+    request_body = PostMessage,
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn message(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json(message): Json<PostMessage>,
+) -> Result<StatusCode, Problem> {
+    take(&*find(&app, &id)?, &headers, message).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Answers questions.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/questions/{questionId}/reply", tag = "sessions",
+    params(("sessionId" = String, Path), ("questionId" = String, Path)), request_body = QuestionAnswers,
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn reply_question(
+    State(app): State<Arc<App>>,
+    Path((id, question)): Path<(String, String)>,
+    Json(answers): Json<QuestionAnswers>,
+) -> Result<StatusCode, Problem> {
+    answer(&app, &id, question, Answer::Question(answers.answers)).await
+}
+
+/// Refuses to answer questions.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/questions/{questionId}/reject", tag = "sessions",
+    params(("sessionId" = String, Path), ("questionId" = String, Path)),
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn reject_question(
+    State(app): State<Arc<App>>,
+    Path((id, question)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    answer(&app, &id, question, Answer::QuestionRejected).await
+}
+
+/// Gives or refuses a permission.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/permissions/{permissionId}/reply", tag = "sessions",
+    params(("sessionId" = String, Path), ("permissionId" = String, Path)), request_body = PermissionAnswer,
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn reply_permission(
+    State(app): State<Arc<App>>,
+    Path((id, permission)): Path<(String, String)>,
+    Json(reply): Json<PermissionAnswer>,
+) -> Result<StatusCode, Problem> {
+    answer(&app, &id, permission, Answer::Permission(reply.reply, reply.message)).await
+}
+
+/// Stops the turn; the session goes on.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/abort", tag = "sessions", params(("sessionId" = String, Path)),
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    find(&app, &id)?.abort().await.map_err(|error| Problem::from(error).of_session(&id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Opens a session again that ended.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/resume", tag = "sessions", params(("sessionId" = String, Path)),
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    find(&app, &id)?.resume().await.map_err(|error| Problem::from(error).of_session(&id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends a session. It can still be read.
+#[utoipa::path(
+    post, path = "/v1/sessions/{sessionId}/terminate", tag = "sessions", params(("sessionId" = String, Path)),
+    responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
+)]
+pub(super) async fn terminate(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    MaybeJson(_): MaybeJson<serde_json::Value>,
+) -> Result<StatusCode, Problem> {
+    find(&app, &id)?.terminate().await.map_err(|error| Problem::from(error).of_session(&id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The session of this id.
+pub(super) fn find(app: &App, id: &str) -> Result<Arc<Session>, Problem> {
+    app.sessions.get(id).ok_or_else(|| Problem::no_session(id))
+}
+
+/// Gives a prompt to a session.
+pub(super) async fn take(session: &Session, headers: &HeaderMap, message: PostMessage) -> Result<Ticket, Problem> {
+    let header = headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let name = message.message_id.or(header).filter(|name| !name.is_empty());
+    if name.as_ref().is_some_and(|name| name.len() > 256) {
+        return Err(Problem::invalid("a message id has at most 256 bytes"));
+    }
+    let named = name.is_some();
+    let prompt = Prompt { id: name.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()), text: message.message };
+    let taken = session.prompt(prompt, named).await;
+    taken.map_err(|error| Problem::from(error).of_session(&session.id).of_agent(session.agent.as_str()))
+}
+
+async fn answer(app: &App, id: &str, request: String, answer: Answer) -> Result<StatusCode, Problem> {
+    find(app, id)?.answer(request, answer).await.map_err(|error| Problem::from(error).of_session(id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The modes that were asked for, if they make sense for the agent.
+fn modes(
+    agent: &dyn crate::agent::Agent,
+    agent_mode: Option<&str>,
+    permission_mode: Option<&str>,
+) -> Result<(AgentMode, PermissionMode), Problem> {
+    let unsupported = |mode: &str| {
+        let detail = format!("mode not supported: {} has no {mode}", agent.id());
+        Problem::new(Code::ModeNotSupported, detail).of_agent(agent.id().as_str()).with("mode", mode)
+    };
+    let agent_mode = match agent_mode {
+        Some(name) => name.parse().map_err(|()| unsupported(name))?,
+        None => AgentMode::default(),
+    };
+    let permission: PermissionMode = match permission_mode {
+        Some(name) => name.parse().map_err(|()| Problem::invalid(format!("unknown permission mode: {name}")))?,
+        None if agent_mode == AgentMode::Plan => PermissionMode::Plan,
+        None => PermissionMode::default(),
+    };
+    if permission != PermissionMode::Default && !agent.permission_modes().contains(&permission) {
+        return Err(unsupported(permission.as_str()));
+    }
+    if agent_mode == AgentMode::Plan && permission != PermissionMode::Plan && agent.plan_is_a_permission() {
+        return Err(Problem::invalid(format!("the plan mode of {} comes with the permission mode plan", agent.id())));
+    }
+    Ok((agent_mode, permission))
+}
+
+fn directory(wanted: Option<PathBuf>) -> Result<PathBuf, Problem> {
+    let here = std::env::current_dir().map_err(|error| Problem::invalid(format!("no working directory: {error}")))?;
+    let directory = match wanted {
+        Some(path) => here.join(path),
+        None => here,
+    };
+    if directory.is_dir() {
+        Ok(directory)
+    } else {
+        Err(Problem::invalid(format!("{} is no directory", directory.display())))
+    }
+}
+
+impl From<CreateError> for Problem {
+    fn from(error: CreateError) -> Self {
+        let detail = error.to_string();
+        match error {
+            CreateError::Exists(id) => Self::new(Code::SessionAlreadyExists, detail).of_session(&id),
+            CreateError::Agent(error) => error.into(),
+            CreateError::Keep(_) => Self::new(Code::StreamError, detail),
+        }
+    }
+}
