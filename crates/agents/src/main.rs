@@ -1,3 +1,10 @@
 //! `sandbox-agent`: the agents server.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if let Some(code) = carrel_agents::child::guard_main() {
+        return code;
+    }
+    ExitCode::SUCCESS
+}
