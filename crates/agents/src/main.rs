@@ -3,5 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = carrel_agents::child::guard_main() {
+        return code;
+    }
     carrel_agents::cli::run()
 }

@@ -1,8 +1,25 @@
 //! A program that an agent consists of: lines in, lines out, and nothing left of it afterwards.
 
+mod guard;
+mod input;
+mod keeper;
+mod output;
+mod start;
+mod strays;
+mod tree;
+mod wire;
+
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
+use tokio::sync::{mpsc::UnboundedSender, watch};
+
+use self::{input::Input, output::Lines, wire::Order};
+
+pub use self::{
+    guard::{guard, guard_main},
+    start::guard_with,
+};
 
 /// What is to be started.
 #[derive(Clone, Debug, Default)]
@@ -58,45 +75,72 @@ pub enum ChildError {
     Stuck(usize),
 }
 
-/// A running program, with whatever it started.
+/// A running program, with whatever it started. Dropped, all of it is killed, and nobody waits for that.
+///
+/// Between the server and the program stands a guard, a process of our own program. It adopts whatever detaches itself
+/// from the program, and ends it with the program or with the server, whichever comes first and however it comes.
 #[derive(Debug)]
-pub struct Child {}
+pub struct Child {
+    id: u32,
+    input: Input,
+    lines: Lines,
+    /// Orders for the guard. When there can be no more, it kills.
+    orders: UnboundedSender<Order>,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+// === impl Child ===
 
 impl Child {
     /// How long a line may be.
     pub const LONGEST: usize = 32 * 1024 * 1024;
 
-    /// Starts it.
-    pub fn start(_start: &Start) -> Result<Self, ChildError> {
-        Err(ChildError::Closed)
+    /// Starts it. To be called in a runtime.
+    pub fn start(start: &Start) -> Result<Self, ChildError> {
+        let error = |source| ChildError::Start { program: start.program.display().to_string(), source };
+        start::start(start).map_err(error)
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        0
+        self.id
     }
 
     /// Queues a line for its standard input; the line's end is added. Never waits.
-    pub fn send(&self, _line: &[u8]) -> Result<(), ChildError> {
-        Err(ChildError::Closed)
+    pub fn send(&self, line: &[u8]) -> Result<(), ChildError> {
+        self.input.send(line)
     }
 
     /// Ends its standard input once everything queued is written.
-    pub fn close_input(&mut self) {}
+    pub fn close_input(&mut self) {
+        self.input.close();
+    }
 
     /// The next line of its standard output, and nothing at the end. May be dropped and called again without loss.
     pub async fn line(&mut self) -> Option<Line> {
-        None
+        self.lines.next().await
     }
 
     /// Waits until it has ended and everything that it started is gone. May be dropped and called again.
     pub async fn exit(&mut self) -> Exit {
-        Exit::default()
+        match self.exit.wait_for(Option::is_some).await {
+            Ok(exit) => exit.clone().unwrap_or_default(),
+            // The runtime is at its end, and the guard has noticed that as well.
+            Err(_) => Exit::default(),
+        }
     }
 
     /// Asks it to end, and after this time makes it, with everything that it started.
-    pub async fn end(&mut self, _patience: Duration) -> Exit {
-        Exit::default()
+    pub async fn end(&mut self, patience: Duration) -> Exit {
+        self.close_input();
+        if !patience.is_zero() {
+            let _ = self.orders.send(Order::Terminate);
+            if let Ok(exit) = tokio::time::timeout(patience, self.exit()).await {
+                return exit;
+            }
+        }
+        let _ = self.orders.send(Order::Kill);
+        self.exit().await
     }
 }
 

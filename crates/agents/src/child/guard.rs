@@ -1,0 +1,179 @@
+//! The guard: a process between the server and a program, which outlives the program, the server, or both, until nothing
+//! is left below it.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{Command, ExitCode, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus},
+};
+
+use super::{
+    tree,
+    wire::{self, Order, Report},
+};
+
+/// The first argument of a process that is a guard. No runner of tests takes it for the name of a test.
+pub(super) const ARGUMENT: &str = "--guard";
+
+/// For how long a guard tries to end what it may not signal, or what sleeps where no signal arrives.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two rounds of killing.
+const ROUND: Duration = Duration::from_millis(5);
+
+/// A child that has ended, which is left as it is.
+const ENDED: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOWAIT);
+
+/// Something that happened to a guard.
+enum Event {
+    /// The server wants something, or is gone.
+    Order(Order),
+    /// The program has ended.
+    Ended(WaitStatus),
+    /// Nothing is left.
+    Alone,
+}
+
+/// The program, for as long as its number is its own.
+type Running = Arc<Mutex<Option<Pid>>>;
+
+/// Is the guard, if this process was started as one. To be called before anything else, and before there are threads.
+pub fn guard_main() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == ARGUMENT).then(|| guard(arguments))
+}
+
+/// Guards a program, whose name and arguments these are. The standard input is the stream to the server.
+pub fn guard(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+    let program = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
+    // The server's end closes when it dies, however it dies, and no other process can hold it open: a socket cannot be
+    // opened through /proc. A death signal would be that of the thread which happened to start us.
+    let server = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // No session but ours is below us, which is how the server tells our orphans from its own children.
+    rustix::process::setsid()?;
+    // Whatever loses its parent below us becomes our child, however it has detached itself.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let Some(input) = wire::take_over(&server)? else { return Ok(()) };
+
+    let (events, inbox) = mpsc::channel();
+    let program = match start(program, arguments, input) {
+        Ok(program) => program,
+        Err(error) => return Report::Refused(error.raw_os_error().unwrap_or_default()).write(&server),
+    };
+    let running = Running::new(Mutex::new(Some(program)));
+    // A server that is gone is noticed by whoever reads from it.
+    let _ = Report::Started(program.as_raw_nonzero().get()).write(&server);
+    let threads = listen(server.try_clone()?, events.clone()).and_then(|()| bury(running.clone(), events));
+    let mut status = None;
+    let mut killing = threads.is_err().then(Instant::now);
+    loop {
+        if let Some(since) = killing {
+            kill(&running);
+            if since.elapsed() > PATIENCE {
+                break;
+            }
+        }
+        let event = if killing.is_some() {
+            inbox.recv_timeout(ROUND)
+        } else {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        };
+        match event {
+            Ok(Event::Order(Order::Terminate)) => terminate(&running),
+            Ok(Event::Order(Order::Kill)) => killing = killing.or_else(|| Some(Instant::now())),
+            Ok(Event::Ended(how)) => {
+                status = Some(how);
+                killing = killing.or_else(|| Some(Instant::now()));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Alone) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let report = match status {
+        Some(status) => status.exit_status().map(Report::Exited).or(status.terminating_signal().map(Report::Signalled)),
+        None => None,
+    };
+    report.map_or(Ok(()), |report| report.write(&server))
+}
+
+/// Starts the program with our standard output and error, and lets go of them.
+fn start(program: OsString, arguments: impl Iterator<Item = OsString>, input: OwnedFd) -> io::Result<Pid> {
+    let mut command = Command::new(program);
+    let child = command.args(arguments).process_group(0).stdin(Stdio::from(input)).spawn();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(Pid::from_child(&child?))
+}
+
+/// Waits for orders until the last one.
+fn listen(server: UnixStream, events: Sender<Event>) -> io::Result<()> {
+    let listen = move || {
+        loop {
+            let order = Order::read(&server);
+            if events.send(Event::Order(order)).is_err() || order == Order::Kill {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().spawn(listen).map(drop)
+}
+
+/// Reaps all children, our own and those that we inherit, until there are none.
+fn bury(running: Running, events: Sender<Event>) -> io::Result<()> {
+    let bury = move || {
+        // The first one is only looked at: while nobody kills, it may be reaped.
+        while let Ok(_) | Err(Errno::INTR) = rustix::process::waitid(WaitId::All, ENDED) {
+            let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+                if *running == Some(pid) {
+                    *running = None;
+                    let _ = events.send(Event::Ended(status));
+                }
+            }
+        }
+        let _ = events.send(Event::Alone);
+    };
+    thread::Builder::new().spawn(bury).map(drop)
+}
+
+/// Asks the program, and what is in its group, to end.
+fn terminate(running: &Running) {
+    if let Some(program) = *running.lock().unwrap_or_else(PoisonError::into_inner) {
+        let _ = rustix::process::kill_process_group(program, Signal::TERM);
+    }
+}
+
+/// Kills what is below us. Nothing is reaped meanwhile, so that every number means who it meant.
+fn kill(running: &Running) {
+    let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = *running {
+        // No fork gets away from this one, except those that have left the group.
+        let _ = rustix::process::kill_process_group(program, Signal::KILL);
+    }
+    tree::kill(|| tree::children(rustix::process::getpid()));
+}

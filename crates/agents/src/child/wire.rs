@@ -1,0 +1,157 @@
+//! What a server and a guard tell each other.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+/// What a server asks of a guard. The end of the stream says the same as [`Order::Kill`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// To tell the program that it should end.
+    Terminate,
+    /// To end everything at once.
+    Kill,
+}
+
+/// What a guard says of its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// It runs, with this process id.
+    Started(i32),
+    /// It could not be started, and this is the system's number of the reason.
+    Refused(i32),
+    /// It exited with this code, and nothing of it is left.
+    Exited(i32),
+    /// This signal ended it, and nothing of it is left.
+    Signalled(i32),
+}
+
+/// The stream's first byte, which carries the program's standard input.
+const HELLO: u8 = b'h';
+
+/// Hands the guard the end that the program is to read from.
+pub(super) fn hand_over(stream: &UnixStream, input: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [input];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(stream, &[IoSlice::new(&[HELLO])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Takes what [`hand_over`] sent, or nothing if the server is gone.
+pub(super) fn take_over(stream: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut hello = [0];
+    rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut hello)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
+
+// === impl Order ===
+
+impl Order {
+    pub(super) fn encode(self) -> u8 {
+        match self {
+            Self::Terminate => b't',
+            Self::Kill => b'k',
+        }
+    }
+
+    /// Waits for the next one.
+    pub(super) fn read(mut stream: impl Read) -> Self {
+        let mut byte = [0];
+        match stream.read_exact(&mut byte) {
+            Ok(()) if byte == [Self::Terminate.encode()] => Self::Terminate,
+            _ => Self::Kill,
+        }
+    }
+}
+
+// === impl Report ===
+
+impl Report {
+    /// How many bytes one has.
+    pub(super) const LENGTH: usize = 5;
+
+    pub(super) fn encode(self) -> [u8; Self::LENGTH] {
+        let (kind, number) = match self {
+            Self::Started(pid) => (b's', pid),
+            Self::Refused(errno) => (b'r', errno),
+            Self::Exited(code) => (b'e', code),
+            Self::Signalled(signal) => (b'k', signal),
+        };
+        let [a, b, c, d] = number.to_le_bytes();
+        [kind, a, b, c, d]
+    }
+
+    pub(super) fn decode([kind, a, b, c, d]: [u8; Self::LENGTH]) -> io::Result<Self> {
+        let number = i32::from_le_bytes([a, b, c, d]);
+        match kind {
+            b's' => Ok(Self::Started(number)),
+            b'r' => Ok(Self::Refused(number)),
+            b'e' => Ok(Self::Exited(number)),
+            b'k' => Ok(Self::Signalled(number)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    pub(super) fn read(mut stream: impl Read) -> io::Result<Self> {
+        let mut bytes = [0; Self::LENGTH];
+        stream.read_exact(&mut bytes)?;
+        Self::decode(bytes)
+    }
+
+    pub(super) fn write(self, mut stream: impl Write) -> io::Result<()> {
+        stream.write_all(&self.encode())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_arrives_as_it_was_sent() {
+        for report in [Report::Started(4_194_304), Report::Refused(2), Report::Exited(255), Report::Signalled(64)] {
+            assert_eq!(Report::decode(report.encode()).unwrap(), report);
+        }
+        assert!(Report::decode(*b"x\0\0\0\0").is_err());
+    }
+
+    #[test]
+    fn the_end_of_the_stream_and_whatever_is_unknown_is_an_order_to_kill() {
+        assert_eq!(Order::read(&b"t"[..]), Order::Terminate);
+        for bytes in [&b"k"[..], b"", b"?"] {
+            assert_eq!(Order::read(bytes), Order::Kill);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_is_handed_over() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        hand_over(&here, reader.as_fd()).unwrap();
+        drop(reader);
+        let taken = take_over(&there).unwrap().unwrap();
+        rustix::io::write(&writer, b"through").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        std::fs::File::from(taken).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+        drop(here);
+        assert!(take_over(&there).unwrap().is_none());
+    }
+}

@@ -1,0 +1,59 @@
+//! Lines in, lines out.
+
+use carrel_agents::child::{Child, ChildError, Line};
+
+use crate::bench::{line, on_one_thread, python, shell, start};
+
+#[test]
+fn lines_go_in_and_come_out() {
+    on_one_thread(async {
+        let mut child = start(&shell("while read -r line; do echo \"<$line>\"; done"));
+        child.send(b"one").unwrap();
+        assert_eq!(line(&mut child).await, "<one>");
+        child.send(b"two").unwrap();
+        child.send(b"").unwrap();
+        child.close_input();
+        assert_eq!(line(&mut child).await, "<two>");
+        assert_eq!(line(&mut child).await, "<>");
+        assert_eq!(child.line().await, None);
+        assert_eq!(child.line().await, None);
+        assert_eq!(child.exit().await.code, Some(0));
+        assert!(matches!(child.send(b"three"), Err(ChildError::Closed)));
+    });
+}
+
+#[test]
+fn half_a_line_and_death() {
+    on_one_thread(async {
+        let mut child = start(&shell("printf 'whole\\nhalf'; kill -9 $$"));
+        assert_eq!(line(&mut child).await, "whole");
+        assert_eq!(child.line().await, Some(Line::Torn("half".into())));
+        assert_eq!(child.line().await, None);
+        assert_eq!(child.exit().await.signal, Some(9));
+    });
+}
+
+#[test]
+fn what_is_not_utf_8_arrives_as_it_is() {
+    on_one_thread(async {
+        let mut child = start(&shell("printf '\\377\\000\\300\\n'; printf 'a\\377b' >&2"));
+        assert_eq!(child.line().await, Some(Line::Whole(b"\xff\0\xc0"[..].into())));
+        assert_eq!(child.exit().await.stderr, "a\u{fffd}b");
+    });
+}
+
+#[test]
+fn a_line_over_the_limit_is_cut_and_the_next_one_is_whole() {
+    on_one_thread(async {
+        let script = format!(
+            "import sys; w = sys.stdout.write; m = {}; w('a' * m + '\\n' + 'b' * (m + 1) + '\\nnext\\n' + 'c' * (m + 9))",
+            Child::LONGEST
+        );
+        let mut child = start(&python(&script));
+        assert_eq!(child.line().await, Some(Line::Whole(vec![b'a'; Child::LONGEST].into())));
+        assert_eq!(child.line().await, Some(Line::Cut(vec![b'b'; Child::LONGEST].into())));
+        assert_eq!(line(&mut child).await, "next");
+        assert_eq!(child.line().await, Some(Line::Cut(vec![b'c'; Child::LONGEST].into())));
+        assert_eq!(child.line().await, None);
+    });
+}

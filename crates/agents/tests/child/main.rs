@@ -1,0 +1,5 @@
+//! Programs that misbehave in every way, and what is left of them: nothing.
+
+mod bench;
+mod ends;
+mod lines;
