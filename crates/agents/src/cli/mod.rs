@@ -1,10 +1,14 @@
 //! The command line of `sandbox-agent`.
 
+mod api;
+mod client;
 mod server;
+mod token;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde_json::Value;
 
 /// One API over coding agents.
 #[derive(Parser)]
@@ -16,19 +20,34 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the API.
+    /// Serve the API
     Server(server::Server),
+    /// Ask a server
+    #[command(subcommand)]
+    Api(api::Api),
+    /// The agents of a server
+    #[command(subcommand)]
+    Agents(api::Agents),
+    /// Its sessions
+    #[command(subcommand)]
+    Sessions(api::Sessions),
 }
 
 /// Runs a command.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
-    let done = match arguments.command {
+    let done = match Arguments::parse().command {
         Command::Server(server) => server.run(),
+        Command::Api(api) => api.run(),
+        Command::Agents(agents) => agents.run(),
+        Command::Sessions(sessions) => sessions.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { what, hint }) => {
+        Err(Failure::Problem(problem)) => {
+            eprintln!("{problem}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Words { what, hint }) => {
             eprintln!("error: {what}");
             if let Some(hint) = hint {
                 eprintln!("hint: {hint}");
@@ -38,19 +57,27 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Why a command failed, and what to do about it.
-pub(crate) struct Failure {
-    what: String,
-    hint: Option<String>,
+/// Why a command failed: a server's refusal as it came, or what happened and what to do about it.
+enum Failure {
+    Problem(String),
+    Words { what: String, hint: Option<String> },
 }
 
+// === impl Failure ===
+
 impl Failure {
-    pub(crate) fn new(what: impl std::fmt::Display) -> Self {
-        Self { what: what.to_string(), hint: None }
+    fn new(what: impl std::fmt::Display) -> Self {
+        Self::Words { what: what.to_string(), hint: None }
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
+    fn problem(problem: &Value) -> Self {
+        Self::Problem(format!("{problem:#}"))
+    }
+
+    fn hint(self, hint: impl Into<String>) -> Self {
+        match self {
+            Self::Words { what, .. } => Self::Words { what, hint: Some(hint.into()) },
+            problem @ Self::Problem(_) => problem,
+        }
     }
 }

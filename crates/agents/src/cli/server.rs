@@ -8,7 +8,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::Failure;
+use super::{Failure, token::TokenArguments};
 use crate::{
     agents::Agents,
     http::{self, App, Cors, Listener, Token},
@@ -35,15 +35,8 @@ pub(super) struct Server {
     /// Listen on this socket instead
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The token that clients have to send
-    #[arg(short, long, env = "SANDBOX_AGENT_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// Read the token from this file
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
-    token_file: Option<PathBuf>,
-    /// Let anybody in who can connect
-    #[arg(short, long, conflicts_with_all = ["token", "token_file"])]
-    no_token: bool,
+    #[command(flatten)]
+    token: TokenArguments,
     /// Keep sessions in this directory, so that they outlive the server
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -86,19 +79,11 @@ impl Server {
     }
 
     fn token(&self) -> Result<Option<Token>, Failure> {
-        let token = match &self.token_file {
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
-                Some(text.trim().to_owned())
-            }
-            None => self.token.clone(),
-        };
-        match token {
+        match self.token.get()? {
             Some(token) => Token::new(token)
                 .map(Some)
                 .ok_or_else(|| Failure::new("the token is empty or has characters that a header cannot carry")),
-            None if self.no_token => Ok(None),
+            None if self.token.none() => Ok(None),
             None => Err(Failure::new("neither a token nor --no-token was given")
                 .hint("pass --token TOKEN, or --no-token where nobody else can connect")),
         }

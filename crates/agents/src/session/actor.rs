@@ -467,7 +467,7 @@ impl Actor {
                 let message = format!("the agent {exit}");
                 self.scribe.note(EventData::error("process_exit", message.clone(), Some(details(&exit))), None);
                 let end = EndRecord {
-                    reason: "failed".into(),
+                    reason: "exited".into(),
                     message: Some(message),
                     exit_code: exit.code,
                     signal: exit.signal,
