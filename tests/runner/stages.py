@@ -63,7 +63,7 @@ class Run:
         command = [sys.executable, "-m", "unittest", "discover", "-v", "-s", "tests", "-t", "tests"]
         env = {"PYTHONPATH": str(self.root / "scripts")}
         done = self.watchdog.run(command, cwd=self.root, limit=5 * MINUTE, env=env)
-        passed = re.findall(r"^test_\w+ \(((?:runner|vm)\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
+        passed = re.findall(r"^test_\w+ \(((?:agents|runner|vm)\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
         for name in passed:
             self.ledger.add(Outcome(name.replace(".", "::"), Status.PASSED))
         if not passed or not done.ok:
