@@ -1,4 +1,4 @@
-"""`python3 -m record claude=PATH codex=PATH`: records every scenario of these agents anew."""
+"""`python3 -m record claude=PATH codex=PATH`: records every scenario of these agents anew; `claude/text=PATH` only one."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def record(agent: str, binary: Path, name: str) -> list[str]:
 
 
 def main() -> None:
-    for agent, binary in (argument.split("=", 1) for argument in sys.argv[1:]):
+    for wanted, binary in (argument.split("=", 1) for argument in sys.argv[1:]):
+        agent, _, only = wanted.partition("/")
         scenarios = claude.SCENARIOS if agent == "claude" else codex.SCENARIOS
-        for name in scenarios:
+        for name in [only] if only else scenarios:
             lines = record(agent, Path(binary), name)
             file = FIXTURES / agent / f"{name}.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,16 +103,21 @@ SCENARIOS = {
     ),
     "api_error": Scenario((Turn("[[error:400]]"), Turn("[[error:529]]"), Turn("Are you back?"))),
     "subagent": Scenario((Turn("[[agent:say hello]][[text:it said hello]]"),), ("--forward-subagent-text",)),
+    "resume_unknown": Scenario((), ("--resume", "00000000-0000-4000-8000-000000000000")),
     "background": Scenario((Turn("[[background:echo behind]][[text:started]]"),), unprompted=1),
 }
 
 
 def record(binary: Path, directory: Path, env: dict[str, str], scenario: Scenario, session: str) -> list[str]:
     """Runs a scenario; what the agent wrote."""
-    command = [str(binary), *COMMAND, "--session-id", session, *scenario.options]
+    command = [str(binary), *COMMAND, *scenario.options]
+    if "--resume" not in scenario.options:
+        command += ["--session-id", session]
     with Pipe(command, directory, env) as pipe:
         pipe.send({"type": "control_request", "request_id": "initialize", "request": {"subtype": "initialize"}})
-        pipe.until(lambda message: message["type"] == "control_response", lambda _: None)
+        with contextlib.suppress(EOFError):
+            # An agent that cannot do what its options say ends at once.
+            pipe.until(lambda message: message["type"] == "control_response", lambda _: None)
         for turn in scenario.turns:
             _turn(pipe, turn, directory)
         for _ in range(scenario.unprompted):

@@ -54,12 +54,14 @@ class Pipe:
             if wanted(message):
                 return message
             on(message)
+        self._arrived.put(None)
         raise EOFError("the agent ended")
 
     def rest(self) -> None:
         """Closes its input and reads until its end."""
         assert self._child.stdin
-        self._child.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
         while (line := self._arrived.get(timeout=LIMIT)) is not None:
             self.lines.append(line)
 

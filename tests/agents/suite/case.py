@@ -123,6 +123,10 @@ class Case(unittest.TestCase):
                 self.assertEqual(event.kind, "turnEnded", event.data)
                 return Turn(list(watch.seen))
 
+    def assert_heard(self, words: str) -> None:
+        """The last request to the model had these words in it."""
+        self.assertTrue(words in self.asked_model()[-1].text(), f"the model did not hear: {words}")
+
     def asked_model(self) -> list[Request]:
         """The requests for an answer of the model that the stand-in saw."""
         found = self.standin.requests("/v1/messages") + self.standin.requests("/v1/responses")

@@ -69,7 +69,7 @@ class Claude(Scenarios):
         self.assertEqual(session.info()["exit"]["reason"], "exited")
         session.resume()
         self.turn(session, "Which word?")
-        self.assertIn("Remember the word quince", self.asked_model()[-1].text())
+        self.assert_heard("Remember the word quince")
         self.assertEqual(session.info()["agentSessionId"], native)
 
     def test_a_change_of_mode_holds_at_once(self) -> None:
@@ -87,8 +87,11 @@ class Claude(Scenarios):
     def test_a_task_in_the_background_starts_a_turn_of_its_own(self) -> None:
         session = self.session(permissionMode="bypass")
         watch = self.watch(session)
-        session.prompt("[[background:echo behind]][[text:started]]")
+        os.mkfifo(self.scratch.workspace / "go")
+        session.prompt(f"[[background:cat {self.path('go')}]][[text:started]]")
         self.follow(session, watch)
+        # It ends only now, when no turn runs.
+        (self.scratch.workspace / "go").write_text("over")
         turn = self.follow(session, watch)
         self.assertEqual(len(turn.of("turnStarted")), 2)
         self.assertEqual(session.info()["status"], "idle")

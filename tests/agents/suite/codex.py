@@ -67,7 +67,7 @@ class Codex(Scenarios):
         for session, native in zip(sessions, natives, strict=True):
             self._go_on(session)
             self.assertEqual(self.turn(session, "Which word?").said(), ["You said: Which word?"])
-            self.assertIn(f"Remember the word quince of {session.name}", self.asked_model()[-1].text())
+            self.assert_heard(f"Remember the word quince of {session.name}")
             self.assertEqual(session.info()["agentSessionId"], native)
         self.assertEqual(len(self._processes()), 1)
 

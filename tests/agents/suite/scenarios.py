@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from .case import Case, always, choose, once, refuse, reject
+from .client import LIMIT
 
 
 class Scenarios(Case):
@@ -25,7 +26,7 @@ class Scenarios(Case):
         self.assertEqual(turn.said("user"), ["Hello there"])
         self.assertEqual(turn.said(), ["You said: Hello there"])
         self.assertEqual(turn.end["outcome"], "completed")
-        self.assertIn("Hello there", self.asked_model()[-1].text())
+        self.assert_heard("Hello there")
         info = session.info()
         self.assertEqual((info["status"], info["ended"]), ("idle", False))
         self.assertTrue(info["agentSessionId"])
@@ -66,7 +67,7 @@ class Scenarios(Case):
         self.assertEqual(len(calls), 2)
         self.assertFalse(any(result.get("is_error") for result in results))
         self.assertIn("medlar", str(results[1]["output"]))
-        self.assertIn("medlar", self.asked_model()[-1].text())
+        self.assert_heard("medlar")
         self.assertEqual(turn.said()[-1], "read")
 
     def test_a_command_that_fails_is_told_and_the_turn_goes_on(self) -> None:
@@ -178,6 +179,7 @@ class Scenarios(Case):
         self.await_command()
         session.abort()
         self.assertEqual(self.follow(session, watch).end["outcome"], "interrupted")
+        self.scratch.await_end("sleep 1000", LIMIT)
         self.assertEqual(self.turn(session, "Still there?").said(), ["You said: Still there?"])
 
     def test_an_error_of_the_model_fails_the_turn_and_not_the_session(self) -> None:
@@ -212,7 +214,7 @@ class Scenarios(Case):
         self.assertEqual(session.info()["agentSessionId"], native)
         turn = self.turn(session, "Which word?")
         self.assertEqual(turn.said(), ["You said: Which word?"])
-        self.assertIn("Remember the word quince", self.asked_model()[-1].text())
+        self.assert_heard("Remember the word quince")
         self.assertEqual(session.info()["agentSessionId"], native)
         numbers = [event.id for event in session.events("full")]
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
@@ -226,7 +228,7 @@ class Scenarios(Case):
         session.resume()
         self.assertFalse(session.info()["ended"])
         self.turn(session, "Which word?")
-        self.assertIn("Remember the word medlar", self.asked_model()[-1].text())
+        self.assert_heard("Remember the word medlar")
         self.assertEqual(session.info()["agentSessionId"], native)
 
     def test_a_deleted_session_is_gone(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import tempfile
@@ -46,6 +47,14 @@ class Scratch:
                     if command and word in command:
                         found.append(Process(int(entry.name), command))
         return found
+
+    def await_end(self, word: str, seconds: float) -> None:
+        """Returns when no such process runs any more."""
+        while left := self.processes(word):
+            for process in left:
+                with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(process.pid)) as ended:
+                    if not select.select([ended], [], [], seconds)[0]:
+                        raise AssertionError(f"still there after {seconds} s: {process}")
 
     def close(self) -> None:
         """Ends what is left, by its id, and takes the directories away."""
