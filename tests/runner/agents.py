@@ -1,4 +1,4 @@
-"""The published coding agents behind our server: each is installed by it, and its suite is run against a stand-in model."""
+"""The published coding agents behind our server: each is installed by it, and its suite runs with a stand-in model."""
 
 from __future__ import annotations
 

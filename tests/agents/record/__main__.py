@@ -1,4 +1,4 @@
-"""`python3 -m record claude=PATH codex=PATH`: records every scenario of these agents anew; `claude/text=PATH` only one."""
+"""`python3 -m record claude=PATH codex=PATH`: records every scenario of these agents anew, `claude/text=PATH` one."""
 
 from __future__ import annotations
 

@@ -70,7 +70,9 @@ def _is_asked(message: dict[str, Any]) -> bool:
 PARTIAL = ("--include-partial-messages",)
 SCENARIOS = {
     "text": Scenario((Turn("Hello there"), Turn("[[think:Let me see.]][[text:And hello again.]]"))),
-    "partial": Scenario((Turn("[[think:Let me see.]][[text:First I look.]][[bash:echo made]][[text:It is done.]]"),), PARTIAL),
+    "partial": Scenario(
+        (Turn("[[think:Let me see.]][[text:First I look.]][[bash:echo made]][[text:It is done.]]"),), PARTIAL
+    ),
     "bash_permission": Scenario(
         (
             Turn("[[bash:touch one && echo made]][[text:done]]"),
@@ -79,7 +81,9 @@ SCENARIOS = {
             Turn("[[bash:ls no-such-file]][[text:that failed]]"),
         )
     ),
-    "write_read": Scenario((Turn("[[write:{directory}/note.txt|one\ntwo]][[read:{directory}/note.txt]][[text:read]]"),)),
+    "write_read": Scenario(
+        (Turn("[[write:{directory}/note.txt|one\ntwo]][[read:{directory}/note.txt]][[text:read]]"),)
+    ),
     "ask": Scenario(
         (
             Turn("[[ask:Which colour?|Red|Blue]][[text:noted]]", (answer,)),
@@ -87,7 +91,12 @@ SCENARIOS = {
         )
     ),
     "plan": Scenario(
-        (Turn("[[text:Planning.]][[plan:# Plan\n\n1. Do it.]][[bash:touch planned]][[text:carried out]]", (approve, allow)),),
+        (
+            Turn(
+                "[[text:Planning.]][[plan:# Plan\n\n1. Do it.]][[bash:touch planned]][[text:carried out]]",
+                (approve, allow),
+            ),
+        ),
         ("--permission-mode", "plan"),
     ),
     "plan_rejected": Scenario(
@@ -129,7 +138,9 @@ def record(binary: Path, directory: Path, env: dict[str, str], scenario: Scenari
 def _turn(pipe: Pipe, turn: Turn, directory: Path) -> None:
     prompt = turn.prompt.replace("{directory}", str(directory))
     message = {"role": "user", "content": [{"type": "text", "text": prompt}]}
-    pipe.send({"type": "user", "message": message, "parent_tool_use_id": None, "session_id": "", "uuid": str(uuid.uuid4())})
+    pipe.send(
+        {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": "", "uuid": str(uuid.uuid4())}
+    )
     replies = list(turn.replies)
     interrupted = False
 

@@ -46,7 +46,9 @@ class Turn:
 class Scenario:
     turns: tuple[Turn, ...]
     model: str = MODEL
-    options: dict[str, Any] = field(default_factory=lambda: {"approvalPolicy": "never", "sandbox": "danger-full-access"})
+    options: dict[str, Any] = field(
+        default_factory=lambda: {"approvalPolicy": "never", "sandbox": "danger-full-access"}
+    )
     # Asked before the thread is opened.
     before: tuple[str, ...] = ()
     # Opens the thread again in a new process before the last turn.
@@ -61,7 +63,9 @@ def _method(name: str) -> Callable[[dict[str, Any]], bool]:
 
 
 SCENARIOS = {
-    "text": Scenario((Turn("Hello there"), Turn("[[think:Let me see.]][[text:And hello again.]]")), before=("model/list",)),
+    "text": Scenario(
+        (Turn("Hello there"), Turn("[[think:Let me see.]][[text:And hello again.]]")), before=("model/list",)
+    ),
     "tools": Scenario((Turn("[[text:First I look.]][[bash:echo made; exit 3]][[read:note.txt]][[text:It is done.]]"),)),
     "approve": Scenario(
         (
@@ -115,7 +119,9 @@ class Server:
         self._asked += 1
         number = self._asked
         self.pipe.send({"id": number, "method": method, "params": parameters})
-        answered = self.pipe.until(lambda message: message.get("id") == number and "method" not in message, lambda _: None)
+        answered = self.pipe.until(
+            lambda message: message.get("id") == number and "method" not in message, lambda _: None
+        )
         if "result" not in answered:
             raise RuntimeError(f"{method}: {answered}")
         return answered["result"]

@@ -11,7 +11,16 @@ from typing import Any
 LONGEST = 160
 KEPT = 80
 # Lists that name everything a vendor ships; a few show what one looks like.
-LISTS = {"commands", "agents", "slash_commands", "skills", "plugins", "capabilities", "tools", "available_output_styles"}
+LISTS = {
+    "commands",
+    "agents",
+    "slash_commands",
+    "skills",
+    "plugins",
+    "capabilities",
+    "tools",
+    "available_output_styles",
+}
 LIST_LENGTH = 3
 # Fields whose text is written for people.
 PROSE = {"description", "developer_instructions", "argumentHint"}

@@ -109,7 +109,12 @@ def _tool(step: Step, body: dict[str, Any]) -> ToolCall | None:
 
 
 def error(status: int) -> dict[str, Any]:
-    kinds = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        429: "rate_limit_error",
+        529: "overloaded_error",
+    }
     kind = kinds.get(status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": f"the stand-in was told to answer {status}"}}
 

@@ -99,7 +99,9 @@ def _patch(path: str, text: str, tools: dict[str, dict[str, Any]]) -> ToolCall:
     lines = "".join(f"+{line}\n" for line in text.split("\n"))
     patch = f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch\n"
     if "exec" in tools:
-        return ToolCall("exec", f"const done = await tools.apply_patch({json.dumps(patch)}); text(JSON.stringify(done));")
+        return ToolCall(
+            "exec", f"const done = await tools.apply_patch({json.dumps(patch)}); text(JSON.stringify(done));"
+        )
     return ToolCall("apply_patch", patch)
 
 
@@ -141,11 +143,13 @@ def events(body: dict[str, Any], said: Answer) -> Iterator[Event]:
             yield Event({**event.data, **place}, event.pause)
         yield Event({"type": "response.output_item.done", "output_index": index, "item": item})
         output.append(item)
-    yield Event({"type": "response.completed", "response": {**_response(body, said, "completed", output), "id": empty["id"]}})
+    yield Event(
+        {"type": "response.completed", "response": {**_response(body, said, "completed", output), "id": empty["id"]}}
+    )
 
 
 def _response(body: dict[str, Any], said: Answer, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-    usage = None
+    usage: dict[str, Any] | None = None
     if status == "completed":
         usage = {"input_tokens": said.usage["input"], "output_tokens": said.usage["output"]}
         usage |= {"total_tokens": said.usage["input"] + said.usage["output"]}

@@ -20,7 +20,7 @@ APIS: dict[str, ModuleType] = {"/v1/messages": messages, "/v1/responses": respon
 
 @dataclass
 class Request:
-    """A request that arrived, and what became of its answer: `answered`, or `gone` when the client left before its end."""
+    """A request that arrived, and what became of its answer: `answered`, or `gone` if the client left before its end."""
 
     method: str
     path: str
@@ -97,7 +97,9 @@ class Standin:
     def __enter__(self) -> Standin:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

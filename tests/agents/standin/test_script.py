@@ -29,7 +29,13 @@ class TheScript(unittest.TestCase):
         self.assertEqual(Step("write", "a").fields(2), ["a", ""])
 
     def test_what_a_client_adds_is_no_prompt(self) -> None:
-        for text in ("<system-reminder>x", "<environment_context>\n", "<turn_aborted>", "[Request interrupted by user]", " "):
+        for text in (
+            "<system-reminder>x",
+            "<environment_context>\n",
+            "<turn_aborted>",
+            "[Request interrupted by user]",
+            " ",
+        ):
             self.assertFalse(is_prompt(text), text)
         for text in ("Hello", "[[bash:ls]]", "< 5 lines, please"):
             self.assertTrue(is_prompt(text), text)

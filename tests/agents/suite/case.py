@@ -104,9 +104,13 @@ class Case(unittest.TestCase):
         session.prompt(prompt)
         return self.follow(session, watch, permit, answer)
 
-    def follow(self, session: Session, watch: Watch, permit: Permit | None = None, answer: Answer | None = None) -> Turn:
+    def follow(
+        self, session: Session, watch: Watch, permit: Permit | None = None, answer: Answer | None = None
+    ) -> Turn:
         while True:
-            event = watch.until(lambda event: event.kind in ("turnEnded", "permissionAsked", "questionAsked", "sessionEnded"))
+            event = watch.until(
+                lambda event: event.kind in ("turnEnded", "permissionAsked", "questionAsked", "sessionEnded")
+            )
             if event.kind == "permissionAsked":
                 self.assertIsNotNone(permit, f"asked for a permission: {event.data}")
                 assert permit

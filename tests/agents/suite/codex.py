@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+from typing import Any, ClassVar
 
 from record.codex import NEWER_MODEL
 
@@ -16,7 +16,7 @@ from .scenarios import Scenarios
 class Codex(Scenarios):
     agent = "codex"
     # It asks questions only while it plans.
-    asking = {"agentMode": "plan"}
+    asking: ClassVar[dict[str, Any]] = {"agentMode": "plan"}
 
     def rules(self) -> list[str]:
         files = [*self.scratch.home.glob(".codex/rules/*"), self.scratch.home / ".codex" / "config.toml"]
@@ -27,7 +27,9 @@ class Codex(Scenarios):
     def test_a_plan_is_a_message_and_a_change_of_mode_carries_it_out(self) -> None:
         session = self.session(agentMode="plan")
         turn = self.turn(session, "[[plan:# Plan\n\n1. Touch it.]]")
-        plans = [event.data for event in turn.events if event.kind == "message" and "Touch it." in str(event.data["parts"])]
+        plans = [
+            event.data for event in turn.events if event.kind == "message" and "Touch it." in str(event.data["parts"])
+        ]
         (plan,) = (message for message in plans if message["role"] == "assistant")
         self.assertEqual(plan["metadata"]["itemType"], "plan")
         session.change(agentMode="build", permissionMode="default")

@@ -38,22 +38,22 @@ class Report(unittest.TestResult):
         print(json.dumps({**line, "detail": self._detail}), file=self._file, flush=True)
         super().stopTest(test)
 
-    def _failed(self, test: unittest.TestCase, error: Error) -> None:
+    def _failed(self, said: list[tuple[unittest.TestCase, str]]) -> None:
         self._status = "failed"
-        self._detail += self._exc_info_to_string(error, test)
+        self._detail += said[-1][1]
 
     def addError(self, test: unittest.TestCase, err: Error) -> None:
         super().addError(test, err)
-        self._failed(test, err)
+        self._failed(self.errors)
 
     def addFailure(self, test: unittest.TestCase, err: Error) -> None:
         super().addFailure(test, err)
-        self._failed(test, err)
+        self._failed(self.failures)
 
     def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Error | None) -> None:
         super().addSubTest(test, subtest, err)
-        if err is not None:
-            self._failed(test, err)
+        if err is not None and err[0] is not None:
+            self._failed(self.failures if issubclass(err[0], test.failureException) else self.errors)
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         super().addSkip(test, reason)

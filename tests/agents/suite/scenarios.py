@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from .case import Case, always, choose, once, refuse, reject
 from .client import LIMIT
@@ -13,7 +13,7 @@ class Scenarios(Case):
     """The scenarios that agents share; what differs is said by the class of each."""
 
     # With these a session may be asked questions.
-    asking: dict[str, Any] = {}
+    asking: ClassVar[dict[str, Any]] = {}
 
     def path(self, name: str) -> str:
         return str(self.scratch.workspace / name)
@@ -124,7 +124,9 @@ class Scenarios(Case):
     # === questions ===
 
     def test_a_question_is_answered_and_the_model_hears_it(self) -> None:
-        turn = self.turn(self.session(**self.asking), "[[ask:Which colour?|Red|Blue]][[text:noted]]", None, choose("Blue"))
+        turn = self.turn(
+            self.session(**self.asking), "[[ask:Which colour?|Red|Blue]][[text:noted]]", None, choose("Blue")
+        )
         (asked,) = turn.of("questionAsked")
         (question,) = asked["questions"]
         self.assertEqual(question["question"], "Which colour?")
@@ -151,7 +153,9 @@ class Scenarios(Case):
         session.abort()
         turn = self.follow(session, watch)
         self.assertEqual(turn.end["outcome"], "interrupted")
-        self.assertEqual({item["status"] for item in turn.of("itemCompleted") if item["kind"] == "message"}, {"interrupted"})
+        self.assertEqual(
+            {item["status"] for item in turn.of("itemCompleted") if item["kind"] == "message"}, {"interrupted"}
+        )
         self.standin.wait_for(lambda request: request.outcome == "gone")
         after = self.turn(session, "Still there?")
         self.assertEqual(after.said(), ["You said: Still there?"])
@@ -210,7 +214,9 @@ class Scenarios(Case):
         before, native = session.events("full"), session.info()["agentSessionId"]
         self.restart()
         session = self.server.client.session("one")
-        self.assertEqual([event.whole for event in session.events("full")][: len(before)], [event.whole for event in before])
+        self.assertEqual(
+            [event.whole for event in session.events("full")][: len(before)], [event.whole for event in before]
+        )
         self.assertEqual(session.info()["agentSessionId"], native)
         turn = self.turn(session, "Which word?")
         self.assertEqual(turn.said(), ["You said: Which word?"])
