@@ -20,7 +20,7 @@ APIS: dict[str, ModuleType] = {"/v1/messages": messages, "/v1/responses": respon
 
 @dataclass
 class Request:
-    """A request that arrived, and what became of its answer: `answered`, or `gone` if the client left before its end."""
+    """A request that arrived, and what became of its answer: `answered`, or `gone` if the client left too early."""
 
     method: str
     path: str
