@@ -16,6 +16,7 @@ import specification
 from vm.stage import Machines
 
 from . import documents, record, rust
+from .agents import PublishedAgents
 from .foreign import CLIENTS, CONTROL_CLIENTS, ForeignClients
 from .outcome import Ledger, Outcome, Status
 from .process import Finished, Watchdog
@@ -63,7 +64,7 @@ class Run:
         command = [sys.executable, "-m", "unittest", "discover", "-v", "-s", "tests", "-t", "tests"]
         env = {"PYTHONPATH": str(self.root / "scripts")}
         done = self.watchdog.run(command, cwd=self.root, limit=5 * MINUTE, env=env)
-        passed = re.findall(r"^test_\w+ \(((?:runner|vm)\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
+        passed = re.findall(r"^test_\w+ \(((?:agents|runner|vm)\.[\w.]+)\) \.\.\. ok$", done.errors, re.MULTILINE)
         for name in passed:
             self.ledger.add(Outcome(name.replace(".", "::"), Status.PASSED))
         if not passed or not done.ok:
@@ -124,6 +125,15 @@ class Run:
             suite = self.root / "tests" / "conformance" / name
             if suite.is_dir() and self.built:
                 ForeignClients(self.ledger, self.watchdog, suite, self.cache, limit, clients).run()
+
+    def agents(self) -> None:
+        """The published coding agents behind the server that was built, with a stand-in for their models."""
+        program = self._program(self.built, "sandbox-agent")
+        if program is None:
+            self.ledger.add(Outcome("agents", Status.FAILED, None, "the build made no sandbox-agent"))
+            return
+        place = self.root / "tests" / "agents"
+        PublishedAgents(self.ledger, self.watchdog, place, program, self.cache, 15 * MINUTE).run()
 
     def docs(self) -> None:
         for document in documents.documents(self.root):

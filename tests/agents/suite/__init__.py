@@ -1,0 +1,1 @@
+"""Sessions of the published agents, over HTTP, on the real server."""

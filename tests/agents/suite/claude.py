@@ -1,0 +1,104 @@
+"""Claude Code: what every agent does, plans that are approved, and a process for each session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+from .case import Answer, choose, once
+from .scenarios import Scenarios
+
+
+class Claude(Scenarios):
+    agent = "claude"
+
+    def rules(self) -> list[str]:
+        settings = [*self.scratch.home.glob(".claude/settings*.json"), *self.scratch.workspace.glob(".claude/*")]
+        return [str(file) for file in settings if "touch" in file.read_text()]
+
+    # === plans ===
+
+    PLAN = "[[plan:# Plan\n\n1. Touch it.]][[bash:touch planned]][[text:carried out]]"
+
+    def test_a_plan_that_is_approved_is_carried_out(self) -> None:
+        session = self.session(agentMode="plan")
+        self.assertEqual(session.info()["permissionMode"], "plan")
+        turn = self.turn(session, self.PLAN, once, choose("approve"))
+        (asked,) = turn.of("questionAsked")
+        self.assertIn("Touch it.", json.dumps(asked))
+        self.assertEqual([option["label"] for option in asked["questions"][0]["options"]], ["approve", "reject"])
+        self.assertEqual(turn.said(), ["carried out"])
+        self.assertTrue((self.scratch.workspace / "planned").exists())
+
+    def test_a_plan_that_is_rejected_is_not_carried_out(self) -> None:
+        script = "[[plan:# Plan\n\n1. Touch it.]][[text:I will think again.]]"
+        for name, answer in (("by-label", choose("reject")), ("unanswered", self._unanswered())):
+            with self.subTest(name):
+                turn = self.turn(self.session(name, agentMode="plan"), script, None, answer)
+                self.assertEqual((turn.said(), turn.end["outcome"]), (["I will think again."], "completed"))
+
+    @staticmethod
+    def _unanswered() -> Answer:
+        return lambda _: None
+
+    # === processes ===
+
+    def test_each_session_has_a_process_which_ends_with_it(self) -> None:
+        one, two = self.session("one"), self.session("two")
+        for session in (one, two):
+            self.turn(session, "Hello")
+        self.assertEqual(len(self._processes()), 2)
+        one.delete()
+        self.assertEqual(len(self._processes()), 1)
+        self.assertEqual(self.turn(two, "Still there?").said(), ["You said: Still there?"])
+
+    def test_a_process_that_is_killed_is_told_and_the_session_is_resumed(self) -> None:
+        session = self.session()
+        self.turn(session, "Remember the word quince")
+        native = session.info()["agentSessionId"]
+        watch = self.watch(session)
+        session.prompt("[[slow:600]]")
+        watch.until_kind("itemDelta")
+        (process,) = self._processes()
+        os.kill(process.pid, signal.SIGKILL)
+        error = watch.until_kind("error").data
+        self.assertEqual((error["kind"], error["details"]["signal"]), ("process_exit", signal.SIGKILL))
+        watch.until_kind("sessionEnded")
+        self.assertEqual(session.info()["exit"]["reason"], "exited")
+        session.resume()
+        self.turn(session, "Which word?")
+        self.assert_heard("Remember the word quince")
+        self.assertEqual(session.info()["agentSessionId"], native)
+
+    def test_a_change_of_mode_holds_at_once(self) -> None:
+        session = self.session()
+        self.turn(session, "[[bash:touch one]][[text:done]]", once)
+        script = f"[[write:{self.path('note.txt')}|quince]][[text:written]]"
+        self.assertEqual(session.change(permissionMode="acceptEdits")["permissionMode"], "acceptEdits")
+        turn = self.turn(session, script)
+        self.assertEqual((turn.of("permissionAsked"), turn.said()), ([], ["written"]))
+
+    def test_the_key_of_the_environment_reaches_the_model(self) -> None:
+        self.turn(self.session(), "Hello")
+        self.assertEqual(self.asked_model()[-1].headers["x-api-key"], "sk-ant-dummy")
+
+    def test_a_task_in_the_background_starts_a_turn_of_its_own(self) -> None:
+        session = self.session(permissionMode="bypass")
+        watch = self.watch(session)
+        os.mkfifo(self.scratch.workspace / "go")
+        session.prompt(f"[[background:cat {self.path('go')}]][[text:started]]")
+        self.follow(session, watch)
+        # It ends only now, when no turn runs.
+        (self.scratch.workspace / "go").write_text("over")
+        turn = self.follow(session, watch)
+        self.assertEqual(len(turn.of("turnStarted")), 2)
+        self.assertEqual(session.info()["status"], "idle")
+
+    def _processes(self) -> list[Any]:
+        return [process for process in self.scratch.processes("--input-format") if "stream-json" in process.command]
+
+
+# It is no test by itself, and a loader would run what it finds in a module.
+del Scenarios

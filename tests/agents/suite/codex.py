@@ -1,0 +1,97 @@
+"""Codex: what every agent does, plans as text, and one app-server for all sessions."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, ClassVar
+
+from record.codex import NEWER_MODEL
+
+from .case import once
+from .client import Session
+from .scenarios import Scenarios
+
+
+class Codex(Scenarios):
+    agent = "codex"
+    # It asks questions only while it plans.
+    asking: ClassVar[dict[str, Any]] = {"agentMode": "plan"}
+
+    def rules(self) -> list[str]:
+        files = [*self.scratch.home.glob(".codex/rules/*"), self.scratch.home / ".codex" / "config.toml"]
+        return [str(file) for file in files if file.is_file() and "touch" in file.read_text()]
+
+    # === plans ===
+
+    def test_a_plan_is_a_message_and_a_change_of_mode_carries_it_out(self) -> None:
+        session = self.session(agentMode="plan")
+        turn = self.turn(session, "[[plan:# Plan\n\n1. Touch it.]]")
+        plans = [
+            event.data for event in turn.events if event.kind == "message" and "Touch it." in str(event.data["parts"])
+        ]
+        (plan,) = (message for message in plans if message["role"] == "assistant")
+        self.assertEqual(plan["metadata"]["itemType"], "plan")
+        session.change(agentMode="build", permissionMode="default")
+        after = self.turn(session, "[[bash:touch planned]][[text:carried out]]", once)
+        self.assertEqual(after.said(), ["carried out"])
+        self.assertTrue((self.scratch.workspace / "planned").exists())
+
+    # === one server for all ===
+
+    def test_two_sessions_talk_at_once_through_one_process(self) -> None:
+        one, two = self.session("one"), self.session("two")
+        watch = self.watch(one)
+        one.prompt("[[bash:touch one]][[text:from one]]")
+        asked = watch.until_kind("permissionAsked").data
+        # The first waits for an answer all the while.
+        turn = self.turn(two, "[[bash:touch two]][[text:from two]]", once)
+        self.assertEqual(turn.said(), ["from two"])
+        self.assertEqual(len(self._processes()), 1)
+        one.permit(asked["id"], "once")
+        self.assertEqual(self.follow(one, watch).said(), ["from one"])
+        natives = {session.info()["agentSessionId"] for session in (one, two)}
+        self.assertEqual(len(natives), 2)
+
+    def test_sessions_are_told_of_the_end_of_their_server_and_go_on_with_another(self) -> None:
+        sessions = [self.session("busy"), self.session("idle")]
+        for session in sessions:
+            self.turn(session, f"Remember the word quince of {session.name}")
+        natives = [session.info()["agentSessionId"] for session in sessions]
+        watches = [self.watch(session) for session in sessions]
+        sessions[0].prompt("[[slow:600]]")
+        watches[0].until_kind("itemDelta")
+        (process,) = self._processes()
+        os.kill(process.pid, signal.SIGKILL)
+        for watch in watches:
+            error = watch.until_kind("error").data
+            self.assertEqual((error["kind"], error["details"]["signal"]), ("server_exit", signal.SIGKILL))
+        for session, native in zip(sessions, natives, strict=True):
+            self._go_on(session)
+            self.assertEqual(self.turn(session, "Which word?").said(), ["You said: Which word?"])
+            self.assert_heard(f"Remember the word quince of {session.name}")
+            self.assertEqual(session.info()["agentSessionId"], native)
+        self.assertEqual(len(self._processes()), 1)
+
+    def test_newer_models_run_their_tools_in_a_program(self) -> None:
+        session = self.session(model=NEWER_MODEL)
+        turn = self.turn(session, "[[bash:touch one]][[write:note.txt|quince]][[text:done]]", once)
+        self.assertEqual(turn.said(), ["done"])
+        self.assertTrue((self.scratch.workspace / "one").exists())
+        self.assertEqual((self.scratch.workspace / "note.txt").read_text().strip(), "quince")
+
+    def test_the_key_of_its_provider_reaches_the_model(self) -> None:
+        self.turn(self.session(), "Hello")
+        self.assertEqual(self.asked_model()[-1].headers["authorization"], "Bearer dummy")
+
+    def _processes(self) -> list[Any]:
+        return self.scratch.processes("app-server")
+
+    @staticmethod
+    def _go_on(session: Session) -> None:
+        if session.info()["ended"]:
+            session.resume()
+
+
+# It is no test by itself, and a loader would run what it finds in a module.
+del Scenarios

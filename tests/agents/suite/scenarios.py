@@ -1,0 +1,291 @@
+"""What holds for every agent."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from .case import Case, always, choose, once, refuse, reject
+from .client import LIMIT
+
+
+class Scenarios(Case):
+    """The scenarios that agents share; what differs is said by the class of each."""
+
+    # With these a session may be asked questions.
+    asking: ClassVar[dict[str, Any]] = {}
+
+    def path(self, name: str) -> str:
+        return str(self.scratch.workspace / name)
+
+    # === text and tools ===
+
+    def test_a_text_is_answered(self) -> None:
+        session = self.session()
+        turn = self.turn(session, "Hello there")
+        self.assertEqual(turn.said("user"), ["Hello there"])
+        self.assertEqual(turn.said(), ["You said: Hello there"])
+        self.assertEqual(turn.end["outcome"], "completed")
+        self.assert_heard("Hello there")
+        info = session.info()
+        self.assertEqual((info["status"], info["ended"]), ("idle", False))
+        self.assertTrue(info["agentSessionId"])
+
+    def test_both_views_are_numbered_without_gaps_and_say_the_same(self) -> None:
+        session = self.session()
+        self.turn(session, "[[think:Let me see.]][[text:First I look.]][[bash:echo made]][[text:Done.]]", once)
+        default, full = session.events("default"), session.events("full")
+        for events in (default, full):
+            self.assertEqual([event.id for event in events], list(range(1, len(events) + 1)))
+        self.assertEqual((default[0].kind, default[0].data["message"]), ("started", "session.created"))
+        known = {"message", "started", "error", "questionAsked", "permissionAsked", "raw"}
+        self.assertLessEqual({event.kind for event in default}, known)
+        messages = [event.data for event in default if event.kind == "message"]
+        self.assertEqual([event.data for event in full if event.kind == "message"], messages)
+
+    def test_a_text_comes_in_deltas_and_then_whole(self) -> None:
+        turn = self.turn(self.session(), "[[text:One two three four.]]")
+        pieces = [delta for delta in turn.of("itemDelta") if delta["kind"] == "message"]
+        self.assertGreater(len(pieces), 1)
+        self.assertEqual("".join(piece["delta"] for piece in pieces), "One two three four.")
+        self.assertEqual(turn.said(), ["One two three four."])
+        started = {item["itemId"] for item in turn.of("itemStarted")}
+        self.assertEqual({item["itemId"] for item in turn.of("itemCompleted")}, started)
+
+    def test_a_thought_is_an_item_and_no_message(self) -> None:
+        turn = self.turn(self.session(), "[[think:Let me see.]][[text:Hello.]]")
+        thoughts = [item for item in turn.of("itemCompleted") if item["kind"] == "reasoning"]
+        self.assertEqual(len(thoughts), 1)
+        self.assertEqual(turn.said(), ["Hello."])
+
+    def test_a_file_is_written_and_read_back(self) -> None:
+        script = f"[[write:{self.path('note.txt')}|quince\nmedlar]][[read:{self.path('note.txt')}]][[text:read]]"
+        turn = self.turn(self.session(), script, once)
+        self.assertEqual((self.scratch.workspace / "note.txt").read_text().split(), ["quince", "medlar"])
+        calls, results = turn.calls(), turn.results()
+        self.assertEqual([call["id"] for call in calls], [result["id"] for result in results])
+        self.assertEqual(len(calls), 2)
+        self.assertFalse(any(result.get("is_error") for result in results))
+        self.assertIn("medlar", str(results[1]["output"]))
+        self.assert_heard("medlar")
+        self.assertEqual(turn.said()[-1], "read")
+
+    def test_a_command_that_fails_is_told_and_the_turn_goes_on(self) -> None:
+        turn = self.turn(self.session(permissionMode="bypass"), "[[bash:echo lost >&2; exit 3]][[text:that failed]]")
+        (result,) = turn.results()
+        self.assertTrue(result["is_error"])
+        self.assertIn("lost", str(result["output"]))
+        self.assertEqual((turn.said(), turn.end["outcome"]), (["that failed"], "completed"))
+
+    # === permissions ===
+
+    def test_a_permission_given_once_is_asked_for_again(self) -> None:
+        turn = self.turn(self.session(), "[[bash:touch one]][[bash:touch one]][[text:done]]", once)
+        self.assertEqual(len(turn.of("permissionAsked")), 2)
+        self.assertEqual([answered["outcome"] for answered in turn.of("permissionResolved")], ["once", "once"])
+        asked = turn.of("permissionAsked")[0]
+        self.assertEqual(asked["sessionId"], "one")
+        self.assertIn("touch one", str(asked["patterns"]))
+        self.assertTrue((self.scratch.workspace / "one").exists())
+
+    def test_a_permission_given_always_is_not_asked_for_again_and_nothing_is_written_down(self) -> None:
+        session = self.session()
+        first = self.turn(session, "[[bash:touch two]][[text:done]]", always)
+        self.assertEqual([answered["outcome"] for answered in first.of("permissionResolved")], ["always"])
+        (self.scratch.workspace / "two").unlink()
+        second = self.turn(session, "[[bash:touch two]][[text:done again]]")
+        self.assertEqual((second.of("permissionAsked"), second.said()), ([], ["done again"]))
+        self.assertTrue((self.scratch.workspace / "two").exists())
+        self.assertEqual([entry.name for entry in self.scratch.workspace.iterdir()], ["two"])
+        self.assertEqual(self.rules(), [], "rules that would outlive the session")
+
+    def test_a_permission_that_is_refused_leaves_nothing_done_and_the_turn_goes_on(self) -> None:
+        turn = self.turn(self.session(), "[[bash:touch three]][[text:not done]]", reject)
+        self.assertEqual([answered["outcome"] for answered in turn.of("permissionResolved")], ["reject"])
+        (result,) = turn.results()
+        self.assertTrue(result["is_error"])
+        self.assertFalse((self.scratch.workspace / "three").exists())
+        self.assertEqual((turn.said(), turn.end["outcome"]), (["not done"], "completed"))
+
+    def test_a_permission_for_a_file_is_refused_and_then_given(self) -> None:
+        session = self.session()
+        script = f"[[write:{self.path('note.txt')}|quince]][[text:over]]"
+        refused = self.turn(session, script, reject)
+        self.assertIn("note.txt", str(refused.of("permissionAsked")[0]["patterns"]))
+        self.assertFalse((self.scratch.workspace / "note.txt").exists())
+        self.turn(session, script, once)
+        self.assertEqual((self.scratch.workspace / "note.txt").read_text().strip(), "quince")
+
+    def test_with_bypass_nothing_is_asked(self) -> None:
+        turn = self.turn(self.session(permissionMode="bypass"), "[[bash:touch four]][[text:done]]")
+        self.assertEqual((turn.of("permissionAsked"), turn.said()), ([], ["done"]))
+        self.assertTrue((self.scratch.workspace / "four").exists())
+
+    # === questions ===
+
+    def test_a_question_is_answered_and_the_model_hears_it(self) -> None:
+        turn = self.turn(
+            self.session(**self.asking), "[[ask:Which colour?|Red|Blue]][[text:noted]]", None, choose("Blue")
+        )
+        (asked,) = turn.of("questionAsked")
+        (question,) = asked["questions"]
+        self.assertEqual(question["question"], "Which colour?")
+        self.assertEqual([option["label"] for option in question["options"]][:2], ["Red", "Blue"])
+        (answered,) = turn.of("questionResolved")
+        self.assertEqual((answered["id"], answered["outcome"]), (asked["id"], "answered"))
+        self.assertEqual(turn.said(), ["noted"])
+        # Both labels are in the question; the chosen one is once more in the answer.
+        heard = self.asked_model()[-1].text()
+        self.assertGreater(heard.count("Blue"), heard.count("Red"))
+
+    def test_a_question_that_is_refused_is_no_end(self) -> None:
+        turn = self.turn(self.session(**self.asking), "[[ask:Which size?|S|M]][[text:as you wish]]", None, refuse)
+        self.assertEqual([resolved["outcome"] for resolved in turn.of("questionResolved")], ["rejected"])
+        self.assertEqual(turn.said(), ["as you wish"])
+
+    # === aborts and errors ===
+
+    def test_a_slow_turn_is_aborted_and_the_session_goes_on(self) -> None:
+        session = self.session()
+        watch = self.watch(session)
+        session.prompt("[[slow:600]]")
+        watch.until_kind("itemDelta")
+        session.abort()
+        turn = self.follow(session, watch)
+        self.assertEqual(turn.end["outcome"], "interrupted")
+        self.assertEqual(
+            {item["status"] for item in turn.of("itemCompleted") if item["kind"] == "message"}, {"interrupted"}
+        )
+        self.standin.wait_for(lambda request: request.outcome == "gone")
+        after = self.turn(session, "Still there?")
+        self.assertEqual(after.said(), ["You said: Still there?"])
+        session.abort()
+        self.assertEqual(session.info()["status"], "idle")
+
+    def test_an_abort_withdraws_what_was_asked(self) -> None:
+        session = self.session()
+        watch = self.watch(session)
+        session.prompt("[[bash:touch five]][[text:never said]]")
+        asked = watch.until_kind("permissionAsked").data
+        self.assertEqual(session.info()["status"], "waiting")
+        session.abort()
+        turn = self.follow(session, watch)
+        self.assertEqual(turn.end["outcome"], "interrupted")
+        resolved = [(answered["id"], answered["outcome"]) for answered in turn.of("permissionResolved")]
+        self.assertEqual(resolved, [(asked["id"], "withdrawn")])
+        self.assertFalse((self.scratch.workspace / "five").exists())
+        self.assertEqual(self.turn(session, "Still there?").said(), ["You said: Still there?"])
+
+    def test_an_abort_ends_the_command_that_runs(self) -> None:
+        session = self.session(permissionMode="bypass")
+        watch = self.watch(session)
+        session.prompt(f"[[bash:{self.blocking_command()}]][[text:never said]]")
+        self.await_command()
+        session.abort()
+        self.assertEqual(self.follow(session, watch).end["outcome"], "interrupted")
+        self.scratch.await_end("sleep 1000", LIMIT)
+        self.assertEqual(self.turn(session, "Still there?").said(), ["You said: Still there?"])
+
+    def test_an_error_of_the_model_fails_the_turn_and_not_the_session(self) -> None:
+        session = self.session()
+        turn = self.turn(session, "[[error:400]]")
+        self.assertEqual(turn.end["outcome"], "failed")
+        self.assertIn("the stand-in was told to answer 400", str(turn.of("error")))
+        self.assertEqual(self.turn(session, "Are you back?").said(), ["You said: Are you back?"])
+
+    def test_a_prompt_during_a_turn_waits_for_its_end(self) -> None:
+        session = self.session()
+        watch = self.watch(session)
+        session.prompt("[[bash:touch six]][[text:first]]")
+        asked = watch.until_kind("permissionAsked").data
+        session.prompt("second")
+        self.assertEqual(session.info()["queued"], 1)
+        session.permit(asked["id"], "once")
+        first = self.follow(session, watch)
+        self.assertEqual(first.said(), ["first"])
+        both = self.follow(session, watch)
+        self.assertEqual(both.said(), ["first", "You said: second"])
+
+    # === lives ===
+
+    def test_a_session_outlives_the_server_with_its_conversation(self) -> None:
+        session = self.session(permissionMode="bypass")
+        self.turn(session, "Remember the word quince")
+        before, native = session.events("full"), session.info()["agentSessionId"]
+        self.restart()
+        session = self.server.client.session("one")
+        self.assertEqual(
+            [event.whole for event in session.events("full")][: len(before)], [event.whole for event in before]
+        )
+        self.assertEqual(session.info()["agentSessionId"], native)
+        turn = self.turn(session, "Which word?")
+        self.assertEqual(turn.said(), ["You said: Which word?"])
+        self.assert_heard("Remember the word quince")
+        self.assertEqual(session.info()["agentSessionId"], native)
+        numbers = [event.id for event in session.events("full")]
+        self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
+
+    def test_a_session_is_resumed_after_its_end(self) -> None:
+        session = self.session()
+        self.turn(session, "Remember the word medlar")
+        native = session.info()["agentSessionId"]
+        session.terminate()
+        self.assertEqual((session.info()["ended"], session.info()["exit"]["reason"]), (True, "terminated"))
+        session.resume()
+        self.assertFalse(session.info()["ended"])
+        self.turn(session, "Which word?")
+        self.assert_heard("Remember the word medlar")
+        self.assertEqual(session.info()["agentSessionId"], native)
+
+    def test_a_deleted_session_is_gone(self) -> None:
+        session = self.session()
+        self.turn(session, "Hello")
+        session.delete()
+        self.assertEqual([one["sessionId"] for one in self.server.client.call("GET", "/v1/sessions")["sessions"]], [])
+        again = self.session()
+        self.turn(again, "Who are you?")
+        self.assertNotIn("Hello", str([message for message in again.events() if message.kind == "message"]))
+
+    def test_the_end_of_the_server_ends_a_slow_turn_and_a_running_command(self) -> None:
+        talking = self.session("talking")
+        watch = self.watch(talking)
+        talking.prompt("[[slow:600]]")
+        watch.until_kind("itemDelta")
+        working = self.session("working", permissionMode="bypass")
+        working.prompt(f"[[bash:{self.blocking_command()}]]")
+        self.await_command()
+        self.assertTrue(self.scratch.processes("sleep 1000"))
+        self.stop()
+        self.assertEqual(self.scratch.processes(), [])
+
+    # === what else it can ===
+
+    def test_its_models_are_listed_and_one_can_be_chosen(self) -> None:
+        listed = self.server.client.models(self.agent)
+        models = [model["id"] for model in listed["models"]]
+        self.assertGreater(len(models), 1)
+        self.assertEqual(len(models), len(set(models)))
+        chosen = next(model for model in models if model != listed.get("defaultModel"))
+        session = self.session(model=chosen)
+        self.assertEqual(session.info()["model"], chosen)
+        self.assertEqual(self.turn(session, "Hello").said(), ["You said: Hello"])
+
+    def test_it_is_listed_as_installed(self) -> None:
+        (listed,) = (agent for agent in self.server.client.agents() if agent["id"] == self.agent)
+        self.assertTrue(listed["installed"])
+        self.assertTrue(listed["path"])
+
+    # === helpers ===
+
+    def rules(self) -> list[str]:
+        """Rules for permissions that were written into the agent's own settings."""
+        raise NotImplementedError
+
+    def blocking_command(self) -> str:
+        """A command that says when it runs, and then does not end."""
+        os.mkfifo(self.scratch.workspace / "running")
+        return f"echo > {self.path('running')}; sleep 1000"
+
+    def await_command(self) -> None:
+        """Returns when the command has said that it runs: a pipe opens when both sides are there."""
+        (self.scratch.workspace / "running").read_text()

@@ -1,0 +1,95 @@
+"""The real server in a process of its own, with the stand-in as the model of its agents."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from queue import Queue
+
+from record.codex import MODEL, configuration
+from standin import Standin
+
+from .client import LIMIT, Client
+from .scratch import Scratch
+
+LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+
+
+def environment(scratch: Scratch, standin: Standin) -> dict[str, str]:
+    """What the server and so its agents find in their environment: nothing of the user who runs the tests."""
+    # Where `sandbox-agent install-agent` has put the agents. Without it they are looked for on the path.
+    installed = Path(os.environ.get("XDG_DATA_HOME", "/nonexistent")) / "sandbox-agent" / "bin"
+    link = scratch.data / "sandbox-agent" / "bin"
+    if installed.is_dir() and not link.is_symlink():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(installed)
+    return {
+        "HOME": str(scratch.home),
+        "PATH": os.environ.get("PATH", os.defpath),
+        "TMPDIR": str(scratch.temporary),
+        "XDG_DATA_HOME": str(scratch.data),
+        "SANDBOX_AGENT_REQUIRE_PREINSTALL": "1",
+        "ANTHROPIC_BASE_URL": standin.url,
+        "ANTHROPIC_API_KEY": "sk-ant-dummy",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_MAX_RETRIES": "1",
+        "STANDIN_API_KEY": "dummy",
+        "OPENAI_API_KEY": "sk-dummy",
+    }
+
+
+class Server:
+    """One run of `sandbox-agent server`, from its start until it is stopped."""
+
+    def __init__(self, scratch: Scratch, standin: Standin) -> None:
+        program = os.environ.get("SANDBOX_AGENT_BIN") or shutil.which("sandbox-agent")
+        if not program:
+            raise RuntimeError("SANDBOX_AGENT_BIN names no sandbox-agent")
+        home = scratch.home / ".codex"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(configuration(standin.port, MODEL))
+        command = [program, "server", "--host", "127.0.0.1", "--port", "0", "--no-token"]
+        command += ["--data-dir", str(scratch.sessions)]
+        self.said: list[str] = []
+        self._port: Queue[int | None] = Queue()
+        self.child = subprocess.Popen(
+            command,
+            cwd=scratch.workspace,
+            env=environment(scratch, standin),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        port = self._port.get(timeout=LIMIT)
+        if port is None:
+            raise RuntimeError(f"the server ended: {self.said}")
+        self.client = Client(port)
+
+    def _read(self) -> None:
+        assert self.child.stderr
+        for line in self.child.stderr:
+            self.said.append(line.rstrip("\n"))
+            if found := LISTENING.search(line):
+                self._port.put(int(found[1]))
+        self._port.put(None)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ends it, and waits until it has ended. What it started must have ended before."""
+        if self.child.poll() is None:
+            self.child.send_signal(number)
+        try:
+            return self.child.wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+            raise
