@@ -1,0 +1,1 @@
+"""The published coding agents behind our server, with a stand-in for the model."""

@@ -1,0 +1,1 @@
+"""Records what the published agents write: the fixtures of the converters' tests."""
