@@ -1,0 +1,5 @@
+//! Claude Code: what it says as facts, and conversations with it.
+
+mod lines;
+mod snapshots;
+mod support;
