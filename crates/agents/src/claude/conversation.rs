@@ -55,7 +55,7 @@ impl Conversation for ClaudeConversation {
         self.pipe.send(&json!({
             "type": "user", "message": message, "parent_tool_use_id": null, "session_id": "", "uuid": id,
         }))?;
-        self.pipe.converter.prompted(id);
+        self.pipe.prompted(id);
         Ok(())
     }
 

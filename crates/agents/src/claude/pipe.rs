@@ -82,6 +82,12 @@ impl Pipe {
         facts.append(&mut self.told);
     }
 
+    /// A prompt was given. A turn of the agent's own that nobody has heard of yet becomes part of the prompt's.
+    pub(super) fn prompted(&mut self, id: String) {
+        self.told.retain(|fact| !matches!(fact, Fact::TurnStarted | Fact::TurnEnded { .. }));
+        self.converter.prompted(id);
+    }
+
     /// Ends it with everything that it started.
     pub(super) async fn close(mut self) {
         self.child.close_input();

@@ -111,23 +111,22 @@ impl Converter {
         }
         let mut parts = Vec::new();
         for block in content.iter() {
-            match text(block, "type") {
-                Some("tool_result") => parts.push(self.tool_result(native, block, facts)),
-                Some("text") => parts.push(Part::text(text(block, "text").unwrap_or_default())),
-                _ => parts.push(Part::Unknown { raw: block.clone() }),
-            }
+            parts.push(match text(block, "type") {
+                Some("tool_result") => self.tool_result(native, block, facts),
+                _ => plain(block),
+            });
         }
         facts.push(self.said(native, "tool", None, parts));
     }
 
     /// Words that the agent itself puts down as the user's: what a subagent is told to do, or a remark.
     fn in_the_users_name(&self, native: Native<'_>, content: &[Value]) -> Fact {
-        let words: Vec<_> = content.iter().filter_map(|block| text(block, "text")).collect();
         if native.parent().is_some() {
-            return self.said(native, "user", None, words.into_iter().map(Part::text).collect());
+            return self.said(native, "user", None, content.iter().map(plain).collect());
         }
-        native
-            .event(EventData::Notice(Notice { label: "user".into(), details: Some(json!({"text": words.join("\n")})) }))
+        let words: Vec<_> = content.iter().filter_map(|block| text(block, "text")).collect();
+        let details = Some(json!({"text": words.join("\n")}));
+        native.event(EventData::Notice(Notice { label: "user".into(), details }))
     }
 
     fn tool_result(&mut self, native: Native<'_>, block: &Value, facts: &mut Vec<Fact>) -> Part {
@@ -170,6 +169,14 @@ fn content(message: &Value) -> Cow<'_, [Value]> {
     match message.get("content") {
         Some(Value::String(words)) => Cow::Owned(vec![json!({"type": "text", "text": words})]),
         _ => Cow::Borrowed(list(message, "content")),
+    }
+}
+
+/// A block that is words, or something else.
+fn plain(block: &Value) -> Part {
+    match (text(block, "type"), text(block, "text")) {
+        (Some("text"), Some(words)) => Part::text(words),
+        _ => Part::Unknown { raw: block.clone() },
     }
 }
 

@@ -239,7 +239,7 @@ impl Converter {
 
 /// A line that is JSON.
 fn read(line: &[u8]) -> Result<(Value, Box<RawValue>), String> {
-    let line = str::from_utf8(line).map_err(|error| error.to_string())?;
+    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
     let value = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let raw = RawValue::from_string(line.to_owned()).map_err(|error| error.to_string())?;
     Ok((value, raw))
