@@ -1,0 +1,116 @@
+//! Answers to what the agent asked, in its own words.
+
+use serde_json::{Map, Value, json};
+
+use super::convert::{Asked, AskedKind};
+use crate::{agent::Answer, schema::PermissionReply};
+
+/// The answer as the agent wants it; nothing if it does not fit what was asked. Once its plan is approved, the agent goes
+/// on in this mode.
+pub(super) fn response(asked: &Asked, answer: &Answer, mode: &str) -> Option<Value> {
+    Some(match (&asked.kind, answer) {
+        (AskedKind::Permission(_), Answer::Permission(PermissionReply::Once, _)) => allow(&asked.input, &[]),
+        (AskedKind::Permission(grants), Answer::Permission(PermissionReply::Always, _)) => {
+            allow(&asked.input, grants.updates())
+        }
+        (AskedKind::Permission(_), Answer::Permission(PermissionReply::Reject, message)) => {
+            deny(message.as_deref().unwrap_or("Permission denied."))
+        }
+        (AskedKind::Questions(questions), Answer::Question(answers)) => {
+            allow(&answered(&asked.input, questions, answers), &[])
+        }
+        (AskedKind::Questions(_), Answer::QuestionRejected) => deny("The user did not want to answer."),
+        (AskedKind::Plan, Answer::Question(answers)) => match feedback(answers) {
+            None => allow(&asked.input, &[json!({"type": "setMode", "mode": mode, "destination": "session"})]),
+            Some(words) => deny(&words),
+        },
+        (AskedKind::Plan, Answer::QuestionRejected) => deny(REJECTED),
+        _ => return None,
+    })
+}
+
+const REJECTED: &str = "The user rejected the plan.";
+
+fn allow(input: &Value, updates: &[Value]) -> Value {
+    let mut allow = json!({"behavior": "allow", "updatedInput": input});
+    if !updates.is_empty() {
+        allow["updatedPermissions"] = json!(updates);
+    }
+    allow
+}
+
+fn deny(message: &str) -> Value {
+    json!({"behavior": "deny", "message": message})
+}
+
+/// The tool's input, with an answer for each question's text. Several choices are one text.
+fn answered(input: &Value, questions: &[String], answers: &[Vec<String>]) -> Value {
+    let answers: Map<_, _> = questions
+        .iter()
+        .zip(answers)
+        .filter(|(_, chosen)| !chosen.is_empty())
+        .map(|(question, chosen)| (question.clone(), Value::String(chosen.join(", "))))
+        .collect();
+    let mut input = input.clone();
+    if let Some(input) = input.as_object_mut() {
+        input.insert("answers".to_owned(), Value::Object(answers));
+    }
+    input
+}
+
+/// What is wrong with a plan; nothing if it is approved.
+fn feedback(answers: &[Vec<String>]) -> Option<String> {
+    let chosen: Vec<_> = answers.iter().flatten().map(|answer| answer.trim()).collect();
+    let is = |label: &'static str| move |words: &&str| words.eq_ignore_ascii_case(label);
+    if !chosen.is_empty() && chosen.iter().all(is("approve")) {
+        return None;
+    }
+    let words: Vec<_> = chosen.into_iter().filter(|words| !is("approve")(words) && !is("reject")(words)).collect();
+    Some(if words.is_empty() { REJECTED.to_owned() } else { words.join("\n") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(answers: &[&[&str]]) -> Value {
+        let asked = Asked { kind: AskedKind::Plan, input: json!({"plan": "p"}) };
+        let answers = answers.iter().map(|chosen| chosen.iter().map(|&chosen| chosen.to_owned()).collect()).collect();
+        response(&asked, &Answer::Question(answers), "default").unwrap()
+    }
+
+    #[test]
+    fn only_an_approved_plan_is_carried_out() {
+        let mode = json!([{"type": "setMode", "mode": "default", "destination": "session"}]);
+        assert_eq!(
+            plan(&[&["approve"]]),
+            json!({"behavior": "allow", "updatedInput": {"plan": "p"}, "updatedPermissions": mode})
+        );
+        assert_eq!(plan(&[&["Approve"]])["behavior"], "allow");
+        for refused in [&[&["reject"][..]][..], &[], &[&[]], &[&["approve", "but use tabs"]], &[&["reject", "approve"]]]
+        {
+            assert_eq!(plan(refused)["behavior"], "deny", "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn words_of_ones_own_reach_the_planner() {
+        assert_eq!(plan(&[&["reject", "use tabs"]])["message"], "use tabs");
+        assert_eq!(plan(&[&["use tabs"]])["message"], "use tabs");
+    }
+
+    #[test]
+    fn several_choices_are_joined_and_unanswered_questions_left_out() {
+        let questions = ["a?", "b?", "c?"].map(str::to_owned);
+        let asked = Asked { kind: AskedKind::Questions(questions.to_vec()), input: json!({"questions": []}) };
+        let answers = vec![vec!["x".to_owned(), "y".to_owned()], vec![], vec!["z".to_owned()]];
+        let response = response(&asked, &Answer::Question(answers), "default").unwrap();
+        assert_eq!(response["updatedInput"], json!({"questions": [], "answers": {"a?": "x, y", "c?": "z"}}));
+    }
+
+    #[test]
+    fn an_answer_to_something_else_is_none() {
+        let asked = Asked { kind: AskedKind::Plan, input: json!({}) };
+        assert_eq!(response(&asked, &Answer::Permission(PermissionReply::Once, None), "default"), None);
+    }
+}

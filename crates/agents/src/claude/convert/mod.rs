@@ -1,0 +1,252 @@
+//! What Claude Code says, line by line, as facts. Knows nothing of processes and files.
+
+mod ask;
+mod blocks;
+mod end;
+mod items;
+mod native;
+mod stream;
+mod turn;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, value::RawValue};
+
+pub use self::ask::Asked;
+pub(super) use self::ask::AskedKind;
+use self::{
+    blocks::Said,
+    items::Items,
+    native::{Native, list, text},
+    stream::Streams,
+    turn::Turn,
+};
+use crate::{
+    agent::{Fact, raw},
+    schema::EventData,
+};
+
+/// What is to be known of earlier lines to understand the next one.
+#[derive(Debug)]
+pub struct Converter {
+    /// Whether the agent has introduced itself.
+    introduced: bool,
+    native_id: Option<String>,
+    model: Option<String>,
+    turn: Turn,
+    items: Items,
+    streams: Streams,
+    said: Said,
+    asked: BTreeMap<String, Asked>,
+    awaited: Option<Awaited>,
+    replies: Vec<Value>,
+    /// What the conversation has cost so far.
+    cost: f64,
+    /// The error with which the last turn failed.
+    complaint: Option<String>,
+    read_plan: fn(&str) -> Option<String>,
+}
+
+/// A request of ours whose answer somebody waits for.
+#[derive(Debug)]
+struct Awaited {
+    id: String,
+    answer: Option<Result<Value, String>>,
+}
+
+/// Kinds of messages that say how the agent is, and nothing of what it does.
+const TALK: [&str; 9] = [
+    "auth_status",
+    "command_lifecycle",
+    "control_request_progress",
+    "keep_alive",
+    "prompt_suggestion",
+    "rate_limit_event",
+    "streamlined_text",
+    "tool_progress",
+    "tool_use_summary",
+];
+
+// === impl Converter ===
+
+impl Converter {
+    /// A new one. A plan that the agent only names by its file is read by this function.
+    pub fn new(read_plan: fn(&str) -> Option<String>) -> Self {
+        Self {
+            introduced: false,
+            native_id: None,
+            model: None,
+            turn: Turn::default(),
+            items: Items::default(),
+            streams: Streams::default(),
+            said: Said::default(),
+            asked: BTreeMap::new(),
+            awaited: None,
+            replies: Vec::new(),
+            cost: 0.0,
+            complaint: None,
+            read_plan,
+        }
+    }
+
+    /// The facts of a line. One that is not blank has at least one.
+    pub fn line(&mut self, line: &[u8]) -> Vec<Fact> {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            return Vec::new();
+        }
+        match read(line) {
+            Ok((value, raw)) => self.message(Native::new(&value, &raw)),
+            Err(error) => vec![unparsed(line, error)],
+        }
+    }
+
+    /// The facts of the beginning of a line that was too long to be read.
+    pub fn cut(&mut self, line: &[u8], longest: usize) -> Vec<Fact> {
+        /// How much of it is kept: enough to see what it was.
+        const KEPT: usize = 64 * 1024;
+        let kept = line.get(..KEPT).unwrap_or(line);
+        vec![unparsed(kept, format!("a line of more than {longest} bytes"))]
+    }
+
+    /// A prompt with this id was given.
+    pub fn prompted(&mut self, id: impl Into<String>) {
+        self.turn = Turn::prompted(id);
+    }
+
+    /// The agent was told to stop.
+    pub fn interrupted(&mut self) {
+        self.turn.interrupt();
+    }
+
+    /// Nothing follows: what is open is closed.
+    pub fn ended(&mut self) -> Vec<Fact> {
+        self.items.interrupt_all().into_iter().map(Fact::event).collect()
+    }
+
+    /// What the agent asked under this id and still waits for.
+    pub fn asked(&self, id: &str) -> Option<&Asked> {
+        self.asked.get(id)
+    }
+
+    /// What the agent asked under this id was answered.
+    pub fn answered(&mut self, id: &str) {
+        self.asked.remove(id);
+    }
+
+    /// What is to be said to the agent, since it asked for what nobody here can do.
+    pub fn take_replies(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.replies)
+    }
+
+    /// The answer to the request of this id is wanted, and that to no other any more.
+    pub fn expect(&mut self, id: impl Into<String>) {
+        self.awaited = Some(Awaited { id: id.into(), answer: None });
+    }
+
+    /// The answer that is wanted, once it is there.
+    pub fn take_answer(&mut self) -> Option<Result<Value, String>> {
+        let answer = self.awaited.as_mut()?.answer.take()?;
+        self.awaited = None;
+        Some(answer)
+    }
+
+    /// The agent's id of the conversation.
+    pub fn native_id(&self) -> Option<&str> {
+        self.native_id.as_deref()
+    }
+
+    /// Why the agent ended before it began, if it said so.
+    pub fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref().filter(|_| !self.introduced)
+    }
+
+    fn message(&mut self, native: Native<'_>) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        match native.text("type") {
+            Some("system") => self.system(native, &mut facts),
+            Some("assistant") => self.assistant(native, &mut facts),
+            Some("user") => self.user(native, &mut facts),
+            Some("stream_event") => self.stream_event(native, &mut facts),
+            Some("result") => self.result(native, &mut facts),
+            Some("control_request") => self.control_request(native, &mut facts),
+            Some("control_cancel_request") => self.control_cancel_request(native, &mut facts),
+            Some("control_response") => self.control_response(native, &mut facts),
+            Some("command_lifecycle") => self.command_lifecycle(native, &mut facts),
+            Some(kind) if TALK.contains(&kind) => facts.push(native.notice(kind)),
+            _ => facts.push(native.event(EventData::Raw(native.value.clone()))),
+        }
+        facts
+    }
+
+    fn system(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+        match native.text("subtype") {
+            Some("init") => self.init(native, facts),
+            Some(subtype) => facts.push(native.notice(format!("system.{subtype}"))),
+            None => facts.push(native.notice("system")),
+        }
+    }
+
+    /// The agent introduces itself at every turn.
+    fn init(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+        if self.turn.introduced(native.value) {
+            facts.push(Fact::TurnStarted);
+        }
+        let id = native.text("session_id").map(str::to_owned);
+        if let Some(id) = id.filter(|id| self.native_id.as_ref() != Some(id)) {
+            self.native_id = Some(id.clone());
+            facts.push(Fact::NativeId(id));
+        }
+        self.model = native.text("model").map(str::to_owned);
+        if self.introduced {
+            facts.push(native.murmur("system.init"));
+        } else {
+            self.introduced = true;
+            facts.push(native.event(EventData::started("system.init", Some(native.value.clone()))));
+        }
+    }
+
+    /// The agent answers a request of ours.
+    fn control_response(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+        facts.push(native.murmur("control_response"));
+        let Some(response) = native.value.get("response") else { return };
+        let answer = match text(response, "subtype") {
+            Some("error") => Err(text(response, "error").unwrap_or("it did not say why").to_owned()),
+            _ => Ok(response.get("response").cloned().unwrap_or_default()),
+        };
+        // An interrupt that came before the agent began with the prompt took it back.
+        let cancelled = answer.as_ref().map_or(&[][..], |answer| list(answer, "cancelled"));
+        if cancelled.iter().filter_map(Value::as_str).any(|id| self.turn.cancelled(id)) {
+            self.taken_back(native, facts);
+        }
+        if let Some(awaited) = self.awaited.as_mut().filter(|awaited| text(response, "request_id") == Some(&awaited.id))
+        {
+            awaited.answer = Some(answer);
+        }
+    }
+
+    /// What becomes of a prompt.
+    fn command_lifecycle(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+        facts.push(native.notice("command_lifecycle"));
+        let id = native.text("command_uuid").unwrap_or_default();
+        match native.text("state") {
+            Some("started") => self.turn.began(id),
+            Some("cancelled") if self.turn.cancelled(id) => self.taken_back(native, facts),
+            _ => {}
+        }
+    }
+}
+
+/// A line that is JSON.
+fn read(line: &[u8]) -> Result<(Value, Box<RawValue>), String> {
+    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+    let value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let raw = RawValue::from_string(line.to_owned()).map_err(|error| error.to_string())?;
+    Ok((value, raw))
+}
+
+fn unparsed(line: &[u8], error: String) -> Fact {
+    let line = Value::String(String::from_utf8_lossy(line).into_owned());
+    let raw = raw(&line);
+    Fact::Event(EventData::unparsed(line, error), raw)
+}

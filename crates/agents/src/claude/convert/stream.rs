@@ -1,0 +1,83 @@
+//! Pieces of messages, as the model writes them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    Converter,
+    items::Item,
+    native::{Native, text},
+};
+use crate::{agent::Fact, schema::ItemKind};
+
+/// The message that is being written, by the main agent and by each subagent.
+pub(super) type Streams = BTreeMap<Option<String>, Stream>;
+
+/// A message that is being written.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    message: String,
+    /// For each block by its number, which item it is.
+    blocks: BTreeMap<u64, String>,
+}
+
+impl Converter {
+    pub(super) fn stream_event(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+        let event = native.value.get("event").unwrap_or(&Value::Null);
+        let kind = text(event, "type").unwrap_or("event");
+        let told = match kind {
+            "message_start" => {
+                self.message_start(native, event);
+                None
+            }
+            "content_block_start" => self.block_start(native, event),
+            "content_block_delta" => self.block_delta(native, event),
+            _ => None,
+        };
+        facts.push(told.unwrap_or_else(|| native.murmur(format!("stream.{kind}"))));
+    }
+
+    fn message_start(&mut self, native: Native<'_>, event: &Value) {
+        let message = event.get("message").and_then(|message| text(message, "id")).unwrap_or_default().to_owned();
+        self.streams.insert(native.parent().map(str::to_owned), Stream { message, blocks: BTreeMap::new() });
+    }
+
+    fn block_start(&mut self, native: Native<'_>, event: &Value) -> Option<Fact> {
+        let block = event.get("content_block")?;
+        let number = event.get("index")?.as_u64()?;
+        let kind = kind_of(block);
+        let parent = native.parent().map(str::to_owned);
+        let stream = self.streams.entry(parent.clone()).or_default();
+        let numbered = self.items.numbered(&stream.message, number);
+        let id = if kind == ItemKind::Tool { text(block, "id").map_or(numbered, str::to_owned) } else { numbered };
+        stream.blocks.insert(number, id.clone());
+        let name = (kind == ItemKind::Tool).then(|| text(block, "name").unwrap_or_default().to_owned());
+        let item = Item { id, kind, name, message: stream.message.clone(), parent, plan: None };
+        self.items.start(item, None).map(|data| native.event(data))
+    }
+
+    fn block_delta(&mut self, native: Native<'_>, event: &Value) -> Option<Fact> {
+        let delta = event.get("delta")?;
+        let field = match text(delta, "type")? {
+            "text_delta" => "text",
+            "thinking_delta" => "thinking",
+            "input_json_delta" => "partial_json",
+            // Signatures and citations are part of no text.
+            _ => return None,
+        };
+        let stream = self.streams.get(&native.parent().map(str::to_owned))?;
+        let id = stream.blocks.get(&event.get("index")?.as_u64()?)?;
+        self.items.grow(id, text(delta, field)?).map(|data| native.event(data))
+    }
+}
+
+/// What a block is.
+pub(super) fn kind_of(block: &Value) -> ItemKind {
+    match text(block, "type") {
+        Some("text") => ItemKind::Message,
+        Some("thinking" | "redacted_thinking") => ItemKind::Reasoning,
+        Some("tool_use") => ItemKind::Tool,
+        _ => ItemKind::Other,
+    }
+}

@@ -1,0 +1,56 @@
+//! Recorded sessions of Claude Code 2.1.325, and what the server makes of them.
+
+use std::{fs, path::Path};
+
+use carrel_agents::claude::convert::Converter;
+use serde_json::Value;
+
+use crate::support::{has_raw, raw, rendered};
+
+/// Plays a recording as the session would: a prompt is given before the agent says that it has it.
+fn play(recording: &str) -> String {
+    let mut converter = Converter::new(|_| None);
+    let mut facts = String::new();
+    for line in recording.lines() {
+        let native: Value = serde_json::from_str(line).unwrap();
+        if native["state"] == "queued" {
+            converter.prompted(native["command_uuid"].as_str().unwrap());
+        }
+        if native["response"]["request_id"] == "interrupt" {
+            converter.interrupted();
+        }
+        for fact in converter.line(line.as_bytes()) {
+            assert_eq!(raw(&fact).map(ToString::to_string), has_raw(&fact).then(|| line.to_owned()));
+            facts.push_str(&rendered(&fact).to_string());
+            facts.push('\n');
+        }
+    }
+    assert!(converter.ended().is_empty(), "something was left open");
+    facts
+}
+
+#[test]
+fn recordings_are_told_as_reviewed() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut recordings: Vec<_> =
+        fs::read_dir(tests.join("fixtures/claude")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    recordings.sort();
+    assert!(recordings.len() >= 11, "recordings are missing: {recordings:?}");
+    for recording in recordings {
+        let reviewed_at = tests.join("snapshots/claude").join(recording.file_name().unwrap());
+        let facts = play(&fs::read_to_string(&recording).unwrap());
+        if std::env::var_os("UPDATE_AGENT_SNAPSHOTS").is_some() {
+            fs::create_dir_all(reviewed_at.parent().unwrap()).unwrap();
+            fs::write(&reviewed_at, &facts).unwrap();
+        }
+        let reviewed = fs::read_to_string(&reviewed_at).unwrap_or_default();
+        let first = facts.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
+        assert!(
+            facts == reviewed,
+            "the facts of {} differ from {}, first at {first:#?}\nhint: review the change, then run the test with \
+             UPDATE_AGENT_SNAPSHOTS=1",
+            recording.display(),
+            reviewed_at.display()
+        );
+    }
+}
