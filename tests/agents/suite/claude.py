@@ -97,7 +97,8 @@ class Claude(Scenarios):
         self.assertEqual(session.info()["status"], "idle")
 
     def _processes(self) -> list[Any]:
-        return [process for process in self.scratch.processes("--input-format") if "stream-json" in process.command]
+        # The guard that the server puts before each of them has the same words in its command line.
+        return [process for process in self.scratch.processes("--input-format") if process.program == "claude"]
 
 
 # It is no test by itself, and a loader would run what it finds in a module.

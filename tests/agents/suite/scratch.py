@@ -16,6 +16,7 @@ from pathlib import Path
 class Process:
     pid: int
     command: str
+    program: str
 
 
 class Scratch:
@@ -45,7 +46,7 @@ class Scratch:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     # What has ended and is not yet reaped has no command line.
                     if command and word in command:
-                        found.append(Process(int(entry.name), command))
+                        found.append(Process(int(entry.name), command, Path(os.readlink(entry / "exe")).name))
         return found
 
     def await_end(self, word: str, seconds: float) -> None:

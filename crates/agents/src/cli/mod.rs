@@ -2,6 +2,8 @@
 
 mod api;
 mod client;
+mod credentials;
+mod install;
 mod server;
 mod token;
 
@@ -31,6 +33,11 @@ enum Command {
     /// Its sessions
     #[command(subcommand)]
     Sessions(api::Sessions),
+    /// Install an agent on this machine
+    InstallAgent(install::Install),
+    /// The credentials that agents would find
+    #[command(subcommand)]
+    Credentials(credentials::Credentials),
 }
 
 /// Runs a command.
@@ -40,6 +47,8 @@ pub fn run() -> ExitCode {
         Command::Api(api) => api.run(),
         Command::Agents(agents) => agents.run(),
         Command::Sessions(sessions) => sessions.run(),
+        Command::InstallAgent(install) => install.run(),
+        Command::Credentials(credentials) => credentials.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

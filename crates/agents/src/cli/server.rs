@@ -12,6 +12,7 @@ use super::{Failure, token::TokenArguments};
 use crate::{
     agents::Agents,
     http::{self, App, Cors, Listener, Token},
+    install::Settings,
     keep::Keep,
     session::{Locate, Rules},
     sessions::Sessions,
@@ -91,7 +92,7 @@ impl Server {
 
     async fn serve(self, token: Option<Token>, cors: Cors, keep: Option<Keep>) -> Result<(), Failure> {
         let (stop, stopping) = watch::channel(false);
-        let agents = Arc::new(Agents::default());
+        let agents = Arc::new(Agents::new(Settings::from_environment()));
         let locate: Locate = {
             let agents = Arc::clone(&agents);
             Arc::new(move |id, directory| agents.locate(id, directory))

@@ -30,7 +30,7 @@ use self::{
     server::{Command, Opened, Server, To},
 };
 use crate::{
-    agent::{Agent, AgentError, AgentId, Conversation, Model, Models, Opening, PermissionMode, Place},
+    agent::{Agent, AgentError, AgentId, Capabilities, Conversation, Model, Models, Opening, PermissionMode, Place},
     child::{Child, Start},
 };
 
@@ -218,6 +218,10 @@ impl Agent for Codex {
 
     fn permission_modes(&self) -> &'static [PermissionMode] {
         &PermissionMode::ALL
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { shared_process: true, ..Capabilities::ALL }
     }
 
     async fn models(&self, place: &Place) -> Result<Models, AgentError> {
