@@ -31,6 +31,10 @@ impl Agent for Claude {
         &[PermissionMode::Plan, PermissionMode::AcceptEdits, PermissionMode::Bypass]
     }
 
+    fn plan_is_a_permission(&self) -> bool {
+        true
+    }
+
     async fn models(&self, place: &Place) -> Result<Models, AgentError> {
         self.models.get(place).await
     }
