@@ -35,7 +35,7 @@ fn recordings_are_told_as_reviewed() {
     let mut recordings: Vec<_> =
         fs::read_dir(tests.join("fixtures/claude")).unwrap().map(|entry| entry.unwrap().path()).collect();
     recordings.sort();
-    assert!(recordings.len() >= 11, "recordings are missing: {recordings:?}");
+    assert!(recordings.len() >= 12, "recordings are missing: {recordings:?}");
     for recording in recordings {
         let reviewed_at = tests.join("snapshots/claude").join(recording.file_name().unwrap());
         let facts = play(&fs::read_to_string(&recording).unwrap());

@@ -16,6 +16,7 @@ pub(crate) fn rendered(fact: &Fact) -> Value {
         Fact::QuestionAsked(asked, _) => json!({"questionAsked": asked}),
         Fact::Withdrawn(id) => json!({"withdrawn": id}),
         Fact::Gone(Gone::Exited(exit)) => json!({"exited": [exit.code, exit.signal, exit.stderr]}),
+        Fact::Gone(Gone::Finished) => json!("finished"),
         Fact::Gone(Gone::ServerExited(exit)) => json!({"serverExited": [exit.code, exit.signal, exit.stderr]}),
     }
 }
