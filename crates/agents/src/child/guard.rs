@@ -3,7 +3,6 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -72,6 +71,7 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     // The server's end closes when it dies, however it dies, and no other process can hold it open: a socket cannot be
     // opened through /proc. A death signal would be that of the thread which happened to start us.
     let server = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let orders = server.try_clone()?;
     // No session but ours is below us, which is how the server tells our orphans from its own children.
     rustix::process::setsid()?;
     // Whatever loses its parent below us becomes our child, however it has detached itself.
@@ -83,17 +83,21 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         Ok(program) => program,
         Err(error) => return Report::Refused(error.raw_os_error().unwrap_or_default()).write(&server),
     };
+    // The program's output is its own, and we have nothing to say; there need not be a /dev/null.
+    let _ = rustix::stdio::dup2_stdout(&server).and_then(|()| rustix::stdio::dup2_stderr(&server));
     let running = Running::new(Mutex::new(Some(program)));
     // A server that is gone is noticed by whoever reads from it.
     let _ = Report::Started(program.as_raw_nonzero().get()).write(&server);
-    let threads = listen(server.try_clone()?, events.clone()).and_then(|()| bury(running.clone(), events));
+    let threads = listen(orders, events.clone()).and_then(|()| bury(running.clone(), events));
     let mut status = None;
     let mut killing = threads.is_err().then(Instant::now);
     loop {
         if let Some(since) = killing {
             kill(&running);
             if since.elapsed() > PATIENCE {
-                break;
+                // The server goes on where we give up.
+                report(status, &server)?;
+                return Err(io::ErrorKind::TimedOut.into());
             }
         }
         let event = if killing.is_some() {
@@ -112,22 +116,22 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             Ok(Event::Alone) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    let report = match status {
-        Some(status) => status.exit_status().map(Report::Exited).or(status.terminating_signal().map(Report::Signalled)),
-        None => None,
-    };
-    report.map_or(Ok(()), |report| report.write(&server))
+    report(status, &server)
 }
 
-/// Starts the program with our standard output and error, and lets go of them.
+/// Says how the program ended, if it did.
+fn report(status: Option<WaitStatus>, server: &UnixStream) -> io::Result<()> {
+    let report = status.and_then(|status| {
+        status.exit_status().map(Report::Exited).or_else(|| status.terminating_signal().map(Report::Signalled))
+    });
+    report.map_or(Ok(()), |report| report.write(server))
+}
+
+/// Starts the program in a group of its own, with our standard output and error.
 fn start(program: OsString, arguments: impl Iterator<Item = OsString>, input: OwnedFd) -> io::Result<Pid> {
     let mut command = Command::new(program);
-    let child = command.args(arguments).process_group(0).stdin(Stdio::from(input)).spawn();
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(Pid::from_child(&child?))
+    let child = command.args(arguments).process_group(0).stdin(Stdio::from(input)).spawn()?;
+    Ok(Pid::from_child(&child))
 }
 
 /// Waits for orders until the last one.

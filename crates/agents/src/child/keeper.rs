@@ -1,6 +1,6 @@
 //! The server's side of a guard: it takes orders, learns how the program ended, and clears up if the guard was killed.
 
-use std::{io, os::unix::net::UnixStream, time::Duration};
+use std::{io, os::unix::net::UnixStream, process::ExitStatus, time::Duration};
 
 use rustix::process::{Pid, Signal};
 use tokio::{
@@ -42,13 +42,16 @@ impl Keeper {
         }
         let status = self.guard.wait().await;
         strays::forget(self.pid);
-        strays::clear().await;
+        // One that has done its work leaves nobody.
+        if !status.as_ref().is_ok_and(ExitStatus::success) {
+            strays::clear().await;
+        }
         self.gone.send_replace(true);
 
         let mut exit = Exit::default();
-        match (report, status) {
-            (Ok(Report::Exited(code)), _) => exit.code = Some(code),
-            (Ok(Report::Signalled(signal)), _) => exit.signal = Some(signal),
+        match report {
+            Ok(Report::Exited(code)) => exit.code = Some(code),
+            Ok(Report::Signalled(signal)) => exit.signal = Some(signal),
             // Nobody saw the program end; it was killed with its guard, or after it.
             _ => exit.signal = Some(Signal::KILL.as_raw()),
         }
@@ -72,7 +75,8 @@ impl Keeper {
                 report = &mut report => return report,
                 order = self.orders.recv() => order.unwrap_or(Order::Kill),
             };
-            writer.write_all(&[order.encode()]).await?;
+            // A guard that has ended in the meantime takes no order, and has reported before.
+            let _ = writer.write_all(&[order.encode()]).await;
             if order == Order::Kill {
                 // Somebody may have stopped it.
                 let _ = rustix::process::kill_process(self.pid, Signal::CONT);

@@ -4,6 +4,7 @@ mod guard;
 mod input;
 mod keeper;
 mod output;
+mod signals;
 mod start;
 mod strays;
 mod tree;

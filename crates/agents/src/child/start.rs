@@ -23,7 +23,7 @@ use super::{
     input::Input,
     keeper::Keeper,
     output::{self, Lines},
-    strays,
+    signals, strays,
     wire::{self, Report},
 };
 
@@ -43,6 +43,10 @@ pub(super) fn start(start: &Start) -> io::Result<Child> {
     let (input_theirs, input) = pipe()?;
     let (stdout, stdout_theirs) = pipe()?;
     let (stderr, stderr_theirs) = pipe()?;
+    let input = pipe::Sender::from_owned_fd(input)?;
+    let stdout = pipe::Receiver::from_owned_fd(stdout)?;
+    let stderr = pipe::Receiver::from_owned_fd(stderr)?;
+    signals::hear();
     // This is our program even if its file was replaced or removed.
     let program = GUARD.get().map_or(Path::new("/proc/self/exe"), PathBuf::as_path);
     let mut command = Command::new(program);
@@ -62,20 +66,15 @@ pub(super) fn start(start: &Start) -> io::Result<Child> {
     // With the command go our copies of the program's ends.
     drop(command);
 
+    // Whether or not the program could be started, somebody waits for the guard.
     let started = hello(&stream, input_theirs);
     let (gone, gone_seen) = watch::channel(false);
     let (exit, exit_seen) = watch::channel(None);
     let (orders, inbox) = mpsc::unbounded_channel();
-    let stderr = tokio::spawn(output::tail(pipe::Receiver::from_owned_fd(stderr)?, gone_seen.clone()));
+    let stderr = tokio::spawn(output::tail(stderr, gone_seen.clone()));
     let keeper = Keeper { guard, pid, stream, orders: inbox, stderr, gone, exit };
     tokio::spawn(keeper.keep());
-    Ok(Child {
-        id: started?,
-        input: Input::new(pipe::Sender::from_owned_fd(input)?),
-        lines: Lines::new(pipe::Receiver::from_owned_fd(stdout)?, gone_seen),
-        orders,
-        exit: exit_seen,
-    })
+    Ok(Child { id: started?, input: Input::new(input), lines: Lines::new(stdout, gone_seen), orders, exit: exit_seen })
 }
 
 /// Gives the guard what it needs, and waits until the program runs: a millisecond or two.

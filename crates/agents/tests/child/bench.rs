@@ -1,6 +1,12 @@
 //! What all of these tests stand on.
 
-use std::{future::Future, time::Duration};
+use std::{
+    fs::File,
+    future::Future,
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use carrel_agents::child::{self, Child, Line, Start};
 
@@ -41,12 +47,63 @@ pub(crate) async fn line(child: &mut Child) -> String {
     }
 }
 
-/// The next line, which has to be the number of a process.
-pub(crate) async fn pid(child: &mut Child) -> u32 {
-    line(child).await.parse().unwrap()
+/// What everything below a program inherits: an environment to be found by, and a pipe to wait for.
+pub(crate) struct Mark {
+    directory: tempfile::TempDir,
+    name: String,
 }
 
-/// Whether a process is there, and not merely waiting to be reaped.
-pub(crate) fn alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("State:\tZ"))
+impl Mark {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            directory.path().join("held"),
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
+        Self { directory, name: uuid::Uuid::new_v4().to_string() }
+    }
+
+    /// The pipe. A script that opens it keeps [`Mark::released`] waiting, as does everybody who inherits it.
+    pub(crate) fn pipe(&self) -> PathBuf {
+        self.directory.path().join("held")
+    }
+
+    /// Marks a program.
+    pub(crate) fn on(&self, mut start: Start) -> Start {
+        start.environment.push(("MARK".into(), Some(self.name.clone().into())));
+        start.environment.push(("HELD".into(), Some(self.pipe().into())));
+        start
+    }
+
+    /// All processes that bear it.
+    pub(crate) fn bearers(&self) -> Vec<String> {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+        processes.filter(|path| self.is_on(path)).map(|path| name(&path)).collect()
+    }
+
+    fn is_on(&self, process: &Path) -> bool {
+        // What has ended, and waits to be reaped, has no environment.
+        let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == format!("MARK={}", self.name).as_bytes())
+    }
+
+    /// Waits until everybody who held the pipe is gone, and somebody did.
+    pub(crate) fn released(&self) -> std::thread::JoinHandle<()> {
+        let pipe = self.pipe();
+        std::thread::spawn(move || {
+            // Opening waits for the first who holds it, reading for the last.
+            let mut said = Vec::new();
+            File::open(pipe).unwrap().read_to_end(&mut said).unwrap();
+        })
+    }
+}
+
+/// What a process calls itself, for whoever reads of a failure.
+fn name(process: &Path) -> String {
+    let command = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    format!("{}: {}", process.display(), String::from_utf8_lossy(&command).replace('\0', " "))
 }

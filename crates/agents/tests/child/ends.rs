@@ -1,10 +1,10 @@
 //! How a program ends, and how that is told.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, process::Command, time::Duration};
 
 use carrel_agents::child::{Child, ChildError};
 
-use crate::bench::{line, on_one_thread, program, python, shell, start};
+use crate::bench::{line, on_one_thread, program, shell, start};
 
 const LONG: Duration = Duration::from_secs(50);
 
@@ -24,10 +24,7 @@ fn each_signal_is_told() {
         // Those whose default is to do nothing, to stop or to go on.
         let harmless = [17, 18, 19, 20, 21, 22, 23, 28];
         for signal in (1..=31).chain([34, 64]).filter(|signal| !harmless.contains(signal)) {
-            // Python ignores some of them.
-            let default = if signal == 9 { "" } else { "signal.signal(number, signal.SIG_DFL); " };
-            let script = format!("import os, signal; number = {signal}; {default}os.kill(os.getpid(), number)");
-            let exit = start(&python(&script)).exit().await;
+            let exit = start(&shell(&format!("ulimit -c 0; kill -{signal} $$"))).exit().await;
             assert_eq!((exit.code, exit.signal), (None, Some(signal)), "{}", exit.stderr);
         }
     });
@@ -80,5 +77,20 @@ fn the_environment_is_the_servers_with_changes() {
         for expected in [path.as_str(), "none", "this", "/proc"] {
             assert_eq!(line(&mut child).await, expected);
         }
+    });
+}
+
+#[test]
+fn a_program_has_a_group_of_its_own_and_no_descriptor_of_ours() {
+    on_one_thread(async {
+        let mut child = start(&shell("ps -o pgid= -p $$ | tr -d ' '; exec sleep 1000"));
+        assert_eq!(line(&mut child).await, child.id().to_string());
+        // Besides those that whoever started the tests has left open.
+        let plain = Command::new("ls").arg("/proc/self/fd").output().unwrap().stdout;
+        let mut child = start(&program("ls", &["/proc/self/fd"]));
+        for descriptor in String::from_utf8(plain).unwrap().lines() {
+            assert_eq!(line(&mut child).await, descriptor);
+        }
+        assert_eq!(child.line().await, None);
     });
 }

@@ -1,0 +1,117 @@
+//! More than is read, on either side.
+
+use carrel_agents::child::{ChildError, Line};
+use futures_util::FutureExt;
+
+use crate::bench::{line, on_one_thread, python, shell, start};
+
+/// What a pipe holds, and what is read at once.
+const HELD: usize = 2 * 64 * 1024;
+
+#[test]
+fn a_flood_waits_in_the_program_while_nobody_reads() {
+    on_one_thread(async {
+        // It says how much it got rid of before it would have had to wait.
+        let mut child = start(&python(
+            "import os, sys
+os.write(1, b'first\\n')
+sys.stdin.readline()
+os.set_blocking(1, False)
+count = 0
+try:
+    while count < 1 << 26:
+        count += os.write(1, b'x' * 1023 + b'\\n')
+except BlockingIOError:
+    pass
+os.write(2, b'%d' % count)",
+        ));
+        assert_eq!(line(&mut child).await, "first");
+        child.send(b"go on").unwrap();
+        let written: usize = child.exit().await.stderr.parse().unwrap();
+        assert!((1..=HELD).contains(&written), "{written}");
+        let mut read = 0;
+        while let Some(Line::Whole(line) | Line::Torn(line)) = child.line().await {
+            read += line.len() + 1;
+        }
+        assert_eq!(read, written);
+    });
+}
+
+#[test]
+fn a_slow_reader_loses_nothing_of_a_flood() {
+    on_one_thread(async {
+        let mut child = start(&shell("seq 1 300000"));
+        for expected in 1..=300_000 {
+            if expected % 1000 == 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(line(&mut child).await.parse(), Ok(expected));
+        }
+        assert_eq!(child.line().await, None);
+    });
+}
+
+#[test]
+fn a_line_that_was_waited_for_in_vain_comes_later() {
+    on_one_thread(async {
+        let mut child = start(&shell("printf one; read -r _; echo ' line'; seq 1 5000"));
+        for _ in 0..100 {
+            assert_eq!(child.line().now_or_never(), None);
+            tokio::task::yield_now().await;
+        }
+        child.send(b"").unwrap();
+        let mut lines = Vec::new();
+        while lines.len() < 5001 {
+            // Dropped each time that it is not ready at once.
+            match child.line().now_or_never() {
+                Some(Some(Line::Whole(line))) => lines.push(String::from_utf8(line.to_vec()).unwrap()),
+                Some(other) => panic!("{other:?}"),
+                None => tokio::task::yield_now().await,
+            }
+        }
+        assert_eq!(lines[0], "one line");
+        assert!(lines[1..].iter().zip(1..).all(|(line, number)| *line == number.to_string()));
+    });
+}
+
+#[test]
+fn the_last_of_a_flood_of_errors_is_kept() {
+    on_one_thread(async {
+        let mut child = start(&shell("seq 1 1000000 >&2; echo done"));
+        assert_eq!(line(&mut child).await, "done");
+        let stderr = child.exit().await.stderr;
+        assert!(stderr.ends_with("\n999999\n1000000\n"));
+        assert_eq!(stderr.len(), 16 * 1024);
+    });
+}
+
+#[test]
+fn a_program_that_never_reads_is_stuck_and_can_be_ended() {
+    on_one_thread(async {
+        let mut child = start(&shell("exec sleep 1000"));
+        let line = vec![b'x'; 1024 * 1024 - 1];
+        let mut sent = 0;
+        let waiting = loop {
+            match child.send(&line) {
+                Ok(()) => sent += 1,
+                Err(ChildError::Stuck(waiting)) => break waiting,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!((sent, waiting), (64, 64 * 1024 * 1024));
+        assert!(matches!(child.send(&line), Err(ChildError::Stuck(_))));
+        assert_eq!(child.end(std::time::Duration::from_secs(50)).await.signal, Some(15));
+    });
+}
+
+#[test]
+fn a_program_that_has_closed_its_input_takes_no_more() {
+    on_one_thread(async {
+        let mut child = start(&shell("exec 0<&-; echo closed; exec sleep 1000"));
+        assert_eq!(line(&mut child).await, "closed");
+        while child.send(b"anybody there?").is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(child.send(b"hello?"), Err(ChildError::Closed)));
+    });
+}

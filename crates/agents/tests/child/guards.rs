@@ -1,0 +1,148 @@
+//! Guards and servers that do not live to see the end.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use carrel_agents::child::Child;
+
+use crate::bench::{Mark, line, on_one_thread, program, shell, start};
+
+/// A program with descendants that have detached themselves, of whom each holds the pipe.
+const FAMILY: &str = "exec 3>\"$HELD\"; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 1000 & setsid sleep 1000 &
+    echo ready; wait' & ";
+
+#[test]
+fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
+    on_one_thread(async {
+        let mut neighbour = start(&program("cat", &[]));
+        let mut own = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mark = Mark::new();
+        let mut child = start(&mark.on(shell(&format!("{FAMILY} read -r _; kill -9 $PPID; wait; sleep 1000"))));
+        let released = mark.released();
+        assert_eq!(line(&mut child).await, "ready");
+        child.send(b"").unwrap();
+        assert_eq!(child.exit().await.signal, Some(9));
+        assert_eq!(mark.bearers(), Vec::<String>::new());
+        assert_eq!(child.line().await, None);
+        released.join().unwrap();
+
+        neighbour.send(b"still here").unwrap();
+        assert_eq!(line(&mut neighbour).await, "still here");
+        assert!(own.try_wait().unwrap().is_none());
+        own.kill().unwrap();
+        own.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_guard_that_was_stopped_still_ends_everything() {
+    on_one_thread(async {
+        let mark = Mark::new();
+        let mut child = start(&mark.on(shell(&format!("{FAMILY} kill -STOP $PPID; echo stopped; sleep 1000"))));
+        let released = mark.released();
+        let mut lines = [line(&mut child).await, line(&mut child).await];
+        lines.sort();
+        assert_eq!(lines, ["ready", "stopped"]);
+        assert_eq!(child.end(Duration::from_millis(20)).await.signal, Some(9));
+        assert_eq!(mark.bearers(), Vec::<String>::new());
+        released.join().unwrap();
+    });
+}
+
+#[test]
+fn a_child_that_is_dropped_is_ended() {
+    on_one_thread(async {
+        let mark = Mark::new();
+        let mut child = start(&mark.on(shell(&format!("{FAMILY} wait"))));
+        let released = mark.released();
+        assert_eq!(line(&mut child).await, "ready");
+        drop(child);
+        tokio::task::spawn_blocking(|| released.join().unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn everything_ends_with_the_runtime() {
+    let mark = Mark::new();
+    let released = mark.released();
+    let mut kept = None;
+    on_one_thread(async {
+        let mut child = start(&mark.on(shell(&format!("{FAMILY} wait"))));
+        assert_eq!(line(&mut child).await, "ready");
+        kept = Some(child);
+    });
+    released.join().unwrap();
+}
+
+#[test]
+fn everything_ends_with_a_server_that_is_killed() {
+    let mark = Mark::new();
+    let script = format!("{FAMILY} wait");
+    let marked = mark.on(program("sh", &["-c", &script]));
+    let mut server = Command::new(example());
+    server.args(["sh", "-c", &script]).stdout(Stdio::piped()).stdin(Stdio::null());
+    server.envs(marked.environment.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
+    let mut server = server.spawn().unwrap();
+    let released = mark.released();
+    let mut ready = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "1 ready\n");
+    // The control: they hold it, until the server is gone.
+    assert!(mark.bearers().len() >= 5, "{:?}", mark.bearers());
+    assert!(!released.is_finished());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    released.join().unwrap();
+}
+
+#[test]
+fn no_signal_is_ignored_because_the_server_ignores_it() {
+    // Without its children's signal a server would not even learn how they ended.
+    let launch = "import os, signal, sys
+for number in (1, 2, 3, 10, 15, 17):
+    signal.signal(number, signal.SIG_IGN)
+os.execvp(sys.argv[1], sys.argv[1:])";
+    // No shell in between: it would want to hear of its children itself.
+    let show = ["grep", "SigIgn", "/proc/self/status"];
+    let mask = |line: &str| u64::from_str_radix(line.rsplit('\t').next().unwrap(), 16).unwrap() & 0x1_4207;
+    // The control: a program that is started in any other way ignores them.
+    let control = Command::new("python3").args(["-c", launch]).args(show).output().unwrap();
+    assert_eq!(mask(String::from_utf8(control.stdout).unwrap().trim_end()), 0x1_4207);
+    let output = Command::new("python3").args(["-c", launch]).arg(example()).args(show).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((mask(lines[0]), lines[1]), (0, "exited with code 0"));
+}
+
+#[test]
+fn two_hundred_live_beside_each_other() {
+    on_one_thread(async {
+        let mark = Mark::new();
+        let mut children: Vec<Child> = (0..200).map(|_| start(&mark.on(program("cat", &[])))).collect();
+        for (number, child) in children.iter().enumerate() {
+            child.send(number.to_string().as_bytes()).unwrap();
+        }
+        for (number, child) in children.iter_mut().enumerate() {
+            assert_eq!(line(child).await, number.to_string());
+        }
+        // The programs, and a guard for each.
+        assert_eq!(mark.bearers().len(), 400);
+        let ends = children.iter_mut().map(|child| child.end(Duration::from_secs(50)));
+        for exit in futures_util::future::join_all(ends).await {
+            // By the end of its input or by the signal, whichever it saw first.
+            assert!(matches!((exit.code, exit.signal), (Some(0), None) | (None, Some(15))), "{exit:?}");
+        }
+        assert_eq!(mark.bearers(), Vec::<String>::new());
+    });
+}
+
+/// The example that is a server by itself.
+fn example() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_sandbox-agent")).with_file_name("examples").join("lines");
+    assert!(path.exists(), "{} is built by: cargo build --examples", path.display());
+    path
+}
