@@ -46,17 +46,17 @@ pub struct Codex {
 
 /// How long is waited, and how much is kept waiting.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+pub struct Limits {
     /// For an answer.
-    request: Duration,
+    pub request: Duration,
     /// With an app-server that nobody uses.
-    idle: Duration,
+    pub idle: Duration,
     /// For a conversation that does not read what it has.
-    patience: Duration,
+    pub patience: Duration,
     /// From the start of an app-server that died to the start of the next.
-    restart: Duration,
+    pub restart: Duration,
     /// How many bytes a conversation may leave unread before the app-server is not read on.
-    waiting: usize,
+    pub waiting: usize,
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +154,8 @@ impl Codex {
         Self::with(Limits::default())
     }
 
-    fn with(limits: Limits) -> Self {
+    /// The same, with limits of one's own.
+    pub fn with(limits: Limits) -> Self {
         Self { limits, shared: Mutex::default() }
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -95,6 +95,8 @@ pub(super) struct Server {
     drained: Arc<Notify>,
     full_since: Option<Instant>,
     idle_since: Option<Instant>,
+    /// Whether its output has ended.
+    silent: bool,
 }
 
 // === impl Server ===
@@ -118,6 +120,7 @@ impl Server {
             drained: Arc::new(Notify::new()),
             full_since: None,
             idle_since: Some(Instant::now()),
+            silent: false,
         };
         tokio::spawn(server.run());
         sender
@@ -125,7 +128,15 @@ impl Server {
 
     async fn run(mut self) {
         while self.step().await {}
-        let exit = self.child.end(PATIENCE).await;
+        // One whose output has ended is ending by itself, and only then says how.
+        let exit = match self.silent {
+            true => timeout(PATIENCE, self.child.exit()).await.ok(),
+            false => None,
+        };
+        let exit = match exit {
+            Some(exit) => exit,
+            None => self.child.end(PATIENCE).await,
+        };
         self.tell_end(&exit);
     }
 
@@ -141,7 +152,10 @@ impl Server {
             // While a conversation has too much to read, the app-server has to wait with the rest. It can do so without
             // harm: nobody who is to read waits for something that the app-server has yet to say.
             line = self.child.line(), if !full => match line {
-                None => return false,
+                None => {
+                    self.silent = true;
+                    return false;
+                }
                 Some(line) => return self.hear(line),
             },
             () = self.drained.notified(), if full => self.look_whether_full(),

@@ -1,1 +1,4 @@
-//! x
+//! What the app-server was recorded to say, and what it might.
+
+mod said;
+mod snapshots;

@@ -1,0 +1,249 @@
+//! What no recording has: other versions, and nonsense.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::snapshots::rendered;
+use crate::{
+    agent::{Answer, Fact, Prompt},
+    codex::{
+        convert::{Thread, Turn},
+        rpc::{self, Line, Said},
+    },
+    schema::PermissionReply,
+};
+
+fn said(method: &str, id: Option<u64>, params: Value) -> Said {
+    Said { id: id.map(Value::from), method: method.to_owned(), params }
+}
+
+/// A thread with a turn that runs.
+fn running() -> Thread {
+    let mut thread = Thread::new("t", "server");
+    thread.prompted(&Prompt { id: "p".to_owned(), text: "do it".to_owned() }, "do it");
+    thread.answered(Ok(&json!({"turn": {"id": "u"}})), &mut Vec::new());
+    thread
+}
+
+fn heard(thread: &mut Thread, method: &str, params: Value) -> Vec<Value> {
+    let mut facts = Vec::new();
+    thread.heard(&said(method, None, params), None, &mut facts);
+    facts.iter().map(rendered).collect()
+}
+
+fn item(kind: &str, more: Value) -> Value {
+    let mut item = json!({"type": kind, "id": "i"});
+    item.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({"threadId": "t", "turnId": "u", "item": item})
+}
+
+fn ended(outcome: &str) -> Value {
+    json!({"threadId": "t", "turn": {"id": "u", "status": outcome}})
+}
+
+#[test]
+fn any_line_is_told_or_refused_with_a_reason() {
+    let methods = [
+        "item/started",
+        "item/completed",
+        "turn/started",
+        "turn/completed",
+        "item/agentMessage/delta",
+        "thread/tokenUsage/updated",
+        "error",
+        "serverRequest/resolved",
+        "thread/started",
+        "item/fileChange/requestApproval",
+        "item/tool/requestUserInput",
+        "applyPatchApproval",
+    ];
+    bolero::check!().with_type::<(Vec<u8>, u8, bool)>().for_each(|(bytes, method, asks)| {
+        let _ = rpc::read(bytes);
+        let _ = rpc::raw(&Bytes::copy_from_slice(bytes));
+        // Whatever JSON there is in the bytes, or their text, stands for what the app-server tells.
+        let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
+        let value: Value = serde_json::from_slice(bytes).unwrap_or_else(|_| text());
+        let shapes = [
+            value.clone(),
+            json!({"threadId": "t", "item": value, "turn": value, "tokenUsage": value, "error": value}),
+            json!({"threadId": "t", "item": {"id": value, "type": value, "changes": value, "content": value}}),
+            json!({"threadId": "t", "item": {"id": "i", "type": "fileChange", "changes": [value], "status": value}}),
+            json!({"threadId": "t", "turn": {"id": "u", "status": value, "error": value}, "itemId": "i", "delta": value}),
+            json!({"threadId": "t", "questions": [value], "requestId": value, "fileChanges": value}),
+        ];
+        let mut thread = running();
+        for params in shapes {
+            let method = methods[usize::from(*method) % methods.len()];
+            let line = if *asks {
+                json!({"id": 1, "method": method, "params": params})
+            } else {
+                json!({"method": method, "params": params})
+            };
+            let Ok(Line::Said(said)) = rpc::read(line.to_string().as_bytes()) else { panic!("{line}") };
+            let mut facts = Vec::new();
+            match said.id {
+                None => thread.heard(&said, None, &mut facts),
+                Some(_) => drop(thread.asked(&said, None, &mut facts)),
+            }
+            assert!(!facts.is_empty(), "nothing was told of {line}");
+        }
+    });
+}
+
+#[test]
+fn a_tool_that_was_never_seen_to_begin_is_called_before_its_result() {
+    let mut thread = running();
+    let params = item("mcpToolCall", json!({"server": "s", "tool": "x", "arguments": {"a": 1}, "result": "r"}));
+    let facts = heard(&mut thread, "item/completed", params);
+    assert_eq!(facts[0]["event"]["message"]["parts"][0]["name"], "s.x");
+    assert_eq!(facts[0]["event"]["message"]["parts"][0]["input"], json!({"a": 1}));
+    assert_eq!(facts[1]["event"]["itemCompleted"]["status"], "completed");
+    assert_eq!(facts[2]["event"]["message"]["parts"][0]["type"], "tool_result");
+}
+
+#[test]
+fn a_command_that_outlives_its_turn_is_called_once() {
+    let mut thread = running();
+    let command = |status| item("commandExecution", json!({"command": "sleep", "status": status}));
+    assert_eq!(heard(&mut thread, "item/started", command("inProgress")).len(), 2);
+    let end = heard(&mut thread, "turn/completed", ended("completed"));
+    assert_eq!(end[0]["event"]["itemCompleted"]["status"], "interrupted");
+    assert_eq!(end[1]["event"]["message"]["parts"][0]["is_error"], true);
+    assert_eq!(end[2]["turnEnded"]["outcome"], "completed");
+    let late = heard(&mut thread, "item/completed", command("completed"));
+    assert_eq!(late.len(), 2);
+    assert_eq!(late[1]["event"]["message"]["parts"][0]["type"], "tool_result");
+}
+
+#[test]
+fn items_of_a_kind_that_is_new_are_kept_whole() {
+    let mut thread = running();
+    let facts = heard(&mut thread, "item/completed", item("dream", json!({"of": "sheep"})));
+    assert_eq!(facts[0]["event"]["itemCompleted"]["kind"], "other");
+    assert_eq!(facts[1]["event"]["message"]["parts"][0]["raw"]["of"], "sheep");
+}
+
+#[test]
+fn what_is_said_of_a_thread_that_this_one_began_ends_no_turn_here() {
+    let mut thread = running();
+    let facts =
+        heard(&mut thread, "turn/completed", json!({"threadId": "other", "turn": {"id": "u", "status": "failed"}}));
+    assert_eq!(facts[0]["event"]["notice"]["label"], "turn/completed");
+    assert_eq!(thread.turn(), &Turn::Running("u".to_owned()));
+}
+
+#[test]
+fn a_turn_that_nobody_prompted_is_told_as_such() {
+    let mut thread = running();
+    heard(&mut thread, "turn/completed", ended("completed"));
+    let facts = heard(&mut thread, "turn/started", json!({"threadId": "t", "turn": {"id": "v"}}));
+    assert_eq!(facts[0], json!("turnStarted"));
+    assert_eq!(facts[1]["event"]["started"]["message"], "turn/started");
+    // The end of the turn before, once more, is not the end of this one.
+    assert_eq!(heard(&mut thread, "turn/completed", ended("completed")).len(), 1);
+    assert_eq!(thread.turn(), &Turn::Running("v".to_owned()));
+}
+
+#[test]
+fn a_refused_turn_fails_with_the_words_of_the_refusal() {
+    let mut thread = Thread::new("t", "server");
+    thread.prompted(&Prompt { id: "p".to_owned(), text: String::new() }, "");
+    let mut facts = Vec::new();
+    thread.answered(Err("no such model".to_owned()), &mut facts);
+    let facts: Vec<Value> = facts.iter().map(rendered).collect();
+    assert_eq!(facts[0]["event"]["error"]["kind"], "jsonrpc.error");
+    assert_eq!(facts[1]["turnEnded"], json!({"outcome": "failed", "message": "no such model", "usage": null}));
+    assert_eq!(thread.turn(), &Turn::None);
+}
+
+#[test]
+fn a_message_that_was_cut_short_is_not_lost() {
+    let mut thread = running();
+    heard(&mut thread, "item/started", item("agentMessage", json!({"text": ""})));
+    for delta in ["Hello", " wor"] {
+        heard(&mut thread, "item/agentMessage/delta", json!({"threadId": "t", "itemId": "i", "delta": delta}));
+    }
+    let end = heard(&mut thread, "turn/completed", ended("interrupted"));
+    assert_eq!(end[0]["event"]["itemCompleted"]["text"], "Hello wor");
+    assert_eq!(end[1]["event"]["message"]["parts"][0]["text"], "Hello wor");
+    assert_eq!(end[1]["event"]["message"]["metadata"]["status"], "interrupted");
+}
+
+#[test]
+fn every_form_of_request_is_answered_in_its_own() {
+    let reply = |reply| Answer::Permission(reply, Some("why".to_owned()));
+    let permissions = json!({"network": {"enabled": true}});
+    let cases = [
+        (
+            said("item/commandExecution/requestApproval", Some(1), json!({"threadId": "t", "command": "ls"})),
+            [json!({"decision": "accept"}), json!({"decision": "acceptForSession"}), json!({"decision": "decline"})],
+            vec!["ls"],
+        ),
+        (
+            said("execCommandApproval", Some(2), json!({"conversationId": "t", "command": ["ls", "-l"]})),
+            [
+                json!({"decision": "approved"}),
+                json!({"decision": "approved_for_session"}),
+                json!({"decision": {"denied": {"rejection": "why"}}}),
+            ],
+            vec!["ls -l"],
+        ),
+        (
+            said("applyPatchApproval", Some(3), json!({"conversationId": "t", "fileChanges": {"/a": {}, "/b": {}}})),
+            [
+                json!({"decision": "approved"}),
+                json!({"decision": "approved_for_session"}),
+                json!({"decision": {"denied": {"rejection": "why"}}}),
+            ],
+            vec!["/a", "/b"],
+        ),
+        (
+            said("item/permissions/requestApproval", Some(4), json!({"threadId": "t", "permissions": permissions})),
+            [
+                json!({"permissions": permissions, "scope": "turn"}),
+                json!({"permissions": permissions, "scope": "session"}),
+                json!({"permissions": {}, "scope": "turn"}),
+            ],
+            vec![],
+        ),
+    ];
+    for (asked, [once, always, reject], patterns) in cases {
+        let mut thread = running();
+        let mut facts = Vec::new();
+        thread.asked(&asked, None, &mut facts).unwrap();
+        let [Fact::PermissionAsked(request, _)] = facts.as_slice() else { panic!("{facts:?}") };
+        assert_eq!(request.patterns, patterns);
+        let ask = thread.take_ask(&request.id).unwrap();
+        assert_eq!(ask.answer(&reply(PermissionReply::Once)), Some(once));
+        assert_eq!(ask.answer(&reply(PermissionReply::Always)), Some(always));
+        assert_eq!(ask.answer(&reply(PermissionReply::Reject)), Some(reject));
+        assert_eq!(ask.answer(&Answer::QuestionRejected), None);
+    }
+}
+
+#[test]
+fn a_request_that_nobody_can_answer_is_refused_and_kept() {
+    let mut thread = running();
+    let mut facts = Vec::new();
+    let refusal =
+        thread.asked(&said("item/tool/call", Some(1), json!({"threadId": "t"})), None, &mut facts).unwrap_err();
+    assert_eq!(refusal.code, -32_601);
+    assert_eq!(rendered(&facts[0])["event"]["raw"]["method"], "item/tool/call");
+}
+
+#[test]
+fn requests_are_taken_back_with_their_turn_and_only_once() {
+    let mut thread = running();
+    let mut facts = Vec::new();
+    let request = |turn| json!({"threadId": "t", "turnId": turn, "command": "ls"});
+    let ask = |id, turn| said("item/commandExecution/requestApproval", Some(id), request(turn));
+    thread.asked(&ask(1, "u"), None, &mut facts).unwrap();
+    thread.asked(&ask(2, "of another thread"), None, &mut facts).unwrap();
+    let end = heard(&mut thread, "turn/completed", ended("interrupted"));
+    assert_eq!(end[0], json!({"withdrawn": "server-1"}));
+    assert_eq!(end.len(), 2);
+    let resolved = |id| json!({"threadId": "t", "requestId": id});
+    let again = heard(&mut thread, "serverRequest/resolved", resolved(1));
+    assert_eq!(again[0]["event"]["notice"]["label"], "serverRequest/resolved");
+    assert_eq!(heard(&mut thread, "serverRequest/resolved", resolved(2)), [json!({"withdrawn": "server-2"})]);
+}

@@ -1,0 +1,129 @@
+//! How an app-server ends, and what its sessions hear of it.
+
+use std::time::Duration;
+
+use carrel_agents::{
+    agent::{Agent, AgentError, Fact, Gone, Opening},
+    child::Exit,
+    codex::{Codex, Limits},
+};
+
+use crate::bench::{Bench, Talk, on_one_thread};
+
+async fn exit(talk: &mut Talk) -> Exit {
+    talk.find(|fact| if let Fact::Gone(Gone::ServerExited(exit)) = fact { Some(exit) } else { None }).await
+}
+
+#[test]
+fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let native_id = two.conversation.native_id();
+        one.prompt("crash").await;
+        for talk in [&mut one, &mut two] {
+            let exit = exit(talk).await;
+            assert_eq!((exit.code, exit.signal, exit.stderr.trim()), (Some(3), None, "out of luck"));
+        }
+        let mut again = bench.open_with(Opening { native_id: native_id.clone(), begun: true, ..bench.opening() }).await;
+        assert_eq!(again.conversation.native_id(), native_id);
+        assert_eq!(again.turn("say back").await, ["back"]);
+        assert_eq!(bench.starts(), 2);
+        // What was open before the crash is closed without harm to what is open now.
+        one.conversation.close().await;
+        two.conversation.close().await;
+        assert_eq!(again.turn("say still").await, ["still"]);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_thread_that_was_never_prompted_is_begun_anew() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let native_id = Some("never begun".to_owned());
+        let talk = bench.open_with(Opening { native_id: native_id.clone(), ..bench.opening() }).await;
+        assert_ne!(talk.conversation.native_id(), native_id);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_thread_that_is_lost_is_refused_in_codex_own_words() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let opening = Opening { native_id: Some("lost".to_owned()), begun: true, ..bench.opening() };
+        let Err(AgentError::Refused { message, .. }) = bench.codex.open(opening).await.map(drop) else { panic!() };
+        assert_eq!(message, "no rollout found");
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn one_that_cannot_run_says_why_and_is_not_started_in_a_rush() {
+    on_one_thread(async {
+        let restart = Duration::from_millis(300);
+        let mut bench = Bench::with(Limits { restart, ..Limits::default() });
+        bench.environment.push(("DIES".to_owned(), "yes".to_owned()));
+        let begun = tokio::time::Instant::now();
+        for _ in 0..2 {
+            let Err(error) = bench.codex.open(bench.opening()).await.map(drop) else { panic!() };
+            assert!(error.to_string().contains("cannot run here"), "{error}");
+        }
+        assert!(begun.elapsed() >= restart);
+        assert_eq!(bench.starts(), 2);
+    });
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut opening = bench.opening();
+        opening.place.program = "/nowhere/codex".into();
+        let Err(error) = bench.codex.open(opening).await.map(drop) else { panic!() };
+        assert!(error.to_string().contains("/nowhere/codex"), "{error}");
+    });
+}
+
+#[test]
+fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
+    on_one_thread(async {
+        let limits = Limits { idle: Duration::from_millis(20), restart: Duration::ZERO, ..Limits::default() };
+        let mut bench = Bench::with(limits);
+        let mut watch = bench.watch();
+        bench.open().await.conversation.close().await;
+        watch.gone().await;
+        assert_eq!(bench.open().await.turn("say hello").await, ["hello"]);
+        assert_eq!(bench.starts(), 2);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn shutdown_leaves_nothing() {
+    on_one_thread(async {
+        let mut bench = Bench::new();
+        let mut watch = bench.watch();
+        let mut talk = bench.open().await;
+        talk.prompt("hang").await;
+        talk.conversation.close().await;
+        bench.codex.shutdown().await;
+        watch.gone().await;
+        Codex::new().shutdown().await;
+    });
+}
+
+#[test]
+fn a_session_whose_server_is_gone_takes_prompts_without_harm() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        talk.prompt("crash").await;
+        let exit = exit(&mut talk).await;
+        assert_eq!(exit.code, Some(3));
+        talk.prompt("say anything").await;
+        talk.conversation.interrupt().await.unwrap();
+        talk.conversation.close().await;
+    });
+}

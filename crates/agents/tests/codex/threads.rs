@@ -1,0 +1,260 @@
+//! Many threads on one app-server: each hears what is its own.
+
+use std::time::Duration;
+
+use carrel_agents::{
+    agent::{Agent, AgentError, Answer, Fact, Gone},
+    codex::Limits,
+    schema::{EventData, Message, PermissionReply, TurnOutcome},
+};
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Talk, on_one_thread, text};
+
+async fn permission(talk: &mut Talk) -> carrel_agents::schema::PermissionRequest {
+    talk.find(|fact| if let Fact::PermissionAsked(request, _) = fact { Some(request) } else { None }).await
+}
+
+fn result(said: &[String]) -> Value {
+    serde_json::from_str::<Value>(&said[0]).unwrap()["result"].clone()
+}
+
+#[test]
+fn two_threads_share_one_app_server_and_hear_only_their_own() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        assert_eq!(bench.starts(), 1);
+        assert_ne!(one.conversation.native_id(), two.conversation.native_id());
+        one.prompt("say for one").await;
+        two.prompt("say for two").await;
+        assert_eq!(two.said().await, ["for two"]);
+        assert_eq!(one.said().await, ["for one"]);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        let early = |fact| match fact {
+            Fact::Event(EventData::Notice(notice), raw) => Some((notice.label, raw.is_some())),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(talk.find(early).await, ("thread/status/changed".to_owned(), true));
+        let id = talk.find(|fact| if let Fact::NativeId(id) = fact { Some(id) } else { None }).await;
+        assert_eq!(Some(id), talk.conversation.native_id());
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_permission_is_answered_each_way() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        let ways = [
+            (PermissionReply::Once, "accept"),
+            (PermissionReply::Always, "acceptForSession"),
+            (PermissionReply::Reject, "decline"),
+        ];
+        for (reply, decision) in ways {
+            talk.prompt("command rm -r x").await;
+            let asked = permission(&mut talk).await;
+            assert_eq!((asked.permission.as_str(), &asked.patterns), ("commandExecution", &vec!["rm -r x".to_owned()]));
+            talk.conversation.answer(&asked.id, Answer::Permission(reply, None)).await.unwrap();
+            let again = talk.conversation.answer(&asked.id, Answer::Permission(reply, None)).await;
+            assert!(matches!(again, Err(AgentError::Unsupported(_))));
+            assert_eq!(result(&talk.said().await), json!({"decision": decision}));
+        }
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn words_with_a_refusal_reach_the_agent() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        talk.prompt("command rm").await;
+        let asked = permission(&mut talk).await;
+        let answer = Answer::Permission(PermissionReply::Reject, Some("not that".to_owned()));
+        talk.conversation.answer(&asked.id, answer).await.unwrap();
+        let told = |fact| match fact {
+            Fact::Event(EventData::Message(message), _) => text(&message).filter(|text| text.starts_with("user: ")),
+            _ => None,
+        };
+        assert_eq!(talk.find(told).await, "user: not that");
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_question_is_answered_or_refused() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        let answers = [
+            (Answer::Question(vec![vec!["Blue".to_owned()]]), json!({"answers": {"q": {"answers": ["Blue"]}}})),
+            (Answer::QuestionRejected, json!({"answers": {}})),
+        ];
+        for (answer, told) in answers {
+            talk.prompt("ask Which?").await;
+            let asked =
+                talk.find(|fact| if let Fact::QuestionAsked(request, _) = fact { Some(request) } else { None }).await;
+            assert_eq!(asked.questions[0].question, "Which?");
+            assert_eq!(asked.questions[0].options[1].label, "Blue");
+            assert_eq!(asked.questions[0].custom, Some(true));
+            talk.conversation.answer(&asked.id, answer).await.unwrap();
+            assert_eq!(result(&talk.said().await), told);
+        }
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn what_nobody_can_answer_is_refused_at_once() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        let said = talk.turn("call something").await;
+        assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_turn_is_interrupted_also_before_it_has_an_id() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        one.prompt("hang").await;
+        one.find(|fact| matches!(fact, Fact::Event(EventData::Started(_), _)).then_some(())).await;
+        one.conversation.interrupt().await.unwrap();
+        assert_eq!(one.ended().await, TurnOutcome::Interrupted);
+        // Nothing runs, so nothing is stopped, and the next turn is not either.
+        one.conversation.interrupt().await.unwrap();
+        assert_eq!(one.turn("say still here").await, ["still here"]);
+        one.prompt("hold").await;
+        one.conversation.interrupt().await.unwrap();
+        two.turn("release").await;
+        assert_eq!(one.ended().await, TurnOutcome::Interrupted);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_turn_that_is_refused_fails_and_the_next_one_runs() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        talk.prompt("refuse").await;
+        let failed = |fact| match fact {
+            Fact::TurnEnded { outcome, message, .. } => Some((outcome, message)),
+            _ => None,
+        };
+        assert_eq!(talk.find(failed).await, (TurnOutcome::Failed, Some("not this one".to_owned())));
+        assert_eq!(talk.turn("say better").await, ["better"]);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn what_cannot_be_parsed_is_told_to_everybody() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        one.prompt("garbage").await;
+        for talk in [&mut one, &mut two] {
+            for line in ["not json", "\u{fffd}\u{fffd}", "[]", r#"{"id":77,"result":{}}"#] {
+                let unparsed = |fact| match fact {
+                    Fact::Event(EventData::Message(Message::Unparsed(message)), _) => Some(message),
+                    _ => None,
+                };
+                let message = talk.find(unparsed).await;
+                assert_eq!(message.raw, line);
+                assert!(message.error.is_some_and(|error| !error.is_empty()));
+            }
+        }
+        assert_eq!(one.ended().await, TurnOutcome::Completed);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_thread_of_a_thread_asks_in_the_same_session() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        talk.prompt("child").await;
+        let asked = permission(&mut talk).await;
+        assert_eq!(asked.patterns, ["of the child"]);
+        talk.conversation.answer(&asked.id, Answer::Permission(PermissionReply::Once, None)).await.unwrap();
+        assert_eq!(result(&talk.said().await), json!({"decision": "accept"}));
+        bench.codex.shutdown().await;
+    });
+}
+
+/// Counts the numbers of a flood, which have to come in order.
+async fn flooded(talk: &mut Talk) -> u64 {
+    let mut count = 0;
+    loop {
+        match talk.next().await {
+            Fact::Event(EventData::ItemDelta(delta), _) => {
+                assert_eq!(delta.delta, count.to_string());
+                count += 1;
+            }
+            Fact::TurnEnded { .. } | Fact::Gone(_) => return count,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
+    on_one_thread(async {
+        let bench = Bench::with(Limits { waiting: 16 * 1024, ..Limits::default() });
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        one.prompt("flood 20000").await;
+        let (count, said) = tokio::join!(flooded(&mut one), two.turn("say meanwhile"));
+        assert_eq!(count, 20_000);
+        assert_eq!(said, ["meanwhile"]);
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
+    on_one_thread(async {
+        let patience = Duration::from_millis(50);
+        let bench = Bench::with(Limits { waiting: 16 * 1024, patience, ..Limits::default() });
+        let (mut stalled, mut other) = tokio::join!(bench.open(), bench.open());
+        stalled.prompt("flood 20000").await;
+        // More than a pipe holds is said before this can be answered.
+        assert_eq!(other.turn("say at last").await, ["at last"]);
+        assert_eq!(other.turn("say again").await, ["again"]);
+        let told = |fact| match fact {
+            Fact::TurnEnded { .. } => panic!("the flood was read to its end"),
+            Fact::Gone(Gone::ServerExited(exit)) => Some(exit.stderr),
+            _ => None,
+        };
+        assert_eq!(stalled.find(told).await, "the session did not read what its agent said");
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
+fn models_are_listed_over_all_pages() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let models = bench.codex.models(&bench.place()).await.unwrap();
+        assert_eq!(models.default_model.as_deref(), Some("two"));
+        let ids: Vec<_> = models.models.iter().map(|model| model.id.as_str()).collect();
+        assert_eq!(ids, ["one", "two"]);
+        assert_eq!(models.models[0].variants.as_deref(), Some(["low".to_owned(), "high".to_owned()].as_slice()));
+        assert_eq!(models.models[0].default_variant.as_deref(), Some("low"));
+        bench.codex.shutdown().await;
+    });
+}
