@@ -3,9 +3,9 @@
 use std::net::TcpListener;
 
 use carrel_api::agbox::v1::{CompanionContainerSpec, CreateSpec, EventType, ExecState, PortMapping, SandboxState};
+use carrel_tests::port;
 
 use crate::client::host;
-use crate::left::port;
 use crate::life::{Life, check_counted, counter, seen};
 
 const ACCEPTED: EventType = EventType::SandboxAccepted;

@@ -1,7 +1,6 @@
 //! What has to be so when all sandboxes are gone.
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use carrel_store::{Options, SandboxState, Store};
@@ -9,19 +8,6 @@ use carrel_tests::{Daemon, DaemonHome};
 
 /// How long the kernel may take to be done with what nobody has any more. It says nothing when it is.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A port of this host that nobody has, and that is given to nobody by chance.
-pub(crate) fn port() -> u16 {
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
-    // Another run of these tests has others.
-    let first = 10_000 + u16::try_from(std::process::id() % 100).unwrap() * 200;
-    loop {
-        let port = first + TAKEN.fetch_add(1, Ordering::Relaxed);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// Ends a daemon whose sandboxes are gone: it kept its promises, and nothing of them is left.
 pub(crate) async fn check(home: &DaemonHome, daemon: Daemon, ports: &[u16]) {

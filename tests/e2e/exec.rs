@@ -1,7 +1,5 @@
 //! Running commands.
 
-use std::time::Instant;
-
 use carrel_agent_client::protocol::payload::ResourceLimit;
 use carrel_agent_client::{AgentClient, Exec, ExecEvent, ExecRequest, Generation};
 use carrel_tests::{Agentd, command, run, shell};
@@ -114,9 +112,8 @@ fn a_background_child_that_holds_the_pipe_does_not_hold_the_exit() {
         let agentd = Agentd::start();
         for generation in [Generation::new(7), Generation::PUBLISHED] {
             let client = agentd.client_of(generation).await;
-            let before = Instant::now();
+            // Whoever waited for the process in the background would wait until the watchdog bites.
             let output = client.run(shell("sleep 1000 & echo $!"), "").await.unwrap();
-            assert!(before.elapsed().as_secs() < 5, "waited for a process in the background");
             // What was left behind goes on: it belongs to the sandbox now.
             let pid = String::from_utf8(output.stdout).unwrap();
             client.run(shell(&format!("kill -0 {pid}")), "").await.map(|output| assert_eq!(output.code, 0)).unwrap();
@@ -144,11 +141,13 @@ fn what_a_command_leaves_behind_may_go_on_writing() {
     run(async {
         let agentd = Agentd::start();
         let client = agentd.client().await;
-        let done = agentd.path("done");
+        let (go, done) = (agentd.path("go"), agentd.path("done"));
         // Far more than a pipe holds, into a pipe whose command is over: neither a signal nor a full pipe may stop it.
-        let script = format!("(sleep 0.4; head -c 300000 /dev/zero && echo fine > {done}) & echo started");
+        let late = format!("until [ -e {go} ]; do sleep 0.01; done; head -c 300000 /dev/zero && echo fine > {done}");
+        let script = format!("({late}) & echo started");
         let output = client.run(shell(&script), "").await.unwrap();
         assert_eq!(output.stdout, b"started\n");
+        std::fs::write(go, "").unwrap();
         let wait = client.run(shell(&format!("until [ -s {done} ]; do sleep 0.05; done; cat {done}")), "").await;
         assert_eq!(wait.unwrap().stdout, b"fine\n");
     });

@@ -47,13 +47,13 @@ fn time_in_which_the_sandbox_is_paused_is_not_counted() {
         let sandbox = Sandbox::start().await;
         let mut shim = sandbox.shim().await;
         let command =
-            JobCommand { timeout_ms: Some(1500), ..script("echo up; while [ ! -e /tmp/go ]; do :; done; exit 2") };
+            JobCommand { timeout_ms: Some(4000), ..script("echo up; while [ ! -e /tmp/go ]; do :; done; exit 2") };
         let mut follow = sandbox.follow("timed", &command).await;
         until(&mut follow, "up").await;
         shim.pause().await.unwrap();
         // A job of another sandbox measures the time that passes here.
         let clock = Sandbox::start().await;
-        let timed = JobCommand { timeout_ms: Some(2000), ..script("exec sleep 1000") };
+        let timed = JobCommand { timeout_ms: Some(4500), ..script("exec sleep 1000") };
         assert_eq!(ending(&clock.job("clock", &timed).await.info).0, OutcomeKind::TimedOut);
         assert!(shim.job("timed").await.unwrap().outcome.is_none());
         shim.resume().await.unwrap();

@@ -2,16 +2,11 @@
 
 use carrel_control::provider::{Place, Provider};
 use carrel_control::spec::{Port, Spec};
-use carrel_tests::run;
+use carrel_tests::{port, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::world::{GRACE, World, host, place, script};
-
-/// A port of the host that nobody has.
-async fn free() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
-}
 
 fn serving(ports: &[(u16, u16)]) -> Spec {
     Spec { ports: ports.iter().map(|(host, inside)| Port { host: *host, inside: *inside }).collect(), ..host() }
@@ -64,7 +59,7 @@ async fn is_closed(mut stream: TcpStream) -> bool {
 fn a_port_leads_inside_by_either_address_and_both_halves_close() {
     run(async {
         let world = World::new();
-        let (one, two, three) = (free().await, free().await, free().await);
+        let (one, two, three) = (port(), port(), port());
         // Two of the host may lead to the same.
         let place = world.started("demo", &serving(&[(one, 8000), (two, 8000), (three, 8006)])).await;
         serve(&world, &place, "server-4", 4, 8000).await;
@@ -86,7 +81,7 @@ fn a_port_leads_inside_by_either_address_and_both_halves_close() {
 fn a_port_where_nobody_listens_is_closed_and_one_of_a_sandbox_that_ended_is_free() {
     run(async {
         let world = World::new();
-        let port = free().await;
+        let port = port();
         let place = world.started("demo", &serving(&[(port, 8000)])).await;
         // It may be over before it has begun.
         if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)).await {
@@ -105,7 +100,7 @@ fn a_port_where_nobody_listens_is_closed_and_one_of_a_sandbox_that_ended_is_free
 fn a_port_that_is_taken_fails_the_start_and_names_all() {
     run(async {
         let world = World::new();
-        let (taken, other) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), free().await);
+        let (taken, other) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), port());
         let taken_port = taken.local_addr().unwrap().port();
         let (place, spec) = (place("demo"), serving(&[(other, 80), (taken_port, 81)]));
         let failed = world.local.start(&place, &spec).await.unwrap_err();
@@ -120,7 +115,7 @@ fn a_port_that_is_taken_fails_the_start_and_names_all() {
 fn a_port_leads_inside_again_after_it_was_taken_over() {
     run(async {
         let mut world = World::new();
-        let port = free().await;
+        let port = port();
         let spec = serving(&[(port, 8000)]);
         let place = world.started("demo", &spec).await;
         serve(&world, &place, "server", 4, 8000).await;

@@ -4,6 +4,7 @@ mod agentd;
 mod cgroup;
 mod daemon;
 mod jobs;
+mod ports;
 mod raw;
 mod registry;
 mod sandbox;
@@ -12,6 +13,7 @@ pub use self::agentd::{Agentd, Guest, agentd_path, children_of, install};
 pub use self::cgroup::MemoryCgroup;
 pub use self::daemon::{Daemon, DaemonHome};
 pub use self::jobs::{Footprint, Seen, all_of, ending, fed, script, until, watch};
+pub use self::ports::port;
 pub use self::raw::{Peer, Received, body};
 pub use self::registry::{
     Access, Authority, DockerRegistry, Fault, Kind, PASSWORD, Proxy, Tokens, USER, skopeo, umoci,

@@ -176,6 +176,8 @@ mod tests {
         let live = UnixListener::bind(&path).unwrap();
         assert!(matches!(Socket::bind(&path, 0o600), Err(SocketError::Live(_))));
         UnixStream::connect(&path).unwrap();
+        // To close it is not enough: what another test is just starting has it open too.
+        rustix::net::shutdown(&live, rustix::net::Shutdown::Both).unwrap();
         drop(live);
         assert!(path.exists());
         let (_socket, _listener) = Socket::bind(&path, 0o666).unwrap();

@@ -20,6 +20,9 @@ pub(crate) struct Lock {
     stays: bool,
 }
 
+/// A file that several have at a time, or one alone, for as long as this lives.
+pub(crate) struct Claim(pub(crate) OwnedFd);
+
 // === impl Lock ===
 
 impl Lock {
@@ -79,7 +82,19 @@ impl Drop for Lock {
             // What stays is an empty file, which says nothing.
             let _removed = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
+        release(&self.file);
     }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        release(&self.0);
+    }
+}
+
+/// Lets go of a lock. To close the file is not enough: a process that another thread is just starting has it open too.
+pub(crate) fn release(file: impl AsFd) {
+    let _free = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
 /// Locks an open file, and goes on waiting after a signal.

@@ -48,7 +48,7 @@ use self::record::{Named, Record, Records};
 use crate::config::Config;
 use crate::digest::Digest;
 use crate::error::StoreError;
-use crate::lock;
+use crate::lock::{self, Claim};
 use crate::staging::Staged;
 use crate::unpack::Unpacker;
 
@@ -154,8 +154,10 @@ impl Store {
 
     /// Lets a name stand for an image that is here.
     pub fn name(&self, name: &str, digest: Digest) -> Result<(), StoreError> {
-        let _held = self.hold(digest)?;
-        self.record_name(name, digest)
+        let held = self.hold(digest)?;
+        let named = self.record_name(name, digest);
+        held.end();
+        named
     }
 
     fn record_name(&self, name: &str, digest: Digest) -> Result<(), StoreError> {
@@ -253,18 +255,19 @@ impl Store {
     }
 
     /// Keeps layers and blobs from being removed while something is added.
-    fn add(&self) -> Result<OwnedFd, StoreError> {
+    fn add(&self) -> Result<Claim, StoreError> {
         let lock = || {
-            let file = self.lock_file()?;
-            lock::flock(&file, FlockOperation::LockShared).map(|()| file)
+            let claim = self.claim()?;
+            lock::flock(&claim.0, FlockOperation::LockShared).map(|()| claim)
         };
         lock().map_err(|error: io::Error| self.failed(error))
     }
 
-    fn lock_file(&self) -> io::Result<OwnedFd> {
+    /// The lock of all layers and blobs, which is not locked yet.
+    fn claim(&self) -> io::Result<Claim> {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.handle, LOCK, flags, Mode::from_raw_mode(0o600))?)
+        Ok(Claim(rustix::fs::openat(&self.handle, LOCK, flags, Mode::from_raw_mode(0o600))?))
     }
 
     fn failed(&self, source: io::Error) -> StoreError {

@@ -87,7 +87,8 @@ async def test_deletes_at_once_are_one_delete(client):
         assert (seen.count(Kind.DELETE_REQUESTED), seen.count(Kind.DELETED)) == (1, 1)
 
 
-IDLE = datetime.timedelta(milliseconds=400)
+# Long enough for whoever made a sandbox to use it before it is idle for so long.
+IDLE = datetime.timedelta(seconds=1)
 
 
 def between(first, second) -> datetime.timedelta:

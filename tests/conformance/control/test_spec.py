@@ -193,10 +193,10 @@ async def test_processors_are_as_many_as_they_are_said_to_be(client, daemon):
 
 
 async def test_an_idle_sandbox_is_stopped_and_one_that_is_used_is_not(client):
-    short = datetime.timedelta(milliseconds=400)
+    short = datetime.timedelta(seconds=1)
     async with box(client, idle_ttl=short) as name:
         # It runs for longer than it may be idle.
-        await client.create_exec(name, ["sleep", "0.9"])
+        await client.create_exec(name, ["sleep", "1.5"])
         seen = await until(client, name, is_kind(Kind.STOPPED))
         assert kinds(seen)[-4:] == [Kind.EXEC_STARTED, Kind.EXEC_FINISHED, Kind.STOP_REQUESTED, Kind.STOPPED]
         assert [event.sandbox_phase.reason for event in seen[-2:]] == ["idle_ttl", "idle_ttl"]

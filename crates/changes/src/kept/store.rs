@@ -140,20 +140,21 @@ impl Store {
         Ok(names.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
     }
 
-    /// Deletes a directory of ours: two levels, and nothing else.
+    /// Deletes a directory of ours: two levels, and nothing else. What is not there any more is what was wanted: somebody
+    /// else may sweep it at the same time, or may just have given it its name.
     fn delete(&self, name: &str) -> Result<(), Errno> {
-        let directory = open_directory(&self.directory, name)?;
+        let directory = match open_directory(&self.directory, name) {
+            Err(Errno::NOENT) => return Ok(()),
+            opened => opened?,
+        };
         if let Ok(files) = open_directory(&directory, FILES) {
             for file in names_in(&files, u64::MAX)? {
-                rustix::fs::unlinkat(&files, std::ffi::OsStr::from_bytes(&file), AtFlags::empty())?;
+                unlink(&files, std::ffi::OsStr::from_bytes(&file), AtFlags::empty())?;
             }
-            rustix::fs::unlinkat(&directory, FILES, AtFlags::REMOVEDIR)?;
+            unlink(&directory, FILES, AtFlags::REMOVEDIR)?;
         }
-        match rustix::fs::unlinkat(&directory, RECORD, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
-        rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR)
+        unlink(&directory, RECORD, AtFlags::empty())?;
+        unlink(&self.directory, name, AtFlags::REMOVEDIR)
     }
 }
 
@@ -190,6 +191,14 @@ impl Drop for Unfinished<'_> {
             // What stays is swept later.
             let _ = self.store.delete(&self.name);
         }
+    }
+}
+
+/// Removes a name, if it is there.
+fn unlink(directory: &OwnedFd, name: impl rustix::path::Arg, flags: AtFlags) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(directory, name, flags) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 

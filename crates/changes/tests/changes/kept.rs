@@ -88,6 +88,25 @@ fn what_a_killed_process_left_is_swept_and_what_is_under_way_is_not() {
 }
 
 #[test]
+fn those_who_keep_and_remove_at_once_do_not_disturb_each_other() {
+    let trees = Trees::new().upper("a", "1").upper("b", "2").upper("c", "3");
+    let dir = trees.path("changes");
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let (trees, dir) = (&trees, &dir);
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let name = format!("of-{worker}-{round}");
+                    trees.try_keep(&name, None, Limits::default()).unwrap();
+                    Kept::remove(dir, &name.parse().unwrap()).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
 fn a_failure_leaves_nothing() {
     let trees = Trees::new().upper("a", "123456");
     let limits = Limits { allocated: u64::MAX, length: 5 };

@@ -141,7 +141,9 @@ pub(crate) async fn keeper(name: &str, found: Option<&Found>) -> Result<Option<(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::net::Shutdown;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -154,7 +156,8 @@ mod tests {
         let failure = Daemon::greeted(&socket, Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(failure.code, "daemon_silent");
         assert!(failure.message.ends_with("daemon.sock does not answer within 50ms"), "{}", failure.message);
-        drop(stopped);
+        // To close it is not enough: what another test is just starting has it open too.
+        UnixStream::from(OwnedFd::from(stopped)).shutdown(Shutdown::Both).unwrap();
         assert!(Daemon::at(home.path()).await.unwrap().is_none(), "this one is gone");
     }
 

@@ -164,7 +164,7 @@ fn what_is_no_longer_kept_is_told_by_its_length() {
     let standing = Standing::new(&world);
     standing.detached(&[], "flood", &format!("head -c {MOST} /dev/zero"));
     // Nobody looked, so it did not wait; an end of it is kept behind the beginning.
-    assert_eq!(standing.exec(&[], "while pgrep head; do sleep 0.02; done >/dev/null").code, Some(0));
+    standing.until_exited("flood");
     for words in [&["attach", "box", "flood"][..], &["logs", "-f", "box", "flood"]] {
         let mut child = world.command(words).spawn().unwrap();
         let mut stdout = child.stdout.take().unwrap();

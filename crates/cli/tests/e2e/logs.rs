@@ -1,5 +1,6 @@
 //! What a job wrote.
 
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use carrel_agent_client::sandbox_directory;
@@ -45,15 +46,27 @@ fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to(
 fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
     let world = World::new();
     let standing = Standing::new(&world);
-    let script = "for i in 1 2 3; do echo out; sleep 0.02; echo err >&2; sleep 0.02; done";
-    assert_eq!(standing.exec(&["--job", "both"], script).code, Some(0));
+    let script = "echo ready; for i in 1 2 3; do read go; echo out; read go; echo err >&2; done";
+    let mut job = standing.started(&["--job", "both"], script);
+    let (mut stdin, stderr) = (job.child.stdin.take().unwrap(), job.child.stderr.take().unwrap());
+    let mut errors = BufReader::new(stderr).lines();
+    // Each is written when the one before was seen.
+    for _ in 0..3 {
+        stdin.write_all(b"\n").unwrap();
+        job.until("out");
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(errors.next().unwrap().unwrap(), "err");
+    }
+    drop(stdin);
+    assert_eq!(job.finish().code, Some(0));
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut command = world.command(["logs", "box", "both"]);
     let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
     drop(command);
     let mut text = String::new();
     std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
-    assert_eq!((child.wait().unwrap().code(), text), (Some(0), "out\nerr\n".repeat(3)));
+    let expected = format!("ready\n{}", "out\nerr\n".repeat(3));
+    assert_eq!((child.wait().unwrap().code(), text), (Some(0), expected));
 }
 
 #[test]
@@ -65,7 +78,7 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
     let mut following = Running::new(world.command(["logs", "-f", "box", "talk"]).spawn().unwrap());
     following.until("ready");
     let mut late = Running::new(world.command(["logs", "-f", "--tail", "0", "box", "talk"]).spawn().unwrap());
-    std::io::Write::write_all(&mut job.child.stdin.take().unwrap(), b"line\n").unwrap();
+    job.child.stdin.take().unwrap().write_all(b"line\n").unwrap();
     following.until("<line>");
     assert_eq!(job.finish().code, Some(0));
     assert_eq!(following.finish().code, Some(0));
@@ -93,7 +106,7 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
     let programs = Programs::within(crate::support::carrel().parent().unwrap()).unwrap();
     let create = Create {
         name: "gone".to_owned(),
-        incarnation: "test-logs-of-one-that-is-gone".to_owned(),
+        incarnation: format!("test-logs-{}", std::process::id()),
         directory: sandbox_directory(home, "gone").unwrap().into(),
         programs: home.join("programs").into(),
         ids: "/run/carrel/ids".into(),

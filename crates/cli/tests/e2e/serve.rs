@@ -267,7 +267,8 @@ fn somebody_else_than_root_cannot_serve() {
     let carrel = tempfile::tempdir().unwrap();
     std::fs::set_permissions(carrel.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = carrel.path().join("carrel");
-    std::fs::copy(crate::support::carrel(), &copy).unwrap();
+    // By another process: what is open for writing here, and so for a moment in what another test starts, cannot be run.
+    assert!(Command::new("cp").arg(crate::support::carrel()).arg(&copy).status().unwrap().success());
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])

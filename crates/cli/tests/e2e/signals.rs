@@ -61,11 +61,11 @@ fn a_signal_that_was_ignored_stays_ignored() {
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_124() {
     let world = World::new();
-    let outcome = world.shell(&["--timeout", "200ms"], "echo begun; sleep 1000");
+    let outcome = world.shell(&["--timeout", "2s"], "echo begun; sleep 1000");
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(124), &b"begun\n"[..]));
     assert_eq!(
         outcome.stderr,
-        "error: the command took longer than it was given (200ms), and was ended\n\
+        "error: the command took longer than it was given (2s), and was ended\n\
          hint: give it more time with --timeout\n"
     );
     // One that does not end when it is asked to is ended all the same.

@@ -1,8 +1,10 @@
 //! A sandbox that is there while others work in it.
 
 use std::process::Stdio;
+use std::time::Instant;
 
-use crate::support::{Outcome, Running, World, finish};
+use crate::ps::text;
+use crate::support::{Outcome, Running, WATCHDOG, World, finish};
 
 /// A sandbox called `box`, gone when this is dropped.
 pub(crate) struct Standing<'w> {
@@ -46,6 +48,15 @@ impl<'w> Standing<'w> {
         let flags: Vec<&str> = ["--detach", "--job", job].iter().chain(flags).copied().collect();
         let outcome = self.exec(&flags, script);
         assert_eq!((outcome.code, outcome.stdout), (Some(0), format!("{job}\n").into_bytes()), "{}", outcome.stderr);
+    }
+
+    /// Waits until a job that is left alone has ended well.
+    pub(crate) fn until_exited(&self, job: &str) {
+        let began = Instant::now();
+        let has_ended = |line: &str| line.split_whitespace().next() == Some(job) && line.contains("exited 0");
+        while !text(self.world, &["ps", "box"]).lines().any(has_ended) {
+            assert!(began.elapsed() < WATCHDOG, "{job} does not end");
+        }
     }
 
     fn command(&self, flags: &[&str], script: &str) -> std::process::Command {

@@ -100,7 +100,8 @@ fn when_nobody_reads_its_output_the_command_ends_without_a_word() {
 fn what_goes_to_one_place_stays_in_order() {
     let world = World::new();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let script = "for i in 1 2 3 4 5; do echo out; sleep 0.02; echo err >&2; sleep 0.02; done";
+    // What comes at once may come in any order: so long after each other they do not, however busy this host is.
+    let script = "for i in 1 2 3 4 5; do echo out; sleep 0.2; echo err >&2; sleep 0.2; done";
     let mut command = world.command(["run", "host", "--", "sh", "-c", script]);
     let child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
     drop(command);

@@ -200,8 +200,8 @@ impl Store {
 
     /// Removes layers and blobs that no image has, unless somebody adds: then it is left to a later removal.
     fn collect(&self, loose: &Loose, removed: &mut Removed) -> Result<bool, StoreError> {
-        let lock = self.lock_file().map_err(|error| self.failed(error))?;
-        if !lock::alone(&lock).map_err(|error| self.failed(error))? {
+        let claim = self.claim().map_err(|error| self.failed(error))?;
+        if !lock::alone(&claim.0).map_err(|error| self.failed(error))? {
             removed.left = true;
             return Ok(false);
         }
@@ -227,8 +227,8 @@ impl Store {
 
     /// Removes what was not completed, and what files were that are images no more.
     fn sweep(&self, removed: &mut Removed) -> io::Result<()> {
-        let lock = self.lock_file()?;
-        if !lock::alone(&lock)? {
+        let claim = self.claim()?;
+        if !lock::alone(&claim.0)? {
             return Ok(());
         }
         let partial = files::directory(&self.handle, PARTIAL)?;

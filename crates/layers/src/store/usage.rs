@@ -67,7 +67,11 @@ impl Store {
             return true;
         }
         match self.locked(digest, lock::alone) {
-            Ok(Locked::Held(held)) => held.users().map_or(true, |users| !users.is_empty()),
+            Ok(Locked::Held(held)) => {
+                let used = held.users().map_or(true, |users| !users.is_empty());
+                held.end();
+                used
+            }
             Ok(Locked::Gone) => false,
             Ok(Locked::Used) | Err(_) => true,
         }

@@ -60,7 +60,9 @@ impl Store {
             rustix::fs::fsync(&users)?;
             Ok(())
         };
-        link().map_err(|error| self.failed(error))
+        let linked = link().map_err(|error| self.failed(error));
+        held.end();
+        linked
     }
 
     /// Ends that. An image that is gone is needed by nobody.
@@ -105,6 +107,11 @@ impl Store {
 // === impl Hold ===
 
 impl Hold {
+    /// Lets go of it, which no process has inherited for longer than it takes to start one.
+    pub(super) fn end(self) {
+        lock::release(&self.lock);
+    }
+
     /// Who needs the image for as long as a directory is there. Those whose directory is gone go with the image.
     pub(super) fn users(&self) -> io::Result<Vec<String>> {
         let Some(users) = files::existing(&self.image, USERS)? else { return Ok(Vec::new()) };

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use carrel_layers::{Digest, Store, StoreError, Stored, Unpacker};
 use rustix::fs::FlockOperation;
 
-use crate::memory::{Home, open};
+use crate::memory::{Home, open, release};
 use crate::support::{self, Tar, gzip, zstd};
 use crate::trees::{assert_same, described};
 
@@ -220,7 +220,7 @@ fn what_somebody_works_on_is_not_removed() {
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
     find(&home, &Tar::control().file("1", b"").end()).unwrap();
     assert_eq!(home.names("staging"), ["busy"]);
-    drop(lock);
+    release(lock);
     find(&home, &Tar::control().file("2", b"").end()).unwrap();
     assert_eq!(home.names("staging"), [""; 0]);
 }

@@ -240,6 +240,11 @@ pub(crate) fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     entries
 }
 
+/// Lets go of a lock. To close it is not enough: what another test is just starting has it open too.
+pub(crate) fn release(lock: impl std::os::fd::AsFd) {
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::Unlock).unwrap();
+}
+
 pub(crate) fn amd64() -> Platform {
     "linux/amd64".parse().unwrap()
 }

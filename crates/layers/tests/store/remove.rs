@@ -5,7 +5,7 @@ use std::process::Command;
 
 use carrel_layers::{Digest, StoreError};
 
-use crate::memory::{Home, amd64, open, two_layers};
+use crate::memory::{Home, amd64, open, release, two_layers};
 use crate::support::Tar;
 
 const NAME: &str = "example.org/image:latest";
@@ -67,7 +67,7 @@ fn an_image_that_is_held_stays_until_it_is_not() {
     home.store.prune(true).unwrap();
     assert_eq!(home.store.find(NAME).unwrap().unwrap(), stored);
     assert_eq!(home.store.usage().unwrap().used, 1);
-    drop(again);
+    release(again);
     home.store.remove(NAME).unwrap();
     home.assert_empty();
     assert!(matches!(home.store.hold(stored.digest), Err(StoreError::Unknown(_))));
@@ -142,7 +142,7 @@ fn pruning_takes_what_has_no_name_and_with_all_also_what_is_not_in_use() {
     assert_eq!(usage.reclaimable, usage.unpacked + usage.blobs);
     let held = home.store.hold(new.digest).unwrap();
     assert_eq!(home.store.usage().unwrap().reclaimable, 0);
-    drop(held);
+    release(held);
     let removed = home.store.prune(true).unwrap();
     assert_eq!((removed.images, removed.names), (vec![new.digest], vec![NAME.to_owned()]));
     home.assert_empty();
@@ -157,7 +157,7 @@ fn while_somebody_adds_layers_and_blobs_stay_and_the_next_removal_takes_them() {
     let removed = home.store.remove(NAME).unwrap();
     assert_eq!((removed.images, removed.left, removed.bytes), (vec![stored.digest], true, 0));
     assert_eq!((home.names("images"), home.names("layers").len()), (vec![], 2));
-    drop(adding);
+    release(adding);
     assert!(!home.store.prune(false).unwrap().left);
     home.assert_empty();
 }

@@ -15,9 +15,12 @@ pub(super) struct World {
     pub(super) home: tempfile::TempDir,
     pub(super) path: PathBuf,
     pub(super) record: SandboxRecord,
-    pub(super) lock: Option<File>,
+    pub(super) lock: Option<Lock>,
     pub(super) listener: Option<UnixListener>,
 }
+
+/// A lock that is held. To close it is not enough: what another test is just starting has it open too.
+pub(super) struct Lock(File);
 
 // === impl World ===
 
@@ -58,6 +61,12 @@ impl World {
     }
 }
 
+impl Drop for Lock {
+    fn drop(&mut self) {
+        rustix::fs::flock(&self.0, FlockOperation::Unlock).unwrap();
+    }
+}
+
 /// Makes the directory of a sandbox.
 fn make(home: &Path, name: &str) -> PathBuf {
     let path = sandboxes_directory(home).join(directory_name(name).unwrap());
@@ -65,10 +74,10 @@ fn make(home: &Path, name: &str) -> PathBuf {
     path
 }
 
-fn hold(path: &Path) -> File {
+fn hold(path: &Path) -> Lock {
     let lock = File::create(path.join(LOCK)).unwrap();
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-    lock
+    Lock(lock)
 }
 
 #[test]
@@ -132,6 +141,7 @@ fn looking_keeps_nobody_from_looking_nor_from_holding_the_lock() {
     let own = layout::open_directory(CWD, &world.path).unwrap();
     let looker = File::open(world.path.join(LOCK)).unwrap();
     rustix::fs::flock(&looker, FlockOperation::NonBlockingLockShared).unwrap();
+    let looker = Lock(looker);
     assert_eq!(held(&own).unwrap(), Held::No, "two look at once");
     drop(looker);
     drop(world.find());

@@ -7,7 +7,7 @@ mod groups;
 mod hold;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};

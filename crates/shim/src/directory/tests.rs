@@ -22,8 +22,9 @@ impl Home {
     }
 }
 
-/// Only one test at a time: what another starts has our descriptors for a moment, and with them our locks.
-pub(super) fn alone() -> std::sync::MutexGuard<'static, ()> {
+/// Only one test at a time, of those that lock something or start something: what another starts has our descriptors for
+/// a moment, and with them our locks.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

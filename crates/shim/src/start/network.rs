@@ -51,6 +51,7 @@ mod tests {
 
     #[test]
     fn a_process_that_has_ended_lends_nothing() {
+        let _alone = crate::directory::tests::alone();
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let other = NetworkOf { pid: child.id(), began: began(child.id()).unwrap() };
         assert!(matches!(of(other), Err(BadNetwork::Refused { source: NetworkError::Foreign, .. })), "the control");
