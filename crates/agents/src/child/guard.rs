@@ -72,7 +72,7 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     // opened through /proc. A death signal would be that of the thread which happened to start us.
     let server = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let orders = server.try_clone()?;
-    // No session but ours is below us, which is how the server tells our orphans from its own children.
+    // Nobody gets from here into the session of the server, which is how it tells our orphans from its own children.
     rustix::process::setsid()?;
     // Whatever loses its parent below us becomes our child, however it has detached itself.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
