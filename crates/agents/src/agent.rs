@@ -164,6 +164,8 @@ pub enum Fact {
     Event(EventData, Option<Box<RawValue>>),
     /// The agent's id of the conversation.
     NativeId(String),
+    /// The agent works in another mode from now on, because of an answer or of its own accord.
+    Modes(AgentMode, PermissionMode),
     /// The agent began a turn that nobody prompted. The session itself tells of turns that were prompted.
     TurnStarted,
     /// The turn is over; whatever was open in it is closed.

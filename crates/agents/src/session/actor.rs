@@ -141,7 +141,6 @@ impl Actor {
         let Some(queued) = self.queue.pop_front() else { return };
         let prompt = queued.prompt.clone();
         self.begin_turn(Some(queued));
-        self.record.begun = true;
         self.changed();
         let Some(conversation) = self.talk.open() else { return };
         if let Err(error) = conversation.prompt(&prompt).await {
@@ -395,7 +394,14 @@ impl Actor {
         let mut gone = None;
         for fact in facts.drain(..) {
             match fact {
-                Fact::Event(data, raw) => self.scribe.note(data, raw),
+                Fact::Event(data, raw) => {
+                    // From the first word about a prompt on the agent knows the conversation and can take it up again.
+                    self.record.begun |= self.turn.is_some() && !data.is_detail();
+                    self.scribe.note(data, raw);
+                }
+                Fact::Modes(agent, permission) => {
+                    (self.record.agent_mode, self.record.permission_mode) = (agent, permission);
+                }
                 Fact::NativeId(id) => self.native_id(id),
                 Fact::TurnStarted if self.turn.is_none() => self.begin_turn(None),
                 Fact::TurnStarted => {}
@@ -518,10 +524,12 @@ impl Actor {
         raw: Option<Box<RawValue>>,
     ) {
         let Some(turn) = self.turn.take() else { return };
-        // What nobody answered in this turn is not asked any more.
-        let asked: Vec<_> = self.asked.drain().collect();
-        for (id, asked) in asked {
-            self.scribe.note(withdrawn(&id, asked), None);
+        // What nobody answered is not asked any more; only what runs in the background of a whole turn still asks.
+        if outcome != TurnOutcome::Completed || matches!(self.talk, Talk::None) {
+            let asked: Vec<_> = self.asked.drain().collect();
+            for (id, asked) in asked {
+                self.scribe.note(withdrawn(&id, asked), None);
+            }
         }
         self.scribe.note(EventData::TurnEnded(TurnEnded { turn_id: turn.id, outcome, message, usage }), raw);
         let end = self.write();

@@ -8,6 +8,7 @@ pub(crate) fn rendered(fact: &Fact) -> Value {
     match fact {
         Fact::Event(data, _) => json!(data),
         Fact::NativeId(id) => json!({"nativeId": id}),
+        Fact::Modes(agent, permission) => json!({"modes": [agent, permission]}),
         Fact::TurnStarted => json!("turnStarted"),
         Fact::TurnEnded { outcome, message, usage, .. } => {
             json!({"turnEnded": {"outcome": outcome, "message": message, "usage": usage}})
@@ -28,11 +29,11 @@ pub(crate) fn raw(fact: &Fact) -> Option<&RawValue> {
         | Fact::TurnEnded { raw, .. }
         | Fact::PermissionAsked(_, raw)
         | Fact::QuestionAsked(_, raw) => raw.as_deref(),
-        Fact::NativeId(_) | Fact::TurnStarted | Fact::Withdrawn(_) | Fact::Gone(_) => None,
+        Fact::NativeId(_) | Fact::Modes(..) | Fact::TurnStarted | Fact::Withdrawn(_) | Fact::Gone(_) => None,
     }
 }
 
 /// Whether a fact has the agent's own words beside it.
 pub(crate) const fn has_raw(fact: &Fact) -> bool {
-    !matches!(fact, Fact::NativeId(_) | Fact::TurnStarted | Fact::Withdrawn(_) | Fact::Gone(_))
+    !matches!(fact, Fact::NativeId(_) | Fact::Modes(..) | Fact::TurnStarted | Fact::Withdrawn(_) | Fact::Gone(_))
 }

@@ -22,7 +22,7 @@ use self::{
     turn::Turn,
 };
 use crate::{
-    agent::{Fact, raw},
+    agent::{AgentMode, Fact, PermissionMode, raw},
     schema::EventData,
 };
 
@@ -182,7 +182,12 @@ impl Converter {
     fn system(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
         match native.text("subtype") {
             Some("init") => self.init(native, facts),
-            Some(subtype) => facts.push(native.notice(format!("system.{subtype}"))),
+            Some(subtype) => {
+                facts.extend(
+                    native.text("permissionMode").and_then(modes).map(|(agent, mode)| Fact::Modes(agent, mode)),
+                );
+                facts.push(native.notice(format!("system.{subtype}")));
+            }
             None => facts.push(native.notice("system")),
         }
     }
@@ -249,4 +254,15 @@ fn unparsed(line: &[u8], error: String) -> Fact {
     let line = Value::String(String::from_utf8_lossy(line).into_owned());
     let raw = raw(&line);
     Fact::Event(EventData::unparsed(line, error), raw)
+}
+
+/// The modes that Claude Code tells under one name; of what only it knows nothing is said.
+fn modes(name: &str) -> Option<(AgentMode, PermissionMode)> {
+    Some(match name {
+        "plan" => (AgentMode::Plan, PermissionMode::Plan),
+        "default" => (AgentMode::Build, PermissionMode::Default),
+        "acceptEdits" => (AgentMode::Build, PermissionMode::AcceptEdits),
+        "bypassPermissions" => (AgentMode::Build, PermissionMode::Bypass),
+        _ => return None,
+    })
 }

@@ -18,6 +18,7 @@ pub(super) fn rendered(fact: &Fact) -> Value {
     match fact {
         Fact::Event(event, _) => json!({"event": event}),
         Fact::NativeId(id) => json!({"nativeId": id}),
+        Fact::Modes(agent, permission) => json!({"modes": [agent, permission]}),
         Fact::TurnStarted => json!("turnStarted"),
         Fact::TurnEnded { outcome, message, usage, .. } => {
             json!({"turnEnded": {"outcome": outcome, "message": message, "usage": usage}})
