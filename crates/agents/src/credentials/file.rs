@@ -1,0 +1,79 @@
+//! Files that hold credentials, read without trust.
+
+use std::{fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt, path::Path};
+
+use rustix::fs::OFlags;
+use serde_json::Value;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// The most that is read of a file.
+const LONGEST: u64 = 1024 * 1024;
+/// A number above it counts milliseconds and not seconds: as seconds it is in the year 5138.
+const MILLISECONDS: f64 = 1e11;
+
+/// What a file holds; nothing, whatever is wrong with it.
+pub(super) fn read(path: &Path) -> Option<Value> {
+    // What is no file, such as a pipe, must not make us wait.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).ok()?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut text).ok()?;
+    if text.len() as u64 > LONGEST {
+        return None;
+    }
+    serde_json::from_slice(&text).ok()
+}
+
+/// The text at a path of keys.
+pub(super) fn text<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a str> {
+    keys.iter().try_fold(value, |value, key| value.get(key))?.as_str()
+}
+
+/// Whether the time that a file gives is over: a number of seconds or milliseconds, or a date. What is neither does not say so.
+pub(super) fn is_past(expiry: Option<&Value>) -> bool {
+    let now = OffsetDateTime::now_utc();
+    let number = match expiry {
+        Some(Value::Number(number)) => number.as_f64(),
+        Some(Value::String(text)) => match OffsetDateTime::parse(text.trim(), &Rfc3339) {
+            Ok(date) => return date <= now,
+            Err(_) => text.trim().parse().ok(),
+        },
+        _ => None,
+    };
+    let Some(number) = number else { return false };
+    let seconds = if number > MILLISECONDS { number / 1000.0 } else { number };
+    #[expect(clippy::cast_precision_loss, reason = "seconds of this age are exact in a float")]
+    let now = now.unix_timestamp() as f64;
+    seconds <= now
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn dates_and_numbers_both_end() {
+        let past = |value: Value| is_past(Some(&value));
+        for over in
+            [json!("2024-01-01T00:00:00Z"), json!(1_700_000_000), json!(1_700_000_000_000_u64), json!("1700000000")]
+        {
+            assert!(past(over.clone()), "{over}");
+        }
+        for valid in [json!("2999-01-01T00:00:00+01:00"), json!(32_472_144_000_u64), json!(32_472_144_000_000_u64)] {
+            assert!(!past(valid.clone()), "{valid}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_ends_nothing() {
+        assert!(!is_past(None));
+        assert!(!is_past(Some(&json!("soon"))));
+        assert!(!is_past(Some(&json!(null))));
+        assert!(!is_past(Some(&json!({ "at": 1 }))));
+    }
+}
