@@ -1,0 +1,311 @@
+//! From the bytes of a package to the few files of it that are needed.
+//!
+//! A package is written by anyone until its hashes are compared, which is at its end. So it is bounded in every way, and
+//! nothing of it names where it goes: the files that we want have places of our own choice.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Component, Path, PathBuf},
+};
+
+use flate2::read::GzDecoder;
+use sha2::{Digest, Sha256};
+
+use super::{layout::Wanted, stream::hex};
+
+/// The most that a package may become.
+pub(super) const LARGEST: u64 = 4 * 1024 * 1024 * 1024;
+/// The most entries that it may have.
+const MOST: usize = 20_000;
+/// The most that describes the entry after it.
+const LONGEST_EXTENSION: u64 = 1024 * 1024;
+const PIECE: usize = 256 * 1024;
+
+/// Why a package cannot be unpacked, or should not.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// It ends too early, or is no archive.
+    #[error("cannot read the package: {0}")]
+    Read(io::Error),
+    /// The disk refuses.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// What was to be written.
+        path: PathBuf,
+        /// Why it was not.
+        error: io::Error,
+    },
+    /// A name leads out of the package.
+    #[error("the package names {0:?}, which is outside")]
+    Outside(String),
+    /// It has what no package needs.
+    #[error("the package has {0:?}, which is no file")]
+    Kind(String),
+    /// A file is there twice.
+    #[error("the package has {0:?} twice")]
+    Twice(String),
+    /// It is larger than any package is.
+    #[error("the package is larger than any should be")]
+    Large,
+    /// It has more entries than any package has.
+    #[error("the package has more than {MOST} entries")]
+    Many,
+    /// Something is missing in it.
+    #[error("the package has no {0}")]
+    Missing(String),
+}
+
+/// A file that is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Its place in the install.
+    pub(super) place: &'static str,
+    /// Its hash.
+    pub(super) sha256: String,
+    /// Its size.
+    pub(super) size: u64,
+}
+
+/// Writes the files that are wanted of a compressed archive below a directory.
+pub(super) fn archive(
+    bytes: impl Read,
+    wanted: &[Wanted],
+    into: &Path,
+    most: u64,
+) -> Result<Vec<Written>, UnpackError> {
+    let bounded = Bounded { inner: GzDecoder::new(bytes), left: most };
+    let mut archive = tar::Archive::new(bounded);
+    let mut written: Vec<Written> = Vec::new();
+    // Raw, because otherwise what describes an entry is read into memory whole, however long it is.
+    for (count, entry) in archive.entries().map_err(reading)?.raw(true).enumerate() {
+        let mut entry = entry.map_err(reading)?;
+        if count >= MOST {
+            return Err(UnpackError::Many);
+        }
+        let kind = entry.header().entry_type();
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if is_extension(kind) {
+            // It would give a longer name to the next entry. What we want has short ones.
+            if entry.size() > LONGEST_EXTENSION {
+                return Err(UnpackError::Large);
+            }
+            continue;
+        }
+        if !Path::new(&name).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+            return Err(UnpackError::Outside(name));
+        }
+        if kind.is_dir() {
+            continue;
+        }
+        if !kind.is_file() {
+            return Err(UnpackError::Kind(name));
+        }
+        let Some(wanted) = wanted.iter().find(|wanted| wanted.name == name.trim_start_matches("./")) else { continue };
+        if written.iter().any(|written| written.place == wanted.place) {
+            return Err(UnpackError::Twice(name));
+        }
+        let size = entry.size();
+        let file = file(&mut entry, wanted.place, into)?;
+        if file.size != size {
+            return Err(UnpackError::Read(io::ErrorKind::UnexpectedEof.into()));
+        }
+        written.push(file);
+    }
+    // The end of the stream has the sum of what came before it.
+    io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(reading)?;
+    match wanted.iter().find(|wanted| wanted.is_needed && !written.iter().any(|file| file.place == wanted.place)) {
+        Some(missing) => Err(UnpackError::Missing(missing.name.clone())),
+        None => Ok(written),
+    }
+}
+
+/// Writes one file that is downloaded as it is.
+pub(super) fn program(bytes: impl Read, place: &'static str, into: &Path) -> Result<Vec<Written>, UnpackError> {
+    Ok(vec![file(&mut Bounded { inner: bytes, left: LARGEST }, place, into)?])
+}
+
+fn file(bytes: &mut impl Read, place: &'static str, into: &Path) -> Result<Written, UnpackError> {
+    let path = into.join(place);
+    let failed = |error| UnpackError::Write { path: path.clone(), error };
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path).map_err(failed)?;
+    let mut hash = Sha256::new();
+    let mut size = 0;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let read = bytes.read(&mut piece).map_err(reading)?;
+        let Some(piece) = piece.get(..read).filter(|piece| !piece.is_empty()) else { break };
+        hash.update(piece);
+        file.write_all(piece).map_err(failed)?;
+        size += read as u64;
+    }
+    set_mode(&file, place).map_err(failed)?;
+    Ok(Written { place, sha256: hex(&hash.finalize()), size })
+}
+
+/// Whatever the archive says about it, and whatever our own mask is.
+fn set_mode(file: &File, place: &str) -> io::Result<()> {
+    let is_text = Path::new(place).extension().is_some_and(|extension| extension == "json");
+    file.set_permissions(fs::Permissions::from_mode(if is_text { 0o644 } else { 0o755 }))
+}
+
+fn is_extension(kind: tar::EntryType) -> bool {
+    kind.is_pax_global_extensions()
+        || kind.is_pax_local_extensions()
+        || kind.is_gnu_longname()
+        || kind.is_gnu_longlink()
+}
+
+fn reading(error: io::Error) -> UnpackError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = error.get_ref().map(|inner| inner as _);
+    while let Some(inner) = cause {
+        if inner.is::<TooLarge>() {
+            return UnpackError::Large;
+        }
+        cause = inner.source();
+    }
+    UnpackError::Read(error)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("too large")]
+struct TooLarge;
+
+/// So much and no more.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+// === impl Bounded ===
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(into)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(TooLarge))?;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+    use tar::{EntryType, Header};
+
+    use super::*;
+
+    const MOST_HERE: u64 = 4 * 1024 * 1024;
+
+    /// An archive, entry by entry, as hostile as it wants.
+    #[derive(Default)]
+    struct Archive(Vec<u8>);
+
+    impl Archive {
+        fn entry(mut self, name: &str, kind: EntryType, content: &[u8]) -> Self {
+            let mut header = Header::new_ustar();
+            header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(kind);
+            header.set_mode(0o4777);
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            self.0.extend(header.as_bytes());
+            self.0.extend(content);
+            self.0.resize(self.0.len().next_multiple_of(512), 0);
+            self
+        }
+
+        fn file(self, name: &str, content: &[u8]) -> Self {
+            self.entry(name, EntryType::Regular, content)
+        }
+
+        fn packed(mut self) -> Vec<u8> {
+            self.0.extend([0; 1024]);
+            let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+            packed.write_all(&self.0).unwrap();
+            packed.finish().unwrap()
+        }
+
+        fn unpack(self, into: &Path) -> Result<Vec<Written>, UnpackError> {
+            archive(self.packed().as_slice(), &wanted(), into, MOST_HERE)
+        }
+    }
+
+    fn wanted() -> Vec<Wanted> {
+        let wanted = |place, is_needed| Wanted { name: format!("package/{place}"), place, is_needed };
+        vec![wanted("claude", true), wanted("bin/extra", false)]
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_written() {
+        let into = tempfile::tempdir().unwrap();
+        let package = Archive::default()
+            .entry("pax_global_header", EntryType::XGlobalHeader, b"13 comment=x\n")
+            .entry("package", EntryType::Directory, b"")
+            .file("package/README.md", b"words")
+            .file("package/claude", b"program")
+            .file("package/other/claude", b"another");
+        let written = package.unpack(into.path()).unwrap();
+        let sha256 = hex(&Sha256::digest(b"program"));
+        assert_eq!(written, [Written { place: "claude", sha256, size: 7 }]);
+        let names: Vec<_> = fs::read_dir(into.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["claude"]);
+        let mode = fs::metadata(into.path().join("claude")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755);
+    }
+
+    #[test]
+    fn what_leads_out_or_is_no_file_is_refused() {
+        let refused = |archive: Archive| {
+            let into = tempfile::tempdir().unwrap();
+            archive.file("package/claude", b"program").unpack(into.path()).unwrap_err().to_string()
+        };
+        for name in ["../claude", "package/../../claude", "/etc/claude", "package/.."] {
+            let refused = refused(Archive::default().file(name, b"x"));
+            assert!(refused.contains("is outside"), "{name}: {refused}");
+        }
+        for kind in [EntryType::Symlink, EntryType::Link, EntryType::Char, EntryType::Block, EntryType::Fifo] {
+            let refused = refused(Archive::default().entry("package/bin/extra", kind, b""));
+            assert!(refused.contains("is no file"), "{kind:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_there_once_and_not_missing() {
+        let into = tempfile::tempdir().unwrap();
+        let twice = Archive::default().file("package/claude", b"1").file("./package/claude", b"2");
+        assert!(matches!(twice.unpack(into.path()), Err(UnpackError::Twice(_))));
+        let none = Archive::default().file("package/bin/extra", b"1");
+        assert!(matches!(none.unpack(into.path()), Err(UnpackError::Missing(name)) if name == "package/claude"));
+    }
+
+    #[test]
+    fn what_is_too_large_or_too_much_is_refused() {
+        let large = vec![0; usize::try_from(MOST_HERE).unwrap() + 1];
+        let refused = |archive: Archive| archive.unpack(tempfile::tempdir().unwrap().path()).unwrap_err();
+        assert!(matches!(refused(Archive::default().file("package/claude", &large)), UnpackError::Large));
+        assert!(matches!(refused(Archive::default().file("package/unwanted", &large)), UnpackError::Large));
+        let extension = &large[..usize::try_from(LONGEST_EXTENSION).unwrap() + 1];
+        let extended = Archive::default().entry("x", EntryType::XHeader, extension);
+        assert!(matches!(refused(extended), UnpackError::Large));
+        let many = (0..=MOST).fold(Archive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
+        let many = archive(many.packed().as_slice(), &wanted(), tempfile::tempdir().unwrap().path(), LARGEST);
+        assert!(matches!(many, Err(UnpackError::Many)));
+    }
+
+    #[test]
+    fn an_archive_that_ends_too_early_is_refused_wherever_it_ends() {
+        let content: Vec<u8> = (0..100_u32).flat_map(u32::to_le_bytes).collect();
+        let whole = Archive::default().file("package/claude", &content).packed();
+        for length in 0..whole.len() {
+            let into = tempfile::tempdir().unwrap();
+            let cut = archive(&whole[..length], &wanted(), into.path(), MOST_HERE);
+            assert!(matches!(cut, Err(UnpackError::Read(_) | UnpackError::Missing(_))), "{length} of {}", whole.len());
+        }
+    }
+}
