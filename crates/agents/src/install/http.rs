@@ -1,6 +1,6 @@
 //! Requests to a registry: asked again where that may help, and downloads that go on where they were cut.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, sync::OnceLock, time::Duration};
 
 use reqwest::{
     Client, Response, StatusCode, Url,
@@ -44,6 +44,8 @@ pub(super) enum Trouble {
 pub(super) struct Http {
     patience: Patience,
     certificates: Option<Vec<u8>>,
+    near: OnceLock<Client>,
+    far: OnceLock<Client>,
 }
 
 /// How far a download is.
@@ -71,7 +73,7 @@ impl fmt::Display for Trouble {
 impl Http {
     /// With certificates that are trusted beside the system's, in PEM format.
     pub(super) fn new(patience: Patience, certificates: Option<Vec<u8>>) -> Self {
-        Self { patience, certificates }
+        Self { patience, certificates, near: OnceLock::new(), far: OnceLock::new() }
     }
 
     /// A short answer, whole.
@@ -193,7 +195,19 @@ impl Http {
         Ok(())
     }
 
+    /// The certificates of the system are many: they are read once.
     fn client(&self, url: &Url) -> Result<Client, Trouble> {
+        // The proxy of the environment cannot reach our loopback.
+        let is_near = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        let kept = if is_near { &self.near } else { &self.far };
+        if let Some(client) = kept.get() {
+            return Ok(client.clone());
+        }
+        let client = self.build(is_near)?;
+        Ok(kept.get_or_init(|| client).clone())
+    }
+
+    fn build(&self, is_near: bool) -> Result<Client, Trouble> {
         // A static program has one provider only; that it is installed already is as good.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let failed = |error: reqwest::Error| Trouble::Never(format!("{}; {CERTIFICATES}", chain(&error)));
@@ -203,8 +217,6 @@ impl Http {
             .read_timeout(self.patience.stall)
             .user_agent(AGENT)
             .tls_certs_merge(roots.transpose().map_err(failed)?.unwrap_or_default());
-        // The proxy of the environment cannot reach our loopback.
-        let is_near = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         if is_near { builder.no_proxy() } else { builder }.build().map_err(failed)
     }
 }

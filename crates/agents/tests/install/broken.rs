@@ -1,0 +1,176 @@
+use std::time::Duration;
+
+use carrel_agents::{agent::AgentId, install::InstallError};
+
+use crate::{
+    server::Fault,
+    support::{CLAUDE, Package, World, archive, program},
+};
+
+#[tokio::test]
+async fn a_package_that_is_not_the_pinned_one_is_thrown_away() {
+    let (mut world, package) = World::with_claude("1.0.0", &program(1, 1000));
+    let other = Package::claude("1.0.0", &program(2, 1000));
+    let honest = world.settings.pins.clone();
+    for (pin, what) in [
+        (other.pin(AgentId::Claude, &[("claude", &program(1, 1000))]), "the package"),
+        (package.pin(AgentId::Claude, &[("claude", &program(2, 1000))]), "claude"),
+        (package.pin(AgentId::Claude, &[]), "claude"),
+    ] {
+        world.settings.pins = vec![pin];
+        let refused = world.install(AgentId::Claude).await.unwrap_err();
+        assert!(matches!(&refused, InstallError::Mismatch { what: wrong, .. } if wrong == what), "{refused}");
+        assert!(world.is_clean());
+    }
+    world.settings.pins = honest;
+    assert!(world.install(AgentId::Claude).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_package_that_is_not_the_published_one_is_thrown_away_pinned_or_not() {
+    let (mut world, mut package) = World::with_claude("1.0.0", &program(1, 1000));
+    package.integrity = Package::claude("1.0.0", &program(2, 1000)).integrity;
+    world.publish(&package);
+    for pins in [world.settings.pins.clone(), Vec::new()] {
+        world.settings.pins = pins;
+        let refused = world.version("1.0.0").await.unwrap_err();
+        assert!(matches!(&refused, InstallError::Mismatch { what, .. } if what == "the package"), "{refused}");
+        assert!(world.is_clean());
+    }
+}
+
+#[tokio::test]
+async fn a_download_that_is_cut_goes_on_where_it_was() {
+    let claude = program(1, 200_000);
+    for tag in [None, Some("one")] {
+        let (world, package) = World::with_claude("1.0.0", &claude);
+        tag.into_iter().for_each(|tag| world.server.tag(tag));
+        world.server.fail(&package.path(), &[Fault::Cut(50_000), Fault::Status(503), Fault::Cut(70_000)]);
+        let installed = world.install(AgentId::Claude).await.unwrap();
+        assert_eq!(std::fs::read(installed.path).unwrap(), claude);
+        let asked = world.server.asked(&package.path());
+        let ranges: Vec<_> = asked.iter().map(|request| request.header("range")).collect();
+        assert_eq!(ranges, [None, Some("bytes=50000-"), Some("bytes=50000-"), Some("bytes=120000-")]);
+        let tagged = tag.map(|tag| format!("\"{tag}\""));
+        assert_eq!(asked[3].header("if-range"), tagged.as_deref());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_parts_begins_anew() {
+    let claude = program(1, 200_000);
+    let (world, package) = World::with_claude("1.0.0", &claude);
+    world.server.without_ranges();
+    world.server.fail(&package.path(), &[Fault::Cut(150_000), Fault::Cut(160_000)]);
+    let installed = world.install(AgentId::Claude).await.unwrap();
+    assert_eq!(std::fs::read(installed.path).unwrap(), claude);
+    assert_eq!(world.server.asked(&package.path()).len(), 3);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_more_is_asked_again() {
+    let claude = program(1, 200_000);
+    let (mut world, package) = World::with_claude("1.0.0", &claude);
+    world.settings.patience.stall = Duration::from_millis(200);
+    world.server.fail(&package.path(), &[Fault::Hold(100_000)]);
+    let installed = world.install(AgentId::Claude).await.unwrap();
+    assert_eq!(std::fs::read(installed.path).unwrap(), claude);
+    assert_eq!(world.server.asked(&package.path())[1].header("range"), Some("bytes=100000-"));
+}
+
+#[tokio::test]
+async fn a_server_in_trouble_is_asked_again_and_not_for_ever() {
+    let (world, package) = World::with_claude("1.0.0", &program(1, 1000));
+    world.server.fail(&package.about(), &[Fault::Status(500), Fault::Status(429)]);
+    world.server.fail(&package.path(), &[Fault::Status(502), Fault::Cut(0)]);
+    assert!(world.install(AgentId::Claude).await.is_ok());
+    assert_eq!(world.server.asked(&package.path()).len(), 3);
+
+    let (world, package) = World::with_claude("1.0.0", &program(1, 1000));
+    world.server.fail(&package.path(), &[Fault::Status(500); 9]);
+    let failed = world.install(AgentId::Claude).await.unwrap_err().to_string();
+    assert!(failed.contains("500 Internal Server Error"), "{failed}");
+    assert_eq!(world.server.asked(&package.path()).len(), 3);
+    assert!(world.is_clean());
+}
+
+#[tokio::test]
+async fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
+    let (world, package) = World::with_claude("1.0.0", &program(1, 1000));
+    world.server.fail(&package.about(), &[Fault::Status(404)]);
+    let failed = world.install(AgentId::Claude).await.unwrap_err();
+    assert!(matches!(&failed, InstallError::Unavailable { tried, .. } if tried.len() == 2), "{failed}");
+    let failed = failed.to_string();
+    let place = format!("{CLAUDE}@1.0.0 of {}: there is no such thing", world.server.url());
+    assert!(failed.starts_with("cannot get claude 1.0.0\n"), "{failed}");
+    assert!(failed.contains(&place) && failed.contains("http://127.0.0.1:1/1.0.0/linux-x64/claude: "), "{failed}");
+    assert!(failed.contains("Connection refused") && failed.contains("\nhint: "), "{failed}");
+    assert_eq!(world.server.asked(&package.about()).len(), 1, "what is not there is asked for once");
+
+    world.server.fail(&package.about(), &[Fault::Status(401)]);
+    let failed = world.install(AgentId::Claude).await.unwrap_err().to_string();
+    assert!(failed.contains("does it want another login?"), "{failed}");
+}
+
+#[tokio::test]
+async fn a_file_that_changes_while_it_is_downloaded_is_not_mixed() {
+    let (world, package) = World::with_claude("1.0.0", &program(1, 200_000));
+    world.server.tag("one");
+    world.server.fail(&package.path(), &[Fault::Hold(100_000)]);
+    let installer = world.installer();
+    let failed = installer.install(AgentId::Claude, false, None, |now| {
+        if now.bytes > 0 {
+            // The next request meets another file; this one ends with the connection.
+            world.server.tag("two");
+            world.server.cut();
+        }
+    });
+    let failed = failed.await.unwrap_err().to_string();
+    assert!(failed.contains("it changed while it was downloaded"), "{failed}");
+    assert!(world.is_clean());
+}
+
+#[tokio::test]
+async fn a_hostile_package_leaves_nothing_behind() {
+    let mut world = World::new();
+    let hostile = |name: &str| {
+        let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        let mut header = tar::Header::new_ustar();
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_size(0);
+        header.set_cksum();
+        archive.append(&header, &[][..]).unwrap();
+        archive.into_inner().unwrap().finish().unwrap()
+    };
+    let outside = world.root.path().join("outside");
+    for tarball in [
+        hostile("package/../../outside"),
+        hostile(outside.to_str().unwrap()),
+        archive(&[("package/other", b"no program")]),
+        b"no archive".to_vec(),
+    ] {
+        let package = Package::new(CLAUDE, "1.0.0", tarball);
+        world.publish(&package);
+        world.settings.pins = vec![package.pin(AgentId::Claude, &[])];
+        let refused = world.install(AgentId::Claude).await.unwrap_err();
+        assert!(matches!(refused, InstallError::Package { .. }), "{refused}");
+        assert!(world.is_clean() && !outside.exists());
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_nobody_publishes_for_and_a_version_that_is_none_are_told() {
+    let (mut world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    assert!(matches!(world.version("latest").await, Err(InstallError::Version(_))));
+    world.settings.platform = None;
+    assert!(matches!(world.install(AgentId::Claude).await, Err(InstallError::Platform { .. })));
+    assert!(world.server.asked("").is_empty());
+}
+
+#[tokio::test]
+async fn a_disk_that_refuses_is_told_with_the_place() {
+    let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    std::fs::write(world.bin(), "a file").unwrap();
+    let failed = world.install(AgentId::Claude).await.unwrap_err();
+    assert!(matches!(&failed, InstallError::File { step: "create", .. }), "{failed}");
+}

@@ -1,0 +1,96 @@
+use carrel_agents::{
+    agent::AgentId,
+    install::{InstallError, Installed},
+};
+
+use crate::support::{World, program};
+
+#[tokio::test]
+async fn the_mock_is_always_there() {
+    let world = World::new();
+    let mock = world.installer().find(AgentId::Mock).unwrap();
+    assert_eq!(mock.path.as_os_str(), "");
+    assert_eq!(world.installer().install(AgentId::Mock, true, None, |_| {}).await.unwrap(), mock);
+    assert!(world.server.asked("").is_empty());
+}
+
+#[tokio::test]
+async fn a_program_in_path_is_found_and_asked_for_its_version_once() {
+    let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    let path = world.script("claude", "echo asked >> \"$0.log\"; echo '3.2.1 (Claude Code)'");
+    let asked = || std::fs::read_to_string(path.with_extension("log")).unwrap_or_default().lines().count();
+    let installer = world.installer();
+    let found = installer.find(AgentId::Claude).unwrap();
+    assert_eq!(found, Installed { path: path.clone(), version: None });
+    assert_eq!(asked(), 0);
+    for _ in 0..3 {
+        assert_eq!(installer.version(&found).await.as_deref(), Some("3.2.1"));
+    }
+    assert_eq!(asked(), 1);
+    world.script("claude", "echo asked >> \"$0.log\"; echo '3.2.2 (Claude Code), changed'");
+    assert_eq!(installer.version(&found).await.as_deref(), Some("3.2.2"));
+    assert_eq!(asked(), 2);
+
+    assert_eq!(world.install(AgentId::Claude).await.unwrap(), found, "it is there");
+    assert_eq!(world.version("3.2.2").await.unwrap(), found, "in this version too");
+    assert!(world.server.asked("").is_empty());
+    let own = world.version("1.0.0").await.unwrap();
+    assert_eq!(world.installer().find(AgentId::Claude), Some(own), "ours comes first");
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_tell_its_version_has_none_and_is_ended_with_its_children() {
+    let world = World::new();
+    let path = world.script("claude", "sleep 1000 & echo $! > \"$0.child\"; wait");
+    let found = world.installer().find(AgentId::Claude).unwrap();
+    assert_eq!(world.installer().version(&found).await, None);
+    let child = std::fs::read_to_string(path.with_extension("child")).unwrap();
+    let process = format!("/proc/{}/stat", child.trim());
+    let is_over = || std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z "));
+    // Killed it is; that it is gone takes the kernel a moment.
+    while !is_over() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_somebody_put_in_our_directory_is_used() {
+    let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    let script = world.script("elsewhere", "echo 9.9.9");
+    std::fs::create_dir_all(world.bin()).unwrap();
+    let path = world.bin().join("claude");
+    std::fs::rename(script, &path).unwrap();
+    let installer = world.installer();
+    let found = installer.find(AgentId::Claude).unwrap();
+    assert_eq!(found, Installed { path, version: None });
+    assert_eq!(installer.version(&found).await.as_deref(), Some("9.9.9"));
+    let ours = installer.install(AgentId::Claude, true, None, |_| {}).await.unwrap();
+    assert_eq!(installer.find(AgentId::Claude), Some(ours), "and replaced when that is asked for");
+}
+
+#[tokio::test]
+async fn an_install_with_a_file_missing_or_short_is_none() {
+    let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    for is_missing in [true, false] {
+        let installed = world.install(AgentId::Claude).await.unwrap();
+        if is_missing {
+            std::fs::remove_file(&installed.path).unwrap();
+        } else {
+            std::fs::write(&installed.path, "short").unwrap();
+        }
+        assert_eq!(world.installer().find(AgentId::Claude), None);
+        let again = world.install(AgentId::Claude).await.unwrap();
+        assert_eq!(std::fs::read(again.path).unwrap(), program(1, 1000));
+    }
+}
+
+#[tokio::test]
+async fn where_agents_have_to_be_installed_before_none_is() {
+    let (mut world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    world.settings.preinstalled = true;
+    assert!(matches!(world.install(AgentId::Claude).await, Err(InstallError::Forbidden(AgentId::Claude))));
+    assert!(world.server.asked("").is_empty() && world.installs().is_empty());
+    world.script("claude", "echo 3.2.1");
+    assert!(world.install(AgentId::Claude).await.is_ok());
+    assert!(matches!(world.version("1.0.0").await, Err(InstallError::Forbidden(_))));
+}

@@ -1,0 +1,142 @@
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use carrel_agents::{agent::AgentId, install::Progress};
+
+use crate::{
+    server::Fault,
+    support::{Package, World, program},
+};
+
+/// The example, as a process of its own. It is ended with the test.
+pub(crate) struct Process {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    pub(crate) fn start(world: &World, version: &str, hold: &str) -> Self {
+        let deps = std::env::current_exe().unwrap();
+        let program = deps.parent().unwrap().parent().unwrap().join("examples/install_agent");
+        let mut command = Command::new(program);
+        command.arg(world.bin()).args(["claude", &world.server.url(), version, hold]);
+        command.env_clear().env("HOME", world.root.path().join("home"));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Reads what it says until this.
+    pub(crate) fn wait_for(&mut self, said: &str) -> String {
+        let line = self.lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(said));
+        line.unwrap_or_else(|| panic!("it ended, and did not say {said:?}"))
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _over = (self.child.kill(), self.child.wait());
+    }
+}
+
+#[tokio::test]
+async fn whoever_asks_at_the_same_time_waits_for_one_download() {
+    let claude = program(1, 100_000);
+    let (world, package) = World::with_claude("1.0.0", &claude);
+    world.server.fail(&package.path(), &[Fault::Hold(50_000)]);
+    let installer = world.installer();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let installs: Vec<_> = (0..10)
+        .map(|number| {
+            let (installer, tell) = (installer.clone(), tell.clone());
+            tokio::spawn(async move {
+                let progress = |now: Progress| tell.send((number, now.bytes)).unwrap();
+                installer.install(AgentId::Claude, false, None, progress).await
+            })
+        })
+        .collect();
+    // All of them are under way, and see the same.
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 10 {
+        let (number, bytes) = told.recv().await.unwrap();
+        if bytes == 50_000 {
+            seen.insert(number);
+        }
+    }
+    world.server.release();
+    for install in installs {
+        assert_eq!(std::fs::read(install.await.unwrap().unwrap().path).unwrap(), claude);
+    }
+    assert_eq!(world.server.asked(&package.about()).len(), 1);
+    assert_eq!(world.server.asked(&package.path()).len(), 1);
+}
+
+#[tokio::test]
+async fn everybody_is_told_why_it_failed() {
+    let (world, package) = World::with_claude("1.0.0", &program(1, 1000));
+    world.server.fail(&package.path(), &[Fault::Status(403)]);
+    let installer = world.installer();
+    let install = || installer.install(AgentId::Claude, false, None, |_| {});
+    let (one, two) = tokio::join!(install(), install());
+    assert!(one.unwrap_err().to_string().contains("403 Forbidden"));
+    assert!(two.unwrap_err().to_string().contains("403 Forbidden"));
+    assert_eq!(world.server.asked(&package.path()).len(), 1);
+    assert!(install().await.is_ok(), "the next one is a new attempt");
+}
+
+#[tokio::test]
+async fn another_version_waits_its_turn() {
+    let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    world.publish(&Package::claude("2.0.0", &program(2, 1000)));
+    let installer = world.installer();
+    let one = installer.install(AgentId::Claude, false, Some("1.0.0"), |_| {});
+    let two = installer.install(AgentId::Claude, false, Some("2.0.0"), |_| {});
+    let (one, two) = tokio::join!(one, two);
+    assert_eq!(one.unwrap().version.as_deref(), Some("1.0.0"));
+    assert_eq!(two.unwrap().version.as_deref(), Some("2.0.0"));
+    assert_eq!(installer.find(AgentId::Claude).unwrap().version.as_deref(), Some("2.0.0"));
+}
+
+#[tokio::test]
+async fn an_install_goes_on_though_whoever_asked_for_it_is_gone() {
+    let (world, package) = World::with_claude("1.0.0", &program(1, 100_000));
+    world.server.fail(&package.path(), &[Fault::Hold(50_000)]);
+    let installer = world.installer();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let first = {
+        let installer = installer.clone();
+        let progress = move |now: Progress| tell.send(now.bytes).unwrap();
+        tokio::spawn(async move { installer.install(AgentId::Claude, false, None, progress).await })
+    };
+    while told.recv().await.unwrap() == 0 {}
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    world.server.release();
+    assert!(installer.install(AgentId::Claude, false, None, |_| {}).await.is_ok());
+    assert_eq!(world.server.asked(&package.path()).len(), 1);
+}
+
+#[test]
+fn two_processes_download_once() {
+    let claude = program(1, 100_000);
+    let (world, package) = World::with_claude("1.0.0", &claude);
+    world.server.fail(&package.path(), &[Fault::Hold(50_000)]);
+    let mut one = Process::start(&world, "1.0.0", "-");
+    one.wait_for("downloading 50000");
+    let mut two = Process::start(&world, "1.0.0", "-");
+    two.wait_for("waiting");
+    world.server.release();
+    for process in [&mut one, &mut two] {
+        let installed = process.wait_for("installed");
+        assert!(installed.ends_with("claude-1.0.0/claude 1.0.0"), "{installed}");
+    }
+    assert_eq!(world.server.asked(&package.path()).len(), 1);
+    assert_eq!(std::fs::read(world.bin().join("claude")).unwrap(), claude);
+}
