@@ -11,11 +11,13 @@ use tokio::time::timeout;
 
 use super::{
     CallError, Handle,
+    calls::{Opened, To},
     convert::{self, Turn},
     inbox::{Delivery, Inbox},
+    leftovers,
     modes::{self, Edits, Modes},
     rpc::{self, Said},
-    server::{Command, Opened, To},
+    server::Command,
 };
 use crate::{
     agent::{AgentError, AgentMode, Answer, Conversation, Fact, Gone, Opening, PermissionMode, Prompt},
@@ -27,6 +29,8 @@ use crate::{
 const GATHERED: usize = 512;
 /// How long the app-server has to stop what the thread does when it is closed.
 const CLOSING: Duration = Duration::from_secs(2);
+/// What asks for the commands of a thread that still run.
+const TERMINALS: &str = "thread/backgroundTerminals/list";
 
 /// A session's thread.
 #[derive(Debug)]
@@ -45,6 +49,10 @@ pub(super) struct Thread {
     planning: Option<bool>,
     /// The turn is to stop as soon as it is known which it is.
     stopping: bool,
+    /// Commands that ran when their turn was interrupted.
+    interrupted: Vec<String>,
+    /// Whether the app-server was asked what still runs.
+    listing: bool,
 }
 
 /// What Codex chose for the thread.
@@ -94,6 +102,8 @@ impl Thread {
             own: Own { model: text("model"), effort: text("reasoningEffort") },
             planning: (!resumed).then_some(false),
             stopping: false,
+            interrupted: Vec::new(),
+            listing: false,
         }
     }
 
@@ -119,6 +129,7 @@ impl Thread {
                 let answer = result.as_ref().map_err(CallError::to_string);
                 self.state.answered(answer, facts);
             }
+            Delivery::Answered(TERMINALS, result) => self.end_terminals(&result.unwrap_or_default()),
             Delivery::Answered(method, Err(error)) => {
                 facts.push(Fact::event(EventData::error("jsonrpc.error", format!("{method}: {error}"), None)));
             }
@@ -127,6 +138,27 @@ impl Thread {
         }
         if self.stopping {
             self.stop();
+        }
+        self.interrupted.extend(self.state.take_interrupted());
+        if !self.interrupted.is_empty() && !self.listing {
+            self.listing = true;
+            let params = json!({"threadId": self.state.id()});
+            self.handle.tell(Command::Call(TERMINALS, params, To::Thread(self.state.id().to_owned())));
+        }
+    }
+
+    /// Ends the commands that ran when their turn was interrupted: by itself Codex only stops to wait for them.
+    fn end_terminals(&mut self, answer: &Value) {
+        self.listing = false;
+        let interrupted = std::mem::take(&mut self.interrupted);
+        for terminal in answer.get("data").and_then(Value::as_array).into_iter().flatten() {
+            let text = |key: &str| terminal.get(key).and_then(Value::as_str);
+            if let (Some(item), Some(process)) = (text("itemId"), text("processId"))
+                && interrupted.iter().any(|id| id == item)
+            {
+                let params = json!({"threadId": self.state.id(), "processId": process});
+                self.handle.tell(Command::Call("thread/backgroundTerminals/terminate", params, To::Nobody));
+            }
         }
     }
 
@@ -263,21 +295,22 @@ impl Conversation for Thread {
         }
         let thread = json!({"threadId": self.state.id()});
         let ended = async {
+            self.stop();
             while self.state.turn() != &Turn::None {
-                self.stop();
                 let mut facts = Vec::new();
                 self.next(&mut facts).await;
                 if facts.iter().any(|fact| matches!(fact, Fact::Gone(_))) {
                     return;
                 }
             }
-            // What its commands left running, and the thread itself.
+            // What its commands left running, as far as Codex knows of it, and the thread itself.
             let _ = self.handle.call("thread/backgroundTerminals/clean", thread.clone()).await;
             let _ = self.handle.call("thread/unsubscribe", thread.clone()).await;
         };
         if timeout(CLOSING, ended).await.is_err() {
             tracing::warn!(%thread, "Codex did not close a thread in time");
         }
+        leftovers::end(self.state.id()).await;
     }
 }
 

@@ -31,6 +31,7 @@ pub(super) struct Thread {
     prompt: Option<(String, String)>,
     open: Vec<Open>,
     closed: VecDeque<String>,
+    interrupted: Vec<String>,
     used: Option<Usage>,
     asks: HashMap<String, Ask>,
 }
@@ -160,6 +161,11 @@ impl Thread {
         self.item_of(said).map(|item| Item(item).paths()).unwrap_or_default()
     }
 
+    /// The commands that ran when their turn was interrupted, since this was asked last.
+    pub(super) fn take_interrupted(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.interrupted)
+    }
+
     fn item_of(&self, said: &Said) -> Option<&Value> {
         let id = said.params.get("itemId")?.as_str()?;
         self.open.iter().map(|open| &open.item).find(|item| Item(item).id() == id)
@@ -210,6 +216,9 @@ impl Thread {
 
     fn end(&mut self, outcome: TurnOutcome, message: Option<String>, raw: Raw, facts: &mut Vec<Fact>) {
         for open in std::mem::take(&mut self.open) {
+            if outcome == TurnOutcome::Interrupted && Item(&open.item).word() == "commandExecution" {
+                self.interrupted.push(Item(&open.item).id().to_owned());
+            }
             self.close(open, facts);
         }
         // The app-server takes its requests back only after the turn's end. A thread that this one began may still ask.

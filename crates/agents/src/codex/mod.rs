@@ -4,17 +4,19 @@
 //! is left as it is. One under the directory for temporary files makes Codex refuse to set up its own helpers.
 
 mod asks;
+mod calls;
 mod conversation;
 mod convert;
 mod inbox;
 mod items;
+mod leftovers;
 mod modes;
 mod rpc;
 mod server;
 #[cfg(test)]
 mod tests;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::PoisonError, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -25,9 +27,10 @@ use tokio::{
 use uuid::Uuid;
 
 use self::{
+    calls::{Opened, To},
     conversation::Thread,
     rpc::Refusal,
-    server::{Command, Opened, Server, To},
+    server::{Command, Server},
 };
 use crate::{
     agent::{Agent, AgentError, AgentId, Capabilities, Conversation, Model, Models, Opening, PermissionMode, Place},
@@ -42,6 +45,8 @@ const PAGES: usize = 32;
 pub struct Codex {
     limits: Limits,
     shared: Mutex<Shared>,
+    /// The app-server that was started last, also while it is not known yet whether it runs.
+    last: std::sync::Mutex<Option<mpsc::UnboundedSender<Command>>>,
 }
 
 /// How long is waited, and how much is kept waiting.
@@ -156,7 +161,7 @@ impl Codex {
 
     /// The same, with limits of one's own.
     pub fn with(limits: Limits) -> Self {
-        Self { limits, shared: Mutex::default() }
+        Self { limits, shared: Mutex::default(), last: std::sync::Mutex::default() }
     }
 
     /// The app-server that runs, or a new one. Whoever comes meanwhile waits for the same one.
@@ -186,6 +191,10 @@ impl Codex {
             environment,
         };
         let commands = Server::spawn(Child::start(&start)?, self.limits);
+        if let Some(before) = self.remember(Some(commands.clone())) {
+            // Who started it may have gone before it was known to run.
+            let _ = before.send(Command::End);
+        }
         let mut handle = Handle { name: format!("codex-{}", Uuid::new_v4().simple()), commands, plans: false };
         let introduced = json!({
             "clientInfo": {"name": "carrel", "title": "Carrel", "version": env!("CARGO_PKG_VERSION")},
@@ -200,6 +209,12 @@ impl Codex {
         let mut modes = modes.get("data").and_then(Value::as_array).into_iter().flatten();
         handle.plans = modes.any(|mode| mode.get("mode").and_then(Value::as_str) == Some("plan"));
         Ok(handle)
+    }
+
+    /// Remembers the app-server that was started last, and tells which it was before.
+    fn remember(&self, last: Option<mpsc::UnboundedSender<Command>>) -> Option<mpsc::UnboundedSender<Command>> {
+        let mut remembered = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *remembered, last)
     }
 
     /// Another app-server, where one ended before it could answer.
@@ -251,9 +266,9 @@ impl Agent for Codex {
     }
 
     async fn shutdown(&self) {
-        if let Some(handle) = self.shared.lock().await.running.take() {
-            handle.tell(Command::End);
-            handle.commands.closed().await;
+        if let Some(last) = self.remember(None) {
+            let _ = last.send(Command::End);
+            last.closed().await;
         }
     }
 }

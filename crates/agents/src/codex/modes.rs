@@ -4,7 +4,9 @@
 //! asks when the model wants to, and `granular` asks after Codex's own sandbox stopped a command. That sandbox is
 //! bubblewrap, which cannot run within most containers: every command then fails, even one that was permitted. So there
 //! is no sandbox of Codex's in any mode: what protects is that every command and every patch is asked for, and the
-//! sandbox around us.
+//! sandbox around us. Its read-only sandbox would not stop more: what is permitted runs outside of it.
+//!
+//! That edits are accepted, or declined while it plans, is decided here: Codex has no such modes.
 
 use serde_json::{Value, json};
 

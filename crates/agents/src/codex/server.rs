@@ -1,10 +1,6 @@
 //! The app-server that all threads share, in a task of its own: who asked what, and who hears what.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,7 +11,8 @@ use tokio::{
 
 use super::{
     CallError, Limits,
-    inbox::{Delivery, Inbox, Outbox, inbox},
+    calls::{Call, Calls, Opened, To},
+    inbox::{Delivery, Outbox, inbox},
     rpc::{self, Line, Refusal, Said},
 };
 use crate::child::{self, Child, Exit};
@@ -42,37 +39,6 @@ pub(super) enum Command {
     End,
 }
 
-/// To whom an answer goes.
-#[derive(Debug)]
-pub(super) enum To {
-    /// Who waits.
-    Caller(oneshot::Sender<Result<Value, CallError>>),
-    /// Who waits for a thread; from its answer on whatever is said of the thread is theirs.
-    Opener(oneshot::Sender<Result<Opened, CallError>>),
-    /// The conversation of a thread, between what else it is told.
-    Thread(String),
-    /// Nobody.
-    Nobody,
-}
-
-/// A thread that was opened.
-#[derive(Debug)]
-pub(super) struct Opened {
-    /// Its id.
-    pub(super) thread: String,
-    /// What the app-server answered.
-    pub(super) answer: Value,
-    /// What is said of it from now on.
-    pub(super) inbox: Inbox,
-    /// By which it is left.
-    pub(super) subscription: u64,
-}
-
-struct Call {
-    method: &'static str,
-    to: To,
-}
-
 struct Subscriber {
     number: u64,
     outbox: Outbox,
@@ -83,9 +49,7 @@ pub(super) struct Server {
     child: Child,
     limits: Limits,
     commands: mpsc::UnboundedReceiver<Command>,
-    asked: u64,
-    calls: HashMap<u64, Call>,
-    deadlines: VecDeque<(Instant, u64)>,
+    calls: Calls,
     openings: usize,
     held: Vec<(Said, Bytes)>,
     subscriptions: u64,
@@ -109,9 +73,7 @@ impl Server {
             child,
             limits,
             commands,
-            asked: 0,
-            calls: HashMap::new(),
-            deadlines: VecDeque::new(),
+            calls: Calls::new(limits.request),
             openings: 0,
             held: Vec::new(),
             subscriptions: 0,
@@ -165,23 +127,20 @@ impl Server {
     }
 
     fn wake(&self) -> Instant {
-        let call = self.deadlines.front().map(|(deadline, _)| *deadline);
         let idle = self.idle_since.map(|since| since + self.limits.idle);
         let full = self.full_since.map(|since| since + self.limits.patience);
-        [call, idle, full].into_iter().flatten().min().unwrap_or_else(|| Instant::now() + NEVER)
+        [self.calls.deadline(), idle, full].into_iter().flatten().min().unwrap_or_else(|| Instant::now() + NEVER)
     }
 
     fn tick(&mut self) -> bool {
         let now = Instant::now();
-        while let Some((_, id)) = self.deadlines.front().copied().filter(|(deadline, _)| *deadline <= now) {
-            self.deadlines.pop_front();
-            if let Some(call) = self.calls.remove(&id) {
-                self.answered(call, Err(CallError::Timeout(self.limits.request)));
-            }
+        for call in self.calls.overdue() {
+            self.answered(call, Err(CallError::Timeout(self.limits.request)));
         }
         if self.full_since.is_some_and(|since| now >= since + self.limits.patience) {
             self.let_go_of_who_does_not_read();
         }
+        self.look_whether_idle();
         self.idle_since.is_none_or(|since| now < since + self.limits.idle)
     }
 
@@ -212,15 +171,11 @@ impl Server {
     }
 
     fn call(&mut self, method: &'static str, params: &Value, to: To) {
-        self.asked += 1;
-        let id = self.asked;
+        let number = self.calls.number();
         self.openings += usize::from(matches!(to, To::Opener(_)));
         let call = Call { method, to };
-        match self.send(&rpc::request(id, method, params)) {
-            Ok(()) => {
-                self.calls.insert(id, call);
-                self.deadlines.push_back((Instant::now() + self.limits.request, id));
-            }
+        match self.send(&rpc::request(number, method, params)) {
+            Ok(()) => self.calls.asked(number, call),
             Err(error) => self.answered(call, Err(CallError::Ended(error.to_string()))),
         }
     }
@@ -267,7 +222,7 @@ impl Server {
         match rpc::read(&line) {
             _ if line.trim_ascii().is_empty() => {}
             Ok(Line::Said(said)) => self.route(said, line),
-            Ok(Line::Answer { id, result }) => match self.calls.remove(&id) {
+            Ok(Line::Answer { id, result }) => match self.calls.answered(id) {
                 Some(call) => self.answered(call, result.map_err(CallError::Refused)),
                 None => self.tell_all(&Delivery::Unparsed(line, "it answers nothing that was asked".to_owned())),
             },
@@ -380,7 +335,7 @@ impl Server {
             "" => format!("the app-server {exit}"),
             stderr => format!("the app-server {exit}: {stderr}"),
         };
-        for (_, call) in std::mem::take(&mut self.calls) {
+        for call in self.calls.take() {
             self.answered(call, Err(CallError::Ended(why.clone())));
         }
         while let Ok(command) = self.commands.try_recv() {

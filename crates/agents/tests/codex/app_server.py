@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import queue
+import subprocess
 import sys
 import threading
 
@@ -13,6 +14,7 @@ NUMBERS = itertools.count()
 WAITING = {}
 STOPPED = {}
 RELEASED = threading.Event()
+RUNNING = [{"itemId": "of another turn", "processId": "6"}]
 
 
 def write(text):
@@ -96,6 +98,19 @@ class Turn:
     def do_hang(self, rest):
         self.stopped.wait()
 
+    def do_work(self, rest):
+        item = {"type": "commandExecution", "id": f"command-{self.id}", "command": rest, "cwd": "/"}
+        RUNNING.append({"itemId": item["id"], "processId": "7"})
+        self.tell("item/started", item={**item, "status": "inProgress"})
+        self.stopped.wait()
+
+    def do_leave(self, path):
+        pipe = os.open(path, os.O_WRONLY)
+        os.write(pipe, b"alive")
+        mine = {**os.environ, "CODEX_THREAD_ID": self.thread}
+        subprocess.Popen(["sleep", "1000"], env=mine, start_new_session=True, pass_fds=(pipe,))
+        os.close(pipe)
+
     def do_hold(self, rest):
         self.stopped.wait()
 
@@ -153,6 +168,11 @@ def answer(request, method, params):
     elif method == "turn/interrupt":
         send(id=request, result={})
         STOPPED[params["turnId"]].set()
+    elif method == "thread/backgroundTerminals/list":
+        send(id=request, result={"data": RUNNING})
+    elif method == "thread/backgroundTerminals/terminate":
+        send(id=request, result={"terminated": True})
+        tell("warning", threadId=params["threadId"], message=f"ended {params['processId']}")
     elif method == "turn/steer":
         content = params["input"]
         send(id=request, result={})
@@ -162,6 +182,8 @@ def answer(request, method, params):
         send(id=request, result=models(params.get("cursor")))
     elif method == "collaborationMode/list" and "NO_PLANS" not in os.environ:
         send(id=request, result={"data": [{"mode": "plan"}, {"mode": "default"}]})
+    elif method == "initialize" and "MUTE" in os.environ:
+        pass
     elif method in ("initialize", "thread/unsubscribe", "thread/backgroundTerminals/clean"):
         send(id=request, result={})
     elif method == "initialized":

@@ -1,6 +1,6 @@
 //! What all of these tests stand on.
 
-use std::{collections::VecDeque, fs, future::Future, path::Path, time::Duration};
+use std::{collections::VecDeque, fs, future::Future, io::ErrorKind, path::Path, time::Duration};
 
 use carrel_agents::{
     agent::{Agent, Conversation, Fact, Opening, Place, Prompt},
@@ -29,8 +29,11 @@ pub(crate) struct Talk {
     prompts: usize,
 }
 
-/// The other end of a pipe that an app-server holds open.
-pub(crate) struct Watch(pipe::Receiver);
+/// A pipe that a process holds open as long as it lives.
+pub(crate) struct Watch {
+    pub(crate) path: String,
+    pipe: pipe::Receiver,
+}
 
 /// Runs a test as the server runs, on one thread.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
@@ -69,12 +72,19 @@ impl Bench {
         Opening { session_id: "s".to_owned(), place: self.place(), ..Opening::default() }
     }
 
-    /// Hears of the end of the app-servers that are started from now on: each holds a pipe open as long as it lives.
-    pub(crate) fn watch(&mut self) -> Watch {
-        let pipe = self.directory().join("alive");
-        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        self.environment.push(("ALIVE".to_owned(), pipe.display().to_string()));
-        Watch(pipe::OpenOptions::new().open_receiver(&pipe).unwrap())
+    /// A pipe that a process is to hold open as long as it lives.
+    pub(crate) fn watch(&self, name: &str) -> Watch {
+        let path = self.directory().join(name);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let pipe = pipe::OpenOptions::new().open_receiver(&path).unwrap();
+        Watch { path: path.display().to_string(), pipe }
+    }
+
+    /// Hears of the end of the app-server that is started next.
+    pub(crate) fn watch_server(&mut self) -> Watch {
+        let watch = self.watch("server");
+        self.environment.push(("ALIVE".to_owned(), watch.path.clone()));
+        watch
     }
 
     pub(crate) async fn open(&self) -> Talk {
@@ -87,11 +97,27 @@ impl Bench {
 }
 
 impl Watch {
-    /// Waits until the app-server is gone. One has to be there.
+    /// Waits until the process is there, where it may not even be started.
+    pub(crate) async fn started(&mut self) {
+        self.pipe.readable().await.unwrap();
+        self.there().await;
+    }
+
+    /// Makes sure that the process is there.
+    pub(crate) async fn there(&mut self) {
+        let mut said = [0; 5];
+        self.pipe.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"alive");
+    }
+
+    /// Whether it still is.
+    pub(crate) fn is_there(&self) -> bool {
+        self.pipe.try_read(&mut [0; 1]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Waits until it is gone.
     pub(crate) async fn gone(&mut self) {
-        let mut said = Vec::new();
-        self.0.read_to_end(&mut said).await.unwrap();
-        assert_eq!(said, b"alive");
+        assert_eq!(self.pipe.read(&mut [0; 1]).await.unwrap(), 0);
     }
 }
 

@@ -91,8 +91,10 @@ fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
     on_one_thread(async {
         let limits = Limits { idle: Duration::from_millis(20), restart: Duration::ZERO, ..Limits::default() };
         let mut bench = Bench::with(limits);
-        let mut watch = bench.watch();
-        bench.open().await.conversation.close().await;
+        let mut watch = bench.watch_server();
+        let talk = bench.open().await;
+        watch.there().await;
+        talk.conversation.close().await;
         watch.gone().await;
         assert_eq!(bench.open().await.turn("say hello").await, ["hello"]);
         assert_eq!(bench.starts(), 2);
@@ -104,13 +106,55 @@ fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
 fn shutdown_leaves_nothing() {
     on_one_thread(async {
         let mut bench = Bench::new();
-        let mut watch = bench.watch();
+        let mut watch = bench.watch_server();
         let mut talk = bench.open().await;
+        watch.there().await;
         talk.prompt("hang").await;
         talk.conversation.close().await;
         bench.codex.shutdown().await;
         watch.gone().await;
         Codex::new().shutdown().await;
+    });
+}
+
+#[test]
+fn one_that_does_not_answer_ends_with_the_wait_or_with_the_server() {
+    on_one_thread(async {
+        let mut bench = Bench::with(Limits { request: Duration::from_millis(20), ..Limits::default() });
+        bench.environment.push(("MUTE".to_owned(), String::new()));
+        let opened = bench.codex.open(bench.opening()).await.map(drop);
+        assert!(matches!(opened, Err(AgentError::Timeout { request: "initialize", .. })), "{opened:?}");
+
+        let mut bench = Bench::new();
+        let mut watch = bench.watch_server();
+        bench.environment.push(("MUTE".to_owned(), String::new()));
+        let opened = bench.codex.open(bench.opening());
+        let shutdown = async {
+            watch.started().await;
+            bench.codex.shutdown().await;
+        };
+        let (opened, ()) = tokio::join!(opened, shutdown);
+        assert!(matches!(opened.map(drop), Err(AgentError::Refused { request: "initialize", .. })));
+        watch.gone().await;
+    });
+}
+
+#[test]
+fn what_a_thread_left_running_ends_with_it_and_not_with_another() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let (mut first, mut second) = (bench.watch("one"), bench.watch("two"));
+        one.turn(&format!("leave {}", first.path)).await;
+        two.turn(&format!("leave {}", second.path)).await;
+        tokio::join!(first.there(), second.there());
+        one.conversation.close().await;
+        first.gone().await;
+        assert!(second.is_there());
+        assert_eq!(two.turn("say still").await, ["still"]);
+        two.conversation.close().await;
+        second.gone().await;
+        bench.codex.shutdown().await;
     });
 }
 

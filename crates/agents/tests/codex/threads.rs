@@ -146,6 +146,24 @@ fn a_turn_is_interrupted_also_before_it_has_an_id() {
 }
 
 #[test]
+fn a_command_that_runs_ends_with_its_turn_when_that_is_interrupted() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        talk.prompt("work hard").await;
+        talk.find(|fact| matches!(fact, Fact::Event(EventData::ItemStarted(_), _)).then_some(())).await;
+        talk.conversation.interrupt().await.unwrap();
+        assert_eq!(talk.ended().await, TurnOutcome::Interrupted);
+        let ended = |fact| match fact {
+            Fact::Event(EventData::Notice(notice), _) if notice.label == "warning" => notice.details,
+            _ => None,
+        };
+        assert_eq!(talk.find(ended).await["message"], "ended 7");
+        bench.codex.shutdown().await;
+    });
+}
+
+#[test]
 fn a_turn_that_is_refused_fails_and_the_next_one_runs() {
     on_one_thread(async {
         let bench = Bench::new();
