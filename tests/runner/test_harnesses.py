@@ -1,11 +1,11 @@
-"""What the runner reads from the harnesses of Rust and Python."""
+"""What the runner reads from the harnesses of Rust, Python and Node.js."""
 
 import unittest
 from pathlib import Path
 
 import artefacts
 
-from . import libtest, rust
+from . import libtest, rust, typescript
 from .foreign import parse_junit
 from .outcome import Ledger, Outcome, Status
 
@@ -134,6 +134,30 @@ class Junit(unittest.TestCase):
                 ("python/gen4::test_files::Large::test_read", "failed"),
                 ("python/gen4::test_tcp::test_half", "skipped"),
                 ("python/gen4::test_broken", "failed"),
+            ],
+        )
+        self.assertIn("boom\ntrace", outcomes[1].detail)
+
+
+class NodeJunit(unittest.TestCase):
+    def test_every_case_is_named_by_file_and_words(self) -> None:
+        report = """<testsuites>
+          <testcase name="a stream, that is cut: CRLF" time="0.5" classname="test"/>
+          <testcase name="bad" time="1" classname="test" failure="boom"><failure message="boom">trace</failure></testcase>
+          <testcase name="late" time="0" classname="test"><skipped type="skipped" message="why"/></testcase>
+          <testcase name="to do" time="0" classname="test"><skipped type="todo"/><failure message="boom"/></testcase>
+          <testsuite name="a group" time="1" tests="1"><testcase name="within" time="0" classname="test"/></testsuite>
+          <!-- tests 5 -->
+        </testsuites>"""
+        outcomes = typescript.parse_junit(report, "stream")
+        self.assertEqual(
+            [(outcome.name, outcome.status.value) for outcome in outcomes],
+            [
+                ("typescript::stream::a_stream_that_is_cut_CRLF", "passed"),
+                ("typescript::stream::bad", "failed"),
+                ("typescript::stream::late", "skipped"),
+                ("typescript::stream::to_do", "failed"),
+                ("typescript::stream::a_group::within", "passed"),
             ],
         )
         self.assertIn("boom\ntrace", outcomes[1].detail)

@@ -1,0 +1,78 @@
+// HTTP: where the server is, who we are, and what counts as an answer.
+
+import { ConnectionError, SandboxAgentError } from "./errors.js";
+
+export type Fetch = (url: string, init?: RequestInit) => Promise<Response>;
+
+export interface TransportOptions {
+  /** Where the server is; a path before `/v1` is kept. In a browser it may be relative to the page. */
+  baseUrl: string;
+  token?: string;
+  fetch?: Fetch;
+  /** Sent with every request. */
+  headers?: ConstructorParameters<typeof Headers>[0];
+}
+
+export interface Call {
+  query?: Record<string, string | number | boolean | undefined>;
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal | undefined;
+}
+
+export class Transport {
+  readonly baseUrl: string;
+  readonly #fetch: Fetch;
+  readonly #headers: Headers;
+
+  constructor({ baseUrl, token, fetch, headers }: TransportOptions) {
+    const url = new URL(baseUrl, globalThis.location?.href);
+    this.baseUrl = (url.origin + url.pathname).replace(/\/+$/, "");
+    // A browser refuses to call its `fetch` as the method of another object.
+    this.#fetch = fetch ?? ((url, init) => globalThis.fetch(url, init));
+    this.#headers = new Headers(headers);
+    if (token !== undefined) this.#headers.set("authorization", `Bearer ${token}`);
+  }
+
+  /** Sends a request, and returns the answer if it is no refusal. */
+  async send(method: string, path: string, call: Call = {}): Promise<Response> {
+    const headers = new Headers(this.#headers);
+    for (const [name, value] of Object.entries(call.headers ?? {})) headers.set(name, value);
+    const init: RequestInit = { method, headers };
+    if (call.body !== undefined) {
+      headers.set("content-type", "application/json");
+      init.body = JSON.stringify(call.body);
+    }
+    if (call.signal) init.signal = call.signal;
+    const response = await this.#answer(`${this.baseUrl}${path}${queryString(call.query)}`, init);
+    if (!response.ok) throw await SandboxAgentError.from(response);
+    return response;
+  }
+
+  /** The JSON of the answer; of an empty one, `undefined`. */
+  async json<T>(method: string, path: string, call: Call = {}): Promise<T> {
+    const response = await this.send(method, path, call);
+    const text = await reached(() => response.text(), call.signal);
+    return (text === "" ? undefined : JSON.parse(text)) as T;
+  }
+
+  async #answer(url: string, init: RequestInit): Promise<Response> {
+    return reached(() => this.#fetch(url, init), init.signal ?? undefined);
+  }
+}
+
+/** What fails on the way is a `ConnectionError`; what was aborted stays the reason it was aborted with. */
+async function reached<T>(attempt: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  try {
+    return await attempt();
+  } catch (cause) {
+    if (signal?.aborted) throw cause;
+    throw new ConnectionError("the server could not be reached", { cause });
+  }
+}
+
+function queryString(query: Call["query"] = {}): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined);
+  if (given.length === 0) return "";
+  return `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
+}

@@ -1,0 +1,187 @@
+// Requests as they go out, and answers as they come back.
+
+import assert from "node:assert/strict";
+import test, { type TestContext } from "node:test";
+
+import { ConnectionError, SandboxAgent, SandboxAgentError } from "@carrel/sdk";
+
+import { type Answer, json, problem, serve } from "./support/loopback.js";
+
+async function client(t: TestContext, answer: Answer, options: { token?: string; headers?: Record<string, string> } = {}) {
+  const server = await serve(t, answer);
+  const agent = await SandboxAgent.connect({ baseUrl: server.url, skipHealthCheck: true, ...options });
+  return { agent, received: server.received };
+}
+
+const answered: Answer = (_, response) => json(response, {});
+
+test("every method asks for its route", async (t) => {
+  const { agent, received } = await client(t, answered);
+  await agent.getHealth();
+  await agent.listAgents();
+  await agent.installAgent("claude");
+  await agent.installAgent("codex", { reinstall: true });
+  await agent.getAgentModes("mock");
+  await agent.getAgentModels("mock");
+  await agent.createSession("s", { agent: "mock", directory: "/work" });
+  await agent.listSessions();
+  await agent.getSession("s");
+  await agent.updateSession("s", { title: "a title" });
+  await agent.postMessage("s", { message: "hello", messageId: "m" });
+  await agent.getEvents("s");
+  await agent.getEvents("s", { offset: 3, limit: 2, view: "full", includeRaw: true });
+  await agent.getEventsSse("s", { offset: 3 });
+  await agent.postMessageStream("s", { message: "hello", messageId: "m" }, { wait: 5 });
+  await agent.replyQuestion("s", "q", [["Yes"], ["a", "b"]]);
+  await agent.rejectQuestion("s", "q");
+  await agent.replyPermission("s", "p", "once");
+  await agent.replyPermission("s", "p", { reply: "reject", message: "not there" });
+  await agent.abort("s");
+  await agent.resumeSession("s");
+  await agent.terminateSession("s");
+  await agent.deleteSession("s");
+  const lines = received.map(({ method, path, query, body }) =>
+    [method, path + (query.size > 0 ? `?${query}` : ""), ...(body === undefined ? [] : [JSON.stringify(body)])].join(" "),
+  );
+  assert.deepEqual(lines, [
+    "GET /v1/health",
+    "GET /v1/agents",
+    "POST /v1/agents/claude/install {}",
+    'POST /v1/agents/codex/install {"reinstall":true}',
+    "GET /v1/agents/mock/modes",
+    "GET /v1/agents/mock/models",
+    'POST /v1/sessions/s {"agent":"mock","directory":"/work"}',
+    "GET /v1/sessions",
+    "GET /v1/sessions/s",
+    'PATCH /v1/sessions/s {"title":"a title"}',
+    'POST /v1/sessions/s/messages {"message":"hello","messageId":"m"}',
+    "GET /v1/sessions/s/events",
+    "GET /v1/sessions/s/events?offset=3&limit=2&view=full&includeRaw=true",
+    "GET /v1/sessions/s/events/sse?offset=3",
+    'POST /v1/sessions/s/messages/stream?wait=5 {"message":"hello","messageId":"m"}',
+    'POST /v1/sessions/s/questions/q/reply {"answers":[["Yes"],["a","b"]]}',
+    "POST /v1/sessions/s/questions/q/reject",
+    'POST /v1/sessions/s/permissions/p/reply {"reply":"once"}',
+    'POST /v1/sessions/s/permissions/p/reply {"reply":"reject","message":"not there"}',
+    "POST /v1/sessions/s/abort",
+    "POST /v1/sessions/s/resume",
+    "POST /v1/sessions/s/terminate",
+    "DELETE /v1/sessions/s",
+  ]);
+});
+
+test("token and headers go with every request, and JSON is called so", async (t) => {
+  const { agent, received } = await client(t, answered, { token: "secret", headers: { "x-trace": "7" } });
+  await agent.createSession("s", { agent: "mock" });
+  await agent.getHealth();
+  assert.deepEqual(
+    received.map(({ headers }) => [headers.authorization, headers["x-trace"], headers["content-type"]]),
+    [
+      ["Bearer secret", "7", "application/json"],
+      ["Bearer secret", "7", undefined],
+    ],
+  );
+});
+
+test("an id may have any character, and stays one segment of the path", async (t) => {
+  const { agent, received } = await client(t, answered);
+  await agent.getSession("a/b ?ü");
+  assert.equal(received[0]!.path, "/v1/sessions/a%2Fb%20%3F%C3%BC");
+  for (const id of ["", ".", ".."]) assert.throws(() => agent.getSession(id), TypeError);
+});
+
+test("a base address keeps its path and loses its last slash", async (t) => {
+  const server = await serve(t, answered);
+  const agent = await SandboxAgent.connect({ baseUrl: `${server.url}/behind/proxy/`, skipHealthCheck: true });
+  await agent.listAgents();
+  assert.equal(server.received[0]!.path, "/behind/proxy/v1/agents");
+});
+
+test("an empty answer is undefined, whatever its status", async (t) => {
+  let status = 204;
+  const { agent } = await client(t, (_, response) => void response.writeHead(status).end());
+  assert.equal(await agent.terminateSession("s"), undefined);
+  status = 200;
+  assert.equal(await agent.terminateSession("s"), undefined);
+});
+
+test("a refusal carries its problem", async (t) => {
+  const { agent } = await client(t, (_, response) => problem(response, 404, "session_not_found", "session not found: s"));
+  const error = await agent.getSession("s").catch((error: unknown) => error);
+  assert.ok(error instanceof SandboxAgentError);
+  assert.equal(error.status, 404);
+  assert.equal(error.code, "session_not_found");
+  assert.equal(error.message, "session not found: s");
+  assert.equal(error.problem?.sessionId, "s");
+  assert.equal(error.response.headers.get("content-type"), "application/problem+json");
+});
+
+for (const body of ["<h1>Bad Gateway</h1>", "null", '{"no":"problem"}', ""]) {
+  test(`a refusal without a problem is one all the same: ${body || "empty"}`, async (t) => {
+    const { agent } = await client(t, (_, response) => void response.writeHead(502).end(body));
+    await assert.rejects(agent.listAgents(), {
+      name: "SandboxAgentError",
+      status: 502,
+      problem: undefined,
+      message: "the server answered 502 Bad Gateway",
+    });
+  });
+}
+
+test("a server that is not there is no refusal", async (t) => {
+  const { agent } = await client(t, (_, response) => void response.destroy());
+  await assert.rejects(agent.listAgents(), ConnectionError);
+});
+
+test("a request that is called off ends with its own reason", async (t) => {
+  const controller = new AbortController();
+  const { agent } = await client(t, () => controller.abort(new Error("called off")));
+  await assert.rejects(agent.listAgents({ signal: controller.signal }), /called off/);
+});
+
+test("connect waits until the server is healthy", async (t) => {
+  const server = await serve(t, (_, response) => {
+    if (server.received.length === 1) response.destroy();
+    else if (server.received.length === 2) problem(response, 503, "starting", "not yet");
+    else json(response, { status: "ok" });
+  });
+  const agent = await SandboxAgent.connect({ baseUrl: server.url });
+  assert.equal(server.received.length, 3);
+  assert.deepEqual(await agent.getHealth(), { status: "ok" });
+});
+
+test("connect says why the server was not healthy in time", async (t) => {
+  const server = await serve(t, (_, response) => problem(response, 503, "starting", "still starting"));
+  await assert.rejects(
+    SandboxAgent.connect({ baseUrl: server.url, timeoutMs: 100 }),
+    (error) => error instanceof ConnectionError && /within 100 ms: still starting/.test(error.message),
+  );
+});
+
+test("connect gives up on a server that takes the request and says nothing", async (t) => {
+  const server = await serve(t, () => undefined);
+  await assert.rejects(SandboxAgent.connect({ baseUrl: server.url, timeoutMs: 100 }), ConnectionError);
+});
+
+test("a signal ends the wait of connect", async (t) => {
+  const controller = new AbortController();
+  const server = await serve(t, () => controller.abort(new Error("called off")));
+  await assert.rejects(SandboxAgent.connect({ baseUrl: server.url, signal: controller.signal }), /called off/);
+});
+
+test("another fetch is used for everything", async () => {
+  const asked: string[] = [];
+  const agent = await SandboxAgent.connect({
+    baseUrl: "http://nowhere.invalid",
+    fetch: async (url) => {
+      asked.push(url);
+      return Response.json({ status: "ok" });
+    },
+  });
+  await agent.getHealth();
+  assert.deepEqual(asked, Array(2).fill("http://nowhere.invalid/v1/health"));
+});
+
+test("start without a server to start is refused", async () => {
+  await assert.rejects(SandboxAgent.start({ spawn: false }), /SandboxAgent\.connect/);
+});

@@ -1,0 +1,58 @@
+// However a process ends that started a server, the server ends as well, and the process ends as it would have.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createInterface } from "node:readline";
+import test, { type TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import { fake, watch } from "./support/fake.js";
+
+const PARENT = fileURLToPath(new URL("support/parent.js", import.meta.url));
+
+async function end(t: TestContext, ending: string, signal?: NodeJS.Signals) {
+  const parent = spawn(process.execPath, [PARENT, ending, fake(t)], { stdio: ["pipe", "pipe", "ignore"] });
+  const closed = once(parent, "close");
+  const said: string[] = [];
+  const lines = createInterface({ input: parent.stdout })[Symbol.asyncIterator]();
+  const first = (await lines.next()).value ?? "";
+  assert.match(first, /^started http/);
+  const { gone } = await watch(first.slice("started ".length));
+  parent.stdin.write("go\n");
+  for (let line = await lines.next(); !line.done; line = await lines.next()) {
+    said.push(line.value);
+    if (line.value === "waiting" && signal) parent.kill(signal);
+  }
+  const [code, by] = (await closed) as [number | null, NodeJS.Signals | null];
+  await gone;
+  return { said: said.filter((line) => line !== "waiting"), code, by };
+}
+
+test("a program that comes to its end is not held by its server", async (t) => {
+  assert.deepEqual(await end(t, "returns"), { said: [], code: 0, by: null });
+});
+
+test("a program that exits takes its server along", async (t) => {
+  assert.deepEqual(await end(t, "exits"), { said: [], code: 5, by: null });
+});
+
+for (const ending of ["throws", "rejects"]) {
+  test(`a program that ${ending} and does not catch takes its server along`, async (t) => {
+    assert.deepEqual(await end(t, ending), { said: [], code: 1, by: null });
+  });
+}
+
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+  test(`a program that is ended by ${signal} takes its server along, and was ended by it`, async (t) => {
+    assert.deepEqual(await end(t, "waits", signal), { said: [], code: null, by: signal });
+  });
+}
+
+test("a program that handles a signal itself decides what happens", async (t) => {
+  assert.deepEqual(await end(t, "listens-once", "SIGTERM"), { said: ["health ok"], code: 7, by: null });
+});
+
+test("a program that disposes of its server is left without a listener", async (t) => {
+  assert.deepEqual(await end(t, "disposes"), { said: ["no listener left"], code: 0, by: null });
+});

@@ -1,0 +1,102 @@
+// A session's prompt: what it returns, and what it answers on the way.
+
+import assert from "node:assert/strict";
+import test, { type TestContext } from "node:test";
+
+import { SandboxAgent } from "@carrel/sdk";
+
+import { beginStream, frame, problem, serve } from "./support/loopback.js";
+
+const say = (role: string, text: string) => ({ message: { role, parts: [{ type: "text", text }] } });
+const ASKED = { permissionAsked: { id: "p", sessionId: "s", permission: "bash", patterns: [], always: [] } };
+const QUESTION = { questionAsked: { id: "q", sessionId: "s", questions: [{ question: "Proceed?", options: [] }] } };
+const ENDED = { turnEnded: { turnId: "t", outcome: "completed" } };
+
+/** A session whose turn sends `events`, and waits behind each request for its answer. */
+async function session(t: TestContext, events: object[], refuse = false) {
+  let answered = () => {};
+  const server = await serve(t, async ({ path }, response) => {
+    if (!path.endsWith("/messages/stream")) {
+      answered();
+      if (refuse) return problem(response, 400, "invalid_request", "unknown permission id: p");
+      response.writeHead(204).end();
+      return;
+    }
+    beginStream(response);
+    for (const [index, data] of events.entries()) {
+      const answer = new Promise<void>((resolve) => (answered = resolve));
+      response.write(frame(index + 1, data));
+      if ("permissionAsked" in data || "questionAsked" in data) await answer;
+    }
+    response.end();
+  });
+  const agent = await SandboxAgent.connect({ baseUrl: server.url, skipHealthCheck: true });
+  t.after(() => agent.dispose());
+  return { session: agent.session("s"), received: server.received };
+}
+
+test("a prompt returns what the agent said last and all events", async (t) => {
+  const tool = { message: { role: "assistant", parts: [{ type: "tool_call", name: "ls", input: {} }] } };
+  const events = [say("user", "hello"), say("assistant", "first"), say("assistant", "last"), tool, say("tool", "x"), ENDED];
+  const { session: one, received } = await session(t, events);
+  const seen: number[] = [];
+  const result = await one.prompt("hello", { messageId: "m", onEvent: (event) => seen.push(event.id) });
+  assert.equal(result.text, "last");
+  assert.equal(result.outcome, "completed");
+  assert.deepEqual(seen, [1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(result.events.map((event) => event.id), seen);
+  assert.deepEqual(received[0]!.body, { message: "hello", messageId: "m" });
+  assert.equal(received[0]!.query.get("view"), "full");
+});
+
+test("permissions and questions are answered by their callbacks", async (t) => {
+  const { session: one, received } = await session(t, [ASKED, QUESTION, QUESTION, ENDED]);
+  const answers = [[["Yes"]], null];
+  const result = await one.prompt("hello", {
+    onPermission: ({ permission }) => (permission === "bash" ? { reply: "reject", message: "no" } : "once"),
+    onQuestion: async () => answers.shift()!,
+  });
+  assert.equal(result.outcome, "completed");
+  assert.deepEqual(
+    received.slice(1).map(({ path, body }) => [path, body]),
+    [
+      ["/v1/sessions/s/permissions/p/reply", { reply: "reject", message: "no" }],
+      ["/v1/sessions/s/questions/q/reply", { answers: [["Yes"]] }],
+      ["/v1/sessions/s/questions/q/reject", undefined],
+    ],
+  );
+});
+
+for (const [what, request] of [["permission", ASKED], ["question", QUESTION]] as const) {
+  test(`a ${what} that no callback answers ends the wait, not the turn`, async (t) => {
+    const { session: one, received } = await session(t, [say("assistant", "may I?"), request, ENDED]);
+    const result = await one.prompt("hello");
+    assert.deepEqual([result.outcome, result.text, result.events.length], ["waiting", "may I?", 2]);
+    assert.equal(received.length, 1);
+  });
+}
+
+test("an answer that comes too late does not fail the prompt", async (t) => {
+  const { session: one } = await session(t, [ASKED, ENDED], true);
+  assert.equal((await one.prompt("hello", { onPermission: () => "once" })).outcome, "completed");
+});
+
+test("a callback that throws fails the prompt", async (t) => {
+  const { session: one } = await session(t, [ASKED, ENDED]);
+  const onPermission = () => {
+    throw new Error("nobody to ask");
+  };
+  await assert.rejects(one.prompt("hello", { onPermission }), /nobody to ask/);
+});
+
+test("an agent that dies fails the prompt", async (t) => {
+  const { session: one } = await session(t, [say("assistant", "a"), { sessionEnded: { reason: "failed" } }]);
+  assert.equal((await one.prompt("hello")).outcome, "failed");
+});
+
+test("a prompt that is called off ends with its own reason", async (t) => {
+  const { session: one } = await session(t, [say("assistant", "a"), ASKED]);
+  const controller = new AbortController();
+  const onEvent = () => controller.abort(new Error("called off"));
+  await assert.rejects(one.prompt("hello", { signal: controller.signal, onEvent }), /called off/);
+});

@@ -1,0 +1,45 @@
+// A program on disk that behaves as `FAKE` says, and a way to see it end.
+
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import type { TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
+
+export function scratch(t: TestContext): string {
+  const directory = mkdtempSync(join(tmpdir(), "carrel-sdk-"));
+  t.after(() => rmSync(directory, { recursive: true, force: true }));
+  return directory;
+}
+
+/** Writes an executable at `path` that becomes the stand-in. */
+export function writeFake(path: string): string {
+  const program = fileURLToPath(new URL("program.js", import.meta.url));
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, `#!/bin/sh\nexec '${process.execPath}' '${program}' "$@"\n`);
+  chmodSync(path, 0o755);
+  return path;
+}
+
+export function fake(t: TestContext): string {
+  return writeFake(join(scratch(t), "sandbox-agent"));
+}
+
+/** Resolves when the process that listens at `baseUrl` is gone. It has to be there now. */
+export async function watch(baseUrl: string): Promise<{ gone: Promise<void> }> {
+  const response = await fetch(`${baseUrl}/hold`);
+  const gone = response.text().then(
+    () => undefined,
+    () => undefined,
+  );
+  return { gone };
+}
+
+export function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,34 @@
+// Stands in for `sandbox-agent` where a test needs one that misbehaves: `FAKE` says how.
+
+import { writeSync } from "node:fs";
+import { createServer } from "node:http";
+
+const words = process.argv.slice(2);
+const option = (name: string) => words[words.indexOf(name) + 1] ?? "";
+
+switch (process.env.FAKE) {
+  case "dies":
+    writeSync(2, "starting\nerror: no room for sessions\n");
+    process.exit(3);
+    break;
+  case "killed":
+    process.kill(process.pid, "SIGKILL");
+    break;
+  case "port-taken":
+    writeSync(2, "error: Address already in use (os error 98)\n");
+    process.exit(1);
+    break;
+  case "never":
+    writeSync(2, "still thinking\n");
+    setInterval(() => undefined, 1 << 30);
+    break;
+  default:
+    if (process.env.FAKE === "deaf") process.on("SIGTERM", () => undefined);
+    if (process.env.FAKE === "loud") writeSync(1, "x".repeat(1 << 20) + "\n");
+    createServer((request, response) => {
+      if (request.url === "/v1/health") response.end('{"status":"ok"}');
+      // Stays open for as long as this process lives.
+      else if (request.url === "/hold") response.write("held");
+      else response.end(JSON.stringify({ words, own: process.env.OWN, cwd: process.cwd() }));
+    }).listen(Number(option("--port")), option("--host"), () => writeSync(2, "listening\n"));
+}
