@@ -1,5 +1,6 @@
 //! A daemon that dies, and everything around it that does: what was accepted ends, and nothing is left.
 
+mod agents;
 mod client;
 mod courses;
 mod deaths;
