@@ -8,7 +8,7 @@ use carrel_control::fake::Call;
 use carrel_control::provider::How;
 use carrel_control::spec::DraftDuration;
 use carrel_control::{Clock, Settings};
-use carrel_store::{Details, EventType as Event, SandboxState, Timestamp};
+use carrel_store::{Details, EventType as Event, Events, SandboxState, Timestamp};
 
 use super::support::{ME, World, kinds};
 
@@ -86,24 +86,27 @@ async fn one_that_may_be_idle_for_ever_is_and_that_can_be_changed() {
     world.until("box1", SandboxState::Stopped).await;
 }
 
+/// All that is told. A stream ends well when what is known of its sandbox is forgotten.
+async fn to_the_end(mut events: Events) -> Vec<Arc<carrel_store::Event>> {
+    let mut told = Vec::new();
+    while let Some(some) = events.next().await.unwrap() {
+        told.extend(some);
+    }
+    told
+}
+
 #[tokio::test]
 async fn old_ones_are_deleted_and_then_forgotten_failed_ones_too() {
     let world = World::with(Settings { cleanup_ttl: SOON, ..Settings::default() }).await;
     world.create("box1").await;
     world.until("box1", SandboxState::Ready).await;
     world.control.stop(&ME, "box1").await.unwrap();
-    let mut events = world.control.events(&ME, "box1", 0).unwrap();
+    let events = world.control.events(&ME, "box1", 0).unwrap();
     world.provider.fail(Call::Start, 1);
     world.create("box2").await;
-    let mut failed = world.control.events(&ME, "box2", 0).unwrap();
-    let (mut told, mut other) = (Vec::new(), Vec::new());
-    // A stream ends well when what is known of its sandbox is forgotten.
-    while let Some(some) = events.next().await.unwrap() {
-        told.extend(some);
-    }
-    while let Some(some) = failed.next().await.unwrap() {
-        other.extend(some);
-    }
+    let failed = world.control.events(&ME, "box2", 0).unwrap();
+    // Both at once: whoever does not listen in time finds nothing of what is forgotten.
+    let (told, other) = tokio::join!(to_the_end(events), to_the_end(failed));
     let [.., asked, over] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!([asked.kind, over.kind], [Event::SandboxDeleteRequested, Event::SandboxDeleted]);
     assert!(matches!(&over.details, Details::Phase { reason, .. } if reason == "cleanup_ttl"), "{over:?}");
