@@ -44,7 +44,7 @@ pub(super) async fn run(settings: &Settings, wish: Wish, tell: Tell) -> Result<I
     let phase = |phase| tell(Progress { phase, ..Progress::default() });
     let place = Place::new(&settings.bin, wish.agent);
     phase(Phase::Waiting);
-    let _lock = place.lock().await?;
+    let _lock = place.lock(&phase).await?;
     place.sweep();
     if !wish.reinstall {
         if let Some(installed) = wish.present(&place) {

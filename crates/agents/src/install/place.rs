@@ -76,8 +76,8 @@ impl<'a> Place<'a> {
         Self { bin, agent }
     }
 
-    /// Waits until no other process installs this agent.
-    pub(super) async fn lock(&self) -> Result<Lock, InstallError> {
+    /// Waits until no other process installs this agent, and tells each time that one still does.
+    pub(super) async fn lock(&self, tell: &(dyn Fn(Phase) + Sync)) -> Result<Lock, InstallError> {
         fs::create_dir_all(self.bin).map_err(InstallError::file("create", self.bin))?;
         let path = self.bin.join(format!(".lock-{}", self.agent));
         let mut options = File::options();
@@ -87,7 +87,10 @@ impl<'a> Place<'a> {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Lock(file)),
                 // Whoever holds it may be ended at any time, and tells nobody.
-                Err(rustix::io::Errno::WOULDBLOCK) => tokio::time::sleep(POLL).await,
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    tell(Phase::Waiting);
+                    tokio::time::sleep(POLL).await;
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(InstallError::file("lock", &path)(error.into())),
             }
