@@ -27,6 +27,8 @@ enum Form {
     Review,
     /// The permissions that are given, out of these.
     Permissions(Value),
+    /// `accept` or `decline`: so ask servers of tools, and Codex on their behalf.
+    Consent,
     /// Words for each of these questions.
     Answers(Vec<String>),
 }
@@ -64,6 +66,9 @@ pub(super) fn asked(id: &str, said: &Said, item: Option<&Value>) -> Option<(Ask,
             let wanted = params.get("permissions").cloned().unwrap_or_default();
             ("permissions", Form::Permissions(wanted), text("reason").into_iter().collect())
         }
+        "mcpServer/elicitation/request" if !has_fields(params) => {
+            ("mcpToolCall", Form::Consent, text("message").into_iter().collect())
+        }
         "item/tool/requestUserInput" => return question(id, said),
         _ => return None,
     };
@@ -85,6 +90,15 @@ pub(super) fn asked(id: &str, said: &Said, item: Option<&Value>) -> Option<(Ask,
         ..PermissionRequest::default()
     };
     Some((Ask::of(said, form), Asked::Permission(request)))
+}
+
+/// Whether something is to be filled in, which nobody here can.
+fn has_fields(params: &Value) -> bool {
+    params.get("mode").and_then(Value::as_str) != Some("form")
+        || params
+            .pointer("/requestedSchema/properties")
+            .and_then(Value::as_object)
+            .is_none_or(|fields| !fields.is_empty())
 }
 
 fn command(params: &Value) -> Vec<String> {
@@ -157,6 +171,12 @@ impl Ask {
                 Once => json!({"permissions": wanted, "scope": "turn"}),
                 Always => json!({"permissions": wanted, "scope": "session"}),
                 Reject => json!({"permissions": {}, "scope": "turn"}),
+            },
+            (Form::Consent, Answer::Permission(reply, _)) => match reply {
+                Once => json!({"action": "accept", "content": {}}),
+                // Codex could also remember it for ever, in its own settings.
+                Always => json!({"action": "accept", "content": {}, "_meta": {"persist": "session"}}),
+                Reject => json!({"action": "decline"}),
             },
             (Form::Answers(ids), Answer::Question(answers)) => {
                 let each = ids.iter().zip(answers).map(|(id, chosen)| (id.clone(), json!({"answers": chosen})));

@@ -169,6 +169,11 @@ fn a_message_that_was_cut_short_is_not_lost() {
     assert_eq!(end[1]["event"]["message"]["metadata"]["status"], "interrupted");
 }
 
+fn elicitation(fields: Value) -> Value {
+    let schema = json!({"type": "object", "properties": fields});
+    json!({"threadId": "t", "serverName": "x", "mode": "form", "message": "May it?", "requestedSchema": schema})
+}
+
 #[test]
 fn every_form_of_request_is_answered_in_its_own() {
     let reply = |reply| Answer::Permission(reply, Some("why".to_owned()));
@@ -206,6 +211,15 @@ fn every_form_of_request_is_answered_in_its_own() {
             ],
             vec![],
         ),
+        (
+            said("mcpServer/elicitation/request", Some(5), elicitation(json!({}))),
+            [
+                json!({"action": "accept", "content": {}}),
+                json!({"action": "accept", "content": {}, "_meta": {"persist": "session"}}),
+                json!({"action": "decline"}),
+            ],
+            vec!["May it?"],
+        ),
     ];
     for (asked, [once, always, reject], patterns) in cases {
         let mut thread = running();
@@ -223,12 +237,17 @@ fn every_form_of_request_is_answered_in_its_own() {
 
 #[test]
 fn a_request_that_nobody_can_answer_is_refused_and_kept() {
-    let mut thread = running();
-    let mut facts = Vec::new();
-    let refusal =
-        thread.asked(&said("item/tool/call", Some(1), json!({"threadId": "t"})), None, &mut facts).unwrap_err();
-    assert_eq!(refusal.code, -32_601);
-    assert_eq!(rendered(&facts[0])["event"]["raw"]["method"], "item/tool/call");
+    let cases = [
+        ("item/tool/call", json!({"threadId": "t"})),
+        ("mcpServer/elicitation/request", elicitation(json!({"name": {"type": "string"}}))),
+    ];
+    for (method, params) in cases {
+        let mut thread = running();
+        let mut facts = Vec::new();
+        let refusal = thread.asked(&said(method, Some(1), params), None, &mut facts).unwrap_err();
+        assert_eq!(refusal.code, -32_601);
+        assert_eq!(rendered(&facts[0])["event"]["raw"]["method"], method);
+    }
 }
 
 #[test]
