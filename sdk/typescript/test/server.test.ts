@@ -172,7 +172,7 @@ async function cutting(bytes: number): Promise<{ client: SandboxAgent; connectio
 }
 
 const numbered = (count: number) => Array.from({ length: count }, (_, index) => `assistant: burst ${index + 1}`);
-const FAST = { initialMs: 0, maxMs: 1 };
+const FAST = { initialMs: 0, maxMs: 1, attempts: 20 };
 
 test("a burst arrives whole and in order over a stream that is cut again and again", async () => {
   const one = await session();

@@ -85,7 +85,7 @@ test("a program that is killed says by which signal", async (t) => {
 
 test("a program that is never healthy is ended when its time is up", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "never" }, timeoutMs: 500 });
-  await assert.rejects(started, /not healthy within 500 ms[^]*still thinking/);
+  await assert.rejects(started, /not healthy within 500 ms/);
 });
 
 test("a signal ends the wait and the server", async (t) => {
