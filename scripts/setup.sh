@@ -187,6 +187,7 @@ carrel_setup() {
     has skopeo || missing+=(skopeo)
     has umoci || missing+=(umoci)
     has podman || missing+=(podman)
+    has npm || missing+=(npm)
   fi
   install_missing "${missing[@]}"
   if [[ "$1" != quickstart ]] && ! has docker-registry; then
