@@ -13,6 +13,7 @@ from pathlib import Path
 
 import artefacts
 import circumstances
+import peers
 import specification
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,10 +36,13 @@ def arguments() -> argparse.Namespace:
 SHIPPED = [
     ("release", ["-p", "carrel-cli", "--bin", "carrel", "-p", "carrel-shim", "--bin", "carrel-shim"]),
     ("release", ["-p", "carrel-layers", "--bin", "carrel-unpack"]),
+    ("release", ["-p", "carrel-agents", "--bin", "sandbox-agent"]),
     ("guest", ["-p", "carrel-agentd", "--bin", "carrel-agentd"]),
 ]
 BENCH = ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml"), "--bin", "bench"]
 PEERS = ["bwrap", "runc", "busybox", "podman", "umoci"]
+# The suites that need a program which was published elsewhere.
+FETCHED = "agents"
 
 
 def built(profile: str, options: list[str]) -> list[Path]:
@@ -47,8 +51,17 @@ def built(profile: str, options: list[str]) -> list[Path]:
     return [artefact.executable for artefact in artefacts.build(["--profile", profile, *options]) if not artefact.is_test]
 
 
+def fetched(extra: list[str]) -> dict[str, str]:
+    """Says where the published programs are, if a suite that is to run needs them."""
+    suites = [word for word in extra if not word.startswith("-") and not word.isdigit()]
+    if suites and not any(suite.startswith(FETCHED) for suite in suites):
+        return {}
+    return {"CARREL_PEERS": str(peers.fetch(ROOT, Path(os.environ["CARREL_CACHE"])))}
+
+
 def measure(extra: list[str]) -> list[dict[str, object]]:
     """Runs the benchmark program, which prints its own table, and returns its numbers."""
+    found = fetched(extra)
     programs = [program for profile, options in SHIPPED for program in built(profile, options)]
     (bench,) = built("release", BENCH)
     with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
@@ -56,13 +69,13 @@ def measure(extra: list[str]) -> list[dict[str, object]]:
         for program in programs:
             shutil.copy(program, scratch)
         numbers = Path(scratch) / "numbers.json"
-        environment = {**os.environ, "CARREL_LIBEXEC": scratch}
+        environment = {**os.environ, **found, "CARREL_LIBEXEC": scratch}
         subprocess.run([bench, "--record", numbers, *extra], cwd=ROOT, env=environment, check=True)
         lines: list[dict[str, object]] = json.loads(numbers.read_text())["benchmarks"]
         return lines
 
 
-def peers() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """The versions of what was measured beside."""
     said = {}
     for peer in PEERS:
@@ -76,6 +89,10 @@ def main() -> int:
     options = arguments()
     try:
         numbers = measure([*(["--full"] if options.full else []), *options.rest])
+    except peers.NotFetched as error:
+        print(f"error: what the agents server is measured beside was not fetched: {error}", file=sys.stderr)
+        print("hint: npm has to reach its registry once; ./bench -- SUITE measures other suites without it", file=sys.stderr)
+        return 1
     except artefacts.BuildFailed as error:
         print(f"error: {error}\nhint: the compiler's message is above", file=sys.stderr)
         return 1
@@ -85,7 +102,7 @@ def main() -> int:
     path = ROOT / "benchmarks" / "records" / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     under = circumstances.gather(ROOT)
-    content = {**under, "versions": {**under["versions"], **peers()}, "benchmarks": numbers}
+    content = {**under, "versions": {**under["versions"], **versions()}, "benchmarks": numbers}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"written: {path.relative_to(ROOT)}")
     if options.name == REFERENCE and not options.rest:

@@ -38,7 +38,7 @@ has_python() { has python3 && python3 -c 'import sys; sys.exit(sys.version_info 
 
 has_static_libc() { has cc && [[ "$(cc -print-file-name=libc.a)" == */* ]]; }
 
-# Node.js for the tests of the TypeScript client, with npm.
+# Node.js for the tests of the TypeScript client, with npm; ./bench fetches with it what was published.
 has_node() { has npm && at_least "$(node --version 2>/dev/null | tr -d v)" 20; }
 
 # Debian's compiler, in the newer of its two package sets unless the other is there already; they exclude each other.
@@ -169,9 +169,9 @@ carrel_setup() {
   choose_cargo || missing+=(rust)
   if [[ "$1" != quickstart ]]; then
     has git || missing+=(git)
+    has_python && python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
   fi
   if [[ "$1" == test ]]; then
-    has_python && python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     has busybox || missing+=(busybox-static)
     [[ -x /usr/sbin/mkfs.ext4 ]] || missing+=(e2fsprogs)
     has strace || missing+=(strace)
@@ -193,7 +193,7 @@ carrel_setup() {
     unpack_registry
     export PATH="$PATH:$CARREL_CACHE/tools/docker-registry/usr/bin"
   fi
-  [[ "$1" != test ]] || has_node || find_node
+  [[ "$1" == quickstart ]] || has_node || find_node
 
   choose_cargo || fail "no cargo of version $(required_rust) or newer was found" "put one on PATH or in ~/.cargo/bin"
   has_python || fail "python3 is older than 3.11" "put a newer python3 first on PATH"

@@ -1,6 +1,7 @@
 //! Measures what `SPECIFICATION.md` promises, each number next to an anchor in the same run.
 
 mod agent;
+mod agents;
 mod codec;
 mod cold;
 mod control;
@@ -46,6 +47,12 @@ const SUITES: &[(&str, Suite)] = &[
     ("control-syncs", control::syncs::run),
     ("control-many", control::many::run),
     ("control-idle", control::idle::run),
+    ("agents-start", agents::start::run),
+    ("agents-idle", agents::idle::run),
+    ("agents-create", agents::create::run),
+    ("agents-first", agents::first::run),
+    ("agents-burst", agents::burst::run),
+    ("agents-many", agents::many::run),
 ];
 
 const USAGE: &str = "\
@@ -55,7 +62,11 @@ usage: bench [--record PATH] [--quick] [--full] [--idle N] [SUITE…]
   --quick        few rounds: shows that everything runs, the numbers mean little
   --full         1,000 sandboxes that rest at the same time, instead of 100
   --idle N       so many of them
-  SUITE          only these suites; `control` is all whose names begin so";
+  SUITE          only these suites; `control` is all whose names begin so
+
+usage: bench --play PROGRAM
+
+  Is the agent that a server under measurement talks to";
 
 /// How many sandboxes rest with `--full`.
 const FULL_IDLE: usize = 1000;
@@ -67,7 +78,12 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let done = match words.as_slice() {
+        [option, part, ..] if option == agents::play::OPTION => agents::play::run(part),
+        _ => run(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -19,6 +19,11 @@ pub(crate) fn pss_of(pid: u32) -> Result<f64> {
     Ok(kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")? / 1024.0)
 }
 
+/// All that it has in memory, whoever else has it too.
+pub(crate) fn rss_of(pid: u32) -> Result<f64> {
+    Ok(kibibytes(&format!("/proc/{pid}/smaps_rollup"), "Rss:")? / 1024.0)
+}
+
 /// The memory that the host has left, in MiB.
 pub(crate) fn available() -> Result<f64> {
     Ok(kibibytes("/proc/meminfo", "MemAvailable:")? / 1024.0)

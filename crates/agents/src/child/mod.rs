@@ -122,6 +122,11 @@ impl Child {
         self.lines.next().await
     }
 
+    /// A line that was read with the last one, if there is one more. Never waits.
+    pub fn ready_line(&mut self) -> Option<Line> {
+        self.lines.split()
+    }
+
     /// Waits until it has ended and everything that it started is gone. May be dropped and called again.
     pub async fn exit(&mut self) -> Exit {
         match self.exit.wait_for(Option::is_some).await {

@@ -104,7 +104,7 @@ impl Lines {
     }
 
     /// Takes a line from what was read.
-    fn split(&mut self) -> Option<Line> {
+    pub(super) fn split(&mut self) -> Option<Line> {
         loop {
             let end = self.end();
             if self.skipping {

@@ -78,6 +78,10 @@ impl Pipe {
                 return;
             };
             self.read(line);
+            // What was read together is told together: to be told something costs the session more than a line does.
+            while let Some(line) = self.child.ready_line() {
+                self.read(line);
+            }
         }
         facts.append(&mut self.told);
     }

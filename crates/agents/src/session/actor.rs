@@ -598,9 +598,8 @@ impl Actor {
     fn changed(&mut self) {
         self.record.running = self.turn.is_some();
         self.record.queue = self.queue.iter().map(Queued::record).collect();
-        let before = self.session.snapshot();
         let status = self.status();
-        if before.record == self.record && before.status == status {
+        if self.session.shows(&self.record, status) {
             return;
         }
         self.record.updated_at = super::scribe::milliseconds();

@@ -146,6 +146,12 @@ impl Session {
         snapshot
     }
 
+    /// Whether this is how it was last published.
+    fn shows(&self, record: &Record, status: Status) -> bool {
+        let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        snapshot.status == status && snapshot.record == *record
+    }
+
     fn publish(&self, record: &Record, status: Status) {
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.record.clone_from(record);

@@ -1,0 +1,181 @@
+//! A client that costs little: plain sockets, and no more of HTTP than the two servers speak.
+
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result as IoResult, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+/// How long a server may be silent before it is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much of a stream is read at once: as much as a socket of the loopback interface has room for.
+const BLOCK: usize = 256 * 1024;
+
+/// A connection that carries one request after the other.
+pub(super) struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+/// A stream of events.
+pub(super) struct Events {
+    lines: BufReader<Chunks>,
+    line: Vec<u8>,
+}
+
+/// A body in chunks, put together.
+struct Chunks {
+    stream: BufReader<TcpStream>,
+    left: usize,
+}
+
+struct Head {
+    status: u16,
+    length: usize,
+    chunked: bool,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    pub(super) fn open(address: SocketAddr) -> IoResult<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: BufReader::with_capacity(BLOCK, stream) })
+    }
+
+    /// Asks, and does not wait.
+    pub(super) fn send(&mut self, method: &str, path: &str, body: &str) -> IoResult<()> {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: application/json\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        self.stream.get_mut().write_all(request.as_bytes())
+    }
+
+    /// The answer to what was asked.
+    pub(super) fn answer(&mut self) -> Result<String> {
+        let head = Head::read(&mut self.stream)?;
+        let mut body = vec![0; head.length];
+        self.stream.read_exact(&mut body)?;
+        let body = String::from_utf8(body)?;
+        ensure!(matches!(head.status, 200 | 204), "answered with {}: {body}", head.status);
+        Ok(body)
+    }
+
+    pub(super) fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<String> {
+        self.send(method, path, body)?;
+        self.answer().with_context(|| format!("{method} {path}"))
+    }
+
+    /// Opens a stream of events; when this returns, whatever happens is in it.
+    pub(super) fn events(mut self, path: &str) -> Result<Events> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n");
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        let head = Head::read(&mut self.stream)?;
+        ensure!(head.status == 200 && head.chunked, "GET {path}: answered with {}", head.status);
+        let chunks = Chunks { stream: self.stream, left: 0 };
+        Ok(Events { lines: BufReader::with_capacity(BLOCK, chunks), line: Vec::new() })
+    }
+}
+
+// === impl Head ===
+
+impl Head {
+    fn read(stream: &mut impl BufRead) -> Result<Self> {
+        let mut line = line_of(stream)?;
+        let status = line.split(' ').nth(1).and_then(|word| word.parse().ok()).with_context(|| line.clone())?;
+        let mut head = Self { status, length: 0, chunked: false };
+        loop {
+            line = line_of(stream)?.to_ascii_lowercase();
+            match line.split_once(':') {
+                Some(("content-length", length)) => head.length = length.trim().parse()?,
+                Some(("transfer-encoding", how)) => head.chunked = how.trim() == "chunked",
+                Some(_) => {}
+                None => return Ok(head),
+            }
+        }
+    }
+}
+
+fn line_of(stream: &mut impl BufRead) -> IoResult<String> {
+    let mut line = String::new();
+    if stream.read_line(&mut line)? == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+// === impl Events ===
+
+impl Events {
+    /// What the next event carries.
+    pub(super) fn next(&mut self) -> Result<&str> {
+        loop {
+            self.line.clear();
+            ensure!(self.lines.read_until(b'\n', &mut self.line)? > 0, "the stream of events ended");
+            if self.line.starts_with(b"data:") {
+                return Ok(std::str::from_utf8(&self.line)?);
+            }
+        }
+    }
+}
+
+// === impl Chunks ===
+
+impl Read for Chunks {
+    fn read(&mut self, room: &mut [u8]) -> IoResult<usize> {
+        if self.left == 0 {
+            let mut line = line_of(&mut self.stream)?;
+            // The end of the chunk before it.
+            if line.is_empty() {
+                line = line_of(&mut self.stream)?;
+            }
+            self.left = usize::from_str_radix(&line, 16).map_err(|_| Error::new(ErrorKind::InvalidData, line))?;
+        }
+        let length = self.left.min(room.len());
+        let read = self.stream.read(room.get_mut(..length).unwrap_or_default())?;
+        self.left -= read;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A server that says this to whoever connects.
+    fn saying(words: &'static [u8]) -> (SocketAddr, std::thread::JoinHandle<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let says = move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(words).unwrap();
+            stream
+        };
+        (address, std::thread::spawn(says))
+    }
+
+    #[test]
+    fn events_are_found_whatever_the_chunks_are() {
+        let words = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
+            12\r\nid: 1\ndata: one\n\nd\r\nb\r\nata: two\n\n:\n\r\n";
+        let (address, server) = saying(words);
+        let mut events = Connection::open(address).unwrap().events("/").unwrap();
+        assert_eq!(events.next().unwrap(), "data: one\n");
+        assert_eq!(events.next().unwrap(), "data: two\n");
+        drop(server.join().unwrap());
+        assert!(events.next().is_err());
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_that_says_why() {
+        let (address, server) = saying(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnone");
+        let error = Connection::open(address).unwrap().ask("GET", "/", "").unwrap_err();
+        assert!(format!("{error:#}").contains("404: none"), "{error:#}");
+        drop(server.join().unwrap());
+    }
+}

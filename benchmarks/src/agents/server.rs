@@ -1,0 +1,126 @@
+//! A server under measurement, alone and in a home of its own, which is gone with it.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::client::Connection;
+use super::play;
+use crate::samples::since;
+use crate::sandbox::programs;
+
+/// How long a server may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the published one is, below the directory that `CARREL_PEERS` names.
+const PUBLISHED: &str = "node_modules/@sandbox-agent/cli-linux-x64/bin/sandbox-agent";
+
+/// Whose server it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Ours,
+    Theirs,
+}
+
+/// A server that is healthy. Dropped, it ends, and its agents with it.
+pub(super) struct Server {
+    pub(super) whose: Whose,
+    /// Milliseconds from its start until it was healthy.
+    pub(super) taken: f64,
+    child: Child,
+    address: SocketAddr,
+    _home: TempDir,
+}
+
+// === impl Whose ===
+
+impl Whose {
+    fn program(self) -> Result<PathBuf> {
+        let path = match self {
+            Self::Ours => programs()?.shim.with_file_name("sandbox-agent"),
+            Self::Theirs => {
+                let peers = std::env::var_os("CARREL_PEERS");
+                let peers = peers.context("CARREL_PEERS names no directory of published programs; run ./bench")?;
+                Path::new(&peers).join(PUBLISHED)
+            }
+        };
+        ensure!(path.is_file(), "there is no {}; ./bench fetches it", path.display());
+        Ok(path)
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Starts it with the agents that it has.
+    pub(super) fn start(whose: Whose) -> Result<Self> {
+        Self::start_in(whose, tempfile::Builder::new().prefix("carrel-bench-").tempdir()?)
+    }
+
+    /// Starts it with an agent of ours that says a lot, as a program.
+    pub(super) fn with_player(whose: Whose) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix("carrel-bench-").tempdir()?;
+        match whose {
+            Whose::Ours => play::install(&home.path().join("bin/claude"), play::CLAUDE)?,
+            Whose::Theirs => {
+                play::install(&home.path().join("data/sandbox-agent/bin/agent_processes/mock-acp"), play::ACP)?;
+            }
+        }
+        Self::start_in(whose, home)
+    }
+
+    fn start_in(whose: Whose, home: TempDir) -> Result<Self> {
+        let (program, at) = (whose.program()?, home.path());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let paths = std::iter::once(at.join("bin")).chain(std::env::split_paths(&path));
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new(&program);
+        command.args(["server", "--no-token", "--port", &address.port().to_string()]);
+        // Ours has nothing to switch off here; theirs neither calls home nor writes a line for each request.
+        if whose == Whose::Theirs {
+            command.arg("--no-telemetry");
+        }
+        command
+            .env_clear()
+            .env("PATH", std::env::join_paths(paths)?)
+            .env("HOME", at)
+            .env("XDG_DATA_HOME", at.join("data"));
+        command.envs([("RUST_LOG", "error"), ("SANDBOX_AGENT_LOG_HTTP", "0"), ("SANDBOX_AGENT_LOG_STDOUT", "1")]);
+        command.env("SANDBOX_AGENT_BIN", &program).current_dir(at);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = Instant::now();
+        let child = command.spawn().with_context(|| program.display().to_string())?;
+        let mut server = Self { whose, taken: 0.0, child, address, _home: home };
+        while !server.is_healthy() {
+            ensure!(server.child.try_wait()?.is_none(), "{} ended at once", program.display());
+            ensure!(started.elapsed() < PATIENCE, "{} does not serve", program.display());
+        }
+        server.taken = since(started);
+        Ok(server)
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.connect().is_ok_and(|mut connection| connection.ask("GET", "/v1/health", "").is_ok())
+    }
+
+    /// A connection of its own.
+    pub(super) fn connect(&self) -> Result<Connection> {
+        Ok(Connection::open(self.address)?)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has nothing to lose; agents end with their input.
+        let _ended = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
