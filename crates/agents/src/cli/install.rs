@@ -1,14 +1,11 @@
 //! `sandbox-agent install-agent`: brings an agent's program to this machine.
 
-use std::io::IsTerminal as _;
-
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use crate::{
     agent::AgentId,
-    install::{Installer, Phase, Progress, Settings},
+    install::{Bar, Installer, Settings},
 };
 
 /// Install an agent.
@@ -45,52 +42,12 @@ impl Install {
         let installer = Installer::new(settings);
         let agents = if self.all { AgentId::ALL.to_vec() } else { self.agents };
         for agent in agents {
-            let mut shown = Shown::new(agent);
-            let install = installer.install(agent, self.reinstall, self.version.as_deref(), |now| shown.show(now));
+            let mut bar = Bar::new(agent);
+            let install = installer.install(agent, self.reinstall, self.version.as_deref(), |now| bar.tell(now));
             let installed = runtime.block_on(install).map_err(Failure::new)?;
-            shown.end();
             let version = installed.version.as_deref().unwrap_or("of an unknown version");
             println!("{agent} {version} {}", installed.path.display());
         }
         Ok(())
-    }
-}
-
-/// How an install is shown: a bar for people, a line for each step for everybody else.
-struct Shown {
-    agent: AgentId,
-    bar: Option<ProgressBar>,
-    phase: Option<Phase>,
-}
-
-impl Shown {
-    fn new(agent: AgentId) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
-            let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
-        Self { agent, bar, phase: None }
-    }
-
-    fn show(&mut self, now: Progress) {
-        let new = self.phase != Some(now.phase);
-        self.phase = Some(now.phase);
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(format!("{}: {}", self.agent, now.phase));
-                bar.set_length(now.total.unwrap_or(now.bytes));
-                bar.set_position(now.bytes);
-            }
-            None if new => eprintln!("{}: {}", self.agent, now.phase),
-            None => {}
-        }
-    }
-
-    fn end(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }

@@ -158,6 +158,6 @@ pub(super) async fn message_stream(
     };
     let session = find(&app, &id)?;
     let ticket = take(&session, &headers, message).await?;
-    let events = Events::behind(session, query.wish(), 0, app.stopping.clone());
+    let events = Events::behind(session, query.wish(), query.offset.unwrap_or(0), app.stopping.clone());
     Ok(events.of_turn(Turn::new(ticket, patience)).into_response())
 }
