@@ -1,0 +1,92 @@
+//! Which pages of browsers may use the server.
+
+use reqwest::Method;
+
+use crate::bench::{Answer, Server, program, refused};
+
+const PAGE: &str = "https://example.org";
+
+/// What a browser asks before it lets a page send something.
+async fn preflight(server: &Server, page: &str) -> Answer {
+    let request = server.request(Method::OPTIONS, "/v1/sessions/s");
+    let request = request.header("origin", page).header("access-control-request-method", "PATCH");
+    Answer::to(request.header("access-control-request-headers", "authorization")).await
+}
+
+async fn asked_by(server: &Server, page: &str) -> Answer {
+    Answer::to(server.request(Method::GET, "/v1/health").header("origin", page)).await
+}
+
+#[tokio::test]
+async fn no_page_is_let_in_unless_a_flag_says_so() {
+    let server = Server::start().await;
+    let answers = [asked_by(&server, PAGE).await, preflight(&server, PAGE).await];
+    answers[1].refuses(405, "method_not_allowed");
+    for answer in answers {
+        assert!(answer.headers.keys().all(|name| !name.as_str().starts_with("access-control-")), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_the_origins_that_are_named_are_let_in() {
+    let flags = ["--no-token", "--cors-allow-origin", PAGE, "--cors-allow-origin", "http://localhost:3000"];
+    let server = Server::with(&flags).await;
+    for page in [PAGE, "http://localhost:3000"] {
+        let answer = asked_by(&server, page).await;
+        assert_eq!(answer.header("access-control-allow-origin"), Some(page));
+        assert_eq!(answer.header("access-control-allow-credentials"), None);
+        let answer = preflight(&server, page).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("access-control-allow-methods"), Some("*"));
+        assert_eq!(answer.header("access-control-allow-headers"), Some("*"));
+    }
+    let answer = asked_by(&server, "https://example.com").await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None));
+}
+
+#[tokio::test]
+async fn methods_and_headers_are_those_that_are_named() {
+    let flags = ["--no-token", "-O", PAGE, "-M", "GET", "-M", "PATCH", "-A", "authorization", "-A", "x-mine"];
+    let answer = preflight(&Server::with(&flags).await, PAGE).await;
+    assert_eq!(answer.header("access-control-allow-methods"), Some("GET,PATCH"));
+    assert_eq!(answer.header("access-control-allow-headers"), Some("authorization,x-mine"));
+    // Any flag without an origin is for every page.
+    let answer = preflight(&Server::with(&["--no-token", "--cors-allow-method", "PATCH"]).await, PAGE).await;
+    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+    assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
+}
+
+#[tokio::test]
+async fn with_credentials_nothing_is_a_star() {
+    let server = Server::with(&["--token", "s3cret", "-O", PAGE, "--cors-allow-credentials"]).await;
+    // A browser sends no token with the question.
+    let answer = preflight(&server, PAGE).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("access-control-allow-origin"), Some(PAGE));
+    assert_eq!(answer.header("access-control-allow-credentials"), Some("true"));
+    assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
+    assert_eq!(answer.header("access-control-allow-headers"), Some("authorization"));
+    // A page that is let in can read a refusal.
+    let refusal = Answer::to(server.request(Method::GET, "/v1/sessions").header("origin", PAGE)).await;
+    refusal.refuses(401, "token_invalid");
+    assert_eq!(refusal.header("access-control-allow-origin"), Some(PAGE));
+}
+
+#[tokio::test]
+async fn flags_that_make_no_sense_keep_it_from_starting() {
+    for flags in [&["-C"][..], &["-C", "-O", "*"], &["-C", "-O", PAGE, "-O", "*"]] {
+        let said = refused(program(&[&["--port", "0", "--no-token"], flags].concat())).await;
+        assert!(said.contains("credentials are allowed only to origins that are named"), "{said}");
+    }
+    for (flag, value, words) in [
+        ("-O", "example.org", "is no origin"),
+        ("-O", "https://example.org/", "is no origin"),
+        ("-O", "https://example.org/page", "is no origin"),
+        ("-O", "https://h\u{e9}", "is no origin"),
+        ("-M", "G ET", "is no method"),
+        ("-A", "a b", "is no header"),
+    ] {
+        let said = refused(program(&["--port", "0", "--no-token", flag, value])).await;
+        assert!(said.contains(words), "{said}");
+    }
+}

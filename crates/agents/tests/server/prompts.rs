@@ -1,0 +1,147 @@
+//! Prompts: taken once, run in order, whatever becomes of who sent them.
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::bench::{Answer, Server, of_kind, said, with_json};
+
+/// Lets the turn that waits for two answers go on.
+async fn answer_all(server: &Server, id: &str) {
+    for question in of_kind(&server.events(id, "").await, "questionAsked") {
+        let path = format!("/v1/sessions/{id}/questions/{}/reject", question["id"].as_str().unwrap());
+        server.order(&path).await.is(204);
+    }
+}
+
+#[tokio::test]
+async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let mut first = server.turn("s", "question", "?wait=60").await;
+    first.until_kind("questionAsked").await;
+    let words: Vec<_> = (0..5).map(|number| format!("word {number}")).collect();
+    for word in &words {
+        server.prompt("s", word).await;
+    }
+    let mut last = server.turn("s", "last", "?view=full").await;
+    assert_eq!(server.info("s").await["queued"], 6);
+    assert_eq!(said(&server.events("s", "").await, "user"), ["question"]);
+    answer_all(&server, "s").await;
+    // The stream of a prompt that waits begins with its own turn.
+    let last = last.rest().await;
+    assert_eq!(last[0]["data"]["turnStarted"]["turnId"], "turn-7");
+    assert_eq!(said(&last, "assistant"), ["last"]);
+    let events = server.events("s", "?view=full").await;
+    assert_eq!(said(&events, "user")[1..6], words);
+    assert_eq!(said(&events, "assistant")[2..7], words);
+    let turns = events.iter().filter_map(|event| {
+        let data = &event["data"];
+        data.get("turnStarted").map(|_| true).or(data.get("turnEnded").map(|_| false))
+    });
+    // No turn begins before the one before it is over.
+    assert_eq!(turns.collect::<Vec<_>>(), [true, false].repeat(7));
+}
+
+#[tokio::test]
+async fn only_so_many_prompts_wait() {
+    let server = Server::start().await;
+    server.create("s").await;
+    server.turn("s", "slow", "").await.next().await.unwrap();
+    let prompt = || server.post("/v1/sessions/s/messages", json!({"message": "never"}));
+    for _ in 0..10 {
+        for answer in join_all((0..100).map(|_| prompt())).await {
+            answer.is(204);
+        }
+    }
+    let problem = prompt().await.refuses(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("1000 messages wait"), "{problem}");
+    server.order("/v1/sessions/s/abort").await.is(204);
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+}
+
+#[tokio::test]
+async fn a_prompt_that_comes_a_hundred_times_runs_once() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let named = json!({"message": "hello", "messageId": "m1"});
+    let answers = join_all((0..100).map(|number| {
+        let request = server.request(Method::POST, "/v1/sessions/s/messages");
+        // The header and the field are the same thing.
+        let request = match number % 2 {
+            0 => with_json(request, &named),
+            _ => with_json(request.header("idempotency-key", "m1"), &json!({"message": "hello"})),
+        };
+        Answer::to(request)
+    }))
+    .await;
+    for answer in answers {
+        answer.is(204);
+    }
+    // Whoever sends it once more can still follow its turn.
+    let again = server.request(Method::POST, "/v1/sessions/s/messages/stream?view=full");
+    let again = crate::stream::Stream::of(with_json(again, &named)).await.rest().await;
+    assert_eq!(again[0]["data"]["turnStarted"], json!({"turnId": "turn-1", "messageId": "m1"}));
+    assert_eq!((again[1]["data"]["message"]["id"].as_str(), said(&again, "user")), (Some("m1"), vec!["hello".into()]));
+    let events = server.events("s", "?view=full").await;
+    assert_eq!((of_kind(&events, "turnStarted").len(), said(&events, "user").len()), (1, 1));
+}
+
+#[tokio::test]
+async fn the_id_of_a_prompt_is_for_its_words_alone() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let prompt =
+        |id: &str, text: &str| server.post("/v1/sessions/s/messages", json!({"message": text, "messageId": id}));
+    prompt("m1", "one").await.is(204);
+    prompt("m1", "two").await.refuses(409, "conflict");
+    let request = server.request(Method::POST, "/v1/sessions/s/messages").header("idempotency-key", "m1");
+    Answer::to(with_json(request, &json!({"message": "two"}))).await.refuses(409, "conflict");
+    prompt("m2", "one").await.is(204);
+    prompt(&"x".repeat(257), "one").await.refuses(400, "invalid_request");
+    // Ids are for one session.
+    server.create("t").await;
+    server.post("/v1/sessions/t/messages", json!({"message": "two", "messageId": "m1"})).await.is(204);
+    server.say("s", "last").await;
+    assert_eq!(said(&server.events("s", "").await, "user"), ["one", "one", "last"]);
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_can_read_is_refused_and_not_forgotten() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let key = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
+    let request = server.request(Method::POST, "/v1/sessions/s/messages").header("idempotency-key", key);
+    Answer::to(with_json(request, &json!({"message": "never"}))).await.refuses(400, "invalid_request");
+    assert_eq!(server.events("s", "").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_prompt_that_was_dropped_may_come_again() {
+    let server = Server::start().await;
+    server.create("s").await;
+    server.turn("s", "slow", "").await.next().await.unwrap();
+    let prompt = json!({"message": "hello", "messageId": "m1"});
+    server.post("/v1/sessions/s/messages", prompt.clone()).await.is(204);
+    server.order("/v1/sessions/s/abort").await.is(204);
+    server.post("/v1/sessions/s/messages", prompt).await.is(204);
+    server.say("s", "last").await;
+    assert_eq!(said(&server.events("s", "").await, "user"), ["slow", "hello", "last"]);
+}
+
+#[tokio::test]
+async fn a_prompt_outlives_the_client_that_sent_it() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let mut all = server.follow("s").await;
+    let mut turn = server.turn("s", "question", "?wait=60").await;
+    turn.until_kind("questionAsked").await;
+    let waiting = server.turn("s", "behind", "").await;
+    drop((turn, waiting));
+    // A new connection: those that were cut are not used again.
+    server.get("/v1/health").await.is(200);
+    answer_all(&server, "s").await;
+    all.until_kind("turnEnded").await;
+    let behind = all.until_kind("turnEnded").await;
+    assert_eq!(said(&behind, "assistant"), ["behind"]);
+}

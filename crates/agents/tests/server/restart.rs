@@ -1,0 +1,255 @@
+//! Sessions that outlive their server.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::bench::{Server, kinds, of_kind, program, refused, said};
+
+async fn on(directory: &Path) -> Server {
+    Server::with(&["--no-token", "--data-dir", directory.to_str().unwrap()]).await
+}
+
+/// Everything that can be read of a session, to the byte.
+async fn all(server: &Server, id: &str) -> [Vec<u8>; 2] {
+    let read = async |view| server.get(&format!("/v1/sessions/{id}/events?view={view}&includeRaw=true")).await.body;
+    [read("default").await, read("full").await]
+}
+
+/// Ends the server and starts another one.
+async fn again(mut server: Server, directory: &Path, signal: Signal) -> Server {
+    server.signal(signal);
+    let status = server.end().await;
+    assert_eq!(status.code(), (signal == Signal::TERM).then_some(0));
+    on(directory).await
+}
+
+fn log(directory: &TempDir) -> PathBuf {
+    let mut sessions = std::fs::read_dir(directory.path().join("sessions")).unwrap();
+    sessions.next().unwrap().unwrap().path().join("events.jsonl")
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_again_to_the_byte_and_goes_on() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let directory = tempfile::tempdir().unwrap();
+        let server = on(directory.path()).await;
+        for id in ["first", "a%2Fb%20%E2%82%AC"] {
+            server.create(id).await;
+            server.say(id, "demo").await;
+            server.say(id, "echo \u{0}\"\\\n\u{2028}\u{1f600}").await;
+        }
+        let before = [all(&server, "first").await, all(&server, "a%2Fb%20%E2%82%AC").await];
+        let list = server.get("/v1/sessions").await.is(200);
+        let server = again(server, directory.path(), signal).await;
+        assert_eq!(server.get("/v1/sessions").await.is(200), list);
+        assert_eq!([all(&server, "first").await, all(&server, "a%2Fb%20%E2%82%AC").await], before);
+        let last = server.events("first", "").await.len();
+        let turn = server.say("first", "on").await;
+        assert_eq!((turn[0]["id"].as_u64(), said(&turn, "assistant")), (Some(last as u64 + 1), vec!["on".into()]));
+        assert_eq!(turn[0]["agentSessionId"], "mock-first");
+        let full = server.events("first", "?view=full").await;
+        assert_eq!(
+            full.iter().map(|event| event["id"].as_u64().unwrap()).collect::<Vec<_>>(),
+            (1..=full.len() as u64).collect::<Vec<_>>()
+        );
+        let turns: Vec<_> = of_kind(&full, "turnStarted").iter().map(|turn| turn["turnId"].clone()).collect();
+        assert_eq!(turns, ["turn-1", "turn-2", "turn-3"]);
+        // And once more, with what was added.
+        let before = all(&server, "first").await;
+        let server = again(server, directory.path(), signal).await;
+        assert_eq!(all(&server, "first").await, before);
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_its_server_did_not_survive_is_told_as_failed() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = on(directory.path()).await;
+    server.create("s").await;
+    server.turn("s", "question", "?wait=0").await.rest().await;
+    let server = again(server, directory.path(), Signal::KILL).await;
+    let events = server.events("s", "").await;
+    assert_eq!(kinds(&events), ["started", "message", "questionAsked", "questionAsked", "error"]);
+    assert_eq!(events[4]["data"]["error"]["kind"], "server_restart");
+    let full = server.events("s", "?view=full").await;
+    let ended = of_kind(&full, "turnEnded");
+    assert_eq!((&ended[0]["turnId"], &ended[0]["outcome"]), (&json!("turn-1"), &json!("failed")));
+    // What it asked is asked no longer.
+    let id = events[2]["data"]["questionAsked"]["id"].as_str().unwrap();
+    server.order(&format!("/v1/sessions/s/questions/{id}/reject")).await.refuses(400, "invalid_request");
+    assert_eq!(of_kind(&full, "questionResolved").len(), 2);
+    assert_eq!(server.info("s").await["status"], "idle");
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    // It is told once.
+    let server = again(server, directory.path(), Signal::KILL).await;
+    assert_eq!(of_kind(&server.events("s", "").await, "error").len(), 1);
+}
+
+#[tokio::test]
+async fn a_turn_that_its_server_ended_is_told_as_interrupted() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = on(directory.path()).await;
+    server.create("s").await;
+    server.turn("s", "slow", "").await.next().await.unwrap();
+    let server = again(server, directory.path(), Signal::TERM).await;
+    let full = server.events("s", "?view=full").await;
+    assert_eq!(of_kind(&full, "turnEnded")[0]["outcome"], "interrupted");
+    assert!(of_kind(&full, "error").is_empty());
+}
+
+#[tokio::test]
+async fn prompts_that_waited_run_in_their_order_when_the_server_is_back() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let directory = tempfile::tempdir().unwrap();
+        let server = on(directory.path()).await;
+        server.create("s").await;
+        server.turn("s", "slow", "").await.next().await.unwrap();
+        for (id, text) in [("m1", "one"), ("m2", "two")] {
+            server.post("/v1/sessions/s/messages", json!({"message": text, "messageId": id})).await.is(204);
+        }
+        server.prompt("s", "three").await;
+        let server = again(server, directory.path(), signal).await;
+        // Whoever repeats one of them meanwhile does not make it run twice.
+        server.post("/v1/sessions/s/messages", json!({"message": "two", "messageId": "m2"})).await.is(204);
+        server.say("s", "last").await;
+        let events = server.events("s", "").await;
+        assert_eq!(said(&events, "user"), ["slow", "one", "two", "three", "last"]);
+        assert_eq!(said(&events, "assistant"), ["one", "two", "three", "last"]);
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_runs_once_over_a_restart_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = on(directory.path()).await;
+    server.create("s").await;
+    let prompt = json!({"message": "hello", "messageId": "m1"});
+    server.post("/v1/sessions/s/messages", prompt.clone()).await.is(204);
+    server.say("s", "behind").await;
+    let before = all(&server, "s").await;
+    let server = again(server, directory.path(), Signal::KILL).await;
+    for path in ["messages", "messages/stream"] {
+        assert!(server.post(&format!("/v1/sessions/s/{path}"), prompt.clone()).await.status < 300);
+    }
+    let other = json!({"message": "other", "messageId": "m1"});
+    server.post("/v1/sessions/s/messages", other).await.refuses(409, "conflict");
+    assert_eq!(all(&server, "s").await, before);
+}
+
+#[tokio::test]
+async fn what_a_session_is_outlives_its_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = on(directory.path()).await;
+    let wanted =
+        json!({"agent": "mock", "agentMode": "plan", "permissionMode": "bypass", "title": "Old", "directory": "/"});
+    server.post("/v1/sessions/s", wanted).await.is(200);
+    server.patch("/v1/sessions/s", json!({"title": "New", "model": "mock", "variant": "fast"})).await.is(200);
+    for (id, prompt) in [("crashed", "crash 9"), ("done", "end")] {
+        server.create(id).await;
+        let mut events = server.follow(id).await;
+        server.prompt(id, prompt).await;
+        events.until_kind("sessionEnded").await;
+    }
+    server.create("terminated").await;
+    server.order("/v1/sessions/terminated/terminate").await.is(204);
+    let list = server.get("/v1/sessions").await.is(200);
+    let server = again(server, directory.path(), Signal::KILL).await;
+    assert_eq!(server.get("/v1/sessions").await.is(200), list);
+    let message = json!({"message": "x"});
+    let problem = server.post("/v1/sessions/crashed/messages", message.clone()).await;
+    assert_eq!(problem.refuses(500, "agent_process_exited")["details"]["exitCode"], 9);
+    server.post("/v1/sessions/terminated/messages", message).await.refuses(400, "invalid_request");
+    server.order("/v1/sessions/crashed/resume").await.is(204);
+    assert_eq!(said(&server.say("crashed", "again").await, "assistant"), ["again"]);
+}
+
+#[tokio::test]
+async fn a_session_that_was_deleted_does_not_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = on(directory.path()).await;
+    server.create("s").await;
+    server.say("s", "hello").await;
+    server.delete("/v1/sessions/s").await.is(204);
+    assert_eq!(std::fs::read_dir(directory.path().join("sessions")).unwrap().count(), 0);
+    let server = again(server, directory.path(), Signal::KILL).await;
+    assert_eq!(server.get("/v1/sessions").await.is(200), json!({"sessions": []}));
+}
+
+#[tokio::test]
+async fn a_directory_belongs_to_one_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let server = on(directory.path()).await;
+    let said = refused(program(&["--port", "0", "--no-token", "--data-dir", path])).await;
+    assert!(said.contains("another server keeps its sessions in"), "{said}");
+    server.create("s").await;
+    // When the first is gone it is free again.
+    let server = again(server, directory.path(), Signal::KILL).await;
+    server.info("s").await;
+    let said = refused(program(&["--port", "0", "--no-token", "--data-dir", "/dev/null/x"])).await;
+    assert!(said.contains("cannot use /dev/null/x"), "{said}");
+}
+
+#[tokio::test]
+async fn a_log_that_was_torn_goes_on_behind_its_last_whole_event() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = on(directory.path()).await;
+    server.create("s").await;
+    server.say("s", "demo").await;
+    server.signal(Signal::KILL);
+    server.end().await;
+    let path = log(&directory);
+    let whole = std::fs::read(&path).unwrap();
+    let lines = whole.iter().filter(|byte| **byte == b'\n').count();
+    for (torn, left) in [
+        (whole[..whole.len() - 1].to_vec(), lines - 1),
+        (whole[..whole.len() - 20].to_vec(), lines - 1),
+        ([&whole[..], b"{\"id\":"].concat(), lines),
+        ([&whole[..], &[0; 4096]].concat(), lines),
+    ] {
+        std::fs::write(&path, torn).unwrap();
+        let mut server = on(directory.path()).await;
+        let events = server.events("s", "?view=full").await;
+        assert_eq!(events.len(), left);
+        let turn = server.turn("s", "hello", "?view=full").await.rest().await;
+        assert_eq!(turn[0]["id"], left + 1);
+        let before = all(&server, "s").await;
+        server.signal(Signal::KILL);
+        server.end().await;
+        let mut server = on(directory.path()).await;
+        assert_eq!(all(&server, "s").await, before);
+        server.signal(Signal::KILL);
+        server.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_read_does_not_disturb_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = on(directory.path()).await;
+    server.create("broken").await;
+    let broken = log(&directory).with_file_name("session.json");
+    server.create("whole").await;
+    server.signal(Signal::KILL);
+    server.end().await;
+    std::fs::write(broken, "{").unwrap();
+    std::fs::write(directory.path().join("sessions/stray"), "").unwrap();
+    let server = on(directory.path()).await;
+    let list = server.get("/v1/sessions").await.is(200);
+    let ids: Vec<&Value> = list["sessions"].as_array().unwrap().iter().map(|session| &session["sessionId"]).collect();
+    assert_eq!(ids, ["whole"]);
+    server.say("whole", "hello").await;
+}
+
+#[tokio::test]
+async fn without_a_directory_nothing_is_kept() {
+    let mut server = Server::start().await;
+    server.create("s").await;
+    server.say("s", "hello").await;
+    server.signal(Signal::TERM);
+    server.end().await;
+    assert_eq!(std::fs::read_dir(server.home.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,145 @@
+//! Turns: followed by those who prompt, stopped by those who have seen enough.
+
+use serde_json::{Value, json};
+
+use crate::bench::{Server, kinds, of_kind, said};
+
+#[tokio::test]
+async fn the_stream_of_a_turn_has_this_turn_and_closes() {
+    let server = Server::start().await;
+    server.create("s").await;
+    server.say("s", "before").await;
+    let turn = server.say("s", "hello").await;
+    assert_eq!((said(&turn, "user"), said(&turn, "assistant")), (vec!["hello".into()], vec!["hello".into()]));
+    assert_eq!(turn, server.events("s", "").await[3..]);
+    let full = server.turn("s", "again", "?view=full").await.rest().await;
+    let expected = ["turnStarted", "message", "itemStarted", "itemDelta", "message", "itemCompleted", "turnEnded"];
+    assert_eq!(kinds(&full), expected);
+    assert_eq!(full[0]["data"]["turnStarted"], json!({"turnId": "turn-3"}));
+    assert_eq!(full[6]["data"]["turnEnded"]["turnId"], "turn-3");
+    assert_eq!(full[6]["data"]["turnEnded"]["outcome"], "completed");
+    let raw = server.turn("s", "unknown", "?includeRaw=true").await.rest().await;
+    assert_eq!(raw.iter().filter(|event| event.get("raw").is_some()).count(), 1);
+}
+
+#[tokio::test]
+async fn the_stream_of_a_turn_closes_when_nobody_answers_and_the_turn_goes_on() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let turn = server.turn("s", "question", "?wait=0.01").await.rest().await;
+    assert_eq!(kinds(&turn), ["message", "questionAsked", "questionAsked"]);
+    assert_eq!(server.info("s").await["status"], "waiting");
+    let mut all = server.follow("s").await;
+    for question in of_kind(&turn, "questionAsked") {
+        let path = format!("/v1/sessions/s/questions/{}/reply", question["id"].as_str().unwrap());
+        server.post(&path, json!({"answers": [["Yes"]]})).await.is(204);
+    }
+    let events = all.until_kind("turnEnded").await;
+    assert_eq!(of_kind(&events, "turnEnded")[0]["outcome"], "completed");
+    assert_eq!(server.info("s").await["status"], "idle");
+}
+
+#[tokio::test]
+async fn the_stream_of_a_turn_goes_on_when_somebody_answers() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let mut stream = server.turn("s", "plan", "?wait=60&view=full").await;
+    let asked = stream.until_kind("questionAsked").await;
+    let id = of_kind(&asked, "questionAsked")[0]["id"].as_str().unwrap().to_owned();
+    server.post(&format!("/v1/sessions/s/questions/{id}/reply"), json!({"answers": [["approve"]]})).await.is(204);
+    let end = stream.rest().await;
+    assert_eq!(said(&end, "assistant"), [format!("{id}: answered approve")]);
+    assert_eq!(kinds(&end).last(), Some(&"turnEnded"));
+}
+
+#[tokio::test]
+async fn a_wait_may_be_as_long_as_anybody_likes() {
+    let server = Server::start().await;
+    server.create("s").await;
+    for wait in ["0", "1e9", "1e19", "1.8e19"] {
+        let mut stream = server.turn("s", "question", &format!("?wait={wait}")).await;
+        assert_eq!(stream.until_kind("questionAsked").await.len(), 2);
+        server.order("/v1/sessions/s/abort").await.is(204);
+        stream.rest().await;
+        assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    }
+    for wait in ["-1", "NaN", "inf", "1e300", "soon"] {
+        let path = format!("/v1/sessions/s/messages/stream?wait={wait}");
+        server.post(&path, json!({"message": "never"})).await.refuses(400, "invalid_request");
+    }
+    assert!(!said(&server.events("s", "").await, "user").contains(&"never".to_owned()));
+}
+
+#[tokio::test]
+async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let mut turn = server.turn("s", "slow", "?view=full").await;
+    turn.until_kind("message").await;
+    assert_eq!(server.info("s").await["status"], "running");
+    server.order("/v1/sessions/s/abort").await.is(204);
+    let end = turn.rest().await;
+    assert_eq!(end.len(), 1);
+    assert_eq!(end[0]["data"]["turnEnded"], json!({"turnId": "turn-1", "outcome": "interrupted"}));
+    let info = server.info("s").await;
+    assert_eq!((&info["status"], &info["ended"]), (&json!("idle"), &json!(false)));
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+}
+
+#[tokio::test]
+async fn an_abort_drops_the_prompts_that_wait() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let mut running = server.turn("s", "slow", "").await;
+    running.next().await.unwrap();
+    let mut waiting = Vec::new();
+    for number in 0..3 {
+        waiting.push(server.turn("s", &format!("never {number}"), "").await);
+    }
+    assert_eq!(server.info("s").await["queued"], 3);
+    server.order("/v1/sessions/s/abort").await.is(204);
+    running.rest().await;
+    for stream in &mut waiting {
+        assert_eq!(stream.rest().await, [] as [Value; 0]);
+    }
+    assert_eq!(server.info("s").await["queued"], 0);
+    server.say("s", "hello").await;
+    assert_eq!(said(&server.events("s", "").await, "user"), ["slow", "hello"]);
+}
+
+#[tokio::test]
+async fn an_abort_without_a_turn_changes_nothing() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let before = server.events("s", "?view=full").await;
+    server.order("/v1/sessions/s/abort").await.is(204);
+    assert_eq!(server.events("s", "?view=full").await, before);
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    server.order("/v1/sessions/s/terminate").await.is(204);
+    server.order("/v1/sessions/s/abort").await.is(204);
+    server.order("/v1/sessions/nothing/abort").await.refuses(404, "session_not_found");
+}
+
+#[tokio::test]
+async fn a_burst_can_be_aborted_in_its_midst() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let mut turn = server.turn("s", "burst 10000000", "").await;
+    turn.until(|event| event["id"] == 1000).await;
+    server.order("/v1/sessions/s/abort").await.is(204);
+    let rest = turn.rest().await;
+    assert!(rest.len() < 9_000_000);
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+}
+
+#[tokio::test]
+async fn what_an_agent_says_of_itself_ends_no_turn() {
+    let server = Server::start().await;
+    server.create("s").await;
+    for word in ["error", "unparsed", "status", "usage", "image", "file", "reasoning", "tool", "help", "markdown"] {
+        let turn = server.turn("s", word, "?view=full").await.rest().await;
+        assert_eq!(of_kind(&turn, "turnEnded")[0]["outcome"], "completed", "{word}");
+        assert_eq!(kinds(&turn).iter().filter(|kind| **kind == "turnEnded").count(), 1, "{word}");
+    }
+    assert_eq!(server.info("s").await["status"], "idle");
+}
