@@ -22,14 +22,18 @@ pub(super) async fn health() -> Body<Health> {
 }
 
 /// All agents.
-#[utoipa::path(get, path = "/v1/agents", tag = "agents", responses((status = 200, body = AgentList)))]
+#[utoipa::path(
+    get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
+    responses((status = 200, body = AgentList))
+)]
 pub(super) async fn list(State(app): State<Arc<App>>) -> Body<AgentList> {
     Body(AgentList { agents: app.agents.list().await })
 }
 
 /// Installs an agent.
 #[utoipa::path(
-    post, path = "/v1/agents/{agent}/install", tag = "agents", params(("agent" = String, Path)),
+    post, path = "/v1/agents/{agent}/install", operation_id = "install_agent", tag = "agents",
+    params(("agent" = String, Path)),
     request_body = InstallAgent,
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
@@ -45,7 +49,8 @@ pub(super) async fn install(
 
 /// The ways in which an agent works.
 #[utoipa::path(
-    get, path = "/v1/agents/{agent}/modes", tag = "agents", params(("agent" = String, Path)),
+    get, path = "/v1/agents/{agent}/modes", operation_id = "list_modes", tag = "agents",
+    params(("agent" = String, Path)),
     responses((status = 200, body = ModeList), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn modes(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Body<ModeList>, Problem> {
@@ -55,7 +60,8 @@ pub(super) async fn modes(State(app): State<Arc<App>>, Path(name): Path<String>)
 
 /// The models that an agent can use.
 #[utoipa::path(
-    get, path = "/v1/agents/{agent}/models", tag = "agents", params(("agent" = String, Path)),
+    get, path = "/v1/agents/{agent}/models", operation_id = "list_models", tag = "agents",
+    params(("agent" = String, Path)),
     responses((status = 200, body = Models), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn models(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Body<Models>, Problem> {

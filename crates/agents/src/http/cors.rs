@@ -2,7 +2,7 @@
 
 use axum::{
     Router,
-    http::{HeaderName, HeaderValue, Method},
+    http::{HeaderName, HeaderValue, Method, Uri},
 };
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
@@ -44,6 +44,9 @@ impl Cors {
         if any && credentials {
             return Err(CorsError::CredentialsToAll);
         }
+        if let Some(wrong) = origins.iter().find(|origin| !is_origin(origin)) {
+            return Err(CorsError::Origin(wrong.clone()));
+        }
         let parsed: Vec<HeaderValue> = parse(origins, CorsError::Origin)?;
         let allow_origin = if any { AllowOrigin::any() } else { AllowOrigin::list(parsed) };
         let parsed: Vec<Method> = parse(methods, CorsError::Method)?;
@@ -73,6 +76,12 @@ impl Cors {
             None => router,
         }
     }
+}
+
+/// Whether a browser could send it: a scheme, a host and perhaps a port, and nothing behind them.
+fn is_origin(word: &str) -> bool {
+    let bare = |uri: Uri| uri.scheme().is_some() && uri.authority().is_some() && uri.path() == "/";
+    matches!(word, "*" | "null") || (!word.ends_with('/') && word.parse().is_ok_and(bare))
 }
 
 fn parse<T: std::str::FromStr>(words: &[String], wrong: fn(String) -> CorsError) -> Result<Vec<T>, CorsError> {

@@ -97,7 +97,8 @@ impl EventQuery {
 
 /// A slice of a session's events.
 #[utoipa::path(
-    get, path = "/v1/sessions/{sessionId}/events", tag = "events", params(("sessionId" = String, Path), EventQuery),
+    get, path = "/v1/sessions/{sessionId}/events", operation_id = "list_events", tag = "events",
+    params(("sessionId" = String, Path), EventQuery),
     responses((status = 200, body = EventList), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn list(
@@ -116,7 +117,7 @@ pub(super) async fn list(
 
 /// A session's events as they come, behind the last one that was seen.
 #[utoipa::path(
-    get, path = "/v1/sessions/{sessionId}/events/sse", tag = "events",
+    get, path = "/v1/sessions/{sessionId}/events/sse", operation_id = "stream_events", tag = "events",
     params(("sessionId" = String, Path), EventQuery, ("Last-Event-ID" = Option<u64>, Header)),
     responses((status = 200, body = UniversalEvent, content_type = "text/event-stream"), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
@@ -139,7 +140,7 @@ pub(super) async fn stream(
 
 /// Takes a prompt and streams its turn.
 #[utoipa::path(
-    post, path = "/v1/sessions/{sessionId}/messages/stream", tag = "events",
+    post, path = "/v1/sessions/{sessionId}/messages/stream", operation_id = "post_message_and_stream", tag = "events",
     params(("sessionId" = String, Path), EventQuery), request_body = PostMessage,
     responses((status = 200, body = UniversalEvent, content_type = "text/event-stream"), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]

@@ -57,7 +57,9 @@ async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Prob
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(Problem::invalid)
+    // Of what nobody asks for, the parser would not look at the bytes.
+    let text = std::str::from_utf8(bytes).map_err(Problem::invalid)?;
+    serde_json::from_str(text).map_err(Problem::invalid)
 }
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Query<T> {

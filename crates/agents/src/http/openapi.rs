@@ -10,6 +10,7 @@ use utoipa::{
 };
 
 use super::{agents, events, sessions};
+use crate::log::View;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -36,6 +37,7 @@ use super::{agents, events, sessions};
         sessions::resume,
         sessions::terminate
     ),
+    components(schemas(View)),
     modifiers(&Bearer),
     security(("token" = []))
 )]

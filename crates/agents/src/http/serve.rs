@@ -14,6 +14,8 @@ use tokio::{
     sync::watch,
 };
 
+use super::sse::LAST_WORDS;
+
 /// How long a client may take to say what it wants.
 const HEADERS: Duration = Duration::from_secs(30);
 
@@ -99,7 +101,7 @@ impl Drop for Listener {
     }
 }
 
-/// Serves until it is told to stop; then connections have this long to finish.
+/// Serves until it is told to stop; then connections have this long to finish after the last words of their sessions.
 pub async fn serve(listener: Listener, router: Router, mut stopping: watch::Receiver<bool>, patience: Duration) {
     let graceful = GracefulShutdown::new();
     loop {
@@ -117,7 +119,7 @@ pub async fn serve(listener: Listener, router: Router, mut stopping: watch::Rece
         }
     }
     drop(listener);
-    let _too_slow = tokio::time::timeout(patience, graceful.shutdown()).await;
+    let _too_slow = tokio::time::timeout(LAST_WORDS + patience, graceful.shutdown()).await;
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

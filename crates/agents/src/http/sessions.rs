@@ -21,14 +21,18 @@ use axum::{
 };
 
 /// All sessions, the newest first.
-#[utoipa::path(get, path = "/v1/sessions", tag = "sessions", responses((status = 200, body = SessionList)))]
+#[utoipa::path(
+    get, path = "/v1/sessions", operation_id = "list_sessions", tag = "sessions",
+    responses((status = 200, body = SessionList))
+)]
 pub(super) async fn list(State(app): State<Arc<App>>) -> Body<SessionList> {
     Body(SessionList { sessions: app.sessions.all().iter().rev().map(|session| SessionInfo::of(session)).collect() })
 }
 
 /// Makes a session: installs the agent if need be, and starts it.
 #[utoipa::path(
-    post, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    post, path = "/v1/sessions/{sessionId}", operation_id = "create_session", tag = "sessions",
+    params(("sessionId" = String, Path)),
     request_body = CreateSession,
     responses((status = 200, body = Created), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
@@ -61,7 +65,8 @@ pub(super) async fn create(
 
 /// How a session is.
 #[utoipa::path(
-    get, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    get, path = "/v1/sessions/{sessionId}", operation_id = "get_session", tag = "sessions",
+    params(("sessionId" = String, Path)),
     responses((status = 200, body = SessionInfo), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Body<SessionInfo>, Problem> {
@@ -70,7 +75,8 @@ pub(super) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
 
 /// Changes how the agent works from now on.
 #[utoipa::path(
-    patch, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    patch, path = "/v1/sessions/{sessionId}", operation_id = "change_session", tag = "sessions",
+    params(("sessionId" = String, Path)),
     request_body = ChangeSession,
     responses((status = 200, body = SessionInfo), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
@@ -101,7 +107,8 @@ pub(super) async fn change(
 
 /// Ends a session and forgets it.
 #[utoipa::path(
-    delete, path = "/v1/sessions/{sessionId}", tag = "sessions", params(("sessionId" = String, Path)),
+    delete, path = "/v1/sessions/{sessionId}", operation_id = "delete_session", tag = "sessions",
+    params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
@@ -113,7 +120,8 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) 
 
 /// Takes a prompt. It runs when its turn comes.
 #[utoipa::path(
-    post, path = "/v1/sessions/{sessionId}/messages", tag = "sessions", params(("sessionId" = String, Path)),
+    post, path = "/v1/sessions/{sessionId}/messages", operation_id = "post_message", tag = "sessions",
+    params(("sessionId" = String, Path)),
     request_body = PostMessage,
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
@@ -170,7 +178,8 @@ pub(super) async fn reply_permission(
 
 /// Stops the turn; the session goes on.
 #[utoipa::path(
-    post, path = "/v1/sessions/{sessionId}/abort", tag = "sessions", params(("sessionId" = String, Path)),
+    post, path = "/v1/sessions/{sessionId}/abort", operation_id = "abort_turn", tag = "sessions",
+    params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
@@ -180,7 +189,8 @@ pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -
 
 /// Opens a session again that ended.
 #[utoipa::path(
-    post, path = "/v1/sessions/{sessionId}/resume", tag = "sessions", params(("sessionId" = String, Path)),
+    post, path = "/v1/sessions/{sessionId}/resume", operation_id = "resume_session", tag = "sessions",
+    params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
@@ -190,7 +200,8 @@ pub(super) async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>) 
 
 /// Ends a session. It can still be read.
 #[utoipa::path(
-    post, path = "/v1/sessions/{sessionId}/terminate", tag = "sessions", params(("sessionId" = String, Path)),
+    post, path = "/v1/sessions/{sessionId}/terminate", operation_id = "terminate_session", tag = "sessions",
+    params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn terminate(
@@ -209,7 +220,9 @@ pub(super) fn find(app: &App, id: &str) -> Result<Arc<Session>, Problem> {
 
 /// Gives a prompt to a session.
 pub(super) async fn take(session: &Session, headers: &HeaderMap, message: PostMessage) -> Result<Ticket, Problem> {
-    let header = headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let header = headers.get("idempotency-key").map(|value| value.to_str()).transpose();
+    // To take it for no key at all would be to run the prompt twice.
+    let header = header.map_err(|_| Problem::invalid("Idempotency-Key has to be visible ASCII"))?.map(str::to_owned);
     let name = message.message_id.or(header).filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.len() > 256) {
         return Err(Problem::invalid("a message id has at most 256 bytes"));

@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     Beginning, Change, Locate, Rules, Session, SessionError, Status, Ticket,
     order::Order,
+    recall,
     scribe::Scribe,
     talk::{Happened, Opened, Talk},
     turn::{Queued, Turn, TurnState},
@@ -22,7 +23,6 @@ use crate::{
     agent::{Agent, AgentError, Answer, Fact, Gone, Opening, Prompt},
     child::Exit,
     keep::{EndRecord, Record},
-    log::{Style, View, Wish},
     schema::{
         EventData, Message, Notice, ParsedMessage, Part, PermissionOutcome, PermissionReply, PermissionResolved,
         QuestionOutcome, QuestionResolved, SessionEnded, SessionResumed, TurnEnded, TurnOutcome, TurnStarted, Usage,
@@ -31,7 +31,7 @@ use crate::{
 
 /// What the agent waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+pub(super) enum Asked {
     Permission,
     Question,
 }
@@ -80,7 +80,6 @@ impl Actor {
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
-        self.begin();
         let mut facts = Vec::new();
         loop {
             self.advance().await;
@@ -106,7 +105,7 @@ impl Actor {
     }
 
     /// The first event of a new session; or what the end of an earlier server left open.
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         if !self.unread {
             let native = self.talk.open().and_then(|conversation| conversation.native_id());
             self.record.native_id = native.or(self.record.native_id.take());
@@ -114,6 +113,9 @@ impl Actor {
         } else if std::mem::take(&mut self.record.running) {
             let message = "the server ended while the agent worked";
             self.scribe.note(EventData::error("server_restart", message, None), None);
+            for (id, asked) in recall::asked(&self.session.log) {
+                self.scribe.note(withdrawn(&id, asked), None);
+            }
             let ended = TurnEnded {
                 turn_id: turn_id(self.record.turns),
                 outcome: TurnOutcome::Failed,
@@ -198,8 +200,9 @@ impl Actor {
     /// When to look again although nothing happens.
     fn alarm(&self) -> Option<Instant> {
         match &self.turn {
-            Some(turn) => Some(turn.interrupted? + self.rules.interrupt),
-            None if matches!(self.talk, Talk::Open(_)) => Some(self.idle_since + self.rules.idle?),
+            Some(turn) => turn.interrupted?.checked_add(self.rules.interrupt),
+            // A time that no clock reaches is never.
+            None if matches!(self.talk, Talk::Open(_)) => self.idle_since.checked_add(self.rules.idle?),
             None => None,
         }
     }
@@ -283,20 +286,10 @@ impl Actor {
         if !std::mem::take(&mut self.unread) {
             return;
         }
-        let mut events = vec![b'['];
-        let wish = Wish { view: View::Default, raw: false, style: Style::Array };
-        self.session.log.read(wish, 0, usize::MAX, usize::MAX, &mut events);
-        events.push(b']');
-        let events: Vec<Value> = serde_json::from_slice(&events).unwrap_or_default();
         let place = Some(self.session.log.last());
         let done = tokio::sync::watch::Sender::new(TurnState { begun: place, ended: place, waiting: false });
-        for event in &events {
-            let message = &event["data"]["message"];
-            if let (Some("user"), Some(id), Some(text)) =
-                (message["role"].as_str(), message["id"].as_str(), message["parts"][0]["text"].as_str())
-            {
-                self.prompts.insert(id.to_owned(), (text.to_owned(), done.subscribe()));
-            }
+        for (id, text) in recall::prompts(&self.session.log) {
+            self.prompts.insert(id, (text, done.subscribe()));
         }
         for queued in &self.queue {
             let prompt = queued.prompt.clone();
@@ -365,6 +358,8 @@ impl Actor {
             return;
         }
         self.hang_up().await;
+        // The conversation that they wait for is not opened any more.
+        self.answer_resuming(|| Err(SessionError::Terminated));
         self.end(EndRecord { reason: "terminated".into(), ..EndRecord::default() }, TurnOutcome::Interrupted);
     }
 

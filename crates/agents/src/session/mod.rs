@@ -5,6 +5,7 @@
 
 mod actor;
 mod order;
+mod recall;
 mod scribe;
 mod talk;
 mod turn;
@@ -134,7 +135,9 @@ impl Session {
             snapshot: Mutex::new(Snapshot { status: Status::Idle, updated_at: record.updated_at, record }),
             orders,
         });
-        let actor = Actor::new(Arc::clone(&session), beginning);
+        let mut actor = Actor::new(Arc::clone(&session), beginning);
+        // Whoever hears of the session finds its first event.
+        actor.begin();
         tokio::spawn(actor.run(inbox));
         session
     }
@@ -156,6 +159,7 @@ impl Session {
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.record.clone_from(record);
         snapshot.status = status;
+        self.updated_at.fetch_max(record.updated_at, Ordering::Relaxed);
     }
 
     /// Takes a prompt. It runs when its turn comes, whatever becomes of who sent it.
@@ -199,3 +203,6 @@ impl Session {
         answer.await.map_err(|_| SessionError::Gone)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,9 +78,14 @@ async fn flags_that_make_no_sense_keep_it_from_starting() {
         let said = refused(program(&[&["--port", "0", "--no-token"], flags].concat())).await;
         assert!(said.contains("credentials are allowed only to origins that are named"), "{said}");
     }
-    for (flag, value, words) in
-        [("-O", "h\u{e9}", "is no origin"), ("-M", "G ET", "is no method"), ("-A", "a b", "is no header")]
-    {
+    for (flag, value, words) in [
+        ("-O", "example.org", "is no origin"),
+        ("-O", "https://example.org/", "is no origin"),
+        ("-O", "https://example.org/page", "is no origin"),
+        ("-O", "https://h\u{e9}", "is no origin"),
+        ("-M", "G ET", "is no method"),
+        ("-A", "a b", "is no header"),
+    ] {
         let said = refused(program(&["--port", "0", "--no-token", flag, value])).await;
         assert!(said.contains(words), "{said}");
     }

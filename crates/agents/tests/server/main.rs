@@ -1,6 +1,9 @@
 //! The server as clients meet it: the real program, with the agent that is built in.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
 mod access;
+mod agents;
 mod asked;
 mod bench;
 mod cors;

@@ -219,8 +219,10 @@ async fn a_log_that_was_torn_goes_on_behind_its_last_whole_event() {
         let before = all(&server, "s").await;
         server.signal(Signal::KILL);
         server.end().await;
-        let server = on(directory.path()).await;
+        let mut server = on(directory.path()).await;
         assert_eq!(all(&server, "s").await, before);
+        server.signal(Signal::KILL);
+        server.end().await;
     }
 }
 

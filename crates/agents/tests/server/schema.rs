@@ -24,7 +24,9 @@ pub(crate) fn check(document: &Value, schema: &Value, value: &Value) -> Result<(
             }
             "properties" => properties(document, wanted, rules.get("additionalProperties"), value)?,
             "items" => value.as_array().into_iter().flatten().try_for_each(|item| check(document, wanted, item))?,
-            "minimum" if value.as_f64() < wanted.as_f64() => return Err(format!("{value} is below {wanted}")),
+            "minimum" if value.is_number() && value.as_f64() < wanted.as_f64() => {
+                return Err(format!("{value} is below {wanted}"));
+            }
             "enum"
             | "minimum"
             | "description"

@@ -235,7 +235,7 @@ async fn an_agent_that_dies_says_why() {
     let stderr = "mock: exit code 7 was asked for";
     assert_eq!(error["details"]["stderr"], stderr);
     let info = server.info("s").await;
-    assert_eq!((&info["status"], &info["exit"]["reason"]), (&json!("ended"), &json!("failed")));
+    assert_eq!((&info["status"], &info["exit"]["reason"]), (&json!("ended"), &json!("exited")));
     assert_eq!((&info["exit"]["exitCode"], &info["exit"]["stderr"]), (&json!(7), &json!(stderr)));
     let problem = server.post("/v1/sessions/s/messages", json!({"message": "x"})).await;
     let problem = problem.refuses(500, "agent_process_exited");

@@ -8,9 +8,11 @@ use crate::bench::soon;
 /// A stream of events.
 pub(crate) struct Stream {
     response: reqwest::Response,
-    bytes: Vec<u8>,
-    /// How much of `bytes` was given.
+    text: String,
+    /// How much of `text` was given.
     at: usize,
+    /// The beginning of a letter whose end has not come.
+    half: Vec<u8>,
 }
 
 // === impl Stream ===
@@ -21,35 +23,37 @@ impl Stream {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
-        Self { response, bytes: Vec::new(), at: 0 }
+        Self { response, text: String::new(), at: 0, half: Vec::new() }
     }
 
     /// The next event as it came, or nothing at the stream's end.
     pub(crate) async fn block(&mut self) -> Option<String> {
         soon(async {
-            let mut searched = self.at;
             loop {
-                if let Some(end) = self.bytes[searched..].windows(2).position(|two| two == b"\n\n") {
-                    let (begin, end) = (self.at, searched + end);
-                    self.at = end + 2;
-                    searched = self.at;
-                    let block = std::str::from_utf8(&self.bytes[begin..end]).unwrap();
+                while let Some(length) = self.text[self.at..].find("\n\n") {
+                    let block = self.text[self.at..self.at + length].to_owned();
+                    self.at += length + 2;
                     if !block.starts_with(':') {
-                        return Some(block.to_owned());
+                        return Some(block);
                     }
-                    continue;
                 }
-                self.bytes.drain(..self.at);
+                self.text.drain(..self.at);
                 self.at = 0;
-                searched = self.bytes.len().saturating_sub(1);
                 match self.response.chunk().await {
-                    Ok(Some(chunk)) => self.bytes.extend_from_slice(&chunk),
+                    Ok(Some(chunk)) => self.take(&chunk),
                     // A server that is killed cuts its streams; what is half there is no event.
                     Ok(None) | Err(_) => return None,
                 }
             }
         })
         .await
+    }
+
+    fn take(&mut self, chunk: &[u8]) {
+        self.half.extend_from_slice(chunk);
+        let whole = std::str::from_utf8(&self.half).map_or_else(|error| error.valid_up_to(), str::len);
+        self.text.push_str(std::str::from_utf8(&self.half[..whole]).unwrap());
+        self.half.drain(..whole);
     }
 
     /// The next event. Its id is in its frame and in itself.

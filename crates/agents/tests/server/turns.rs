@@ -56,7 +56,7 @@ async fn the_stream_of_a_turn_goes_on_when_somebody_answers() {
 async fn a_wait_may_be_as_long_as_anybody_likes() {
     let server = Server::start().await;
     server.create("s").await;
-    for wait in ["0", "1e9", "1e19", "18446744073709551615"] {
+    for wait in ["0", "1e9", "1e19", "1.8e19"] {
         let mut stream = server.turn("s", "question", &format!("?wait={wait}")).await;
         assert_eq!(stream.until_kind("questionAsked").await.len(), 2);
         server.order("/v1/sessions/s/abort").await.is(204);
