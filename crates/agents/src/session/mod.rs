@@ -122,6 +122,8 @@ impl Session {
     pub fn start(beginning: Beginning) -> Arc<Self> {
         let (orders, inbox) = mpsc::unbounded_channel();
         let record = beginning.record.clone();
+        // That one had ended before is no news.
+        let status = if record.end.is_some() { Status::Ended } else { Status::Idle };
         // Only what was there before is kept already.
         let log = match beginning.shelf.as_ref().filter(|shelf| shelf.last().full > 0) {
             Some(shelf) => Log::dormant(shelf.last(), shelf.reader()),
@@ -132,7 +134,7 @@ impl Session {
             agent: record.agent,
             log,
             updated_at: AtomicU64::new(record.updated_at),
-            snapshot: Mutex::new(Snapshot { status: Status::Idle, updated_at: record.updated_at, record }),
+            snapshot: Mutex::new(Snapshot { status, updated_at: record.updated_at, record }),
             orders,
         });
         let mut actor = Actor::new(Arc::clone(&session), beginning);
