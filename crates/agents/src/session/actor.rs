@@ -594,11 +594,14 @@ impl Actor {
         self.record.running = self.turn.is_some();
         self.record.queue = self.queue.iter().map(Queued::record).collect();
         let status = self.status();
-        if self.session.shows(&self.record, status) {
+        let (same_record, same) = self.session.shows(&self.record, status);
+        if same {
             return;
         }
-        self.record.updated_at = super::scribe::milliseconds();
-        self.scribe.record(&self.record);
+        if !same_record {
+            self.record.updated_at = super::scribe::milliseconds();
+            self.scribe.record(&self.record);
+        }
         self.session.publish(&self.record, status);
     }
 }

@@ -149,10 +149,11 @@ impl Session {
         snapshot
     }
 
-    /// Whether this is how it was last published.
-    fn shows(&self, record: &Record, status: Status) -> bool {
+    /// Whether this is what is shown already: the record, and the status too.
+    fn shows(&self, record: &Record, status: Status) -> (bool, bool) {
         let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
-        snapshot.status == status && snapshot.record == *record
+        let same = snapshot.record == *record;
+        (same, same && snapshot.status == status)
     }
 
     fn publish(&self, record: &Record, status: Status) {
