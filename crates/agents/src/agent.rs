@@ -1,7 +1,7 @@
 //! What a coding agent is to the server: an [`Agent`] that opens conversations, and a [`Conversation`] that is told what
 //! to do and says what happens. A new agent is one file that implements the two.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -157,11 +157,14 @@ pub enum Answer {
     QuestionRejected,
 }
 
+/// The agent's own words. One of its messages may tell several facts, and is kept once for all of them.
+pub type Raw = Arc<RawValue>;
+
 /// What a conversation says of itself.
 #[derive(Debug)]
 pub enum Fact {
     /// For the session's log, with the agent's own words for it.
-    Event(EventData, Option<Box<RawValue>>),
+    Event(EventData, Option<Raw>),
     /// The agent's id of the conversation.
     NativeId(String),
     /// The agent works in another mode from now on, because of an answer or of its own accord.
@@ -177,12 +180,12 @@ pub enum Fact {
         /// What it used.
         usage: Option<Usage>,
         /// The agent's own words for it.
-        raw: Option<Box<RawValue>>,
+        raw: Option<Raw>,
     },
     /// The agent asks for a permission.
-    PermissionAsked(PermissionRequest, Option<Box<RawValue>>),
+    PermissionAsked(PermissionRequest, Option<Raw>),
     /// The agent asks.
-    QuestionAsked(QuestionRequest, Option<Box<RawValue>>),
+    QuestionAsked(QuestionRequest, Option<Raw>),
     /// A question or a permission of this id is wanted no longer.
     Withdrawn(String),
     /// The agent is gone: nothing follows. The session decides what that means.
@@ -391,6 +394,6 @@ impl Fact {
 }
 
 /// The agent's own words, as they are kept beside an event.
-pub fn raw(value: &Value) -> Option<Box<RawValue>> {
-    serde_json::value::to_raw_value(value).ok()
+pub fn raw(value: &Value) -> Option<Raw> {
+    serde_json::value::to_raw_value(value).ok().map(Raw::from)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 
 use super::{
     asks::{self, Ask, Asked},
@@ -11,14 +11,14 @@ use super::{
     rpc::{Refusal, Said},
 };
 use crate::{
-    agent::{Fact, Prompt},
+    agent::{self, Fact, Prompt},
     schema::{EventData, ItemDelta, ItemKind, Notice, TurnOutcome, Usage},
 };
 
 /// How many items that were closed with their turn are remembered: a command may end after the turn that began it.
 const CLOSED: usize = 64;
 
-type Raw = Option<Box<RawValue>>;
+type Raw = Option<agent::Raw>;
 
 /// What is known of a thread, so that the next thing said of it makes sense.
 #[derive(Debug, Default)]

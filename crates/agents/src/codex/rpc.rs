@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json, value::RawValue};
 
+use crate::agent::Raw;
+
 /// What the app-server is told when it asks for something that nobody here can do.
 pub(super) const NO_SUCH_METHOD: i64 = -32_601;
 
@@ -80,9 +82,9 @@ pub(super) fn answer(id: &Value, result: Result<Value, Refusal>) -> Value {
 }
 
 /// A line as it is kept beside an event; none if it is no JSON.
-pub(super) fn raw(line: &Bytes) -> Option<Box<RawValue>> {
+pub(super) fn raw(line: &Bytes) -> Option<Raw> {
     let text = String::from_utf8(line.to_vec()).ok()?;
-    RawValue::from_string(text).ok()
+    RawValue::from_string(text).ok().map(Raw::from)
 }
 
 // === impl Said ===

@@ -168,7 +168,7 @@ fn read(path: &Path, end: u64) -> io::Result<Vec<Entry>> {
         body.push_str(line.data.get());
         let detail = line.default == default;
         default = line.default;
-        entries.push(Entry::restored(body.into_bytes(), line.raw, detail));
+        entries.push(Entry::restored(body.into_bytes(), line.raw.map(Into::into), detail));
     }
     Ok(entries)
 }

@@ -1,9 +1,10 @@
 //! One event, written down once for all of its readers: everything but its number, which depends on the view.
 
-use serde_json::value::RawValue;
-
 use super::{Position, Style, Wish};
-use crate::schema::EventData;
+use crate::{
+    agent::{self, Raw},
+    schema::EventData,
+};
 
 /// An event as it is kept.
 #[derive(Debug)]
@@ -11,7 +12,7 @@ pub struct Entry {
     /// The event's JSON behind its `id`, without the closing brace.
     body: Box<[u8]>,
     /// The agent's own words.
-    raw: Option<Box<RawValue>>,
+    raw: Option<Raw>,
     detail: bool,
 }
 
@@ -41,12 +42,12 @@ impl Heading {
 
 /// The agent's words without the line ends that JSON allows between its tokens: they would end a line of a stream or of a
 /// file.
-fn on_one_line(raw: Box<RawValue>) -> Option<Box<RawValue>> {
+fn on_one_line(raw: Raw) -> Option<Raw> {
     if !raw.get().contains(['\r', '\n']) {
         return Some(raw);
     }
     let value: serde_json::Value = serde_json::from_str(raw.get()).ok()?;
-    serde_json::value::to_raw_value(&value).ok()
+    agent::raw(&value)
 }
 
 fn quoted(text: &str) -> String {
@@ -57,7 +58,7 @@ fn quoted(text: &str) -> String {
 
 impl Entry {
     /// An event of this moment.
-    pub fn new(heading: &Heading, data: &EventData, raw: Option<Box<RawValue>>) -> Self {
+    pub fn new(heading: &Heading, data: &EventData, raw: Option<Raw>) -> Self {
         let mut body = Vec::with_capacity(heading.0.len() + 128);
         body.extend_from_slice(&heading.0);
         let before = body.len();
@@ -70,7 +71,7 @@ impl Entry {
     }
 
     /// An event as it was written to a file before.
-    pub(crate) fn restored(body: Vec<u8>, raw: Option<Box<RawValue>>, detail: bool) -> Self {
+    pub(crate) fn restored(body: Vec<u8>, raw: Option<Raw>, detail: bool) -> Self {
         Self { body: body.into_boxed_slice(), raw: raw.and_then(on_one_line), detail }
     }
 

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -20,7 +20,7 @@ use super::{
     turn::{Queued, Turn, TurnState},
 };
 use crate::{
-    agent::{Agent, AgentError, Answer, Fact, Gone, Opening, Prompt},
+    agent::{Agent, AgentError, Answer, Fact, Gone, Opening, Prompt, Raw},
     child::Exit,
     keep::{EndRecord, Record},
     schema::{
@@ -511,13 +511,7 @@ impl Actor {
         self.changed();
     }
 
-    fn end_turn(
-        &mut self,
-        outcome: TurnOutcome,
-        message: Option<String>,
-        usage: Option<Usage>,
-        raw: Option<Box<RawValue>>,
-    ) {
+    fn end_turn(&mut self, outcome: TurnOutcome, message: Option<String>, usage: Option<Usage>, raw: Option<Raw>) {
         let Some(turn) = self.turn.take() else { return };
         // What nobody answered is not asked any more; only what runs in the background of a whole turn still asks.
         if outcome != TurnOutcome::Completed || matches!(self.talk, Talk::None) {

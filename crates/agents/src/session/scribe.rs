@@ -5,11 +5,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde_json::value::RawValue;
 use time::OffsetDateTime;
 
 use super::Session;
 use crate::{
+    agent::Raw,
     keep::{Record, Shelf},
     log::{Entry, Heading, Position},
     schema::EventData,
@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct Scribe {
     session: Arc<Session>,
     shelf: Option<Shelf>,
-    waiting: Vec<(EventData, Option<Box<RawValue>>)>,
+    waiting: Vec<(EventData, Option<Raw>)>,
     bytes: usize,
     /// Whether the disk refused the last time: that is said once, not for each event.
     refused: bool,
@@ -33,7 +33,7 @@ impl Scribe {
     }
 
     /// Notes an event, to be written with the next ones.
-    pub(super) fn note(&mut self, data: EventData, raw: Option<Box<RawValue>>) {
+    pub(super) fn note(&mut self, data: EventData, raw: Option<Raw>) {
         self.waiting.push((data, raw));
     }
 

@@ -22,7 +22,7 @@ use self::{
     turn::Turn,
 };
 use crate::{
-    agent::{AgentMode, Fact, PermissionMode, raw},
+    agent::{AgentMode, Fact, PermissionMode, Raw, raw},
     schema::EventData,
 };
 
@@ -243,11 +243,11 @@ impl Converter {
 }
 
 /// A line that is JSON.
-fn read(line: &[u8]) -> Result<(Value, Box<RawValue>), String> {
+fn read(line: &[u8]) -> Result<(Value, Raw), String> {
     let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
     let value = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let raw = RawValue::from_string(line.to_owned()).map_err(|error| error.to_string())?;
-    Ok((value, raw))
+    Ok((value, raw.into()))
 }
 
 fn unparsed(line: &[u8], error: String) -> Fact {

@@ -1,9 +1,9 @@
 //! A message of the agent, read and as it came.
 
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 
 use crate::{
-    agent::Fact,
+    agent::{Fact, Raw},
     schema::{EventData, Notice},
 };
 
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Native<'a> {
     pub(super) value: &'a Value,
-    raw: &'a RawValue,
+    raw: &'a Raw,
 }
 
 /// A text of an object.
@@ -35,13 +35,13 @@ impl<'a> Native<'a> {
     /// Fields that say which message it is and nothing about what it says.
     const ENVELOPE: [&'static str; 5] = ["type", "subtype", "uuid", "session_id", "timestamp"];
 
-    pub(super) const fn new(value: &'a Value, raw: &'a RawValue) -> Self {
+    pub(super) const fn new(value: &'a Value, raw: &'a Raw) -> Self {
         Self { value, raw }
     }
 
     /// As it came.
-    pub(super) fn raw(self) -> Option<Box<RawValue>> {
-        Some(self.raw.to_owned())
+    pub(super) fn raw(self) -> Option<Raw> {
+        Some(Raw::clone(self.raw))
     }
 
     /// A fact that it told.
