@@ -258,8 +258,8 @@ pub trait Agent: Send + Sync + 'static {
     /// Opens a conversation, or one that was open before (`native_id`) again.
     async fn open(&self, opening: Opening) -> Result<Box<dyn Conversation>, AgentError>;
 
-    /// Ends whatever the conversations share. All of them are closed before.
-    async fn shutdown(&self) {}
+    /// Ends whatever the conversations share, after this time at the latest. All of them are closed before.
+    async fn shutdown(&self, _patience: Duration) {}
 }
 
 /// A conversation with an agent. Nothing that it is told waits for the agent to read it.
@@ -287,8 +287,9 @@ pub trait Conversation: Send {
     /// From now on, or from the next turn on.
     async fn set_model(&mut self, model: Option<&str>, variant: Option<&str>) -> Result<(), AgentError>;
 
-    /// Ends the agent with everything that it started. Nothing of it is left afterwards.
-    async fn close(self: Box<Self>);
+    /// Ends the agent with everything that it started: asked first, and made to after this time. Nothing of it is left
+    /// afterwards. Appends what there was still to tell, such as the ends of what was open.
+    async fn close(self: Box<Self>, patience: Duration, facts: &mut Vec<Fact>);
 }
 
 // === impl AgentId ===

@@ -111,7 +111,7 @@ impl Agents {
 
     /// Ends what agents share.
     pub async fn shutdown(&self, patience: Duration) {
-        let ending = join_all(self.drivers.iter().map(|driver| driver.shutdown()));
+        let ending = join_all(self.drivers.iter().map(|driver| driver.shutdown(patience)));
         let _too_slow = tokio::time::timeout(patience, ending).await;
     }
 }

@@ -1,5 +1,7 @@
 //! A conversation with Claude Code.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde_json::json;
 use uuid::Uuid;
@@ -93,7 +95,7 @@ impl Conversation for ClaudeConversation {
         Ok(())
     }
 
-    async fn close(self: Box<Self>) {
-        self.pipe.close().await;
+    async fn close(self: Box<Self>, patience: Duration, facts: &mut Vec<Fact>) {
+        self.pipe.close(patience, facts).await;
     }
 }

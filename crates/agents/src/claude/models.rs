@@ -53,7 +53,7 @@ impl Known {
 async fn ask(place: &Place) -> Result<Models, AgentError> {
     let mut pipe = Pipe::start(&launch::inquiry(place))?;
     let answer = pipe.request("initialize", serde_json::json!({})).await;
-    pipe.close().await;
+    pipe.close(super::pipe::FAREWELL, &mut Vec::new()).await;
     Ok(read(&answer?))
 }
 

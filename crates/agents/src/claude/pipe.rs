@@ -24,7 +24,7 @@ pub(super) struct Pipe {
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// For how long it may take to end by itself.
-const FAREWELL: Duration = Duration::from_millis(700);
+pub(super) const FAREWELL: Duration = Duration::from_millis(700);
 
 /// A plan longer than this is not shown.
 const LONGEST_PLAN: u64 = 1024 * 1024;
@@ -93,9 +93,10 @@ impl Pipe {
     }
 
     /// Ends it with everything that it started.
-    pub(super) async fn close(mut self) {
+    pub(super) async fn close(mut self, patience: Duration, facts: &mut Vec<Fact>) {
         self.child.close_input();
-        self.child.end(FAREWELL).await;
+        self.child.end(patience).await;
+        facts.append(&mut self.told);
     }
 
     fn read(&mut self, line: Line) {

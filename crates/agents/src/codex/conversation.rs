@@ -28,7 +28,6 @@ use crate::{
 /// How many facts are gathered before they are handed on.
 const GATHERED: usize = 512;
 /// How long the app-server has to stop what the thread does when it is closed.
-const CLOSING: Duration = Duration::from_secs(2);
 /// What asks for the commands of a thread that still run.
 const TERMINALS: &str = "thread/backgroundTerminals/list";
 
@@ -289,7 +288,7 @@ impl Conversation for Thread {
         Ok(())
     }
 
-    async fn close(mut self: Box<Self>) {
+    async fn close(mut self: Box<Self>, patience: Duration, last: &mut Vec<Fact>) {
         for ask in self.state.take_asks() {
             self.handle.tell(Command::Answer(ask.id.clone(), Ok(ask.refusal())));
         }
@@ -297,9 +296,8 @@ impl Conversation for Thread {
         let ended = async {
             self.stop();
             while self.state.turn() != &Turn::None {
-                let mut facts = Vec::new();
-                self.next(&mut facts).await;
-                if facts.iter().any(|fact| matches!(fact, Fact::Gone(_))) {
+                self.next(last).await;
+                if last.iter().any(|fact| matches!(fact, Fact::Gone(_))) {
                     return;
                 }
             }
@@ -307,7 +305,7 @@ impl Conversation for Thread {
             let _ = self.handle.call("thread/backgroundTerminals/clean", thread.clone()).await;
             let _ = self.handle.call("thread/unsubscribe", thread.clone()).await;
         };
-        if timeout(CLOSING, ended).await.is_err() {
+        if timeout(patience, ended).await.is_err() {
             tracing::warn!(%thread, "Codex did not close a thread in time");
         }
         leftovers::end(self.state.id()).await;

@@ -265,7 +265,7 @@ impl Agent for Codex {
         Ok(Box::new(Thread::new(handle, opened, opening)))
     }
 
-    async fn shutdown(&self) {
+    async fn shutdown(&self, _patience: Duration) {
         if let Some(last) = self.remember(None) {
             let _ = last.send(Command::End);
             last.closed().await;

@@ -154,7 +154,7 @@ impl Conversation for MockConversation {
         Ok(())
     }
 
-    async fn close(self: Box<Self>) {}
+    async fn close(self: Box<Self>, _: Duration, _: &mut Vec<Fact>) {}
 }
 
 // === impl MockConversation ===

@@ -556,7 +556,7 @@ impl Actor {
     /// Ends the conversation and everything that the agent started.
     async fn hang_up(&mut self) {
         if let Talk::Open(conversation) = std::mem::take(&mut self.talk) {
-            conversation.close().await;
+            conversation.close(std::time::Duration::from_millis(500), &mut Vec::new()).await;
         }
     }
 

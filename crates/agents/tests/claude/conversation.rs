@@ -81,7 +81,7 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
         assert_eq!(talk.until("message").await["parts"], json!([{"type": "text", "text": "hello"}]));
         assert_eq!(talk.ended().await, "completed");
         assert!(!talk.told.contains(&json!("turnStarted")), "the session tells of turns that it prompted");
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -115,7 +115,7 @@ fn a_permission_is_answered_each_way() {
         }
         let again = talk.conversation.answer("asked", Answer::Permission(PermissionReply::Once, None)).await;
         assert!(matches!(again, Err(AgentError::Unsupported(_))), "{again:?}");
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -136,7 +136,7 @@ fn a_question_is_answered_or_not() {
         talk.until("questionAsked").await;
         talk.answer(Answer::QuestionRejected).await;
         assert_eq!(talk.heard().await["response"]["response"]["behavior"], "deny");
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -162,7 +162,7 @@ fn a_plan_is_read_from_its_file_and_approved_or_not() {
         let response = talk.heard().await["response"]["response"].clone();
         let mode = json!([{"type": "setMode", "mode": "default", "destination": "session"}]);
         assert_eq!(response["updatedPermissions"], mode);
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -177,7 +177,7 @@ fn an_interrupt_withdraws_what_was_asked_and_the_conversation_goes_on() {
         assert_eq!(talk.ended().await, "interrupted");
         talk.prompt("hello").await;
         assert_eq!(talk.ended().await, "completed");
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -189,7 +189,7 @@ fn a_turn_that_nobody_prompted_is_told() {
         talk.ended().await;
         talk.ended().await;
         assert_eq!(talk.told.iter().filter(|fact| **fact == json!("turnStarted")).count(), 1);
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -207,7 +207,7 @@ fn a_turn_that_nobody_has_heard_of_becomes_part_of_the_next_prompts() {
         let said: Vec<_> = talk.told.iter().filter_map(|fact| fact.get("message")).collect();
         let said: Vec<_> = said.iter().map(|message| &message["parts"][0]["text"]).collect();
         assert_eq!(said, ["by myself", "hello"]);
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -226,7 +226,7 @@ fn modes_and_models_change_while_it_runs_and_nothing_told_meanwhile_is_lost() {
         let told: Vec<_> = talk.told.iter().map(about).filter(|about| !about.is_null()).collect();
         let all = ["initialize", "set_permission_mode", "set_permission_mode", "set_model", "apply_flag_settings"];
         assert_eq!(told, all);
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -238,13 +238,13 @@ fn what_the_agent_refuses_is_an_error_with_its_words() {
         assert_eq!(refused.to_string(), "the agent refused set_model: there is no such model");
         let bypass = talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await;
         assert!(matches!(bypass, Err(AgentError::Unsupported(_))), "{bypass:?}");
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
 
         let permission_mode = PermissionMode::Bypass;
         let mut talk = Talk::open(Opening { permission_mode, ..opening() }).await;
         talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
         talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -259,7 +259,7 @@ fn a_death_within_a_line_is_told_with_its_reason_and_closes_what_was_open() {
         assert_eq!(item["status"], "interrupted");
         let torn = talk.told.iter().any(|fact| fact["message"]["raw"] == "{\"type\":\"assis");
         assert!(torn, "{:#?}", talk.told);
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -270,7 +270,7 @@ fn a_conversation_that_is_not_there_to_be_resumed_says_so() {
         let mut talk = Talk::open(Opening { native_id, begun: true, ..opening() }).await;
         let exit = talk.until("exited").await;
         assert_eq!(exit, json!([1, null, "No conversation found with session ID: unknown"]));
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -281,7 +281,7 @@ fn what_nobody_can_answer_is_declined() {
         talk.prompt("elicit").await;
         assert_eq!(talk.heard().await["response"]["response"], json!({"action": "decline"}));
         assert_eq!(talk.ended().await, "completed");
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -295,7 +295,7 @@ fn nothing_is_left_of_a_conversation_that_is_closed() {
         assert!(program["arguments"].as_array().unwrap().contains(&json!("--resume=0000")), "{program}");
         let process = format!("/proc/{}", program["pid"]);
         assert!(Path::new(&process).exists());
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
         assert!(!Path::new(&process).exists());
     });
 }

@@ -30,10 +30,10 @@ fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
         assert_eq!(again.turn("say back").await, ["back"]);
         assert_eq!(bench.starts(), 2);
         // What was open before the crash is closed without harm to what is open now.
-        one.conversation.close().await;
-        two.conversation.close().await;
+        one.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        two.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
         assert_eq!(again.turn("say still").await, ["still"]);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -44,7 +44,7 @@ fn a_thread_that_was_never_prompted_is_begun_anew() {
         let native_id = Some("never begun".to_owned());
         let talk = bench.open_with(Opening { native_id: native_id.clone(), ..bench.opening() }).await;
         assert_ne!(talk.conversation.native_id(), native_id);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -55,7 +55,7 @@ fn a_thread_that_is_lost_is_refused_in_codex_own_words() {
         let opening = Opening { native_id: Some("lost".to_owned()), begun: true, ..bench.opening() };
         let Err(AgentError::Refused { message, .. }) = bench.codex.open(opening).await.map(drop) else { panic!() };
         assert_eq!(message, "no rollout found");
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -94,11 +94,11 @@ fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
         let mut watch = bench.watch_server();
         let talk = bench.open().await;
         watch.there().await;
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
         watch.gone().await;
         assert_eq!(bench.open().await.turn("say hello").await, ["hello"]);
         assert_eq!(bench.starts(), 2);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -110,10 +110,10 @@ fn shutdown_leaves_nothing() {
         let mut talk = bench.open().await;
         watch.there().await;
         talk.prompt("hang").await;
-        talk.conversation.close().await;
-        bench.codex.shutdown().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
         watch.gone().await;
-        Codex::new().shutdown().await;
+        Codex::new().shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -131,7 +131,7 @@ fn one_that_does_not_answer_ends_with_the_wait_or_with_the_server() {
         let opened = bench.codex.open(bench.opening());
         let shutdown = async {
             watch.started().await;
-            bench.codex.shutdown().await;
+            bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
         };
         let (opened, ()) = tokio::join!(opened, shutdown);
         assert!(matches!(opened.map(drop), Err(AgentError::Refused { request: "initialize", .. })));
@@ -148,13 +148,13 @@ fn what_a_thread_left_running_ends_with_it_and_not_with_another() {
         one.turn(&format!("leave {}", first.path)).await;
         two.turn(&format!("leave {}", second.path)).await;
         tokio::join!(first.there(), second.there());
-        one.conversation.close().await;
+        one.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
         first.gone().await;
         assert!(second.is_there());
         assert_eq!(two.turn("say still").await, ["still"]);
-        two.conversation.close().await;
+        two.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
         second.gone().await;
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -168,6 +168,6 @@ fn a_session_whose_server_is_gone_takes_prompts_without_harm() {
         assert_eq!(exit.code, Some(3));
         talk.prompt("say anything").await;
         talk.conversation.interrupt().await.unwrap();
-        talk.conversation.close().await;
+        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
     });
 }

@@ -30,7 +30,7 @@ fn two_threads_share_one_app_server_and_hear_only_their_own() {
         two.prompt("say for two").await;
         assert_eq!(two.said().await, ["for two"]);
         assert_eq!(one.said().await, ["for one"]);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -46,7 +46,7 @@ fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
         assert_eq!(talk.find(early).await, ("thread/status/changed".to_owned(), true));
         let id = talk.find(|fact| if let Fact::NativeId(id) = fact { Some(id) } else { None }).await;
         assert_eq!(Some(id), talk.conversation.native_id());
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -69,7 +69,7 @@ fn a_permission_is_answered_each_way() {
             assert!(matches!(again, Err(AgentError::Unsupported(_))));
             assert_eq!(result(&talk.said().await), json!({"decision": decision}));
         }
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -87,7 +87,7 @@ fn words_with_a_refusal_reach_the_agent() {
             _ => None,
         };
         assert_eq!(talk.find(told).await, "user: not that");
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -110,7 +110,7 @@ fn a_question_is_answered_or_refused() {
             talk.conversation.answer(&asked.id, answer).await.unwrap();
             assert_eq!(result(&talk.said().await), told);
         }
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -121,7 +121,7 @@ fn what_nobody_can_answer_is_refused_at_once() {
         let mut talk = bench.open().await;
         let said = talk.turn("call something").await;
         assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -141,7 +141,7 @@ fn a_turn_is_interrupted_also_before_it_has_an_id() {
         one.conversation.interrupt().await.unwrap();
         two.turn("release").await;
         assert_eq!(one.ended().await, TurnOutcome::Interrupted);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -159,7 +159,7 @@ fn a_command_that_runs_ends_with_its_turn_when_that_is_interrupted() {
             _ => None,
         };
         assert_eq!(talk.find(ended).await["message"], "ended 7");
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -175,7 +175,7 @@ fn a_turn_that_is_refused_fails_and_the_next_one_runs() {
         };
         assert_eq!(talk.find(failed).await, (TurnOutcome::Failed, Some("not this one".to_owned())));
         assert_eq!(talk.turn("say better").await, ["better"]);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -197,7 +197,7 @@ fn what_cannot_be_parsed_is_told_to_everybody() {
             }
         }
         assert_eq!(one.ended().await, TurnOutcome::Completed);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -211,7 +211,7 @@ fn a_thread_of_a_thread_asks_in_the_same_session() {
         assert_eq!(asked.patterns, ["of the child"]);
         talk.conversation.answer(&asked.id, Answer::Permission(PermissionReply::Once, None)).await.unwrap();
         assert_eq!(result(&talk.said().await), json!({"decision": "accept"}));
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -239,7 +239,7 @@ fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
         let (count, said) = tokio::join!(flooded(&mut one), two.turn("say meanwhile"));
         assert_eq!(count, 20_000);
         assert_eq!(said, ["meanwhile"]);
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -259,7 +259,7 @@ fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
             _ => None,
         };
         assert_eq!(stalled.find(told).await, "the session did not read what its agent said");
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
 
@@ -273,6 +273,6 @@ fn models_are_listed_over_all_pages() {
         assert_eq!(ids, ["one", "two"]);
         assert_eq!(models.models[0].variants.as_deref(), Some(["low".to_owned(), "high".to_owned()].as_slice()));
         assert_eq!(models.models[0].default_variant.as_deref(), Some("low"));
-        bench.codex.shutdown().await;
+        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
     });
 }
