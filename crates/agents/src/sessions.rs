@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use crate::{
     agent::{Agent, AgentError, AgentId, AgentMode, Opening, PermissionMode},
     keep::{Keep, Record},
-    session::{Beginning, Locate, Rules, Session, milliseconds},
+    session::{Beginning, FAREWELL, Locate, Rules, Session, milliseconds},
 };
 
 /// The sessions.
@@ -125,14 +125,14 @@ impl Sessions {
 
     /// Ends a session and forgets it.
     pub async fn remove(&self, session: &Session) {
-        session.close(true).await;
+        session.close(true, FAREWELL).await;
         self.lock().retain(|slot| !matches!(slot, Slot::Ready(ready) if std::ptr::eq(&**ready, session)));
     }
 
     /// Ends all agents. Sessions that are kept stay on the disk.
-    pub async fn close(&self, patience: Duration) {
+    pub async fn close(&self, farewell: Duration, patience: Duration) {
         let all = self.all();
-        let closing = join_all(all.iter().map(|session| session.close(false)));
+        let closing = join_all(all.iter().map(|session| session.close(false, farewell)));
         let _too_slow = tokio::time::timeout(patience, closing).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Asks a server, and prints what it says.
 
-use std::{io::Write as _, time::Duration};
+use std::{io::Write as _, net::IpAddr, time::Duration};
 
 use clap::Args;
 use reqwest::{Client, Method, Response, Url};
@@ -101,6 +101,10 @@ impl Endpoint {
         if !ask.query.is_empty() {
             url.query_pairs_mut().extend_pairs(&ask.query);
         }
+        // What stays on this machine is no proxy's business, and neither is the token.
+        if url.host_str().is_some_and(is_here) {
+            builder = builder.no_proxy();
+        }
         // The one TLS of this program has to be named once, whoever is asked.
         let _named_already = rustls::crypto::ring::default_provider().install_default();
         let mut request = builder.build().map_err(Failure::new)?.request(ask.method, url);
@@ -122,6 +126,11 @@ impl Endpoint {
         }
         Failure::new(format!("{}: {words}", self.endpoint)).hint("is `sandbox-agent server` running there?")
     }
+}
+
+fn is_here(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn header<'response>(response: &'response Response, name: &str) -> &'response str {

@@ -18,11 +18,20 @@ use crate::{
     sessions::Sessions,
 };
 
-/// How long agents have to end when the server ends.
-const PATIENCE: Duration = Duration::from_millis(700);
+/// How long an agent has to end by itself when the server ends.
+const FAREWELL: Duration = Duration::from_millis(300);
 
-/// How long connections have to finish after that.
-const CONNECTIONS: Duration = Duration::from_millis(150);
+/// How long all of them have, with what they started, and with what has to be written down.
+const AGENTS: Duration = Duration::from_millis(500);
+
+/// How long what agents share has after that.
+const SHARED: Duration = Duration::from_millis(200);
+
+/// How long connections have to take the last events.
+const CONNECTIONS: Duration = Duration::from_millis(100);
+
+/// How long work on files may hold up the end.
+const FILES: Duration = Duration::from_millis(100);
 
 /// Serve the API.
 #[derive(Args)]
@@ -47,6 +56,9 @@ pub(super) struct Server {
     /// The most that a session's log may hold
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     log_limit: usize,
+    /// End when the standard input ends, as it does when whoever started the server is gone
+    #[arg(long)]
+    exit_with_stdin: bool,
     /// Let pages of this origin in
     #[arg(short = 'O', long, value_name = "ORIGIN")]
     cors_allow_origin: Vec<String>,
@@ -74,9 +86,16 @@ impl Server {
         )
         .map_err(Failure::new)?;
         let keep = self.data_dir.as_deref().map(Keep::open).transpose().map_err(Failure::new)?;
-        // One thread: children are tied to the thread that starts them, and nothing here keeps a core busy.
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+        // One thread: nothing here keeps a core busy, and what happens at once need not be put in order.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
-        runtime.block_on(self.serve(token, cors, keep))
+        let served = runtime.block_on(self.serve(token, cors, keep));
+        runtime.shutdown_timeout(FILES);
+        served
     }
 
     fn token(&self) -> Result<Option<Token>, Failure> {
@@ -113,20 +132,42 @@ impl Server {
             .into_iter()
             .collect::<Result<Vec<_>, _>>()
             .map_err(Failure::new)?;
-        let app = Arc::new(App { token, agents: Arc::clone(&agents), sessions, stopping: stopping.clone() });
+        let app = Arc::new(App {
+            token,
+            loopback: listener.is_loopback(),
+            cors,
+            agents: Arc::clone(&agents),
+            sessions,
+            stopping: stopping.clone(),
+        });
         app.sessions.restore(|id| Some(agents.driver(id)));
-        let router = http::router(Arc::clone(&app), &cors);
+        let router = http::router(Arc::clone(&app));
         eprintln!("listening on {}", listener.address());
         let server = tokio::spawn(http::serve(listener, router, stopping, CONNECTIONS));
         let [interrupt, terminate] = asked.as_mut_slice() else { return Ok(()) };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            () = orphaned(self.exit_with_stdin) => {}
         }
         let _everybody_left = stop.send(true);
-        app.sessions.close(PATIENCE).await;
-        agents.shutdown(PATIENCE).await;
+        app.sessions.close(FAREWELL, AGENTS).await;
+        agents.shutdown(SHARED).await;
         let _ended = server.await;
         Ok(())
     }
+}
+
+/// Waits for the end of the standard input, if that is to be the server's.
+async fn orphaned(wanted: bool) {
+    if !wanted {
+        return std::future::pending().await;
+    }
+    // A thread of its own: a read of the standard input cannot be taken back, and must not hold up an end by a signal.
+    let (gone, ended) = tokio::sync::oneshot::channel::<()>();
+    std::thread::spawn(move || {
+        let _until_it_ends = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        drop(gone);
+    });
+    let _closed = ended.await;
 }

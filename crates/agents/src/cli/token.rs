@@ -9,14 +9,14 @@ use super::Failure;
 /// The token and where it comes from.
 #[derive(Args)]
 pub(super) struct TokenArguments {
-    /// The token that clients have to send
-    #[arg(short, long, env = "SANDBOX_AGENT_TOKEN", hide_env_values = true)]
+    /// The token that clients have to send; or the variable SANDBOX_AGENT_TOKEN, which others cannot read
+    #[arg(short, long)]
     token: Option<String>,
     /// Read the token from this file
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
     /// There is no token: anybody comes in who can connect
-    #[arg(short, long, conflicts_with = "token_file")]
+    #[arg(short, long, conflicts_with_all = ["token", "token_file"])]
     no_token: bool,
 }
 
@@ -32,7 +32,7 @@ impl TokenArguments {
                     .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
                 Some(text.trim().to_owned())
             }
-            None => self.token.clone(),
+            None => self.token.clone().or_else(|| std::env::var("SANDBOX_AGENT_TOKEN").ok()),
         };
         Ok(token)
     }

@@ -1,10 +1,10 @@
 //! Who may come in: whoever has the server's one token.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, header},
+    http::{HeaderMap, HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -68,9 +68,31 @@ impl fmt::Debug for Token {
     }
 }
 
+/// Whether a page of a browser on this machine stands behind the request that has no business here. Without a token nothing
+/// else would keep it out: a browser takes any page's request to an address of its own machine.
+fn is_from_a_page(app: &App, headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    // A name that leads to the loopback interface may be anybody's.
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if app.loopback && !host.is_empty() && !is_address && !name.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    text(header::ORIGIN).is_some_and(|origin| {
+        let own = origin.split_once("://").is_some_and(|(_, authority)| authority == host);
+        !own && !app.cors.allows(origin)
+    })
+}
+
 /// Refuses whoever does not have the token.
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match &app.token {
+        None if is_from_a_page(&app, request.headers()) => {
+            let detail =
+                "permission denied: without a token, pages of a browser are let in only by --cors-allow-origin";
+            Problem::new(Code::PermissionDenied, detail).into_response()
+        }
         Some(token) if !token.admits(request.headers()) => Problem::new(Code::TokenInvalid, "token invalid")
             .with("message", "missing or invalid token")
             .into_response(),

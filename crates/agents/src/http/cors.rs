@@ -8,7 +8,11 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
 /// What the flags say. Without any of them there are no headers for browsers at all.
 #[derive(Clone, Debug, Default)]
-pub struct Cors(Option<CorsLayer>);
+pub struct Cors {
+    layer: Option<CorsLayer>,
+    /// Whose pages may come; a star is everybody's.
+    origins: Vec<String>,
+}
 
 /// Why flags make no sense.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +42,7 @@ impl Cors {
         credentials: bool,
     ) -> Result<Self, CorsError> {
         if origins.is_empty() && methods.is_empty() && headers.is_empty() && !credentials {
-            return Ok(Self(None));
+            return Ok(Self::default());
         }
         let any = origins.is_empty() || origins.iter().any(|origin| origin == "*");
         if any && credentials {
@@ -50,28 +54,26 @@ impl Cors {
         let parsed: Vec<HeaderValue> = parse(origins, CorsError::Origin)?;
         let allow_origin = if any { AllowOrigin::any() } else { AllowOrigin::list(parsed) };
         let parsed: Vec<Method> = parse(methods, CorsError::Method)?;
-        let allow_methods = match (parsed.is_empty(), credentials) {
-            (false, _) => AllowMethods::list(parsed),
-            // A star means nothing to a browser that sends credentials.
-            (true, true) => AllowMethods::mirror_request(),
-            (true, false) => AllowMethods::any(),
-        };
+        // A star would mean nothing to a browser that sends credentials, and never covers the token's header.
+        let allow_methods = if parsed.is_empty() { AllowMethods::mirror_request() } else { AllowMethods::list(parsed) };
         let parsed: Vec<HeaderName> = parse(headers, CorsError::Header)?;
-        let allow_headers = match (parsed.is_empty(), credentials) {
-            (false, _) => AllowHeaders::list(parsed),
-            (true, true) => AllowHeaders::mirror_request(),
-            (true, false) => AllowHeaders::any(),
-        };
+        let allow_headers = if parsed.is_empty() { AllowHeaders::mirror_request() } else { AllowHeaders::list(parsed) };
         let layer = CorsLayer::new()
             .allow_origin(allow_origin)
             .allow_methods(allow_methods)
             .allow_headers(allow_headers)
             .allow_credentials(credentials);
-        Ok(Self(Some(layer)))
+        let origins = if any { vec!["*".to_owned()] } else { origins.to_vec() };
+        Ok(Self { layer: Some(layer), origins })
+    }
+
+    /// Whether pages of this origin may come.
+    pub(super) fn allows(&self, origin: &str) -> bool {
+        self.origins.iter().any(|allowed| allowed == "*" || allowed == origin)
     }
 
     pub(super) fn apply(&self, router: Router) -> Router {
-        match &self.0 {
+        match &self.layer {
             Some(layer) => router.layer(layer.clone()),
             None => router,
         }

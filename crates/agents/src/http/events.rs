@@ -1,13 +1,15 @@
 //! Events over HTTP: a slice of the log, the log as a stream, and one turn as a stream.
 #![allow(unused_qualifications, reason = "utoipa writes parameters out with their paths")]
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
+    body::Body,
     extract::State,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -21,7 +23,11 @@ use super::{
 use crate::{
     log::{Style, View, Wish},
     schema::EventData,
+    session::Session,
 };
+
+/// About how much of a slice is given at once.
+const PIECE: usize = 64 * 1024;
 
 /// How long a stream of one turn waits for somebody's answer unless it is told.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -106,13 +112,9 @@ pub(super) async fn list(
     Path(id): Path<String>,
     Query(query): Query<EventQuery>,
 ) -> Result<Response, Problem> {
-    let session = find(&app, &id)?;
-    let mut body = b"{\"events\":[".to_vec();
-    let limit = query.limit.unwrap_or(usize::MAX);
-    let given = session.log.read(query.wish(), query.offset.unwrap_or(0), limit, usize::MAX, &mut body);
-    body.extend_from_slice(format!("],\"hasMore\":{}}}", given.more).as_bytes());
+    let slice = Slice::of(find(&app, &id)?, &query);
     let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], body).into_response())
+    Ok(([(header::CONTENT_TYPE, json)], slice.into_body()).into_response())
 }
 
 /// A session's events as they come, behind the last one that was seen.
@@ -161,4 +163,50 @@ pub(super) async fn message_stream(
     let ticket = take(&session, &headers, message).await?;
     let events = Events::behind(session, query.wish(), query.offset.unwrap_or(0), app.stopping.clone());
     Ok(events.of_turn(Turn::new(ticket, patience)).into_response())
+}
+
+/// A slice of a log on its way: piece by piece, for it may be large, and others are served meanwhile.
+struct Slice {
+    session: Arc<Session>,
+    wish: Wish,
+    /// The last id that was given, and the last that will be.
+    at: u64,
+    end: u64,
+    more: bool,
+    next: Option<Vec<u8>>,
+}
+
+// === impl Slice ===
+
+impl Slice {
+    fn of(session: Arc<Session>, query: &EventQuery) -> Self {
+        let last = session.log.last().of(query.view);
+        let at = query.offset.unwrap_or(0).min(last);
+        let limit = query.limit.map_or(u64::MAX, |limit| limit as u64);
+        let end = last.min(at.saturating_add(limit));
+        let begin = Some(b"{\"events\":[".to_vec());
+        Self { session, wish: query.wish(), at, end, more: end < last, next: begin }
+    }
+
+    /// In one piece if it is small, and as a stream otherwise.
+    fn into_body(mut self) -> Body {
+        let first = self.piece().unwrap_or_default();
+        if self.next.is_none() {
+            return Body::from(first);
+        }
+        let rest = stream::unfold(self, |mut slice| async move { Some((Ok::<_, Infallible>(slice.piece()?), slice)) });
+        Body::from_stream(stream::once(async { Ok(first) }).chain(rest))
+    }
+
+    fn piece(&mut self) -> Option<Vec<u8>> {
+        let mut out = self.next.take()?;
+        let limit = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        self.at = self.session.log.read(self.wish, self.at, limit, PIECE, &mut out).last;
+        if self.at < self.end {
+            self.next = Some(b",".to_vec());
+        } else {
+            out.extend_from_slice(format!("],\"hasMore\":{}}}", self.more).as_bytes());
+        }
+        Some(out)
+    }
 }

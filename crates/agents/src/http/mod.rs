@@ -41,6 +41,10 @@ const BODY: usize = 32 * 1024 * 1024;
 pub struct App {
     /// The token, unless anybody may come in.
     pub token: Option<Token>,
+    /// Whether only this machine can connect.
+    pub loopback: bool,
+    /// Whose pages may come.
+    pub cors: Cors,
     /// The agents.
     pub agents: Arc<Agents>,
     /// The sessions.
@@ -50,7 +54,8 @@ pub struct App {
 }
 
 /// All routes.
-pub fn router(app: Arc<App>, cors: &Cors) -> Router {
+pub fn router(app: Arc<App>) -> Router {
+    let cors = app.cors.clone();
     let guarded = Router::new()
         .route("/v1/agents", get(agents::list))
         .route("/v1/agents/{agent}/install", post(agents::install))

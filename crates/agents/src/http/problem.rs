@@ -53,6 +53,8 @@ pub enum Code {
     AgentProcessExited,
     /// The token is wrong or missing.
     TokenInvalid,
+    /// That is not for whoever asks.
+    PermissionDenied,
     /// There is no such session.
     SessionNotFound,
     /// There is one already.
@@ -86,6 +88,7 @@ impl Code {
             Self::InstallFailed => "install_failed",
             Self::AgentProcessExited => "agent_process_exited",
             Self::TokenInvalid => "token_invalid",
+            Self::PermissionDenied => "permission_denied",
             Self::SessionNotFound => "session_not_found",
             Self::SessionAlreadyExists => "session_already_exists",
             Self::ModeNotSupported => "mode_not_supported",
@@ -105,6 +108,7 @@ impl Code {
             Self::AgentNotInstalled | Self::SessionNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::InstallFailed | Self::AgentProcessExited => StatusCode::INTERNAL_SERVER_ERROR,
             Self::TokenInvalid => StatusCode::UNAUTHORIZED,
+            Self::PermissionDenied => StatusCode::FORBIDDEN,
             Self::SessionAlreadyExists | Self::Conflict => StatusCode::CONFLICT,
             Self::StreamError => StatusCode::BAD_GATEWAY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
@@ -181,6 +185,14 @@ impl Problem {
         self
     }
 
+    /// A session's refusal. One that is gone is not there, for whoever asks.
+    pub fn refused(session_id: &str, error: SessionError) -> Self {
+        match error {
+            SessionError::Gone => Self::no_session(session_id),
+            error => Self::from(error).of_session(session_id),
+        }
+    }
+
     fn exited(end: &EndRecord) -> Self {
         let detail = format!("agent process exited: {}", end.message.as_deref().unwrap_or(&end.reason));
         Self::new(Code::AgentProcessExited, detail)
@@ -198,7 +210,7 @@ impl From<SessionError> for Problem {
             SessionError::Terminated | SessionError::UnknownQuestion(_) | SessionError::UnknownPermission(_) => {
                 Self::invalid(detail)
             }
-            SessionError::Conflict(_) | SessionError::QueueFull(_) | SessionError::Gone => {
+            SessionError::Conflict(_) | SessionError::QueueFull(_) | SessionError::LogFull | SessionError::Gone => {
                 Self::new(Code::Conflict, detail)
             }
             SessionError::Agent(error) => error.into(),

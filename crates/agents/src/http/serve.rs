@@ -81,6 +81,14 @@ impl Listener {
         Ok(Self::Unix(listener, path))
     }
 
+    /// Whether only this machine can connect, by an address.
+    pub fn is_loopback(&self) -> bool {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
+            Self::Unix(..) => false,
+        }
+    }
+
     /// Where it listens, for people and for programs that read it.
     pub fn address(&self) -> String {
         match self {

@@ -89,11 +89,11 @@ pub(super) async fn change(
     let record = session.snapshot().record;
     let agent = app.agents.driver(session.agent);
     let agent_mode = wanted.agent_mode.as_deref().unwrap_or(record.agent_mode.as_str());
-    // A mode that follows from the other one is not held against it.
-    let asked = wanted.permission_mode.as_deref();
-    let kept = (record.permission_mode != PermissionMode::Plan).then_some(record.permission_mode.as_str());
-    let (agent_mode, permission_mode) =
-        modes(&*agent, Some(agent_mode), asked.or(kept.filter(|_| agent_mode != "plan")))?;
+    // Where the one follows from the other, it is not held against it.
+    let linked =
+        agent.plan_is_a_permission() && (agent_mode == "plan" || record.permission_mode == PermissionMode::Plan);
+    let kept = Some(record.permission_mode.as_str()).filter(|_| !linked);
+    let (agent_mode, permission_mode) = modes(&*agent, Some(agent_mode), wanted.permission_mode.as_deref().or(kept))?;
     let change = Change {
         agent_mode: wanted.agent_mode.is_some().then_some(agent_mode),
         permission_mode: (wanted.permission_mode.is_some() || wanted.agent_mode.is_some()).then_some(permission_mode),
@@ -101,7 +101,7 @@ pub(super) async fn change(
         variant: wanted.variant,
         title: wanted.title,
     };
-    session.change(change).await.map_err(|error| Problem::from(error).of_session(&id))?;
+    session.change(change).await.map_err(|error| Problem::refused(&id, error))?;
     Ok(Body(SessionInfo::of(&session)))
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn reply_permission(
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.abort().await.map_err(|error| Problem::from(error).of_session(&id))?;
+    find(&app, &id)?.abort().await.map_err(|error| Problem::refused(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -194,7 +194,7 @@ pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.resume().await.map_err(|error| Problem::from(error).of_session(&id))?;
+    find(&app, &id)?.resume().await.map_err(|error| Problem::refused(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -209,7 +209,7 @@ pub(super) async fn terminate(
     Path(id): Path<String>,
     MaybeJson(_): MaybeJson<serde_json::Value>,
 ) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.terminate().await.map_err(|error| Problem::from(error).of_session(&id))?;
+    find(&app, &id)?.terminate().await.map_err(|error| Problem::refused(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -230,11 +230,11 @@ pub(super) async fn take(session: &Session, headers: &HeaderMap, message: PostMe
     let named = name.is_some();
     let prompt = Prompt { id: name.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()), text: message.message };
     let taken = session.prompt(prompt, named).await;
-    taken.map_err(|error| Problem::from(error).of_session(&session.id).of_agent(session.agent.as_str()))
+    taken.map_err(|error| Problem::refused(&session.id, error).of_agent(session.agent.as_str()))
 }
 
 async fn answer(app: &App, id: &str, request: String, answer: Answer) -> Result<StatusCode, Problem> {
-    find(app, id)?.answer(request, answer).await.map_err(|error| Problem::from(error).of_session(id))?;
+    find(app, id)?.answer(request, answer).await.map_err(|error| Problem::refused(id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -254,7 +254,7 @@ fn modes(
     };
     let permission: PermissionMode = match permission_mode {
         Some(name) => name.parse().map_err(|()| Problem::invalid(format!("unknown permission mode: {name}")))?,
-        None if agent_mode == AgentMode::Plan => PermissionMode::Plan,
+        None if agent_mode == AgentMode::Plan && agent.plan_is_a_permission() => PermissionMode::Plan,
         None => PermissionMode::default(),
     };
     if permission != PermissionMode::Default && !agent.permission_modes().contains(&permission) {

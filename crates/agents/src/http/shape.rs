@@ -242,7 +242,7 @@ impl SessionInfo {
                 Status::Ended => "ended",
             }
             .into(),
-            queued: record.queue.len(),
+            queued: snapshot.queued,
             exit: record.end.map(|end| ExitInfo {
                 reason: end.reason,
                 message: end.message,

@@ -23,7 +23,7 @@ use crate::{
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How long a stream waits for the last words of its session when the server ends.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(700);
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(600);
 
 /// About how much is given to a connection at once.
 const ROOM: usize = 64 * 1024;
@@ -227,7 +227,7 @@ mod tests {
         // A session that has ended is followed no less.
         session.terminate().await.unwrap();
         assert_eq!(next(&mut events).await, alive);
-        session.close(false).await;
+        session.close(false, Duration::from_millis(500)).await;
         assert_eq!(next(&mut events).await, (None, Duration::ZERO));
     }
 
@@ -269,7 +269,7 @@ mod tests {
         stopping.send_replace(true);
         assert_eq!(next(&mut streams[0]).await, (None, LAST_WORDS));
         session.prompt(Prompt { id: "p".into(), text: "hello".into() }, false).await.unwrap();
-        session.close(false).await;
+        session.close(false, Duration::from_millis(500)).await;
         while let (Some(_), after) = next(&mut streams[1]).await {
             assert!(after.is_zero());
         }

@@ -19,6 +19,8 @@ use sha2::{Digest as _, Sha256};
 pub use record::{EndRecord, Record, WaitingRecord};
 pub use shelf::Shelf;
 
+use crate::session::milliseconds;
+
 /// Where sessions are kept.
 #[derive(Debug)]
 pub struct Keep {
@@ -58,12 +60,14 @@ impl Keep {
         }
     }
 
-    /// The place of a new session. What an earlier one of the same name left there is gone.
+    /// The place of a new session. One that is there is of a session that could not be read: it is put aside, for people.
     pub fn shelf(&self, session_id: &str) -> io::Result<Shelf> {
         let place = self.place(session_id);
-        match std::fs::remove_dir_all(&place) {
+        let aside = place.with_extension(format!("unread-{}", milliseconds()));
+        match std::fs::rename(&place, &aside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+            Err(_) => {}
+            Ok(()) => tracing::warn!(session_id, aside = %aside.display(), "an unreadable session was put aside"),
         }
         DirBuilder::new().mode(0o700).create(&place)?;
         Shelf::new(place)
@@ -74,6 +78,7 @@ impl Keep {
         let Ok(places) = std::fs::read_dir(&self.directory) else { return Vec::new() };
         let mut kept: Vec<_> = places
             .flatten()
+            .filter(|place| place.path().extension().is_none())
             .filter_map(|place| {
                 let path = place.path();
                 let found = Shelf::open(path.clone());

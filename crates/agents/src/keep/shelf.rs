@@ -13,11 +13,14 @@ use serde_json::value::RawValue;
 use super::Record;
 use crate::log::{Dormant, Entry, Position};
 
-/// A session's directory, with its log open for writing.
+/// A session's directory.
 #[derive(Debug)]
 pub struct Shelf {
     place: PathBuf,
-    log: File,
+    /// The log, while it is written to: sessions are many, and descriptors few.
+    log: Option<File>,
+    /// Whether something was written that the disk may not have.
+    unsynced: bool,
     /// How far the log reaches that is whole.
     end: u64,
     last: Position,
@@ -48,8 +51,8 @@ struct Line<'line> {
 impl Shelf {
     /// An empty one.
     pub(super) fn new(place: PathBuf) -> io::Result<Self> {
-        let log = open(&place)?;
-        Ok(Self { place, log, end: 0, last: Position::default(), waiting: Vec::new() })
+        let log = Some(open(&place)?);
+        Ok(Self { place, log, unsynced: false, end: 0, last: Position::default(), waiting: Vec::new() })
     }
 
     /// One that an earlier server left.
@@ -59,12 +62,17 @@ impl Shelf {
         let (end, last) = last_line(&log)?;
         // Whatever the crash tore off is no event of anybody's.
         log.set_len(end)?;
-        Ok((record, Self { place, log, end, last, waiting: Vec::new() }))
+        Ok((record, Self { place, log: None, unsynced: false, end, last, waiting: Vec::new() }))
     }
 
     /// How far the log has come.
     pub const fn last(&self) -> Position {
         self.last
+    }
+
+    /// How much the log holds.
+    pub fn bytes(&self) -> usize {
+        usize::try_from(self.end).unwrap_or(usize::MAX)
     }
 
     /// A way to read the log that is there now.
@@ -81,11 +89,29 @@ impl Shelf {
             self.last.default += u64::from(!entry.is_detail());
             entry.write_line(self.last, &mut self.waiting);
         }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let log = match self.log.take() {
+            Some(log) => log,
+            None => open(&self.place)?,
+        };
         // A part of a line that was written before the disk was full is written over.
-        self.log.write_all_at(&self.waiting, self.end)?;
+        let written = log.write_all_at(&self.waiting, self.end);
+        (self.log, self.unsynced) = (Some(log), true);
+        written?;
         self.end += self.waiting.len() as u64;
         self.waiting.clear();
         Ok(())
+    }
+
+    /// Nothing will be written for a while.
+    pub fn rest(&mut self) {
+        self.log = None;
     }
 
     /// Replaces the record.
@@ -97,8 +123,12 @@ impl Shelf {
     }
 
     /// Waits until the disk has everything.
-    pub fn sync(&self) -> io::Result<()> {
-        self.log.sync_data()
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.flush()?;
+        if std::mem::take(&mut self.unsynced) {
+            open(&self.place)?.sync_data()?;
+        }
+        Ok(())
     }
 
     /// The session is gone.

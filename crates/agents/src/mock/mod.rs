@@ -113,10 +113,7 @@ impl Conversation for MockConversation {
                     self.steps.clear();
                     facts.push(Fact::Gone(Gone::Exited(exit)));
                 }
-                Some(Step::Finish) => {
-                    self.steps.clear();
-                    facts.push(Fact::Gone(Gone::Finished));
-                }
+                Some(Step::Finish) => self.finish(facts),
                 Some(Step::Answers) | None => std::future::pending().await,
             }
             if !facts.is_empty() {
@@ -133,9 +130,9 @@ impl Conversation for MockConversation {
 
     async fn interrupt(&mut self) -> Result<(), AgentError> {
         if std::mem::take(&mut self.running) {
-            self.asked.clear();
             self.until = None;
-            self.steps = [script::step(script::ended(TurnOutcome::Interrupted))].into();
+            self.steps = self.asked.drain(..).map(|id| script::step(Fact::Withdrawn(id))).collect();
+            self.steps.push_back(script::step(script::ended(TurnOutcome::Interrupted)));
         }
         Ok(())
     }
@@ -172,5 +169,14 @@ impl MockConversation {
             }
             facts.push(*fact);
         }
+        // Both are told together, or the next prompt would come between them.
+        if let Some(Step::Finish) = self.steps.front() {
+            self.finish(facts);
+        }
+    }
+
+    fn finish(&mut self, facts: &mut Vec<Fact>) {
+        self.steps.clear();
+        facts.push(Fact::Gone(Gone::Finished));
     }
 }

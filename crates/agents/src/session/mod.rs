@@ -33,6 +33,9 @@ use crate::{
     log::Log,
 };
 
+/// How long an agent has to end by itself.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
+
 /// Finds an agent's program and credentials each time that it is started.
 pub type Locate = Arc<dyn Fn(AgentId, &Path) -> Result<Place, AgentError> + Send + Sync>;
 
@@ -47,6 +50,8 @@ pub struct Rules {
     pub log_bytes: usize,
     /// How many prompts may wait.
     pub queue: usize,
+    /// And of how many bytes in all.
+    pub queue_bytes: usize,
 }
 
 /// What is going on in a session.
@@ -78,10 +83,12 @@ pub struct Session {
 /// How a session was when something last changed.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// All that is written down about it.
+    /// All that is written down about it, but for the prompts that wait.
     pub record: Record,
     /// What is going on.
     pub status: Status,
+    /// How many prompts wait.
+    pub queued: usize,
     /// When something last happened.
     pub updated_at: u64,
 }
@@ -111,6 +118,7 @@ impl Default for Rules {
             interrupt: Duration::from_secs(10),
             log_bytes: 512 * 1024 * 1024,
             queue: 1000,
+            queue_bytes: 64 * 1024 * 1024,
         }
     }
 }
@@ -121,7 +129,8 @@ impl Session {
     /// Starts the actor of a session.
     pub fn start(beginning: Beginning) -> Arc<Self> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let record = beginning.record.clone();
+        let queued = beginning.record.queue.len();
+        let record = Record { queue: Vec::new(), ..beginning.record.clone() };
         // That one had ended before is no news.
         let status = if record.end.is_some() { Status::Ended } else { Status::Idle };
         // Only what was there before is kept already.
@@ -134,7 +143,7 @@ impl Session {
             agent: record.agent,
             log,
             updated_at: AtomicU64::new(record.updated_at),
-            snapshot: Mutex::new(Snapshot { status, updated_at: record.updated_at, record }),
+            snapshot: Mutex::new(Snapshot { status, queued, updated_at: record.updated_at, record }),
             orders,
         });
         let mut actor = Actor::new(Arc::clone(&session), beginning);
@@ -151,17 +160,17 @@ impl Session {
         snapshot
     }
 
-    /// Whether this is what is shown already: the record, and the status too.
-    fn shows(&self, record: &Record, status: Status) -> (bool, bool) {
+    /// Whether this is what is shown already: the record, and the rest too.
+    fn shows(&self, record: &Record, status: Status, queued: usize) -> (bool, bool) {
         let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let same = snapshot.record == *record;
-        (same, same && snapshot.status == status)
+        (same, same && (snapshot.status, snapshot.queued) == (status, queued))
     }
 
-    fn publish(&self, record: &Record, status: Status) {
+    fn publish(&self, record: &Record, status: Status, queued: usize) {
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.record.clone_from(record);
-        snapshot.status = status;
+        (snapshot.status, snapshot.queued) = (status, queued);
         self.updated_at.fetch_max(record.updated_at, Ordering::Relaxed);
     }
 
@@ -195,9 +204,10 @@ impl Session {
         self.order(|reply| Order::Resume { reply }).await?
     }
 
-    /// Ends the actor and the agent; with `remove` nothing stays on disk. Nobody can order anything afterwards.
-    pub async fn close(&self, remove: bool) {
-        let _gone_already = self.order(|reply| Order::Close { remove, reply }).await;
+    /// Ends the actor and the agent, which has this long to end by itself; with `remove` nothing stays on disk. Nobody can
+    /// order anything afterwards.
+    pub async fn close(&self, remove: bool, farewell: Duration) {
+        let _gone_already = self.order(|reply| Order::Close { remove, farewell, reply }).await;
     }
 
     async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, SessionError> {

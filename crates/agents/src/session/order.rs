@@ -1,5 +1,7 @@
 //! What a session can be told to do, and why it may refuse.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 
 use super::Ticket;
@@ -16,7 +18,7 @@ pub(super) enum Order {
     Change { change: Change, reply: oneshot::Sender<Result<(), SessionError>> },
     Terminate { reply: oneshot::Sender<()> },
     Resume { reply: oneshot::Sender<Result<(), SessionError>> },
-    Close { remove: bool, reply: oneshot::Sender<()> },
+    Close { remove: bool, farewell: Duration, reply: oneshot::Sender<()> },
 }
 
 /// What about a session is to be another from now on. What is absent stays.
@@ -52,6 +54,9 @@ pub enum SessionError {
     /// Too many prompts wait already.
     #[error("{0} messages wait already")]
     QueueFull(usize),
+    /// Nothing more can be written down.
+    #[error("the session's log is full")]
+    LogFull,
     /// Nobody asked that.
     #[error("unknown question id: {0}")]
     UnknownQuestion(String),

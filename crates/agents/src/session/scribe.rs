@@ -29,7 +29,8 @@ pub(super) struct Scribe {
 
 impl Scribe {
     pub(super) fn new(session: Arc<Session>, shelf: Option<Shelf>) -> Self {
-        Self { session, shelf, waiting: Vec::new(), bytes: 0, refused: false }
+        let bytes = shelf.as_ref().map_or(0, Shelf::bytes);
+        Self { session, shelf, waiting: Vec::new(), bytes, refused: false }
     }
 
     /// Notes an event, to be written with the next ones.
@@ -60,16 +61,25 @@ impl Scribe {
         self.session.log.last()
     }
 
-    /// How much was written since the server began.
+    /// About how much the log holds.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Writes down what is known about the session.
-    pub(super) fn record(&self, record: &Record) {
-        let Some(shelf) = &self.shelf else { return };
-        if let Err(error) = shelf.record(record) {
+    /// Writes down what is known about the session, if it is kept. Says whether that is done.
+    pub(super) fn record(&self, record: &Record) -> bool {
+        let Some(shelf) = &self.shelf else { return true };
+        let written = shelf.record(record);
+        if let Err(error) = &written {
             tracing::error!(session = self.session.id, %error, "a session's record was not written to disk");
+        }
+        written.is_ok()
+    }
+
+    /// Nothing will be written for a while.
+    pub(super) fn rest(&mut self) {
+        if let Some(shelf) = &mut self.shelf {
+            shelf.rest();
         }
     }
 
@@ -78,7 +88,7 @@ impl Scribe {
         self.session.log.close();
         let done = match self.shelf.take() {
             Some(shelf) if remove => shelf.remove(),
-            Some(shelf) => shelf.sync(),
+            Some(mut shelf) => shelf.sync(),
             None => Ok(()),
         };
         if let Err(error) = done {

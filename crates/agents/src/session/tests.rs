@@ -51,6 +51,6 @@ async fn whoever_resumes_a_session_that_is_terminated_meanwhile_is_told() {
     let (resumed, terminated) = tokio::join!(session.resume(), session.terminate());
     assert!(matches!(resumed, Err(SessionError::Terminated)));
     terminated.unwrap();
-    let (resumed, ()) = tokio::join!(session.resume(), session.close(false));
+    let (resumed, ()) = tokio::join!(session.resume(), session.close(false, super::FAREWELL));
     assert!(matches!(resumed, Err(SessionError::Gone)));
 }

@@ -76,9 +76,15 @@ impl Server {
         let home = tempfile::tempdir().unwrap();
         let mut child = command.args(["--port", "0"]).env("HOME", home.path()).current_dir(&home).spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        soon(errors.read_line(&mut line)).await.unwrap();
-        let address = line.trim_end().strip_prefix("listening on ").expect(&line).to_owned();
+        let mut said = String::new();
+        // There may be warnings before.
+        let address = loop {
+            let before = said.len();
+            assert_ne!(soon(errors.read_line(&mut said)).await.unwrap(), 0, "{said}");
+            if let Some(address) = said[before..].trim_end().strip_prefix("listening on ") {
+                break address.to_owned();
+            }
+        };
         // Nobody waits for the server to say anything, and the server must not wait for anybody to listen.
         tokio::spawn(async move { errors.read_to_end(&mut Vec::new()).await });
         let _installed = rustls::crypto::ring::default_provider().install_default();

@@ -66,12 +66,14 @@ async fn an_agent_that_works_or_waits_is_not_idle() {
     let server = Server::with(&["--no-token", "--idle-timeout", "1"]).await;
     server.create("s").await;
     server.create("clock").await;
-    let asked = server.turn("s", "question", "?wait=0").await.rest().await;
+    let asked = server.turn("s", "question", "?wait=0&view=full").await.rest().await;
     // The other session shows that the time is over.
     server.follow("clock").await.until_kind("notice").await;
     let info = server.info("s").await;
     assert_eq!(info["status"], "waiting");
-    let mut all = server.follow("s").await;
+    // It may have been idle before its turn began, but not since.
+    let before = asked[0]["id"].as_u64().unwrap();
+    let mut all = server.stream("s", &format!("?view=full&offset={before}")).await;
     for question in of_kind(&asked, "questionAsked") {
         let path = format!("/v1/sessions/s/questions/{}/reject", question["id"].as_str().unwrap());
         server.order(&path).await.is(204);

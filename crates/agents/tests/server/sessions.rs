@@ -91,9 +91,9 @@ async fn modes_are_those_of_the_agent() {
         create(mode, json!({"agent": "mock", "permissionMode": mode})).await.is(200);
         assert_eq!(server.info(mode).await["permissionMode"], mode);
     }
-    // To plan is to ask before anything is done.
+    // Only of Claude Code the one is the other.
     create("planner", json!({"agent": "mock", "agentMode": "plan"})).await.is(200);
-    assert_eq!(server.info("planner").await["permissionMode"], "plan");
+    assert_eq!(server.info("planner").await["permissionMode"], "default");
     let unknown = create("s", json!({"agent": "mock", "permissionMode": "yolo"})).await;
     unknown.refuses(400, "invalid_request");
     let unsupported = create("s", json!({"agent": "mock", "agentMode": "fly"})).await;
@@ -145,8 +145,8 @@ async fn what_a_session_is_can_be_changed() {
     let modes =
         |info: &Value| [&info["agentMode"], &info["permissionMode"]].map(|mode| mode.as_str().unwrap().to_owned());
     assert_eq!(modes(&change(json!({"permissionMode": "bypass"})).await.is(200)), ["build", "bypass"]);
-    assert_eq!(modes(&change(json!({"agentMode": "plan"})).await.is(200)), ["plan", "plan"]);
-    assert_eq!(modes(&change(json!({"agentMode": "build"})).await.is(200)), ["build", "default"]);
+    assert_eq!(modes(&change(json!({"agentMode": "plan"})).await.is(200)), ["plan", "bypass"]);
+    assert_eq!(modes(&change(json!({"agentMode": "build"})).await.is(200)), ["build", "bypass"]);
     change(json!({"agentMode": "fly"})).await.refuses(400, "mode_not_supported");
     change(json!({"permissionMode": "yolo", "title": "Never"})).await.refuses(400, "invalid_request");
     // What is absent or null stays, and so does all of a change that was refused.
