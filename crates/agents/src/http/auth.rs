@@ -73,10 +73,12 @@ impl fmt::Debug for Token {
 fn is_from_a_page(app: &App, headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
-    // A name that leads to the loopback interface may be anybody's.
+    // A name that leads to the loopback interface may be anybody's who owns a domain.
     let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
     let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    if app.loopback && !host.is_empty() && !is_address && !name.eq_ignore_ascii_case("localhost") {
+    let lower = name.to_ascii_lowercase();
+    let is_public = lower.contains('.') && !lower.ends_with(".localhost") && !lower.ends_with(".internal");
+    if app.loopback && is_public && !is_address {
         return true;
     }
     text(header::ORIGIN).is_some_and(|origin| {

@@ -21,7 +21,7 @@ async fn asked_by(server: &Server, page: &str) -> Answer {
 async fn no_page_is_let_in_unless_a_flag_says_so() {
     let server = Server::start().await;
     let answers = [asked_by(&server, PAGE).await, preflight(&server, PAGE).await];
-    answers[1].refuses(405, "method_not_allowed");
+    answers[1].refuses(403, "permission_denied");
     for answer in answers {
         assert!(answer.headers.keys().all(|name| !name.as_str().starts_with("access-control-")), "{answer:?}");
     }
@@ -37,8 +37,9 @@ async fn pages_of_the_origins_that_are_named_are_let_in() {
         assert_eq!(answer.header("access-control-allow-credentials"), None);
         let answer = preflight(&server, page).await;
         assert_eq!(answer.status, 200);
-        assert_eq!(answer.header("access-control-allow-methods"), Some("*"));
-        assert_eq!(answer.header("access-control-allow-headers"), Some("*"));
+        // What is asked for: a star would not cover the header of the token.
+        assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
+        assert_eq!(answer.header("access-control-allow-headers"), Some("authorization"));
     }
     let answer = asked_by(&server, "https://example.com").await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None));
@@ -70,6 +71,38 @@ async fn with_credentials_nothing_is_a_star() {
     let refusal = Answer::to(server.request(Method::GET, "/v1/sessions").header("origin", PAGE)).await;
     refusal.refuses(401, "token_invalid");
     assert_eq!(refusal.header("access-control-allow-origin"), Some(PAGE));
+}
+
+#[tokio::test]
+async fn without_a_token_no_page_of_a_browser_does_anything() {
+    let server = Server::start().await;
+    server.create("s").await;
+    let abort = || server.request(Method::POST, "/v1/sessions/s/abort");
+    let host = server.base.strip_prefix("http://").unwrap();
+    let asked = async |name: &str, value: &str| Answer::to(abort().header(name, value)).await;
+    asked("origin", PAGE).await.refuses(403, "permission_denied");
+    asked("origin", "null").await.refuses(403, "permission_denied");
+    // A name that somebody made lead here is no name of ours.
+    asked("host", "evil.example:2468").await.refuses(403, "permission_denied");
+    asked("host", "evil.example").await.refuses(403, "permission_denied");
+    for (name, value) in [
+        ("origin", server.base.as_str()),
+        ("host", host),
+        ("host", "localhost:1"),
+        ("host", "[::1]:1"),
+        ("host", "desk"),
+    ] {
+        asked(name, value).await.is(204);
+    }
+    let server = Server::with(&["--no-token", "-O", PAGE]).await;
+    server.create("s").await;
+    let abort = server.request(Method::POST, "/v1/sessions/s/abort").header("origin", PAGE);
+    Answer::to(abort).await.is(204);
+    // With a token it is the token that lets in.
+    let server = Server::with(&["--token", "s3cret"]).await;
+    let list = |token: &str| server.request(Method::GET, "/v1/sessions").header("origin", PAGE).bearer_auth(token);
+    Answer::to(list("wrong")).await.refuses(401, "token_invalid");
+    Answer::to(list("s3cret")).await.is(200);
 }
 
 #[tokio::test]

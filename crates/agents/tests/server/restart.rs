@@ -242,6 +242,11 @@ async fn a_session_that_cannot_be_read_does_not_disturb_the_others() {
     let ids: Vec<&Value> = list["sessions"].as_array().unwrap().iter().map(|session| &session["sessionId"]).collect();
     assert_eq!(ids, ["whole"]);
     server.say("whole", "hello").await;
+    // What cannot be read is not thrown away when somebody wants its name.
+    server.create("broken").await;
+    let kept = std::fs::read_dir(directory.path().join("sessions")).unwrap();
+    let aside = kept.map(|place| place.unwrap().path()).find(|place| place.extension().is_some()).unwrap();
+    assert!(std::fs::read_to_string(aside.join("events.jsonl")).unwrap().contains("session.created"));
 }
 
 #[tokio::test]
