@@ -296,8 +296,11 @@ impl Conversation for Thread {
         let ended = async {
             self.stop();
             while self.state.turn() != &Turn::None {
-                self.next(last).await;
-                if last.iter().any(|fact| matches!(fact, Fact::Gone(_))) {
+                let mut facts = Vec::new();
+                self.next(&mut facts).await;
+                let gone = facts.iter().any(|fact| matches!(fact, Fact::Gone(_)));
+                last.append(&mut facts);
+                if gone {
                     return;
                 }
             }

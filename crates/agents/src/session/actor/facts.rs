@@ -9,7 +9,7 @@ use crate::{
     child::Exit,
     keep::EndRecord,
     schema::{EventData, Message, TurnOutcome},
-    session::FAREWELL,
+    session::{FAREWELL, talk::Talk},
 };
 
 impl Actor {
@@ -67,7 +67,11 @@ impl Actor {
     }
 
     async fn gone(&mut self, how: Gone) {
-        self.hang_up(FAREWELL).await;
+        // Whoever is gone has said all there was to say; what it left running ends all the same.
+        if let Talk::Open(conversation) = std::mem::take(&mut self.talk) {
+            conversation.close(FAREWELL, &mut Vec::new()).await;
+        }
+        self.hung_up(Vec::new());
         match how {
             Gone::ServerExited(exit) => {
                 let message = format!("the agent's server {exit}");

@@ -261,6 +261,11 @@ impl Actor {
         if let Talk::Open(conversation) = std::mem::take(&mut self.talk) {
             conversation.close(patience, &mut last).await;
         }
+        self.hung_up(last);
+    }
+
+    /// Nobody is there any more: whatever was still to be told is, and nothing is asked.
+    fn hung_up(&mut self, last: Vec<Fact>) {
         for fact in last {
             // That it is gone is no news, and the turn's end is told by who hung up.
             if let Fact::Event(data, raw) = fact {
