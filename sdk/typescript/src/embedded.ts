@@ -11,6 +11,8 @@ export interface SpawnOptions {
   token?: string;
   /** The program; otherwise `SANDBOX_AGENT_BIN`, the package of this platform, or `sandbox-agent` on the path. */
   binaryPath?: string;
+  /** Gives the token as an argument, which everybody on the machine can read, and not in the environment. For older programs. */
+  tokenInArguments?: boolean;
   /** How long the server may take to be healthy; 15 s unless said otherwise. */
   timeoutMs?: number;
   /** Where its output goes: to ours, to `onLog`, or nowhere, which is the default. */
@@ -30,11 +32,13 @@ export interface SpawnedServer extends AsyncDisposable {
   readonly baseUrl: string;
   readonly token: string;
   readonly pid: number;
+  /** Resolves when the process is gone, whoever ended it, with the words for how. */
+  readonly gone: Promise<string>;
   /** Ends the server, politely first. Resolves when it is gone. */
   dispose(): Promise<void>;
 }
 
-/** Starts a server that ends with this process at the latest. Only in Node.js. */
+/** Starts a server that ends with this process at the latest, in whatever way that ends. Only in Node.js. */
 export async function spawnSandboxAgent(options: SpawnOptions = {}): Promise<SpawnedServer> {
   const spawn = await import("#spawn");
   return spawn.spawnSandboxAgent(options);

@@ -11,8 +11,12 @@ import { fake, watch } from "./support/fake.js";
 
 const PARENT = fileURLToPath(new URL("support/parent.js", import.meta.url));
 
-async function end(t: TestContext, ending: string, signal?: NodeJS.Signals) {
-  const parent = spawn(process.execPath, [PARENT, ending, fake(t)], { stdio: ["pipe", "pipe", "ignore"] });
+async function end(t: TestContext, ending: string, signal?: NodeJS.Signals, how = { group: false, env: {} }) {
+  const parent = spawn(process.execPath, [PARENT, ending, fake(t)], {
+    stdio: ["pipe", "pipe", "ignore"],
+    env: { ...process.env, ...how.env },
+    detached: how.group,
+  });
   const closed = once(parent, "close");
   const said: string[] = [];
   const lines = createInterface({ input: parent.stdout })[Symbol.asyncIterator]();
@@ -22,7 +26,7 @@ async function end(t: TestContext, ending: string, signal?: NodeJS.Signals) {
   parent.stdin.write("go\n");
   for (let line = await lines.next(); !line.done; line = await lines.next()) {
     said.push(line.value);
-    if (line.value === "waiting" && signal) parent.kill(signal);
+    if (line.value === "waiting" && signal) process.kill(how.group ? -parent.pid! : parent.pid!, signal);
   }
   const [code, by] = (await closed) as [number | null, NodeJS.Signals | null];
   await gone;
@@ -43,7 +47,7 @@ for (const ending of ["throws", "rejects"]) {
   });
 }
 
-for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"] as const) {
   test(`a program that is ended by ${signal} takes its server along, and was ended by it`, async (t) => {
     assert.deepEqual(await end(t, "waits", signal), { said: [], code: null, by: signal });
   });
@@ -51,6 +55,20 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
 
 test("a program that handles a signal itself decides what happens", async (t) => {
   assert.deepEqual(await end(t, "listens-once", "SIGTERM"), { said: ["health ok"], code: 7, by: null });
+});
+
+test("a program that handles Ctrl-C decides for its server as well", async (t) => {
+  const group = { group: true, env: {} };
+  assert.deepEqual(await end(t, "listens-once", "SIGINT", group), { said: ["health ok"], code: 7, by: null });
+});
+
+test("a program whose other listener waits to be the only one is ended by its signal", async (t) => {
+  assert.deepEqual(await end(t, "signal-exit", "SIGTERM"), { said: ["cleaned up"], code: null, by: "SIGTERM" });
+});
+
+test("a program with an older server that exits takes it along", async (t) => {
+  const older = { group: false, env: { FAKE: "older" } };
+  assert.deepEqual(await end(t, "exits", undefined, older), { said: [], code: 5, by: null });
 });
 
 test("a program that disposes of its server is left without a listener", async (t) => {

@@ -1,7 +1,10 @@
 // The client on the real server, with the agent that is built into it. `SANDBOX_AGENT_BIN` names the program.
 
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import test, { after, before } from "node:test";
+import { fileURLToPath } from "node:url";
 
 import {
   isError,
@@ -275,4 +278,15 @@ test("dispose ends the streams and the server", async () => {
   await own.dispose();
   await events;
   assert.equal(isAlive(pid), false);
+});
+
+test("a server ends with the process that started it, also when that is killed", async () => {
+  const words = [fileURLToPath(new URL("support/parent.js", import.meta.url)), "waits", process.env.SANDBOX_AGENT_BIN!, "inherit"];
+  const parent = spawn(process.execPath, words, { stdio: ["pipe", "pipe", "ignore"] });
+  // The server writes to the same pipe as the parent, which is closed when both are gone.
+  const closed = once(parent, "close");
+  const [started] = (await once(parent.stdout, "data")) as [Buffer];
+  assert.match(String(started), /^started http/);
+  parent.kill("SIGKILL");
+  assert.deepEqual(await closed, [null, "SIGKILL"]);
 });

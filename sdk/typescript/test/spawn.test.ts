@@ -5,11 +5,17 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import test from "node:test";
 
-import { SandboxAgent, spawnSandboxAgent } from "@carrel/sdk";
+import { ConnectionError, SandboxAgent, spawnSandboxAgent, type SpawnedServer } from "@carrel/sdk";
 
 import { baseUrl } from "../dist/spawn/address.js";
 import { findBinary, platformPackage } from "../dist/spawn/binary.js";
 import { fake, isAlive, scratch, watch, writeFake } from "./support/fake.js";
+import { collect, json, problem, serve } from "./support/loopback.js";
+
+/** What the stand-in was started with. */
+async function seen(server: SpawnedServer): Promise<{ words: string[]; given?: string }> {
+  return (await fetch(`${server.baseUrl}/seen`)).json();
+}
 
 test("a server is told where to listen and which token to ask for", async (t) => {
   const directory = scratch(t);
@@ -20,14 +26,28 @@ test("a server is told where to listen and which token to ask for", async (t) =>
     args: ["--data-dir", "sessions"],
   });
   t.after(() => server.dispose());
-  const seen = (await (await fetch(`${server.baseUrl}/seen`)).json()) as { words: string[] };
   const port = new URL(server.baseUrl).port;
   assert.match(server.token, /^[0-9a-f]{48}$/);
-  assert.deepEqual(seen, {
-    words: ["server", "--host", "127.0.0.1", "--port", port, "--token", server.token, "--data-dir", "sessions"],
+  assert.deepEqual(await seen(server), {
+    words: ["server", "--host", "127.0.0.1", "--port", port, "--exit-with-stdin", "--data-dir", "sessions"],
+    given: server.token,
     own: "mine",
     cwd: directory,
   });
+});
+
+test("a token stands in the arguments only where that is asked for", async (t) => {
+  const server = await spawnSandboxAgent({ binaryPath: fake(t), tokenInArguments: true });
+  t.after(() => server.dispose());
+  const { words, given } = await seen(server);
+  assert.deepEqual(words.slice(5), ["--token", server.token, "--exit-with-stdin"]);
+  assert.equal(given, process.env.SANDBOX_AGENT_TOKEN);
+});
+
+test("an older program that cannot end with its input is started without", async (t) => {
+  const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "older" } });
+  t.after(() => server.dispose());
+  assert.equal((await seen(server)).words.includes("--exit-with-stdin"), false);
 });
 
 test("host, port and token are taken as given", async (t) => {
@@ -76,7 +96,7 @@ test("await using ends the server with its block", { skip: !Symbol.asyncDispose 
 
 test("a program that dies fails at once, with the last it said", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "dies" }, timeoutMs: 2 ** 30 });
-  await assert.rejects(started, /ended before it was healthy, with status 3\nstarting\nerror: no room for sessions$/);
+  await assert.rejects(started, /never healthy: sandbox-agent ended with status 3\nstarting\nerror: no room for sessions$/);
 });
 
 test("a program that is killed says by which signal", async (t) => {
@@ -105,6 +125,55 @@ test("a port that somebody else took is tried anew, but not for ever", async (t)
   assert.equal(said.length, 3);
   await assert.rejects(spawnSandboxAgent({ ...spawn, port: 1 }), /Address already in use/);
   assert.equal(said.length, 4, "a port that was asked for is tried once");
+});
+
+test("a port that somebody else took is tried anew also when the output is not ours", async (t) => {
+  const said: unknown[] = [];
+  t.mock.method(process.stderr, "write", (text: unknown) => said.push(text));
+  const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "port-taken" }, log: "inherit" });
+  await assert.rejects(started, /Address already in use/);
+  assert.equal(said.length, 3);
+});
+
+for (const [who, letsIn] of [["lets anybody in", true], ["has another token", false]] as const) {
+  test(`a server of somebody else that ${who} is not taken for ours`, async (t) => {
+    const { url, received } = await serve(t, ({ path }, response) => {
+      if (letsIn || path === "/v1/health") json(response, { status: "ok" });
+      else problem(response, 401, "token_invalid", "token invalid");
+    });
+    const port = Number(new URL(url).port);
+    const started = spawnSandboxAgent({ binaryPath: fake(t), port, env: { FAKE: "never" }, timeoutMs: 2 ** 30 });
+    await assert.rejects(started, /does not take our token/);
+    if (letsIn) assert.ok(received.every(({ headers }) => headers.authorization === undefined), "it has heard the token");
+  });
+}
+
+test("a port where somebody else answers is given up for another, with another token", async (t) => {
+  const lines: string[] = [];
+  const tokens = new Set<string>();
+  const real = globalThis.fetch;
+  t.mock.method(globalThis, "fetch", (url: string, init?: RequestInit) => {
+    const token = new Headers(init?.headers).get("authorization");
+    if (token) tokens.add(token);
+    return real(url, init);
+  });
+  const onLog = (line: string) => lines.push(line);
+  const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "stranger" }, log: "pipe", onLog });
+  await assert.rejects(started, /does not take our token/);
+  assert.deepEqual([lines.length, tokens.size], [3, 3]);
+});
+
+test("a server that ends by itself fails what waits for it", async (t) => {
+  const agent = await SandboxAgent.start({ spawn: { binaryPath: fake(t) } });
+  t.after(() => agent.dispose());
+  const { pid, gone } = agent.server!;
+  const streams = [agent.streamEvents("s"), agent.streamEvents("s", { reconnect: { initialMs: 2 ** 30, maxMs: 2 ** 30 } })];
+  const ends = streams.map((stream) => assert.rejects(collect(stream), ConnectionError));
+  process.kill(pid, "SIGKILL");
+  assert.equal(await gone, "sandbox-agent ended by SIGKILL");
+  await Promise.all(ends);
+  await assert.rejects(agent.session("s").prompt("hello"), { name: "ConnectionError", message: "sandbox-agent ended by SIGKILL" });
+  await assert.rejects(agent.listAgents(), { name: "ConnectionError", message: "sandbox-agent ended by SIGKILL" });
 });
 
 test("a server that writes more than a pipe holds does not stand still", async (t) => {

@@ -1,30 +1,26 @@
-// What a child writes: passed on line by line, with the end kept for the message when it dies.
+// What a child writes: passed on, with the end kept for the message when it dies.
 
-import type { Readable } from "node:stream";
+import type { Readable, Writable } from "node:stream";
 
 const KEPT = 4_096;
 
 export class Output {
   #tail = "";
-  readonly #onLine: ((line: string) => void) | undefined;
-
-  constructor(onLine?: (line: string) => void) {
-    this.#onLine = onLine;
-  }
 
   /** Reads `stream` to its end, always: a child whose pipe is full would stand still. */
-  read(stream: Readable): void {
+  read(stream: Readable, to: { line?: ((line: string) => void) | undefined; copy?: Writable | undefined }): void {
     let partial = "";
     stream.setEncoding("utf8");
     stream.on("data", (text: string) => {
       this.#tail = (this.#tail + text).slice(-KEPT);
-      if (!this.#onLine) return;
+      to.copy?.write(text);
+      if (!to.line) return;
       const lines = (partial + text).split(/\r?\n/);
       partial = lines.pop() ?? "";
-      for (const line of lines) this.#onLine(line);
+      for (const line of lines) to.line(line);
     });
     stream.on("end", () => {
-      if (partial) this.#onLine?.(partial);
+      if (partial) to.line?.(partial);
     });
     // A pipe alone does not keep this process running. It is a socket, which its type does not say.
     (stream as { unref?: () => void }).unref?.();

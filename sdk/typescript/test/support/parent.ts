@@ -2,20 +2,31 @@
 
 import { SandboxAgent } from "@carrel/sdk";
 
-const [ending = "", binaryPath = ""] = process.argv.slice(2);
+const [ending = "", binaryPath = "", log = "silent"] = process.argv.slice(2);
 const signals = ["SIGINT", "SIGTERM", "SIGHUP", "exit"];
 const count = () => signals.map((signal) => process.listenerCount(signal)).join();
 
 if (ending === "listens-once") {
-  process.once("SIGTERM", async () => {
+  const handled = async () => {
     // The server still answers: nobody has decided in our place.
     const { status } = await agent.getHealth();
     console.log(`health ${status}`);
     process.exit(7);
-  });
+  };
+  process.once("SIGTERM", handled).once("SIGINT", handled);
+}
+if (ending === "signal-exit") {
+  // As a widespread package has it: whoever is the only one to listen ends the process, by the same signal.
+  const listener = () => {
+    if (process.listenerCount("SIGTERM") > 1) return;
+    process.off("SIGTERM", listener);
+    console.log("cleaned up");
+    process.kill(process.pid, "SIGTERM");
+  };
+  process.on("SIGTERM", listener);
 }
 const before = count();
-const agent = await SandboxAgent.start({ spawn: { binaryPath } });
+const agent: SandboxAgent = await SandboxAgent.start({ spawn: { binaryPath, log: log === "inherit" ? log : "silent" } });
 console.log(`started ${agent.baseUrl}`);
 // Goes on once the test has seen the server.
 await new Promise<void>((resolve) => process.stdin.once("data", () => resolve()));

@@ -1,10 +1,20 @@
 // Stands in for `sandbox-agent` where a test needs one that misbehaves: `FAKE` says how.
 
 import { writeSync } from "node:fs";
-import { createServer } from "node:http";
+import { createServer, type IncomingMessage } from "node:http";
 
 const words = process.argv.slice(2);
 const option = (name: string) => words[words.indexOf(name) + 1] ?? "";
+const given = process.env.SANDBOX_AGENT_TOKEN;
+const token = words.includes("--token") ? option("--token") : given;
+
+if (words.includes("--exit-with-stdin")) {
+  if (process.env.FAKE === "older") {
+    writeSync(2, "error: unexpected argument '--exit-with-stdin' found\n");
+    process.exit(2);
+  }
+  process.stdin.on("end", () => process.exit(0)).resume();
+}
 
 switch (process.env.FAKE) {
   case "dies":
@@ -27,8 +37,15 @@ switch (process.env.FAKE) {
     if (process.env.FAKE === "loud") writeSync(1, "x".repeat(1 << 20) + "\n");
     createServer((request, response) => {
       if (request.url === "/v1/health") response.end('{"status":"ok"}');
+      else if (request.url === "/v1/sessions") response.writeHead(isFriend(request) ? 200 : 401).end("{}");
       // Stays open for as long as this process lives.
       else if (request.url === "/hold") response.write("held");
-      else response.end(JSON.stringify({ words, own: process.env.OWN, cwd: process.cwd() }));
+      else if (request.url?.includes("/sse")) response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
+      else response.end(JSON.stringify({ words, given, own: process.env.OWN, cwd: process.cwd() }));
     }).listen(Number(option("--port")), option("--host"), () => writeSync(2, "listening\n"));
+}
+
+/** A stranger knows no token of ours. */
+function isFriend(request: IncomingMessage): boolean {
+  return process.env.FAKE !== "stranger" && request.headers.authorization === `Bearer ${token}`;
 }

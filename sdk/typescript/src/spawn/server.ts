@@ -1,0 +1,159 @@
+// A server that is our child: started, waited for, and ended.
+
+import { spawn, type ChildProcess } from "node:child_process";
+import { once } from "node:events";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import type { SpawnedServer, SpawnOptions } from "../embedded.js";
+import { waitForHealth } from "../health.js";
+import { linked } from "../signals.js";
+import { Transport } from "../transport.js";
+import { endWithProcess } from "./exit.js";
+import { isOurs } from "./ours.js";
+import { Output } from "./output.js";
+
+/** How long a server has between SIGTERM and SIGKILL. */
+const GRACE_MS = 3_000;
+/** How long the pipe of a server that died may be held open by what it left behind. */
+const LAST_WORDS_MS = 250;
+const EXIT_WITH_INPUT = "--exit-with-stdin";
+/** The exit code of a program that does not understand its arguments. */
+const MISUSED = 2;
+
+export interface Attempt {
+  binary: string;
+  command: string[];
+  env: NodeJS.ProcessEnv;
+  /** Whether it can be told to end with its input, which ends with this process in whatever way that ends. */
+  exitsWithInput: boolean;
+  baseUrl: string;
+  token: string;
+}
+
+export class Server implements SpawnedServer {
+  readonly baseUrl: string;
+  readonly token: string;
+  readonly gone: Promise<string>;
+  readonly #child: ChildProcess;
+  readonly #output = new Output();
+  readonly #asksForToken: boolean;
+  #isStranger = false;
+  #disposing: Promise<void> | undefined;
+
+  constructor({ binary, command, env, exitsWithInput, baseUrl, token }: Attempt, options: SpawnOptions) {
+    const { log = "silent", onLog, cwd, args = [], tokenInArguments = false } = options;
+    this.baseUrl = baseUrl;
+    this.token = token;
+    this.#asksForToken = !args.some((word) => word === "--no-token" || word === "-n");
+    const words = [...command];
+    // Everybody on the machine can read arguments, and only we ourselves the environment.
+    if (tokenInArguments) words.push("--token", token);
+    else env = { ...env, SANDBOX_AGENT_TOKEN: token };
+    if (exitsWithInput) words.push(EXIT_WITH_INPUT);
+    this.#child = spawn(binary, [...words, ...args], {
+      env,
+      cwd,
+      stdio: [exitsWithInput ? "pipe" : "ignore", log === "inherit" ? "inherit" : "pipe", "pipe"],
+      // A terminal sends Ctrl-C to the whole group, and what it means is for this process to say.
+      detached: exitsWithInput && process.platform !== "win32",
+      windowsHide: true,
+    });
+    const { stdin, stdout, stderr } = this.#child;
+    const line = log === "pipe" ? onLog : undefined;
+    if (stdout) this.#output.read(stdout, { line });
+    if (stderr) this.#output.read(stderr, { line, copy: log === "inherit" ? process.stderr : undefined });
+    stdin?.on("error", () => undefined);
+    (stdin as { unref?: () => void } | null)?.unref?.();
+    // What cannot be started or killed must not be the end of this process; who waits for it is told by `gone`.
+    this.#child.on("error", () => undefined);
+    this.gone = this.#ended().finally(endWithProcess(this.#child));
+    // Who forgets to dispose of the server still gets to the end of the program, and the server ends there.
+    this.#child.unref();
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? -1;
+  }
+
+  /** Fails at once when the process dies, with the last of what it said. */
+  async ready(timeoutMs: number, signal: AbortSignal | undefined): Promise<void> {
+    const waiting = linked(signal);
+    const death = this.gone.then((how) => Promise.reject(new Error(`the server was never healthy: ${how}`)));
+    try {
+      await Promise.race([this.#answers(timeoutMs, waiting.signal), death]);
+    } catch (error) {
+      signal?.throwIfAborted();
+      const said = this.#output.tail();
+      if (!(error instanceof Error) || !said) throw error;
+      throw new Error(`${error.message}\n${said}`, { cause: error });
+    } finally {
+      waiting.release();
+      death.catch(() => undefined);
+    }
+  }
+
+  /** Whether somebody took the port between our choice and its own attempt. */
+  lostItsPort(): boolean {
+    return this.#isStranger || /address (already )?in use/i.test(this.#output.tail());
+  }
+
+  /** Whether it ended because it cannot be told to end with its input. */
+  isOlder(): boolean {
+    const said = this.#output.tail();
+    return this.#child.exitCode === MISUSED && said.includes("unexpected argument") && said.includes(EXIT_WITH_INPUT);
+  }
+
+  dispose(): Promise<void> {
+    this.#disposing ??= this.#end();
+    return this.#disposing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.dispose();
+  }
+
+  /** That somebody answers is not enough: it has to be this process, and it has to live. */
+  async #answers(timeoutMs: number, signal: AbortSignal): Promise<void> {
+    await waitForHealth(new Transport({ baseUrl: this.baseUrl }), { timeoutMs, signal });
+    const inTime = linked(signal, AbortSignal.timeout(timeoutMs));
+    try {
+      const ours = !this.#asksForToken || (await isOurs(this.baseUrl, this.token, inTime.signal));
+      this.#isStranger = !ours || this.#isGone();
+    } finally {
+      inTime.release();
+    }
+    if (!this.#isStranger) return;
+    throw new Error(
+      `${this.baseUrl} does not take our token: another server has the port, or this one does not read SANDBOX_AGENT_TOKEN.\n` +
+        "hint: an older program gets it by tokenInArguments",
+    );
+  }
+
+  #isGone(): boolean {
+    const { pid, exitCode, signalCode } = this.#child;
+    return pid === undefined || exitCode !== null || signalCode !== null;
+  }
+
+  async #end(): Promise<void> {
+    if (this.#isGone()) return;
+    const child = this.#child;
+    child.ref();
+    const kill = setTimeout(() => child.kill("SIGKILL"), GRACE_MS);
+    child.kill("SIGTERM");
+    await this.gone;
+    clearTimeout(kill);
+  }
+
+  /** Resolves when the process is gone, with the words for it. */
+  async #ended(): Promise<string> {
+    const child = this.#child;
+    const closed = once(child, "close").catch(() => undefined);
+    try {
+      const [code, signal] = (await once(child, "exit")) as [number | null, NodeJS.Signals | null];
+      await Promise.race([closed, sleep(LAST_WORDS_MS, undefined, { ref: false })]);
+      return `sandbox-agent ended ${signal ? `by ${signal}` : `with status ${code}`}`;
+    } catch (error) {
+      return `${child.spawnfile} could not be started: ${(error as Error).message}`;
+    }
+  }
+}
