@@ -5,6 +5,8 @@ import { delay } from "./signals.js";
 export interface ReconnectOptions {
   /** How often in a row a stream may fail without a new event before it gives up. Without a number it never does. */
   attempts?: number;
+  /** How many milliseconds a stream may be without a connection before it gives up. Without a number it never does. */
+  giveUpMs?: number;
   /** The first wait in milliseconds. */
   initialMs?: number;
   /** The longest wait in milliseconds. */
@@ -15,19 +17,33 @@ export interface ReconnectOptions {
 
 export class Backoff {
   readonly attempts: number;
+  readonly #giveUpMs: number;
   readonly #maxMs: number;
   #initialMs: number;
   #failures = 0;
+  #lostAt: number | undefined;
 
-  constructor({ attempts = Infinity, initialMs = 100, maxMs = 5_000 }: ReconnectOptions = {}) {
+  constructor({ attempts = Infinity, giveUpMs = Infinity, initialMs = 100, maxMs = 5_000 }: ReconnectOptions = {}) {
     this.attempts = attempts;
+    this.#giveUpMs = giveUpMs;
     this.#initialMs = initialMs;
     this.#maxMs = maxMs;
   }
 
   /** Counts a failure, and says how many there have been in a row. */
-  fail(): number {
+  fail(now: number = performance.now()): number {
+    this.#lostAt ??= now;
     return ++this.#failures;
+  }
+
+  /** There is a connection again, which may still have nothing to say. */
+  connected(): void {
+    this.#lostAt = undefined;
+  }
+
+  /** Whether there has been no connection for too long. */
+  isOverdue(now: number = performance.now()): boolean {
+    return this.#lostAt !== undefined && now - this.#lostAt >= this.#giveUpMs;
   }
 
   succeed(): void {

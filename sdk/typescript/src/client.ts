@@ -59,11 +59,13 @@ export interface SandboxAgent extends AsyncDisposable {}
 export class SandboxAgent {
   readonly #transport: Transport;
   readonly #server: SpawnedServer | undefined;
-  readonly #disposed = new AbortController();
+  /** Aborted by `dispose`, and with a `ConnectionError` when our server is gone before. */
+  readonly #ended = new AbortController();
 
   private constructor(transport: Transport, server?: SpawnedServer) {
     this.#transport = transport;
     this.#server = server;
+    void server?.gone.then((how) => this.#ended.abort(new ConnectionError(how)));
   }
 
   /** A client of a server that runs already. */
@@ -83,8 +85,17 @@ export class SandboxAgent {
     const spawning: SpawnOptions = { ...(spawn === true ? {} : spawn) };
     if (signal) spawning.signal = signal;
     const server = await spawnSandboxAgent(spawning);
-    const of: TransportOptions = { baseUrl: server.baseUrl, token: server.token };
-    if (fetch) of.fetch = fetch;
+    let gone: string | undefined;
+    void server.gone.then((how) => (gone = how));
+    const of: TransportOptions = {
+      baseUrl: server.baseUrl,
+      token: server.token,
+      // Whoever has the port after our server is not to hear the token.
+      fetch: async (url, init) => {
+        if (gone !== undefined) throw new ConnectionError(gone);
+        return (fetch ?? globalThis.fetch)(url, init);
+      },
+    };
     if (headers) of.headers = headers;
     return new SandboxAgent(new Transport(of), server);
   }
@@ -98,9 +109,14 @@ export class SandboxAgent {
     return this.#server;
   }
 
+  /** Is aborted when nothing more comes: by `dispose`, or when the server that `start` started is gone. */
+  get ended(): AbortSignal {
+    return this.#ended.signal;
+  }
+
   /** Ends all streams, and the server if it is ours. */
   async dispose(): Promise<void> {
-    this.#disposed.abort();
+    this.#ended.abort(new DOMException("the client was disposed of", "AbortError"));
     await this.#server?.dispose();
   }
 
@@ -180,7 +196,7 @@ export class SandboxAgent {
   async postMessage(sessionId: string, prompt: string | MessageRequest, options: RequestOptions = {}): Promise<void> {
     const body = messageOf(prompt);
     const backoff = new Backoff();
-    const link = linked(this.#disposed.signal, options.signal);
+    const link = linked(this.#ended.signal, options.signal);
     try {
       for (;;) {
         try {
@@ -221,7 +237,7 @@ export class SandboxAgent {
     const message = messageOf(prompt);
     const open = (last: number, signal: AbortSignal) =>
       this.postMessageStream(sessionId, message, { ...view, wait, signal, ...(last > 0 ? { offset: last } : {}) });
-    return follow({ open, ends: true }, { reconnect, signals: [this.#disposed.signal, signal] });
+    return follow({ open, ends: true }, { reconnect, signals: [this.#ended.signal, signal] });
   }
 
   // === events ===
@@ -249,7 +265,7 @@ export class SandboxAgent {
     const { signal, reconnect, offset, ...view } = options;
     const open = (last: number, signal: AbortSignal) =>
       this.getEventsSse(sessionId, { ...view, offset: last, signal });
-    return follow({ open, ends: false }, { offset, reconnect, signals: [this.#disposed.signal, signal] });
+    return follow({ open, ends: false }, { offset, reconnect, signals: [this.#ended.signal, signal] });
   }
 
   // === answers ===

@@ -24,7 +24,10 @@ export interface FollowOptions {
   signals: (AbortSignal | undefined)[];
 }
 
-/** Ends when a signal is aborted, when the session is gone, or with the stream if that has an end of its own. */
+/**
+ * Ends when a signal is aborted, when the session is gone, or with the stream if that has an end of its own.
+ * A signal whose reason is a `ConnectionError` says that the server is lost, and is no end but a failure.
+ */
 export async function* follow<E extends { id: number }>(source: Source, options: FollowOptions): AsyncGenerator<E, void> {
   const link = linked(...options.signals);
   const backoff = new Backoff(options.reconnect);
@@ -37,6 +40,7 @@ export async function* follow<E extends { id: number }>(source: Source, options:
       try {
         const response = await source.open(last, connection.signal);
         begun = true;
+        backoff.connected();
         if (response.status === 204) return;
         for await (const frame of serverSentEvents(response, silenceMs)) {
           if (frame.retry !== undefined) backoff.begin(frame.retry);
@@ -45,19 +49,20 @@ export async function* follow<E extends { id: number }>(source: Source, options:
           last = event.id;
           backoff.succeed();
           yield event;
-          if (link.signal.aborted) return;
+          if (link.signal.aborted) break;
         }
-        if (source.ends) return;
+        if (source.ends && !link.signal.aborted) return;
       } catch (error) {
-        if (link.signal.aborted) return;
+        if (link.signal.aborted) continue;
         if (begun && isGone(error)) return;
         const allowed = begun ? backoff.attempts : Math.min(backoff.attempts, FIRST_ATTEMPTS);
-        if (!isPassing(error) || backoff.fail() >= allowed) throw error;
+        if (!isPassing(error) || backoff.fail() >= allowed || backoff.isOverdue()) throw error;
       } finally {
         connection.release();
       }
       await backoff.wait(link.signal);
     }
+    if (link.signal.reason instanceof ConnectionError) throw link.signal.reason;
   } finally {
     link.release();
   }

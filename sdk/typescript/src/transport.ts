@@ -66,7 +66,7 @@ async function reached<T>(attempt: () => Promise<T>, signal: AbortSignal | undef
   try {
     return await attempt();
   } catch (cause) {
-    if (signal?.aborted) throw cause;
+    if (signal?.aborted || cause instanceof ConnectionError) throw cause;
     throw new ConnectionError("the server could not be reached", { cause });
   }
 }

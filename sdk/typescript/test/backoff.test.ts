@@ -25,6 +25,17 @@ test("success starts the waits again, from where the server wishes", () => {
   assert.equal(backoff.nextMs(() => 1), 30);
 });
 
+test("it is overdue after so long without a connection, however often that failed", () => {
+  const backoff = new Backoff({ giveUpMs: 1_000 });
+  assert.equal(backoff.isOverdue(5_000), false);
+  backoff.fail(5_000);
+  backoff.fail(5_900);
+  assert.deepEqual([backoff.isOverdue(5_999), backoff.isOverdue(6_000)], [false, true]);
+  backoff.connected();
+  backoff.fail(6_500);
+  assert.deepEqual([backoff.isOverdue(7_000), new Backoff().isOverdue(7_000)], [false, false]);
+});
+
 test("a thousand failures do not overflow the wait", () => {
   const backoff = new Backoff({ maxMs: 5_000 });
   for (let n = 0; n < 1_000; n++) backoff.fail();

@@ -124,6 +124,16 @@ test("a stream gives up after so many failures in a row without an event", async
   assert.equal(connections, 4, "the failure behind the second event is the first of three");
 });
 
+test("a stream gives up after so long without a connection", async (t) => {
+  let connections = 0;
+  const { agent } = await client(t, (_, response) => {
+    if (++connections === 1) beginStream(response).end(frame(1));
+    else response.destroy();
+  });
+  await assert.rejects(collect(agent.streamEvents("s", { reconnect: { ...FAST, giveUpMs: 0 } })), ConnectionError);
+  assert.equal(connections, 2);
+});
+
 test("a stream that never begins gives up soon", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
@@ -140,7 +150,7 @@ test("a connection that is silent for too long counts as cut", async (t) => {
     beginStream(response).write(frame(++connections));
   });
   const ids: number[] = [];
-  for await (const event of agent.streamEvents("s", { reconnect: { ...FAST, silenceMs: 50 } })) {
+  for await (const event of agent.streamEvents("s", { reconnect: { ...FAST, silenceMs: 1_000 } })) {
     ids.push(event.id);
     if (event.id === 2) break;
   }
