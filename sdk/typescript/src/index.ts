@@ -10,7 +10,7 @@ export type { Problem } from "./errors.js";
 export * from "./events.js";
 export * from "./messages.js";
 export { Session } from "./session.js";
-export type { PromptOptions, PromptResult } from "./session.js";
+export type { AnswerOptions, PromptOptions, PromptResult } from "./session.js";
 export { EventStreamParser } from "./sse.js";
 export type { ServerSentEvent } from "./sse.js";
 export type { ReconnectOptions } from "./backoff.js";

@@ -1,11 +1,17 @@
 // One session: what is asked of it most, in one call each.
 
+import { Answers } from "./answers.js";
 import type { PermissionAnswer, PermissionReply, RequestOptions, SessionInfo, StreamOptions } from "./api.js";
+import type { ReconnectOptions } from "./backoff.js";
 import type { SandboxAgent } from "./client.js";
-import { SandboxAgentError } from "./errors.js";
+import { ConnectionError } from "./errors.js";
 import type { EventOf, FullEvent, PermissionRequest, QuestionRequest, View } from "./events.js";
-import { isMessage, isPermissionAsked, isQuestionAsked, isSessionEnded, isTurnEnded } from "./events.js";
+import { isMessage } from "./events.js";
 import { isParsed, textOf } from "./messages.js";
+import { linked } from "./signals.js";
+
+/** A prompt does not wait for ever for a server that does not come back. */
+const GIVE_UP_MS = 300_000;
 
 type Awaitable<T> = T | Promise<T>;
 
@@ -13,10 +19,17 @@ export interface PromptOptions extends RequestOptions {
   messageId?: string;
   /** Called with every event as it comes. */
   onEvent?: (event: FullEvent) => void;
-  /** Answers what the agent asks leave for. */
-  onPermission?: (request: PermissionRequest) => Awaitable<PermissionReply | PermissionAnswer>;
+  /** Answers what the agent asks leave for. One request is answered at a time. */
+  onPermission?: (request: PermissionRequest, options: AnswerOptions) => Awaitable<PermissionReply | PermissionAnswer>;
   /** Answers the agent's questions; `null` rejects them. */
-  onQuestion?: (request: QuestionRequest) => Awaitable<string[][] | null>;
+  onQuestion?: (request: QuestionRequest, options: AnswerOptions) => Awaitable<string[][] | null>;
+  /** How the turn is followed after a cut. It gives up after 5 minutes without a connection unless `giveUpMs` says otherwise. */
+  reconnect?: ReconnectOptions;
+}
+
+export interface AnswerOptions {
+  /** Is aborted when nobody waits for the answer any more. */
+  signal: AbortSignal;
 }
 
 export interface PromptResult {
@@ -26,6 +39,8 @@ export interface PromptResult {
   /** `waiting`: the agent has asked something that no callback answers. The turn goes on. */
   outcome: "completed" | "interrupted" | "failed" | "waiting";
 }
+
+type Outcome = PromptResult["outcome"] | undefined;
 
 export class Session {
   readonly #client: SandboxAgent;
@@ -40,40 +55,79 @@ export class Session {
     return this.#client.getSession(this.id, options);
   }
 
-  /** Sends a prompt, answers what is asked meanwhile, and returns when its turn is over or nothing can answer. */
+  /**
+   * Sends a prompt, answers what is asked meanwhile, and returns when its turn is over or nothing can answer.
+   * A turn that is cut short is an error: of the connection, or of the signal or `dispose` that ended the wait.
+   */
   async prompt(message: string, options: PromptOptions = {}): Promise<PromptResult> {
-    const { signal, messageId, onEvent, onPermission, onQuestion } = options;
-    const result: PromptResult = { text: "", events: [], outcome: "waiting" };
-    const request = messageId === undefined ? { message } : { message, messageId };
-    const turn = this.#client.streamTurn(this.id, request, { view: "full", ...(signal ? { signal } : {}) });
-    for await (const event of turn) {
-      result.events.push(event);
-      onEvent?.(event);
-      if (isMessage(event)) {
-        const { message } = event.data;
-        if (isParsed(message) && message.role === "assistant") result.text = textOf(message) || result.text;
-      } else if (isPermissionAsked(event)) {
-        if (!onPermission) break;
-        const { permissionAsked } = event.data;
-        const reply = await onPermission(permissionAsked);
-        await answered(this.#client.replyPermission(this.id, permissionAsked.id, reply));
-      } else if (isQuestionAsked(event)) {
-        if (!onQuestion) break;
-        const { questionAsked } = event.data;
-        const answers = await onQuestion(questionAsked);
-        await answered(
-          answers === null
-            ? this.#client.rejectQuestion(this.id, questionAsked.id)
-            : this.#client.replyQuestion(this.id, questionAsked.id, answers),
-        );
-      } else if (isTurnEnded(event)) {
-        result.outcome = event.data.turnEnded.outcome;
-      } else if (isSessionEnded(event) && result.outcome === "waiting") {
-        result.outcome = "failed";
+    const { signal, messageId, onEvent, reconnect } = options;
+    const events: FullEvent[] = [];
+    let text = "";
+    let outcome: Outcome;
+    let failed: { error: unknown } | undefined;
+    const enough = new AbortController();
+    const link = linked(signal, enough.signal);
+    const answers = new Answers((failure) => {
+      failed ??= failure;
+      if (failed || (outcome === "waiting" && !answers.pending)) enough.abort();
+    });
+    try {
+      const request = messageId === undefined ? { message } : { message, messageId };
+      const turn = this.#client.streamTurn(this.id, request, {
+        view: "full",
+        signal: link.signal,
+        reconnect: { giveUpMs: GIVE_UP_MS, ...reconnect },
+      });
+      for await (const event of turn) {
+        events.push(event);
+        onEvent?.(event);
+        if (isMessage(event)) {
+          const { message } = event.data;
+          if (isParsed(message) && message.role === "assistant") text = textOf(message) || text;
+        } else {
+          outcome = this.#heard(event, outcome, answers, options);
+        }
+        if (outcome === "waiting" && !answers.pending) break;
       }
+    } finally {
+      answers.close();
+      link.release();
     }
+    if (failed) throw failed.error;
     signal?.throwIfAborted();
-    return result;
+    if (outcome === undefined) {
+      this.#client.ended.throwIfAborted();
+      throw new ConnectionError("the stream ended before the turn did");
+    }
+    return { text, events, outcome };
+  }
+
+  /** The turn's outcome after one more event, as far as there is one; what is asked for is answered on the way. */
+  #heard({ data }: FullEvent, outcome: Outcome, answers: Answers, options: PromptOptions): Outcome {
+    const { onPermission, onQuestion } = options;
+    if (data.turnEnded) return data.turnEnded.outcome;
+    if (data.sessionEnded && (outcome === undefined || outcome === "waiting")) return "failed";
+    if (data.permissionResolved) answers.resolve(data.permissionResolved.id);
+    if (data.questionResolved) answers.resolve(data.questionResolved.id);
+    if (data.permissionAsked) {
+      const asked = data.permissionAsked;
+      if (!onPermission) return "waiting";
+      answers.ask(asked.id, async (signal) => {
+        const reply = await onPermission(asked, { signal });
+        if (!signal.aborted) await this.#client.replyPermission(this.id, asked.id, reply);
+      });
+    }
+    if (data.questionAsked) {
+      const asked = data.questionAsked;
+      if (!onQuestion) return "waiting";
+      answers.ask(asked.id, async (signal) => {
+        const reply = await onQuestion(asked, { signal });
+        if (signal.aborted) return;
+        if (reply === null) await this.#client.rejectQuestion(this.id, asked.id);
+        else await this.#client.replyQuestion(this.id, asked.id, reply);
+      });
+    }
+    return outcome;
   }
 
   events<V extends View = "default">(options: StreamOptions<V> = {}): AsyncGenerator<EventOf<V>, void> {
@@ -95,14 +149,5 @@ export class Session {
 
   delete(options: RequestOptions = {}): Promise<void> {
     return this.#client.deleteSession(this.id, options);
-  }
-}
-
-/** An answer that comes too late is no failure of the prompt: somebody else has answered, or the agent asks no more. */
-async function answered(reply: Promise<void>): Promise<void> {
-  try {
-    await reply;
-  } catch (error) {
-    if (!(error instanceof SandboxAgentError && error.status === 400)) throw error;
   }
 }

@@ -1,4 +1,4 @@
-// Abort signals: one that follows several, and a wait that one ends.
+// Abort signals: one that follows several, and waits that one ends.
 
 export interface Linked {
   readonly signal: AbortSignal;
@@ -35,5 +35,13 @@ export function delay(ms: number, signal?: AbortSignal): Promise<void> {
     };
     const timer = setTimeout(done, ms);
     signal?.addEventListener("abort", done, { once: true });
+  });
+}
+
+/** Resolves when the signal is aborted. */
+export function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener("abort", () => resolve(), { once: true });
   });
 }

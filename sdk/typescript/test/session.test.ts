@@ -10,15 +10,16 @@ import { beginStream, frame, problem, serve } from "./support/loopback.js";
 const say = (role: string, text: string) => ({ message: { role, parts: [{ type: "text", text }] } });
 const ASKED = { permissionAsked: { id: "p", sessionId: "s", permission: "bash", patterns: [], always: [] } };
 const QUESTION = { questionAsked: { id: "q", sessionId: "s", questions: [{ question: "Proceed?", options: [] }] } };
+const WITHDRAWN = { permissionResolved: { id: "p", outcome: "withdrawn" } };
 const ENDED = { turnEnded: { turnId: "t", outcome: "completed" } };
 
 /** A session whose turn sends `events`, and waits behind each request for its answer. */
-async function session(t: TestContext, events: object[], refuse = false) {
+async function session(t: TestContext, events: object[], refusal?: string) {
   let answered = () => {};
   const server = await serve(t, async ({ path }, response) => {
     if (!path.endsWith("/messages/stream")) {
       answered();
-      if (refuse) return problem(response, 400, "invalid_request", "unknown permission id: p");
+      if (refusal) return problem(response, 400, "invalid_request", refusal);
       response.writeHead(204).end();
       return;
     }
@@ -26,13 +27,14 @@ async function session(t: TestContext, events: object[], refuse = false) {
     for (const [index, data] of events.entries()) {
       const answer = new Promise<void>((resolve) => (answered = resolve));
       response.write(frame(index + 1, data));
-      if ("permissionAsked" in data || "questionAsked" in data) await answer;
+      const isAnswered = !events[index + 1] || !("permissionResolved" in events[index + 1]!);
+      if (("permissionAsked" in data || "questionAsked" in data) && isAnswered) await answer;
     }
     response.end();
   });
   const agent = await SandboxAgent.connect({ baseUrl: server.url, skipHealthCheck: true });
   t.after(() => agent.dispose());
-  return { session: agent.session("s"), received: server.received };
+  return { agent, session: agent.session("s"), received: server.received };
 }
 
 test("a prompt returns what the agent said last and all events", async (t) => {
@@ -77,8 +79,63 @@ for (const [what, request] of [["permission", ASKED], ["question", QUESTION]] as
 }
 
 test("an answer that comes too late does not fail the prompt", async (t) => {
-  const { session: one } = await session(t, [ASKED, ENDED], true);
+  const { session: one } = await session(t, [ASKED, ENDED], "invalid request: unknown permission id: p");
   assert.equal((await one.prompt("hello", { onPermission: () => "once" })).outcome, "completed");
+});
+
+test("an answer that is refused fails the prompt", async (t) => {
+  const { session: one } = await session(t, [ASKED], "invalid request: unknown variant `perhaps`");
+  await assert.rejects(one.prompt("hello", { onPermission: () => "perhaps" as "once" }), /perhaps/);
+});
+
+test("a request that is withdrawn is no longer waited for", async (t) => {
+  const { session: one, received } = await session(t, [ASKED, WITHDRAWN, QUESTION, ENDED]);
+  const withdrawn: boolean[] = [];
+  const result = await one.prompt("hello", {
+    onPermission: (_, { signal }) => new Promise(() => signal.addEventListener("abort", () => withdrawn.push(true))),
+    onQuestion: () => [["Yes"]],
+  });
+  assert.deepEqual([result.outcome, withdrawn], ["completed", [true]]);
+  assert.deepEqual(received.slice(1).map(({ path }) => path), ["/v1/sessions/s/questions/q/reply"]);
+});
+
+test("a prompt that is called off does not wait for a callback", async (t) => {
+  const { session: one } = await session(t, [ASKED, ENDED]);
+  const controller = new AbortController();
+  const onPermission = () => {
+    controller.abort(new Error("called off"));
+    return new Promise<never>(() => undefined);
+  };
+  await assert.rejects(one.prompt("hello", { signal: controller.signal, onPermission }), /called off/);
+});
+
+test("what can be answered is, before a prompt gives up on what cannot", async (t) => {
+  const { session: one, received } = await session(t, [ASKED, QUESTION]);
+  const result = await one.prompt("hello", { onPermission: async () => "once" as const });
+  assert.deepEqual([result.outcome, result.events.length, received.length], ["waiting", 2, 2]);
+});
+
+test("a turn that is cut short is no outcome", async (t) => {
+  const { session: one } = await session(t, [say("assistant", "a")]);
+  await assert.rejects(one.prompt("hello"), { name: "ConnectionError", message: "the stream ended before the turn did" });
+});
+
+test("a prompt whose client is disposed of ends as aborted", async (t) => {
+  const { agent, session: one } = await session(t, [say("assistant", "a"), ASKED]);
+  const onPermission = () => agent.dispose().then(() => "once" as const);
+  await assert.rejects(one.prompt("hello", { onPermission }), { name: "AbortError" });
+});
+
+test("a prompt gives up on a server that does not come back", async (t) => {
+  const { url, received } = await serve(t, (_, response) => {
+    if (received.length === 1) beginStream(response).write(frame(1), () => response.destroy());
+    else response.destroy();
+  });
+  const agent = await SandboxAgent.connect({ baseUrl: url, skipHealthCheck: true });
+  // A minute between any two looks at the clock.
+  let now = performance.now();
+  t.mock.method(performance, "now", () => (now += 60_000));
+  await assert.rejects(agent.session("s").prompt("hello", { reconnect: { initialMs: 0 } }), { name: "ConnectionError" });
 });
 
 test("a callback that throws fails the prompt", async (t) => {
