@@ -77,7 +77,7 @@ mod tests {
         };
         let plan = write(&plans.join("plan.md"), "1. Do it.");
         let secret = write(&home.path().join("secret"), "secret");
-        let long = write(&plans.join("long.md"), &"x".repeat(LONGEST as usize + 1));
+        let long = write(&plans.join("long.md"), &"x".repeat(1024 * 1024 + 1));
         let link = plans.join("link.md");
         symlink(&secret, &link).unwrap();
         let pipe = plans.join("pipe");

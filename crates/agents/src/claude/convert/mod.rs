@@ -54,7 +54,9 @@ pub struct Converter {
 }
 
 /// Reads a plan that the agent only names by its file.
-struct ReadPlan(Box<dyn Fn(&str) -> Option<String> + Send + Sync>);
+struct ReadPlan(Box<Read>);
+
+type Read = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// A request of ours whose answer somebody waits for.
 #[derive(Debug)]
