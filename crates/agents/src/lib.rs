@@ -15,3 +15,4 @@ pub mod mock;
 pub mod schema;
 pub mod session;
 pub mod sessions;
+mod words;

@@ -13,6 +13,9 @@ from .client import Event, Session, Watch
 from .scratch import Scratch
 from .server import Server
 
+# For how long guards outlive their server at most.
+GUARDS = 10.0
+
 Permit = Callable[[dict[str, Any]], str]
 # The answers to what was asked, or nothing to refuse an answer.
 Answer = Callable[[dict[str, Any]], list[list[str]] | None]
@@ -77,10 +80,14 @@ class Case(unittest.TestCase):
 
     def _end(self) -> None:
         self.stop()
-        self.assertEqual(self.scratch.processes(), [], "processes that outlived the server")
+        self.assert_nothing_left()
 
     def stop(self) -> None:
         self.assertEqual(self.server.stop(), 0, f"the server's end: {self.server.said}")
+
+    def assert_nothing_left(self) -> None:
+        """The guards of a server may still be ending what they guard when it has ended, and take no longer than this."""
+        self.scratch.await_end("", GUARDS)
 
     def restart(self) -> None:
         self.stop()
@@ -92,15 +99,16 @@ class Case(unittest.TestCase):
         self.assertTrue(created["healthy"], created)
         return session
 
-    def watch(self, session: Session, offset: int = 0) -> Watch:
-        watch = session.watch("full", offset)
+    def watch(self, session: Session) -> Watch:
+        """What happens from now on."""
+        before = session.events("full")
+        watch = session.watch("full", before[-1].id if before else 0)
         self.addCleanup(watch.close)
         return watch
 
     def turn(self, session: Session, prompt: str, permit: Permit | None = None, answer: Answer | None = None) -> Turn:
         """Prompts and answers whatever is asked, until the turn has ended. What nobody may ask fails the test."""
-        before = session.events("full")
-        watch = self.watch(session, before[-1].id if before else 0)
+        watch = self.watch(session)
         session.prompt(prompt)
         return self.follow(session, watch, permit, answer)
 

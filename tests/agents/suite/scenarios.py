@@ -256,7 +256,7 @@ class Scenarios(Case):
         self.await_command()
         self.assertTrue(self.scratch.processes("sleep 1000"))
         self.stop()
-        self.assertEqual(self.scratch.processes(), [])
+        self.assert_nothing_left()
 
     # === what else it can ===
 

@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{answer, launch, pipe::Pipe};
+use super::{
+    answer, launch,
+    pipe::{Patience, Pipe},
+};
 use crate::agent::{AgentError, AgentMode, Answer, Conversation, Fact, Opening, PermissionMode, Prompt};
 
 /// A conversation, for which a process runs.
@@ -15,9 +18,14 @@ pub(super) struct ClaudeConversation {
     pipe: Pipe,
     id: String,
     permission_mode: PermissionMode,
+    model: Option<String>,
+    variant: Option<String>,
     /// Whether it was started to bypass permissions: only then it can.
     may_bypass: bool,
 }
+
+/// For how long a change may take. Meanwhile the session does nothing else.
+const CHANGE: Duration = Duration::from_secs(5);
 
 // === impl ClaudeConversation ===
 
@@ -27,8 +35,11 @@ impl ClaudeConversation {
         let start = launch::conversation(opening, &id, rustix::process::getuid().is_root());
         let may_bypass = launch::mode(opening.agent_mode, opening.permission_mode) == launch::BYPASS;
         let mut pipe = Pipe::start(&start)?;
+        pipe.converter.works(opening.agent_mode);
+        pipe.converter.bypasses(may_bypass);
         pipe.tell("initialize", json!({}))?;
-        Ok(Self { pipe, id, permission_mode: opening.permission_mode, may_bypass })
+        let (model, variant) = (opening.model.clone(), opening.variant.clone());
+        Ok(Self { pipe, id, permission_mode: opening.permission_mode, model, variant, may_bypass })
     }
 
     /// How the agent goes on once its plan is approved.
@@ -84,14 +95,23 @@ impl Conversation for ClaudeConversation {
             let reason = "Claude Code bypasses permissions only if it was started so";
             return Err(AgentError::Unsupported(reason.to_owned()));
         }
-        self.pipe.request("set_permission_mode", json!({"mode": name})).await?;
+        self.pipe.request("set_permission_mode", json!({"mode": name}), Patience::of(CHANGE)).await?;
         self.permission_mode = mode;
+        self.pipe.converter.works(agent);
         Ok(())
     }
 
     async fn set_model(&mut self, model: Option<&str>, variant: Option<&str>) -> Result<(), AgentError> {
-        self.pipe.request("set_model", json!({"model": model})).await?;
-        self.pipe.request("apply_flag_settings", json!({"settings": {"effortLevel": variant}})).await?;
+        let patience = Patience::of(CHANGE);
+        if self.model.as_deref() != model {
+            self.pipe.request("set_model", json!({"model": model}), patience).await?;
+            self.model = model.map(str::to_owned);
+        }
+        if self.variant.as_deref() != variant {
+            let settings = json!({"settings": {"effortLevel": variant}});
+            self.pipe.request("apply_flag_settings", settings, patience).await?;
+            self.variant = variant.map(str::to_owned);
+        }
         Ok(())
     }
 

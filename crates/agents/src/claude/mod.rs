@@ -7,6 +7,7 @@ mod grant;
 mod launch;
 mod models;
 mod pipe;
+mod plans;
 
 use async_trait::async_trait;
 

@@ -8,11 +8,17 @@ use std::{
 use serde_json::Value;
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{launch, pipe::Pipe};
+use super::{
+    launch,
+    pipe::{FAREWELL, Patience, Pipe},
+};
 use crate::agent::{AgentError, Model, Models, Place};
 
 /// The agent's name for its own choice.
 pub(super) const DEFAULT: &str = "default";
+
+/// For how long an answer is waited for: the program has to start first.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// For how long an answer holds.
 const HOLDS: Duration = Duration::from_secs(60 * 60);
@@ -52,8 +58,8 @@ impl Known {
 
 async fn ask(place: &Place) -> Result<Models, AgentError> {
     let mut pipe = Pipe::start(&launch::inquiry(place))?;
-    let answer = pipe.request("initialize", serde_json::json!({})).await;
-    pipe.close(super::pipe::FAREWELL, &mut Vec::new()).await;
+    let answer = pipe.request("initialize", serde_json::json!({}), Patience::of(PATIENCE)).await;
+    pipe.close(FAREWELL, &mut Vec::new()).await;
     Ok(read(&answer?))
 }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
 
-use super::convert::Converter;
+use super::{convert::Converter, plans::Plans};
 use crate::{
     agent::{AgentError, Fact, Gone},
     child::{Child, ChildError, Exit, Line, Start},
@@ -17,24 +18,46 @@ pub(super) struct Pipe {
     pub(super) converter: Converter,
     /// What was told while somebody waited for an answer.
     told: Vec<Fact>,
+    /// How long the lines were that told it.
+    told_bytes: usize,
     requests: u64,
+    /// Since when it says nothing more.
+    silent: Option<Instant>,
 }
 
-/// For how long an answer to a request is waited for. The program reads them even while it works.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How much may be told while somebody waits for an answer.
+const MOST_TOLD: usize = 16 * 1024 * 1024;
+
+/// For how long a program may live on that says nothing more.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// For how long it may take to end by itself.
 pub(super) const FAREWELL: Duration = Duration::from_millis(700);
 
-/// A plan longer than this is not shown.
-const LONGEST_PLAN: u64 = 1024 * 1024;
+/// For how long answers are waited for, be it one or several. The program reads requests even while it works.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    limit: Duration,
+    until: Instant,
+}
+
+// === impl Patience ===
+
+impl Patience {
+    /// From now on.
+    pub(super) fn of(limit: Duration) -> Self {
+        Self { limit, until: Instant::now() + limit }
+    }
+}
 
 // === impl Pipe ===
 
 impl Pipe {
     pub(super) fn start(start: &Start) -> Result<Self, ChildError> {
         let child = Child::start(start)?;
-        Ok(Self { child, converter: Converter::new(read_plan), told: Vec::new(), requests: 0 })
+        let plans = Plans::of(start);
+        let converter = Converter::new(move |path| plans.read(path));
+        Ok(Self { child, converter, told: Vec::new(), told_bytes: 0, requests: 0, silent: None })
     }
 
     pub(super) fn send(&self, message: &Value) -> Result<(), ChildError> {
@@ -53,26 +76,35 @@ impl Pipe {
     }
 
     /// Sends a request and waits for its answer. What the agent tells until then is kept for `next`.
-    pub(super) async fn request(&mut self, name: &'static str, request: Value) -> Result<Value, AgentError> {
+    pub(super) async fn request(
+        &mut self,
+        name: &'static str,
+        request: Value,
+        patience: Patience,
+    ) -> Result<Value, AgentError> {
         let id = self.tell(name, request)?;
         self.converter.expect(id);
-        let answer = tokio::time::timeout(PATIENCE, async {
+        let answer = timeout_at(patience.until, async {
             loop {
                 if let Some(answer) = self.converter.take_answer() {
                     return answer.map_err(|message| AgentError::Refused { request: name, message });
+                }
+                if self.told_bytes > MOST_TOLD {
+                    let message = format!("it said more than {MOST_TOLD} bytes, and no answer");
+                    return Err(AgentError::Refused { request: name, message });
                 }
                 let Some(line) = self.child.line().await else { return Err(ChildError::Closed.into()) };
                 self.read(line);
             }
         });
-        answer.await.unwrap_or(Err(AgentError::Timeout { request: name, limit: PATIENCE }))
+        answer.await.unwrap_or(Err(AgentError::Timeout { request: name, limit: patience.limit }))
     }
 
     /// Waits for what happens next. May be dropped without loss.
     pub(super) async fn next(&mut self, facts: &mut Vec<Fact>) {
         while self.told.is_empty() {
             let Some(line) = self.child.line().await else {
-                let exit = self.child.exit().await;
+                let exit = self.exit().await;
                 facts.extend(self.converter.ended());
                 facts.push(Fact::Gone(Gone::Exited(self.explained(exit))));
                 return;
@@ -83,7 +115,17 @@ impl Pipe {
                 self.read(line);
             }
         }
+        self.told_bytes = 0;
         facts.append(&mut self.told);
+    }
+
+    /// How it ended. One that says nothing more is ending; if it is not, it is made to.
+    async fn exit(&mut self) -> Exit {
+        let since = *self.silent.get_or_insert_with(Instant::now);
+        match timeout_at(since + SILENCE, self.child.exit()).await {
+            Ok(exit) => exit,
+            Err(_) => self.child.end(Duration::ZERO).await,
+        }
     }
 
     /// A prompt was given. A turn of the agent's own that nobody has heard of yet becomes part of the prompt's.
@@ -96,10 +138,17 @@ impl Pipe {
     pub(super) async fn close(mut self, patience: Duration, facts: &mut Vec<Fact>) {
         self.child.close_input();
         self.child.end(patience).await;
+        // What it said last, of which there is no more than a pipe holds.
+        while let Some(line) = self.child.line().await {
+            self.read(line);
+        }
         facts.append(&mut self.told);
+        facts.extend(self.converter.ended());
     }
 
     fn read(&mut self, line: Line) {
+        let (Line::Whole(bytes) | Line::Torn(bytes) | Line::Cut(bytes)) = &line;
+        self.told_bytes = self.told_bytes.saturating_add(bytes.len());
         let facts = match line {
             // What stands behind the last line's end may still be a whole message.
             Line::Whole(line) | Line::Torn(line) => self.converter.line(&line),
@@ -122,10 +171,4 @@ impl Pipe {
         }
         exit
     }
-}
-
-/// The plan in a file that the agent named.
-fn read_plan(path: &str) -> Option<String> {
-    let file = std::fs::metadata(path).ok().filter(|file| file.is_file() && file.len() <= LONGEST_PLAN);
-    file.and_then(|_| std::fs::read_to_string(path).ok())
 }

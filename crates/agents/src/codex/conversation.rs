@@ -1,6 +1,7 @@
 //! A session's thread on the app-server.
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -16,18 +17,18 @@ use super::{
     inbox::{Delivery, Inbox},
     leftovers,
     modes::{self, Edits, Modes},
-    rpc::{self, Said},
+    rpc::Said,
     server::Command,
 };
 use crate::{
     agent::{AgentError, AgentMode, Answer, Conversation, Fact, Gone, Opening, PermissionMode, Prompt},
     child::Exit,
     schema::{EventData, PermissionReply},
+    words,
 };
 
 /// How many facts are gathered before they are handed on.
 const GATHERED: usize = 512;
-/// How long the app-server has to stop what the thread does when it is closed.
 /// What asks for the commands of a thread that still run.
 const TERMINALS: &str = "thread/backgroundTerminals/list";
 
@@ -109,7 +110,7 @@ impl Thread {
     fn take(&mut self, delivery: Delivery, facts: &mut Vec<Fact>) {
         match delivery {
             Delivery::Heard(said, line) => {
-                let raw = rpc::raw(&line);
+                let raw = words::as_it_came(&line);
                 match &said.id {
                     None => self.state.heard(&said, raw, facts),
                     Some(_) if self.decided(&said) => facts.push(convert::notice(&said.method, said.params, raw)),
@@ -133,7 +134,10 @@ impl Thread {
                 facts.push(Fact::event(EventData::error("jsonrpc.error", format!("{method}: {error}"), None)));
             }
             Delivery::Answered(_, Ok(_)) => {}
-            Delivery::Gone(exit) => facts.push(Fact::Gone(Gone::ServerExited(exit))),
+            Delivery::Gone(exit) => {
+                self.state.close_all(facts);
+                facts.push(Fact::Gone(Gone::ServerExited(exit)));
+            }
         }
         if self.stopping {
             self.stop();
@@ -231,6 +235,7 @@ impl Conversation for Thread {
     async fn next(&mut self, facts: &mut Vec<Fact>) {
         while facts.is_empty() {
             let Some(delivery) = self.inbox.next().await else {
+                self.state.close_all(facts);
                 return facts.push(Fact::Gone(Gone::ServerExited(Exit::default())));
             };
             self.take(delivery, facts);
@@ -296,6 +301,7 @@ impl Conversation for Thread {
         let ended = async {
             self.stop();
             while self.state.turn() != &Turn::None {
+                // Once it has something to tell, it does not wait any more.
                 let mut facts = Vec::new();
                 self.next(&mut facts).await;
                 let gone = facts.iter().any(|fact| matches!(fact, Fact::Gone(_)));
@@ -310,7 +316,11 @@ impl Conversation for Thread {
         };
         if timeout(patience, ended).await.is_err() {
             tracing::warn!(%thread, "Codex did not close a thread in time");
+            for method in ["thread/backgroundTerminals/clean", "thread/unsubscribe"] {
+                self.handle.tell(Command::Call(method, thread.clone(), To::Nobody));
+            }
         }
+        self.state.close_all(last);
         leftovers::end(self.state.id()).await;
     }
 }
@@ -327,9 +337,20 @@ fn all_within(directory: &Path, paths: &[String]) -> bool {
     let within = |path: &String| {
         let path = directory.join(path);
         let plain = !path.components().any(|part| part.as_os_str() == "..");
-        // A file that is not there yet is where its directory is.
-        let there = path.ancestors().find_map(|path| path.canonicalize().ok());
-        plain && there.is_some_and(|there| there.starts_with(&directory))
+        plain && place(&path).is_some_and(|there| there.starts_with(&directory))
     };
     !paths.is_empty() && paths.iter().all(within)
+}
+
+/// Where a file is, or will be: one that is not there yet is where its directory is. Of one that is there and leads
+/// nowhere, as a link to what is missing, nobody knows where it will be.
+fn place(path: &Path) -> Option<PathBuf> {
+    for path in path.ancestors() {
+        match path.symlink_metadata() {
+            Ok(_) => return path.canonicalize().ok(),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }

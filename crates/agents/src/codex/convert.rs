@@ -233,6 +233,18 @@ impl Thread {
         facts.push(Fact::TurnEnded { outcome, message, usage: self.used.take(), raw });
     }
 
+    /// Ends every item, since nothing more will be said of any.
+    pub(super) fn close_all(&mut self, facts: &mut Vec<Fact>) {
+        for open in std::mem::take(&mut self.open) {
+            self.close(open, facts);
+        }
+    }
+
+    /// Whether this item was told to be over, with its turn.
+    fn was_closed(&self, id: &str) -> bool {
+        self.closed.iter().any(|closed| closed == id)
+    }
+
     /// Ends an item whose turn ended before it: the app-server says nothing more of it.
     fn close(&mut self, Open { mut item, text }: Open, facts: &mut Vec<Fact>) {
         if let Some(fields) = item.as_object_mut() {
@@ -279,11 +291,11 @@ impl Thread {
 
     fn item_completed(&mut self, said: &Said, raw: &Raw, facts: &mut Vec<Fact>) -> Option<()> {
         let item = Item(said.params.get("item").filter(|item| item.is_object())?);
-        if self.is_prompt(item) {
+        if self.is_prompt(item) || self.was_closed(item.id()) {
             return None;
         }
         let open = self.open.iter().position(|open| Item(&open.item).id() == item.id());
-        let begun = open.map(|at| self.open.remove(at)).is_some() || self.closed.iter().any(|id| id == item.id());
+        let begun = open.map(|at| self.open.remove(at)).is_some();
         if let Some(call) = item.call().filter(|_| !begun) {
             facts.push(Fact::Event(EventData::Message(call), raw.clone()));
         }
@@ -297,6 +309,9 @@ impl Thread {
     fn delta(&mut self, kind: ItemKind, said: &Said, raw: &Raw, facts: &mut Vec<Fact>) -> Option<()> {
         let item_id = said.params.get("itemId")?.as_str()?.to_owned();
         let delta = said.params.get("delta")?.as_str()?.to_owned();
+        if self.was_closed(&item_id) {
+            return None;
+        }
         let open = self.open.iter_mut().find(|open| Item(&open.item).id() == item_id);
         if let Some(open) = open.filter(|_| kind != ItemKind::Tool) {
             open.text.push_str(&delta);

@@ -67,6 +67,11 @@ impl Delivery {
 // === impl Outbox ===
 
 impl Outbox {
+    /// Whether nobody reads any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     /// Whether there is still somebody to read it.
     pub(super) fn deliver(&self, delivery: Delivery) -> bool {
         self.waiting.fetch_add(delivery.weight(), Ordering::AcqRel);

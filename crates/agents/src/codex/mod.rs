@@ -7,6 +7,7 @@ mod asks;
 mod calls;
 mod conversation;
 mod convert;
+mod ending;
 mod inbox;
 mod items;
 mod leftovers;
@@ -30,7 +31,7 @@ use self::{
     calls::{Opened, To},
     conversation::Thread,
     rpc::Refusal,
-    server::{Command, Server},
+    server::{Command, PATIENCE, Server},
 };
 use crate::{
     agent::{Agent, AgentError, AgentId, Capabilities, Conversation, Model, Models, Opening, PermissionMode, Place},
@@ -193,7 +194,7 @@ impl Codex {
         let commands = Server::spawn(Child::start(&start)?, self.limits);
         if let Some(before) = self.remember(Some(commands.clone())) {
             // Who started it may have gone before it was known to run.
-            let _ = before.send(Command::End);
+            let _ = before.send(Command::End(PATIENCE));
         }
         let mut handle = Handle { name: format!("codex-{}", Uuid::new_v4().simple()), commands, plans: false };
         let introduced = json!({
@@ -201,7 +202,7 @@ impl Codex {
             "capabilities": {"experimentalApi": true},
         });
         if let Err(error) = handle.call("initialize", introduced).await {
-            handle.tell(Command::End);
+            handle.tell(Command::End(PATIENCE));
             return Err(error.of("initialize"));
         }
         handle.tell(Command::Notify("initialized"));
@@ -220,7 +221,7 @@ impl Codex {
     /// Another app-server, where one ended before it could answer.
     async fn connect_again(&self, before: &Handle, place: &Place) -> Result<Handle, AgentError> {
         // It is told to end for the case that it only takes no more input.
-        before.tell(Command::End);
+        before.tell(Command::End(PATIENCE));
         before.commands.closed().await;
         self.connect(place).await
     }
@@ -265,9 +266,9 @@ impl Agent for Codex {
         Ok(Box::new(Thread::new(handle, opened, opening)))
     }
 
-    async fn shutdown(&self, _patience: Duration) {
+    async fn shutdown(&self, patience: Duration) {
         if let Some(last) = self.remember(None) {
-            let _ = last.send(Command::End);
+            let _ = last.send(Command::End(patience));
             last.closed().await;
         }
     }

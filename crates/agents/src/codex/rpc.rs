@@ -1,9 +1,8 @@
 //! The lines of the app-server: JSON-RPC without its version, one message a line.
 
-use bytes::Bytes;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, json};
 
-use crate::agent::Raw;
+use crate::words;
 
 /// What the app-server is told when it asks for something that nobody here can do.
 pub(super) const NO_SUCH_METHOD: i64 = -32_601;
@@ -44,7 +43,7 @@ pub(super) struct Refusal {
 
 /// Reads a line; or says why it cannot.
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
-    let mut fields: Map<String, Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let mut fields: Map<String, Value> = words::read(line)?;
     let id = fields.remove("id").filter(|id| !id.is_null());
     match (fields.remove("method"), id) {
         (Some(Value::String(method)), id) => {
@@ -81,10 +80,13 @@ pub(super) fn answer(id: &Value, result: Result<Value, Refusal>) -> Value {
     }
 }
 
-/// A line as it is kept beside an event; none if it is no JSON.
-pub(super) fn raw(line: &Bytes) -> Option<Raw> {
-    let text = String::from_utf8(line.to_vec()).ok()?;
-    RawValue::from_string(text).ok().map(Raw::from)
+/// The thread that the beginning of a line names, where the line cannot be read.
+pub(super) fn thread_named(beginning: &[u8]) -> Option<&str> {
+    const KEY: &[u8] = b"\"threadId\":";
+    let at = beginning.windows(KEY.len()).position(|bytes| bytes == KEY)?;
+    let behind = beginning.get(at + KEY.len()..)?.trim_ascii_start().strip_prefix(b"\"")?;
+    let end = behind.iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(behind.get(..end)?).ok()
 }
 
 // === impl Said ===
@@ -135,6 +137,20 @@ mod tests {
         assert_eq!((said.id.as_ref(), said.thread()), (None, Some("t")));
         let Ok(Line::Said(said)) = read(br#"{"method":"x","id":0,"params":{"conversationId":"t"}}"#) else { panic!() };
         assert_eq!((said.id.as_ref(), said.thread()), (Some(&json!(0)), Some("t")));
+    }
+
+    #[test]
+    fn a_request_with_half_a_character_is_read() {
+        let Ok(Line::Said(said)) = read(br#"{"method":"x","id":0,"params":{"command":"\ud83d"}}"#) else { panic!() };
+        assert_eq!(said.params["command"], "\u{fffd}");
+    }
+
+    #[test]
+    fn a_thread_is_known_by_the_beginning_of_a_line() {
+        assert_eq!(thread_named(br#"{"method":"x","params":{"threadId": "t","delta":"aaaa"#), Some("t"));
+        for nobodys in [&b"not json"[..], br#"{"threadId":"#, br#"{"threadId":7}"#, br#"{"threadId":"t"#] {
+            assert_eq!(thread_named(nobodys), None);
+        }
     }
 
     #[test]

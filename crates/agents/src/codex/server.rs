@@ -1,24 +1,32 @@
 //! The app-server that all threads share, in a task of its own: who asked what, and who hears what.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
 use super::{
     CallError, Limits,
     calls::{Call, Calls, Opened, To},
     inbox::{Delivery, Outbox, inbox},
+    leftovers,
     rpc::{self, Line, Refusal, Said},
 };
-use crate::child::{self, Child, Exit};
+use crate::{
+    child::{self, Child, Exit},
+    words,
+};
 
-/// How long it has to end by itself.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it has to end by itself, unless somebody says how long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How many messages of threads that nobody knows are held while a thread is opened: they may be about it.
 const HELD: usize = 4_096;
 /// Long enough to be never.
@@ -35,32 +43,38 @@ pub(super) enum Command {
     Answer(Value, Result<Value, Refusal>),
     /// Nobody listens to this thread any longer, by this subscription.
     Leave(String, u64),
-    /// To end it.
-    End,
+    /// To end it: asked first, and made to after this time.
+    End(Duration),
 }
 
-struct Subscriber {
+pub(super) struct Subscriber {
     number: u64,
-    outbox: Outbox,
+    pub(super) outbox: Outbox,
 }
 
 /// The task.
 pub(super) struct Server {
-    child: Child,
+    pub(super) child: Child,
     limits: Limits,
-    commands: mpsc::UnboundedReceiver<Command>,
-    calls: Calls,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) calls: Calls,
     openings: usize,
     held: Vec<(Said, Bytes)>,
     subscriptions: u64,
-    threads: HashMap<String, Subscriber>,
+    pub(super) threads: HashMap<String, Subscriber>,
     /// Threads that a thread began, and that thread.
     begun: HashMap<String, String>,
     drained: Arc<Notify>,
     full_since: Option<Instant>,
     idle_since: Option<Instant>,
+    /// The processes that it consists of beside its own.
+    own: HashSet<u32>,
+    /// Whether the last thread was left, and nobody has looked yet for what it left running.
+    left: bool,
     /// Whether its output has ended.
-    silent: bool,
+    pub(super) silent: bool,
+    /// How long it has to end by itself.
+    pub(super) patience: Duration,
 }
 
 // === impl Server ===
@@ -82,7 +96,10 @@ impl Server {
             drained: Arc::new(Notify::new()),
             full_since: None,
             idle_since: Some(Instant::now()),
+            own: HashSet::new(),
+            left: false,
             silent: false,
+            patience: PATIENCE,
         };
         tokio::spawn(server.run());
         sender
@@ -90,15 +107,7 @@ impl Server {
 
     async fn run(mut self) {
         while self.step().await {}
-        // One whose output has ended is ending by itself, and only then says how.
-        let exit = match self.silent {
-            true => timeout(PATIENCE, self.child.exit()).await.ok(),
-            false => None,
-        };
-        let exit = match exit {
-            Some(exit) => exit,
-            None => self.child.end(PATIENCE).await,
-        };
+        let exit = self.end().await;
         self.tell_end(&exit);
     }
 
@@ -107,10 +116,11 @@ impl Server {
         let full = self.full_since.is_some();
         let wake = self.wake();
         tokio::select! {
-            command = self.commands.recv() => match command {
-                None | Some(Command::End) => return false,
-                Some(command) => return self.obey(command),
-            },
+            // Somebody who has come meanwhile is known before it is decided that nobody has.
+            biased;
+            command = self.commands.recv() => return command.is_some_and(|command| self.obey(command)),
+            () = self.drained.notified() => self.look_who_is_left(),
+            () = sleep_until(wake) => return self.tick(),
             // While a conversation has too much to read, the app-server has to wait with the rest. It can do so without
             // harm: nobody who is to read waits for something that the app-server has yet to say.
             line = self.child.line(), if !full => match line {
@@ -120,8 +130,6 @@ impl Server {
                 }
                 Some(line) => return self.hear(line),
             },
-            () = self.drained.notified(), if full => self.look_whether_full(),
-            () = sleep_until(wake) => return self.tick(),
         }
         true
     }
@@ -150,20 +158,27 @@ impl Server {
                 self.call(method, &params, to);
                 Ok(())
             }
-            Command::Notify(method) => self.send(&rpc::notification(method)),
+            Command::Notify(method) => {
+                // It is ready, with what its program consists of.
+                self.own = leftovers::below(self.child.id());
+                self.send(&rpc::notification(method))
+            }
             Command::Answer(id, result) => self.send(&rpc::answer(&id, result)),
             Command::Leave(thread, number) => {
                 self.leave(&thread, number);
                 Ok(())
             }
-            Command::End => return false,
+            Command::End(patience) => {
+                self.patience = patience;
+                return false;
+            }
         };
         // Somebody waits within the app-server for what it does not take any longer: it is of no use.
         if let Err(error) = &sent {
             tracing::warn!(%error, "the app-server takes no answers");
         }
         self.look_whether_idle();
-        sent.is_ok()
+        sent.is_ok() && !self.is_left_with_commands()
     }
 
     fn send(&self, message: &Value) -> Result<(), child::ChildError> {
@@ -180,12 +195,38 @@ impl Server {
         }
     }
 
-    fn leave(&mut self, thread: &str, number: u64) {
+    pub(super) fn leave(&mut self, thread: &str, number: u64) {
         if self.threads.get(thread).is_some_and(|subscriber| subscriber.number == number) {
             self.threads.remove(thread);
             self.begun.retain(|_, parent| parent != thread);
+            self.left = self.threads.is_empty();
         }
         self.look_whether_full();
+    }
+
+    /// Leaves the threads that nobody listens to, because who wanted them had gone by the time they were opened.
+    fn look_who_is_left(&mut self) {
+        let gone = self.threads.iter().filter(|(_, subscriber)| subscriber.outbox.is_closed());
+        let gone: Vec<_> = gone.map(|(thread, subscriber)| (thread.clone(), subscriber.number)).collect();
+        for (thread, number) in gone {
+            self.leave(&thread, number);
+            self.call("thread/unsubscribe", &serde_json::json!({"threadId": thread}), To::Nobody);
+        }
+        self.look_whether_full();
+        self.look_whether_idle();
+    }
+
+    /// Whether nobody is left but what the threads left running without a sign of whose it is, which nobody else ends.
+    fn is_left_with_commands(&mut self) -> bool {
+        if !self.left || self.idle_since.is_none() {
+            return false;
+        }
+        self.left = false;
+        let left = leftovers::below(self.child.id()).difference(&self.own).count();
+        if left > 0 {
+            tracing::debug!(left, "what threads left running ends with the app-server");
+        }
+        left > 0
     }
 
     fn look_whether_idle(&mut self) {
@@ -224,15 +265,26 @@ impl Server {
             Ok(Line::Said(said)) => self.route(said, line),
             Ok(Line::Answer { id, result }) => match self.calls.answered(id) {
                 Some(call) => self.answered(call, result.map_err(CallError::Refused)),
-                None => self.tell_all(&Delivery::Unparsed(line, "it answers nothing that was asked".to_owned())),
+                None => tracing::debug!(id, "the app-server answers what is not asked, or no longer"),
             },
-            Err(why) => self.tell_all(&Delivery::Unparsed(line, flaw.map_or(why, str::to_owned))),
+            Err(why) => self.stray(&line, flaw.map_or(why, str::to_owned)),
         }
         self.look_whether_idle();
-        true
+        !self.is_left_with_commands()
     }
 
-    fn answered(&mut self, call: Call, result: Result<Value, CallError>) {
+    /// Tells of a line that cannot be read, or is too long for everybody: to whom it is about, or else to all.
+    fn stray(&mut self, line: &[u8], why: String) {
+        let beginning = words::beginning(line);
+        let delivery = Delivery::Unparsed(Bytes::copy_from_slice(beginning), why);
+        match rpc::thread_named(beginning).map(|thread| self.listener(thread)) {
+            Some(Some(listener)) => self.deliver(&listener, delivery),
+            Some(None) => tracing::debug!(?delivery, "said of a thread that nobody listens to"),
+            None => self.tell_all(&delivery),
+        }
+    }
+
+    pub(super) fn answered(&mut self, call: Call, result: Result<Value, CallError>) {
         match call.to {
             To::Caller(caller) => {
                 let _ = caller.send(result);
@@ -266,11 +318,9 @@ impl Server {
                 let number = self.subscriptions;
                 let (outbox, inbox) = inbox(self.limits.waiting, self.drained.clone());
                 self.threads.insert(thread.clone(), Subscriber { number, outbox });
-                if opener.send(Ok(Opened { thread: thread.clone(), answer, inbox, subscription: number })).is_err() {
-                    // Who wanted it has gone meanwhile.
-                    self.leave(&thread, number);
-                    self.call("thread/unsubscribe", &serde_json::json!({"threadId": thread}), To::Nobody);
-                }
+                self.left = false;
+                // If who wanted it has gone meanwhile, or goes before it takes it, so goes the inbox, and that is noticed.
+                let _ = opener.send(Ok(Opened { thread, answer, inbox, subscription: number }));
             }
         }
         for (said, line) in std::mem::take(&mut self.held) {
@@ -284,7 +334,11 @@ impl Server {
             if let Some(id) = &said.id {
                 self.refuse(id, &said.method);
             }
-            return self.tell_all(&Delivery::Heard(said, line));
+            if line.len() > words::KEPT {
+                return self.stray(&line, "it is long, and about no thread".to_owned());
+            }
+            // It is answered already, if it asked for that.
+            return self.tell_all(&Delivery::Heard(Said { id: None, ..said }, line));
         };
         if let Some(parent) = said.parent().and_then(|parent| self.listener(parent)) {
             self.begun.insert(thread.clone(), parent);
@@ -311,9 +365,9 @@ impl Server {
 
     fn deliver(&mut self, thread: &str, delivery: Delivery) {
         let Some(subscriber) = self.threads.get(thread) else { return };
-        if !subscriber.outbox.deliver(delivery) {
-            self.threads.remove(thread);
-        } else if self.full_since.is_none() && subscriber.outbox.is_full() {
+        // One that nobody listens to is left as soon as that is noticed.
+        let delivered = subscriber.outbox.deliver(delivery);
+        if delivered && self.full_since.is_none() && subscriber.outbox.is_full() {
             self.full_since = Some(Instant::now());
         }
     }
@@ -325,26 +379,6 @@ impl Server {
         let threads: Vec<String> = self.threads.keys().cloned().collect();
         for thread in threads {
             self.deliver(&thread, delivery.clone());
-        }
-    }
-
-    /// Tells everybody who waits that nothing will come.
-    fn tell_end(mut self, exit: &Exit) {
-        self.commands.close();
-        let why = match exit.stderr.trim() {
-            "" => format!("the app-server {exit}"),
-            stderr => format!("the app-server {exit}: {stderr}"),
-        };
-        for call in self.calls.take() {
-            self.answered(call, Err(CallError::Ended(why.clone())));
-        }
-        while let Ok(command) = self.commands.try_recv() {
-            if let Command::Call(method, _, to) = command {
-                self.answered(Call { method, to }, Err(CallError::Ended(why.clone())));
-            }
-        }
-        for subscriber in self.threads.values() {
-            subscriber.outbox.deliver(Delivery::Gone(exit.clone()));
         }
     }
 }

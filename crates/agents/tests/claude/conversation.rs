@@ -8,6 +8,7 @@ use carrel_agents::{
     claude::Claude,
     schema::PermissionReply,
 };
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use serde_json::{Value, json};
 
 use crate::support::rendered;
@@ -81,7 +82,7 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
         assert_eq!(talk.until("message").await["parts"], json!([{"type": "text", "text": "hello"}]));
         assert_eq!(talk.ended().await, "completed");
         assert!(!talk.told.contains(&json!("turnStarted")), "the session tells of turns that it prompted");
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -115,7 +116,7 @@ fn a_permission_is_answered_each_way() {
         }
         let again = talk.conversation.answer("asked", Answer::Permission(PermissionReply::Once, None)).await;
         assert!(matches!(again, Err(AgentError::Unsupported(_))), "{again:?}");
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -136,17 +137,21 @@ fn a_question_is_answered_or_not() {
         talk.until("questionAsked").await;
         talk.answer(Answer::QuestionRejected).await;
         assert_eq!(talk.heard().await["response"]["response"]["behavior"], "deny");
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
 #[test]
 fn a_plan_is_read_from_its_file_and_approved_or_not() {
     run(async {
-        let plan = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(plan.path(), "1. Do it.").unwrap();
+        let settings = tempfile::tempdir().unwrap();
+        let plan = settings.path().join("plans/plan.md");
+        std::fs::create_dir(settings.path().join("plans")).unwrap();
+        std::fs::write(&plan, "1. Do it.").unwrap();
         let mut opening = opening();
-        opening.place.environment.push(("FAKE_PLAN".into(), plan.path().to_str().unwrap().into()));
+        let environment = [("FAKE_PLAN", plan.as_path()), ("CLAUDE_CONFIG_DIR", settings.path())];
+        let environment = environment.map(|(name, path)| (name.to_owned(), path.to_str().unwrap().to_owned()));
+        opening.place.environment.extend(environment);
         opening.agent_mode = AgentMode::Plan;
         let mut talk = Talk::open(opening).await;
         talk.prompt("plan").await;
@@ -162,7 +167,7 @@ fn a_plan_is_read_from_its_file_and_approved_or_not() {
         let response = talk.heard().await["response"]["response"].clone();
         let mode = json!([{"type": "setMode", "mode": "default", "destination": "session"}]);
         assert_eq!(response["updatedPermissions"], mode);
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -177,7 +182,7 @@ fn an_interrupt_withdraws_what_was_asked_and_the_conversation_goes_on() {
         assert_eq!(talk.ended().await, "interrupted");
         talk.prompt("hello").await;
         assert_eq!(talk.ended().await, "completed");
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -189,7 +194,7 @@ fn a_turn_that_nobody_prompted_is_told() {
         talk.ended().await;
         talk.ended().await;
         assert_eq!(talk.told.iter().filter(|fact| **fact == json!("turnStarted")).count(), 1);
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -207,7 +212,7 @@ fn a_turn_that_nobody_has_heard_of_becomes_part_of_the_next_prompts() {
         let said: Vec<_> = talk.told.iter().filter_map(|fact| fact.get("message")).collect();
         let said: Vec<_> = said.iter().map(|message| &message["parts"][0]["text"]).collect();
         assert_eq!(said, ["by myself", "hello"]);
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -226,7 +231,14 @@ fn modes_and_models_change_while_it_runs_and_nothing_told_meanwhile_is_lost() {
         let told: Vec<_> = talk.told.iter().map(about).filter(|about| !about.is_null()).collect();
         let all = ["initialize", "set_permission_mode", "set_permission_mode", "set_model", "apply_flag_settings"];
         assert_eq!(told, all);
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        // Of the two only what changes is told.
+        talk.told.clear();
+        talk.conversation.set_model(Some("small"), None).await.unwrap();
+        assert_eq!(talk.heard().await["settings"], json!({"effortLevel": null}));
+        talk.conversation.set_model(Some("large"), None).await.unwrap();
+        assert_eq!(talk.heard().await["model"], "large");
+        assert!(!talk.told.iter().any(|fact| fact.get("raw").is_some()), "{:#?}", talk.told);
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -238,13 +250,58 @@ fn what_the_agent_refuses_is_an_error_with_its_words() {
         assert_eq!(refused.to_string(), "the agent refused set_model: there is no such model");
         let bypass = talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await;
         assert!(matches!(bypass, Err(AgentError::Unsupported(_))), "{bypass:?}");
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
 
         let permission_mode = PermissionMode::Bypass;
         let mut talk = Talk::open(Opening { permission_mode, ..opening() }).await;
         talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
         talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+    });
+}
+
+#[test]
+fn whoever_floods_instead_of_answering_is_not_listened_to_for_ever() {
+    run(async {
+        let mut talk = Talk::open(opening()).await;
+        let refused = talk.conversation.set_model(Some("flood"), Some("high")).await.unwrap_err();
+        assert!(refused.to_string().contains("it said more than 16777216 bytes"), "{refused}");
+        talk.conversation.close(Duration::ZERO, &mut Vec::new()).await;
+    });
+}
+
+#[test]
+fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
+    run(async {
+        let mut talk = Talk::open(opening()).await;
+        talk.prompt("half").await;
+        assert_eq!(talk.until("permissionAsked").await["patterns"], json!(["echo \u{fffd}"]));
+        talk.answer(Answer::Permission(PermissionReply::Once, None)).await;
+        assert_eq!(talk.ended().await, "completed");
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+    });
+}
+
+#[test]
+fn a_program_that_says_nothing_more_and_does_not_end_is_ended() {
+    run(async {
+        let mut talk = Talk::open(opening()).await;
+        talk.prompt("silence").await;
+        assert_eq!(talk.until("exited").await[1], 9);
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+    });
+}
+
+#[test]
+fn what_is_under_way_at_the_end_is_told_to_be_over() {
+    run(async {
+        let mut talk = Talk::open(opening()).await;
+        talk.prompt("permission").await;
+        talk.until("permissionAsked").await;
+        let mut last = Vec::new();
+        talk.conversation.close(Duration::from_secs(2), &mut last).await;
+        let last: Vec<_> = last.iter().map(rendered).collect();
+        assert_eq!(last.last().unwrap()["itemCompleted"]["status"], "interrupted", "{last:#?}");
     });
 }
 
@@ -259,7 +316,7 @@ fn a_death_within_a_line_is_told_with_its_reason_and_closes_what_was_open() {
         assert_eq!(item["status"], "interrupted");
         let torn = talk.told.iter().any(|fact| fact["message"]["raw"] == "{\"type\":\"assis");
         assert!(torn, "{:#?}", talk.told);
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -270,7 +327,7 @@ fn a_conversation_that_is_not_there_to_be_resumed_says_so() {
         let mut talk = Talk::open(Opening { native_id, begun: true, ..opening() }).await;
         let exit = talk.until("exited").await;
         assert_eq!(exit, json!([1, null, "No conversation found with session ID: unknown"]));
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -281,7 +338,7 @@ fn what_nobody_can_answer_is_declined() {
         talk.prompt("elicit").await;
         assert_eq!(talk.heard().await["response"]["response"], json!({"action": "decline"}));
         assert_eq!(talk.ended().await, "completed");
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }
 
@@ -295,7 +352,7 @@ fn nothing_is_left_of_a_conversation_that_is_closed() {
         assert!(program["arguments"].as_array().unwrap().contains(&json!("--resume=0000")), "{program}");
         let process = format!("/proc/{}", program["pid"]);
         assert!(Path::new(&process).exists());
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         assert!(!Path::new(&process).exists());
     });
 }
@@ -314,7 +371,9 @@ fn models_are_asked_for_once_until_the_program_changes() {
     run(async {
         let directory = tempfile::tempdir().unwrap();
         let (program, starts) = (directory.path().join("claude"), directory.path().join("starts"));
-        std::fs::copy(opening().place.program, &program).unwrap();
+        // Not written by this process: whoever forks meanwhile would have it open, and then it cannot be run.
+        let copied = std::process::Command::new("cp").arg(opening().place.program).arg(&program).status().unwrap();
+        assert!(copied.success());
         let environment = vec![("FAKE_STARTS".to_owned(), starts.to_str().unwrap().to_owned())];
         let place = Place { program: program.clone(), environment, directory: directory.path().into() };
         let started = || std::fs::read_to_string(&starts).unwrap().lines().count();
@@ -323,9 +382,9 @@ fn models_are_asked_for_once_until_the_program_changes() {
         assert_eq!(models.as_ref().unwrap().default_model.as_deref(), Some("default"));
         assert_eq!(models.unwrap(), same.unwrap());
         assert_eq!(started(), 1);
-        let file = std::fs::File::options().write(true).open(&program).unwrap();
-        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-        drop(file);
+        let epoch = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let times = Timestamps { last_access: epoch, last_modification: epoch };
+        utimensat(CWD, &program, &times, AtFlags::empty()).unwrap();
         assert_eq!(claude.models(&place).await.unwrap().models.len(), 2);
         assert_eq!(started(), 2);
     });

@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import sys
 
 SESSION = "-"
@@ -63,6 +64,9 @@ def answer(request_id, request):
     response = {"subtype": "success", "request_id": request_id, "response": {}}
     if request["subtype"] == "initialize":
         response["response"] = {"models": [{"value": "default"}, {"value": "small"}]}
+    if request.get("model") == "flood":
+        while True:
+            said("x" * 1024 * 1024)
     if request.get("model") == "no-such-model":
         response = {"subtype": "error", "request_id": request_id, "error": "there is no such model"}
     if request["subtype"] != "initialize":
@@ -79,6 +83,13 @@ def turn(word):
     if word == "permission":
         rule = {"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "touch *"}], "behavior": "allow"}
         heard(use("Bash", {"command": "touch a"}, permission_suggestions=[{**rule, "destination": "localSettings"}]))
+    elif word == "half":
+        # As JavaScript writes a text that was cut within a character.
+        heard(use("Bash", {"command": "echo \ud83d"}))
+    elif word == "silence":
+        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+        while True:
+            signal.pause()
     elif word == "question":
         options = [{"label": "red"}, {"label": "blue"}]
         heard(use("AskUserQuestion", {"questions": [{"question": "Which?", "options": options, "multiSelect": True}]}))

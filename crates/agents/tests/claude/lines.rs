@@ -2,7 +2,7 @@
 
 use bolero::TypeGenerator;
 use carrel_agents::{
-    agent::Fact,
+    agent::{AgentMode, Fact},
     claude::convert::Converter,
     schema::{EventData, Message},
 };
@@ -172,4 +172,71 @@ fn a_prompt_that_is_taken_back_ends_its_turn_once() {
     let ends = |facts: Vec<Fact>| facts.iter().filter(|fact| matches!(fact, Fact::TurnEnded { .. })).count();
     assert_eq!(ends(converter.line(response)), 1);
     assert_eq!(ends(converter.line(cancelled)), 0);
+}
+
+/// A line of this many blocks of a kind.
+fn blocks(role: &str, count: usize, block: impl Fn(usize) -> Value) -> String {
+    let blocks: Vec<_> = (0..count).map(block).collect();
+    json!({"type": role, "message": {"id": "m", "content": blocks}}).to_string()
+}
+
+/// How many bytes of the agent's own words go with these facts.
+fn words(facts: &[Fact]) -> usize {
+    facts.iter().filter_map(raw).map(|raw| raw.get().len()).sum()
+}
+
+#[test]
+fn a_message_of_very_many_blocks_is_told_once() {
+    let text = |_| json!({"type": "text", "text": "x"});
+    let line = blocks("assistant", 100_000, text);
+    let facts = Converter::new(|_| None).line(line.as_bytes());
+    assert_eq!(words(&facts), line.len());
+    assert!(facts.len() < 4_096, "{}", facts.len());
+    let rest = facts.iter().find_map(|fact| match fact {
+        Fact::Event(EventData::Raw(rest), _) => rest.as_array().map(Vec::len),
+        _ => None,
+    });
+    assert_eq!(rest, Some(100_000 - 1_024));
+    let Some(Fact::Event(EventData::Message(_), Some(_))) = facts.last() else { panic!("{:?}", facts.last()) };
+}
+
+#[test]
+fn the_words_of_a_long_end_are_not_kept_with_everything_that_it_ends() {
+    let mut converter = Converter::new(|_| None);
+    converter.prompted("p");
+    for message in 0..40 {
+        let tool = |at| json!({"type": "tool_use", "id": format!("{message}/{at}"), "name": "Bash", "input": {}});
+        converter.line(blocks("assistant", 1_000, tool).as_bytes());
+    }
+    let line = json!({"type": "result", "result": "x".repeat(100_000)}).to_string();
+    let facts = converter.line(line.as_bytes());
+    assert!(facts.len() > 40_000);
+    assert_eq!(words(&facts), line.len());
+    assert!(matches!(facts.last(), Some(Fact::TurnEnded { raw: Some(_), .. })));
+}
+
+#[test]
+fn a_line_of_very_many_values_is_kept_and_not_read() {
+    let line = format!(r#"{{"type":"assistant","x":[{}0]}}"#, "0,".repeat(1_000_000));
+    let facts = facts(line.as_bytes());
+    assert_eq!(facts[0]["message"]["raw"].as_str(), Some(line.as_str()));
+}
+
+#[test]
+fn a_mode_that_the_agent_tells_is_one_that_it_can_have() {
+    let told = |converter: &mut Converter, mode: &str| -> Vec<Value> {
+        let line = json!({"type": "system", "subtype": "status", "permissionMode": mode}).to_string();
+        let facts = converter.line(line.as_bytes());
+        facts.iter().map(rendered).filter_map(|fact| fact.get("modes").cloned()).collect()
+    };
+    let mut converter = Converter::new(|_| None);
+    assert_eq!(told(&mut converter, "bypassPermissions"), [json!(null); 0]);
+    converter.bypasses(true);
+    assert_eq!(told(&mut converter, "bypassPermissions"), [json!(["build", "bypass"])]);
+    // To plan by its permissions is another thing than to plan, until it is done with either.
+    assert_eq!(told(&mut converter, "plan"), [json!(["build", "plan"])]);
+    converter.works(AgentMode::Plan);
+    assert_eq!(told(&mut converter, "plan"), [json!(["plan", "plan"])]);
+    assert_eq!(told(&mut converter, "default"), [json!(["build", "default"])]);
+    assert_eq!(told(&mut converter, "plan"), [json!(["build", "plan"])]);
 }

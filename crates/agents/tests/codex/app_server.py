@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -111,6 +112,14 @@ class Turn:
         subprocess.Popen(["sleep", "1000"], env=mine, start_new_session=True, pass_fds=(pipe,))
         os.close(pipe)
 
+    def do_detach(self, path):
+        pipe = os.open(path, os.O_WRONLY)
+        os.write(pipe, b"alive")
+        # Its parent ends at once, and nobody can tell from it whose it is.
+        shell = ["sh", "-c", f"sleep 1000 <&{pipe} &"]
+        subprocess.run(shell, env={"PATH": os.environ["PATH"]}, start_new_session=True, pass_fds=(pipe,))
+        os.close(pipe)
+
     def do_hold(self, rest):
         self.stopped.wait()
 
@@ -131,6 +140,18 @@ class Turn:
     def do_garbage(self, rest):
         for line in (b"not json", b"\xff\xfe", b"[]", b'{"id":77,"result":{}}', b""):
             write(line)
+
+    def do_stray(self, length):
+        write(f'{{"method":"x","params":{{"threadId":"{self.thread}","x":' + "x" * int(length))
+
+    def do_nobodys(self, rest):
+        number, answers = next(NUMBERS), queue.Queue()
+        WAITING[number] = answers
+        send(id=number, method="account/something", params={})
+        self.say(json.dumps(answers.get()))
+
+    def do_half(self, rest):
+        self.say(json.dumps(self.ask("item/commandExecution/requestApproval", itemId="h", command="echo \ud83d")))
 
     def do_flood(self, count):
         for number in range(int(count)):
@@ -195,6 +216,8 @@ def answer(request, method, params):
 def main():
     with open(os.environ["STARTS"], "a") as starts:
         starts.write(f"{os.getpid()}\n")
+    if "STUBBORN" in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "ALIVE" in os.environ:
         os.write(os.open(os.environ["ALIVE"], os.O_WRONLY), b"alive")
     if os.environ.get("DIES") == "yes":
@@ -204,7 +227,10 @@ def main():
         if "method" in message:
             answer(message.get("id"), message["method"], message.get("params", {}))
         else:
+            # Whoever answers twice finds it dead.
             WAITING.pop(message["id"]).put(message)
+    while "STUBBORN" in os.environ:
+        signal.pause()
     os._exit(0)
 
 

@@ -6,6 +6,7 @@ use carrel_agents::{
     agent::{Agent, AgentError, Fact, Gone, Opening},
     child::Exit,
     codex::{Codex, Limits},
+    schema::{EventData, ItemStatus},
 };
 
 use crate::bench::{Bench, Talk, on_one_thread};
@@ -30,10 +31,10 @@ fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
         assert_eq!(again.turn("say back").await, ["back"]);
         assert_eq!(bench.starts(), 2);
         // What was open before the crash is closed without harm to what is open now.
-        one.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
-        two.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         assert_eq!(again.turn("say still").await, ["still"]);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -44,7 +45,7 @@ fn a_thread_that_was_never_prompted_is_begun_anew() {
         let native_id = Some("never begun".to_owned());
         let talk = bench.open_with(Opening { native_id: native_id.clone(), ..bench.opening() }).await;
         assert_ne!(talk.conversation.native_id(), native_id);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -55,7 +56,7 @@ fn a_thread_that_is_lost_is_refused_in_codex_own_words() {
         let opening = Opening { native_id: Some("lost".to_owned()), begun: true, ..bench.opening() };
         let Err(AgentError::Refused { message, .. }) = bench.codex.open(opening).await.map(drop) else { panic!() };
         assert_eq!(message, "no rollout found");
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -89,16 +90,95 @@ fn a_program_that_is_not_there_is_named() {
 #[test]
 fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
     on_one_thread(async {
-        let limits = Limits { idle: Duration::from_millis(20), restart: Duration::ZERO, ..Limits::default() };
+        let limits = Limits { idle: Duration::from_millis(200), restart: Duration::ZERO, ..Limits::default() };
         let mut bench = Bench::with(limits);
         let mut watch = bench.watch_server();
         let talk = bench.open().await;
         watch.there().await;
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         watch.gone().await;
         assert_eq!(bench.open().await.turn("say hello").await, ["hello"]);
         assert_eq!(bench.starts(), 2);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+/// How the items ended that ended in these facts.
+fn items(facts: &[Fact]) -> Vec<ItemStatus> {
+    let items = facts.iter().filter_map(|fact| match fact {
+        Fact::Event(EventData::ItemCompleted(item), _) => Some(item.status),
+        _ => None,
+    });
+    items.collect()
+}
+
+/// Begins a turn with a command that does not end.
+async fn work(talk: &mut Talk) {
+    talk.prompt("work hard").await;
+    talk.find(|fact| matches!(fact, Fact::Event(EventData::ItemStarted(_), _)).then_some(())).await;
+}
+
+#[test]
+fn what_is_under_way_is_told_to_be_over_before_the_end() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        work(&mut one).await;
+        let mut last = Vec::new();
+        one.conversation.close(Duration::from_secs(10), &mut last).await;
+        assert_eq!(items(&last), [ItemStatus::Interrupted]);
+
+        let mut one = bench.open().await;
+        work(&mut one).await;
+        two.prompt("crash").await;
+        let mut facts = Vec::new();
+        while !facts.iter().any(|fact| matches!(fact, Fact::Gone(_))) {
+            facts.push(one.next().await);
+        }
+        assert_eq!(items(&facts), [ItemStatus::Interrupted]);
+    });
+}
+
+#[test]
+fn one_that_will_not_end_is_made_to() {
+    on_one_thread(async {
+        let mut bench = Bench::new();
+        let mut watch = bench.watch_server();
+        bench.environment.push(("STUBBORN".to_owned(), String::new()));
+        let talk = bench.open().await;
+        watch.there().await;
+        talk.conversation.close(Duration::from_millis(10), &mut Vec::new()).await;
+        bench.codex.shutdown(Duration::from_millis(10)).await;
+        watch.gone().await;
+    });
+}
+
+#[test]
+fn what_nobody_can_be_found_for_ends_with_the_last_thread() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, two) = tokio::join!(bench.open(), bench.open());
+        let mut detached = bench.watch("detached");
+        one.turn(&format!("detach {}", detached.path)).await;
+        detached.there().await;
+        one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        assert!(detached.is_there());
+        two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        detached.gone().await;
+        assert_eq!(bench.open().await.turn("say hello").await, ["hello"]);
+        assert_eq!(bench.starts(), 2);
+        bench.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn one_without_commands_outlives_its_last_thread() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        bench.open().await.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        assert_eq!(bench.open().await.turn("say hello").await, ["hello"]);
+        assert_eq!(bench.starts(), 1);
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -110,10 +190,10 @@ fn shutdown_leaves_nothing() {
         let mut talk = bench.open().await;
         watch.there().await;
         talk.prompt("hang").await;
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
         watch.gone().await;
-        Codex::new().shutdown(std::time::Duration::from_secs(2)).await;
+        Codex::new().shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -131,7 +211,7 @@ fn one_that_does_not_answer_ends_with_the_wait_or_with_the_server() {
         let opened = bench.codex.open(bench.opening());
         let shutdown = async {
             watch.started().await;
-            bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+            bench.codex.shutdown(Duration::from_secs(2)).await;
         };
         let (opened, ()) = tokio::join!(opened, shutdown);
         assert!(matches!(opened.map(drop), Err(AgentError::Refused { request: "initialize", .. })));
@@ -148,13 +228,13 @@ fn what_a_thread_left_running_ends_with_it_and_not_with_another() {
         one.turn(&format!("leave {}", first.path)).await;
         two.turn(&format!("leave {}", second.path)).await;
         tokio::join!(first.there(), second.there());
-        one.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         first.gone().await;
         assert!(second.is_there());
         assert_eq!(two.turn("say still").await, ["still"]);
-        two.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         second.gone().await;
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -168,6 +248,6 @@ fn a_session_whose_server_is_gone_takes_prompts_without_harm() {
         assert_eq!(exit.code, Some(3));
         talk.prompt("say anything").await;
         talk.conversation.interrupt().await.unwrap();
-        talk.conversation.close(std::time::Duration::from_secs(2), &mut Vec::new()).await;
+        talk.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
     });
 }

@@ -1,6 +1,6 @@
 //! Modes and models, as they reach the app-server.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use carrel_agents::{
     agent::{Agent, AgentMode, Answer, Fact, Opening, PermissionMode},
@@ -43,7 +43,7 @@ fn a_turn_is_begun_in_the_mode_and_with_the_model_of_the_session() {
         let told = params(&mut talk).await;
         assert_eq!(told["collaborationMode"]["mode"], "default");
         assert_eq!((&told["model"], &told["effort"]), (&json!("two"), &json!("low")));
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -57,7 +57,7 @@ fn where_codex_has_no_mode_for_plans_the_prompt_asks_for_one() {
         // The prompt is another one now, but still ours, and so it is not said back.
         assert_eq!(said.len(), 1);
         assert!(said[0].ends_with("params"), "{said:?}");
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -68,7 +68,7 @@ fn the_first_session_brings_the_environment() {
         bench.environment.push(("A_KEY".to_owned(), "the value".to_owned()));
         let mut talk = bench.open().await;
         assert_eq!(talk.turn("variable A_KEY").await, ["the value"]);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -100,6 +100,7 @@ fn edits_are_accepted_in_the_directory_only_and_by_plans_never() {
         fs::create_dir(&inside).unwrap();
         fs::create_dir(&outside).unwrap();
         symlink(&outside, inside.join("link")).unwrap();
+        symlink(outside.join("missing"), inside.join("dangling")).unwrap();
         let mut opening = bench.opening();
         opening.place.directory.clone_from(&inside);
         let mut talk = bench.open_with(opening).await;
@@ -109,12 +110,13 @@ fn edits_are_accepted_in_the_directory_only_and_by_plans_never() {
         talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
         assert_eq!(patch(&mut talk, &path("new/file")).await, "accept");
         assert_eq!(patch(&mut talk, "file").await, "accept");
-        for leads_out in [path("link/file"), path("../file"), path("new/../../file"), outside.display().to_string()] {
+        let names = ["link/file", "../file", "new/../../file", "dangling", "dangling/file"];
+        for leads_out in names.map(path).into_iter().chain([outside.display().to_string()]) {
             assert_eq!(patch(&mut talk, &leads_out).await, "asked", "{leads_out}");
         }
 
         talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Plan).await.unwrap();
         assert_eq!(patch(&mut talk, &path("new/file")).await, "decline");
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

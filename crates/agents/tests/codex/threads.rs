@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrel_agents::{
     agent::{Agent, AgentError, Answer, Fact, Gone},
     codex::Limits,
-    schema::{EventData, Message, PermissionReply, TurnOutcome},
+    schema::{EventData, Message, PermissionReply, TurnOutcome, UnparsedMessage},
 };
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn two_threads_share_one_app_server_and_hear_only_their_own() {
         two.prompt("say for two").await;
         assert_eq!(two.said().await, ["for two"]);
         assert_eq!(one.said().await, ["for one"]);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -46,7 +46,7 @@ fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
         assert_eq!(talk.find(early).await, ("thread/status/changed".to_owned(), true));
         let id = talk.find(|fact| if let Fact::NativeId(id) = fact { Some(id) } else { None }).await;
         assert_eq!(Some(id), talk.conversation.native_id());
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -69,7 +69,7 @@ fn a_permission_is_answered_each_way() {
             assert!(matches!(again, Err(AgentError::Unsupported(_))));
             assert_eq!(result(&talk.said().await), json!({"decision": decision}));
         }
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -87,7 +87,7 @@ fn words_with_a_refusal_reach_the_agent() {
             _ => None,
         };
         assert_eq!(talk.find(told).await, "user: not that");
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -110,7 +110,7 @@ fn a_question_is_answered_or_refused() {
             talk.conversation.answer(&asked.id, answer).await.unwrap();
             assert_eq!(result(&talk.said().await), told);
         }
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -121,7 +121,7 @@ fn what_nobody_can_answer_is_refused_at_once() {
         let mut talk = bench.open().await;
         let said = talk.turn("call something").await;
         assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -141,7 +141,7 @@ fn a_turn_is_interrupted_also_before_it_has_an_id() {
         one.conversation.interrupt().await.unwrap();
         two.turn("release").await;
         assert_eq!(one.ended().await, TurnOutcome::Interrupted);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -159,7 +159,7 @@ fn a_command_that_runs_ends_with_its_turn_when_that_is_interrupted() {
             _ => None,
         };
         assert_eq!(talk.find(ended).await["message"], "ended 7");
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -175,7 +175,62 @@ fn a_turn_that_is_refused_fails_and_the_next_one_runs() {
         };
         assert_eq!(talk.find(failed).await, (TurnOutcome::Failed, Some("not this one".to_owned())));
         assert_eq!(talk.turn("say better").await, ["better"]);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+fn unparsed(fact: Fact) -> Option<UnparsedMessage> {
+    if let Fact::Event(EventData::Message(Message::Unparsed(message)), _) = fact { Some(message) } else { None }
+}
+
+#[test]
+fn the_beginning_of_a_line_that_cannot_be_parsed_is_told_to_whom_it_is_about() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        one.prompt("stray 100000").await;
+        assert_eq!(one.find(unparsed).await.raw.as_str().map(str::len), Some(64 * 1024));
+        assert_eq!(one.ended().await, TurnOutcome::Completed);
+        two.prompt("say hello").await;
+        let told = |fact| {
+            assert!(!matches!(fact, Fact::Event(EventData::Message(Message::Unparsed(_)), _)), "{fact:?}");
+            matches!(fact, Fact::TurnEnded { .. }).then_some(())
+        };
+        two.find(told).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn what_is_asked_of_nobody_is_refused_once() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let said = one.turn("nobodys").await;
+        assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
+        let told = |fact| match fact {
+            Fact::Event(EventData::Notice(notice), Some(_)) => (notice.label == "account/something").then_some(()),
+            _ => None,
+        };
+        two.find(told).await;
+        for talk in [&mut one, &mut two] {
+            assert_eq!(talk.turn("say still here").await, ["still here"]);
+        }
+        bench.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
+    on_one_thread(async {
+        let bench = Bench::new();
+        let mut talk = bench.open().await;
+        talk.prompt("half").await;
+        let asked = permission(&mut talk).await;
+        assert_eq!(asked.patterns, ["echo \u{fffd}"]);
+        talk.conversation.answer(&asked.id, Answer::Permission(PermissionReply::Once, None)).await.unwrap();
+        assert_eq!(result(&talk.said().await), json!({"decision": "accept"}));
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -186,18 +241,14 @@ fn what_cannot_be_parsed_is_told_to_everybody() {
         let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
         one.prompt("garbage").await;
         for talk in [&mut one, &mut two] {
-            for line in ["not json", "\u{fffd}\u{fffd}", "[]", r#"{"id":77,"result":{}}"#] {
-                let unparsed = |fact| match fact {
-                    Fact::Event(EventData::Message(Message::Unparsed(message)), _) => Some(message),
-                    _ => None,
-                };
+            for line in ["not json", "\u{fffd}\u{fffd}", "[]"] {
                 let message = talk.find(unparsed).await;
                 assert_eq!(message.raw, line);
                 assert!(message.error.is_some_and(|error| !error.is_empty()));
             }
         }
         assert_eq!(one.ended().await, TurnOutcome::Completed);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -211,7 +262,7 @@ fn a_thread_of_a_thread_asks_in_the_same_session() {
         assert_eq!(asked.patterns, ["of the child"]);
         talk.conversation.answer(&asked.id, Answer::Permission(PermissionReply::Once, None)).await.unwrap();
         assert_eq!(result(&talk.said().await), json!({"decision": "accept"}));
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -239,7 +290,7 @@ fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
         let (count, said) = tokio::join!(flooded(&mut one), two.turn("say meanwhile"));
         assert_eq!(count, 20_000);
         assert_eq!(said, ["meanwhile"]);
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -259,7 +310,7 @@ fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
             _ => None,
         };
         assert_eq!(stalled.find(told).await, "the session did not read what its agent said");
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -273,6 +324,6 @@ fn models_are_listed_over_all_pages() {
         assert_eq!(ids, ["one", "two"]);
         assert_eq!(models.models[0].variants.as_deref(), Some(["low".to_owned(), "high".to_owned()].as_slice()));
         assert_eq!(models.models[0].default_variant.as_deref(), Some("low"));
-        bench.codex.shutdown(std::time::Duration::from_secs(2)).await;
+        bench.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

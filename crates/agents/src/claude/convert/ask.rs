@@ -94,7 +94,7 @@ impl Converter {
         let plan = text(input, "plan")
             .map(str::to_owned)
             .or(used)
-            .or_else(|| text(input, "planFilePath").and_then(self.read_plan))
+            .or_else(|| text(input, "planFilePath").and_then(|path| (self.read_plan.0)(path)))
             .filter(|plan| !plan.trim().is_empty());
         let question = "Approve plan execution?";
         let option = |label: &str, description: &str| QuestionOption {

@@ -15,6 +15,13 @@ use crate::{
     schema::{EventData, ItemKind, ItemStatus, Message, Notice, ParsedMessage, Part},
 };
 
+/// How many blocks of a message are told one by one. A message of the agent has one, and one of its tools' as many as it
+/// used at once.
+const BLOCKS: usize = 1_024;
+
+/// How much of what a message says is remembered.
+const REMEMBERED: usize = 1024 * 1024;
+
 /// The last words of a turn, by which its result is known again.
 #[derive(Debug, Default)]
 pub(super) struct Said {
@@ -31,7 +38,9 @@ impl Said {
         if self.message != message {
             *self = Self { message: message.to_owned(), ..Self::default() };
         }
-        self.whole.push_str(text);
+        if self.whole.len().saturating_add(text.len()) <= REMEMBERED {
+            self.whole.push_str(text);
+        }
         text.clone_into(&mut self.last);
     }
 
@@ -47,8 +56,10 @@ impl Converter {
     pub(super) fn assistant(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
         let message = native.value.get("message").unwrap_or(&Value::Null);
         let id = text(message, "id").unwrap_or_default();
+        let content = content(message);
+        let (blocks, rest) = content.split_at(content.len().min(BLOCKS));
         let mut parts = Vec::new();
-        for block in content(message).iter() {
+        for block in blocks {
             self.block(native, id, block, facts);
             parts.extend(match kind_of(block) {
                 ItemKind::Message => Some(Part::text(text(block, "text").unwrap_or_default())),
@@ -61,6 +72,7 @@ impl Converter {
                 ItemKind::Plan | ItemKind::Other => Some(Part::Unknown { raw: block.clone() }),
             });
         }
+        facts.extend(too_many(native, rest));
         if !parts.is_empty() {
             facts.push(self.said(native, "assistant", text(message, "id"), parts));
         } else if facts.is_empty() {
@@ -109,13 +121,15 @@ impl Converter {
             facts.push(self.in_the_users_name(native, &content));
             return;
         }
+        let (blocks, rest) = content.split_at(content.len().min(BLOCKS));
         let mut parts = Vec::new();
-        for block in content.iter() {
+        for block in blocks {
             parts.push(match text(block, "type") {
                 Some("tool_result") => self.tool_result(native, block, facts),
                 _ => plain(block),
             });
         }
+        facts.extend(too_many(native, rest));
         facts.push(self.said(native, "tool", None, parts));
     }
 
@@ -170,6 +184,11 @@ fn content(message: &Value) -> Cow<'_, [Value]> {
         Some(Value::String(words)) => Cow::Owned(vec![json!({"type": "text", "text": words})]),
         _ => Cow::Borrowed(list(message, "content")),
     }
+}
+
+/// The blocks that are too many to be told one by one.
+fn too_many(native: Native<'_>, rest: &[Value]) -> Option<Fact> {
+    (!rest.is_empty()).then(|| native.event(EventData::Raw(rest.to_vec().into())))
 }
 
 /// A block that is words, or something else.

@@ -1,15 +1,20 @@
 //! The pieces of work that are under way, so that each of them is begun once and ended once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
 use crate::schema::{EventData, ItemCompleted, ItemDelta, ItemKind, ItemStarted, ItemStatus};
 
-/// What is under way, in the order in which it began.
+/// What is under way. There may be very many of them, so that none is looked for among all.
 #[derive(Debug, Default)]
 pub(super) struct Items {
-    open: Vec<Item>,
+    /// In the order in which they began.
+    open: BTreeMap<u64, Item>,
+    begun: u64,
+    ids: HashMap<String, u64>,
+    /// By the message in which they stand.
+    blocks: BTreeSet<(String, ItemKind, u64)>,
     /// For each message the number of its next block.
     next: BTreeMap<String, u64>,
 }
@@ -41,21 +46,22 @@ pub(super) struct Outcome {
 impl Items {
     /// An item that is under way.
     pub(super) fn get(&self, id: &str) -> Option<&Item> {
-        self.open.iter().find(|item| item.id == id)
+        self.open.get(self.ids.get(id)?)
     }
 
     /// The same, to be changed.
     pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut Item> {
-        self.open.iter_mut().find(|item| item.id == id)
+        self.open.get_mut(self.ids.get(id)?)
     }
 
     /// Begins an item, unless it is under way already.
     pub(super) fn start(&mut self, item: Item, input: Option<Value>) -> Option<EventData> {
-        if self.get(&item.id).is_some() {
+        if self.ids.contains_key(&item.id) {
             return None;
         }
         let (item_id, kind, name) = (item.id.clone(), item.kind, item.name.clone());
-        self.open.push(item);
+        self.begun += 1;
+        self.insert(self.begun, item);
         Some(EventData::ItemStarted(ItemStarted { item_id, kind, name, input }))
     }
 
@@ -67,8 +73,10 @@ impl Items {
 
     /// Ends an item that is under way.
     pub(super) fn finish(&mut self, id: &str, status: ItemStatus, outcome: Outcome) -> Option<EventData> {
-        let at = self.open.iter().position(|item| item.id == id)?;
-        Some(completed(self.open.remove(at), status, outcome))
+        let number = self.ids.remove(id)?;
+        let item = self.open.remove(&number)?;
+        self.blocks.remove(&(item.message.clone(), item.kind, number));
+        Some(completed(item, status, outcome))
     }
 
     /// The id of the block with this number in a message.
@@ -81,7 +89,9 @@ impl Items {
     /// The id of the next block of this kind that a message is told to have: one that is under way, or a new one. Whole
     /// blocks come without their numbers, in their order.
     pub(super) fn block(&mut self, message: &str, kind: ItemKind) -> String {
-        if let Some(item) = self.open.iter().find(|item| item.message == message && item.kind == kind) {
+        let begun = |number| (message.to_owned(), kind, number);
+        let first = self.blocks.range(begun(0)..=begun(u64::MAX)).next();
+        if let Some(item) = first.and_then(|(_, _, number)| self.open.get(number)) {
             return item.id.clone();
         }
         let number = self.next.get(message).copied().unwrap_or_default();
@@ -91,20 +101,28 @@ impl Items {
     /// Ends what the end of a turn ends: everything but the work of subagents that go on in the background. The tool
     /// that started such a one has given its result already.
     pub(super) fn interrupt(&mut self) -> Vec<EventData> {
-        self.next.clear();
-        let open = std::mem::take(&mut self.open);
-        let ids: BTreeSet<_> = open.iter().map(|item| item.id.clone()).collect();
-        let (background, ended) = open
-            .into_iter()
-            .partition::<Vec<_>, _>(|item| item.parent.as_ref().is_some_and(|parent| !ids.contains(parent)));
-        self.open = background;
-        ended.into_iter().map(interrupted).collect()
+        let all = std::mem::take(self);
+        self.begun = all.begun;
+        let mut ended = Vec::new();
+        for (number, item) in all.open {
+            if item.parent.as_ref().is_some_and(|parent| !all.ids.contains_key(parent)) {
+                self.insert(number, item);
+            } else {
+                ended.push(interrupted(item));
+            }
+        }
+        ended
     }
 
     /// Ends everything.
     pub(super) fn interrupt_all(&mut self) -> Vec<EventData> {
-        self.next.clear();
-        std::mem::take(&mut self.open).into_iter().map(interrupted).collect()
+        std::mem::take(self).open.into_values().map(interrupted).collect()
+    }
+
+    fn insert(&mut self, number: u64, item: Item) {
+        self.ids.insert(item.id.clone(), number);
+        self.blocks.insert((item.message.clone(), item.kind, number));
+        self.open.insert(number, item);
     }
 }
 

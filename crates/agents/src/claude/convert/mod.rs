@@ -8,9 +8,9 @@ mod native;
 mod stream;
 mod turn;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 pub use self::ask::Asked;
 pub(super) use self::ask::AskedKind;
@@ -21,9 +21,11 @@ use self::{
     stream::Streams,
     turn::Turn,
 };
+use super::launch;
 use crate::{
-    agent::{AgentMode, Fact, PermissionMode, Raw, raw},
+    agent::{AgentMode, Fact, PermissionMode, raw},
     schema::EventData,
+    words,
 };
 
 /// What is to be known of earlier lines to understand the next one.
@@ -44,8 +46,17 @@ pub struct Converter {
     cost: f64,
     /// The error with which the last turn failed.
     complaint: Option<String>,
-    read_plan: fn(&str) -> Option<String>,
+    /// How it works, as far as it was told so: for the agent a plan is a mode of its permissions.
+    agent_mode: AgentMode,
+    /// Whether it was started to bypass permissions: otherwise it cannot, whatever it says.
+    may_bypass: bool,
+    read_plan: ReadPlan,
 }
+
+/// Reads a plan that the agent only names by its file.
+struct ReadPlan(Box<Read>);
+
+type Read = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// A request of ours whose answer somebody waits for.
 #[derive(Debug)]
@@ -67,11 +78,23 @@ const TALK: [&str; 9] = [
     "tool_use_summary",
 ];
 
+/// How much of the agent's own words is kept with all of the facts that one line told. Where it would be more, the last of
+/// them has the words for all: it tells of the whole line.
+const WORDS: usize = 4 * 1024 * 1024;
+
+// === impl ReadPlan ===
+
+impl fmt::Debug for ReadPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadPlan")
+    }
+}
+
 // === impl Converter ===
 
 impl Converter {
     /// A new one. A plan that the agent only names by its file is read by this function.
-    pub fn new(read_plan: fn(&str) -> Option<String>) -> Self {
+    pub fn new(read_plan: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self {
             introduced: false,
             native_id: None,
@@ -85,8 +108,20 @@ impl Converter {
             replies: Vec::new(),
             cost: 0.0,
             complaint: None,
-            read_plan,
+            agent_mode: AgentMode::default(),
+            may_bypass: false,
+            read_plan: ReadPlan(Box::new(read_plan)),
         }
+    }
+
+    /// Whether the agent was started to bypass permissions.
+    pub const fn bypasses(&mut self, may_bypass: bool) {
+        self.may_bypass = may_bypass;
+    }
+
+    /// The agent was told to work so.
+    pub const fn works(&mut self, mode: AgentMode) {
+        self.agent_mode = mode;
     }
 
     /// The facts of a line. One that is not blank has at least one.
@@ -95,18 +130,17 @@ impl Converter {
         if line.is_empty() {
             return Vec::new();
         }
-        match read(line) {
-            Ok((value, raw)) => self.message(Native::new(&value, &raw)),
+        let read = words::read::<Value>(line).map(|value| (value, words::as_it_came(line)));
+        match read {
+            Ok((value, Some(raw))) => sparing(self.message(Native::new(&value, &raw)), line.len()),
+            Ok((_, None)) => vec![unparsed(line, "it cannot be kept".to_owned())],
             Err(error) => vec![unparsed(line, error)],
         }
     }
 
     /// The facts of the beginning of a line that was too long to be read.
     pub fn cut(&mut self, line: &[u8], longest: usize) -> Vec<Fact> {
-        /// How much of it is kept: enough to see what it was.
-        const KEPT: usize = 64 * 1024;
-        let kept = line.get(..KEPT).unwrap_or(line);
-        vec![unparsed(kept, format!("a line of more than {longest} bytes"))]
+        vec![unparsed(words::beginning(line), format!("a line of more than {longest} bytes"))]
     }
 
     /// A prompt with this id was given.
@@ -183,13 +217,26 @@ impl Converter {
         match native.text("subtype") {
             Some("init") => self.init(native, facts),
             Some(subtype) => {
-                facts.extend(
-                    native.text("permissionMode").and_then(modes).map(|(agent, mode)| Fact::Modes(agent, mode)),
-                );
+                facts.extend(native.text("permissionMode").and_then(|name| self.modes(name)));
                 facts.push(native.notice(format!("system.{subtype}")));
             }
             None => facts.push(native.notice("system")),
         }
+    }
+
+    /// The modes that Claude Code tells under one name; of what only it knows, or cannot be, nothing is said.
+    fn modes(&mut self, name: &str) -> Option<Fact> {
+        let mode = match name {
+            "plan" => PermissionMode::Plan,
+            "default" => PermissionMode::Default,
+            "acceptEdits" => PermissionMode::AcceptEdits,
+            launch::BYPASS if self.may_bypass => PermissionMode::Bypass,
+            _ => return None,
+        };
+        if mode != PermissionMode::Plan {
+            self.agent_mode = AgentMode::Build;
+        }
+        Some(Fact::Modes(self.agent_mode, mode))
     }
 
     /// The agent introduces itself at every turn.
@@ -242,27 +289,23 @@ impl Converter {
     }
 }
 
-/// A line that is JSON.
-fn read(line: &[u8]) -> Result<(Value, Raw), String> {
-    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
-    let value = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let raw = RawValue::from_string(line.to_owned()).map_err(|error| error.to_string())?;
-    Ok((value, raw.into()))
+/// The facts with the agent's own words, which all of them have as long as that is not too much.
+fn sparing(mut facts: Vec<Fact>, length: usize) -> Vec<Fact> {
+    if facts.len().saturating_mul(length) > WORDS {
+        let words = facts.iter_mut().rev().filter_map(|fact| match fact {
+            Fact::Event(_, raw)
+            | Fact::TurnEnded { raw, .. }
+            | Fact::PermissionAsked(_, raw)
+            | Fact::QuestionAsked(_, raw) => Some(raw),
+            _ => None,
+        });
+        words.skip(1).for_each(|raw| *raw = None);
+    }
+    facts
 }
 
 fn unparsed(line: &[u8], error: String) -> Fact {
     let line = Value::String(String::from_utf8_lossy(line).into_owned());
     let raw = raw(&line);
     Fact::Event(EventData::unparsed(line, error), raw)
-}
-
-/// The modes that Claude Code tells under one name; of what only it knows nothing is said.
-fn modes(name: &str) -> Option<(AgentMode, PermissionMode)> {
-    Some(match name {
-        "plan" => (AgentMode::Plan, PermissionMode::Plan),
-        "default" => (AgentMode::Build, PermissionMode::Default),
-        "acceptEdits" => (AgentMode::Build, PermissionMode::AcceptEdits),
-        "bypassPermissions" => (AgentMode::Build, PermissionMode::Bypass),
-        _ => return None,
-    })
 }

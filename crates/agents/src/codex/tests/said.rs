@@ -1,6 +1,5 @@
 //! What no recording has: other versions, and nonsense.
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::snapshots::rendered;
@@ -59,7 +58,7 @@ fn any_line_is_told_or_refused_with_a_reason() {
     ];
     bolero::check!().with_type::<(Vec<u8>, u8, bool)>().for_each(|(bytes, method, asks)| {
         let _ = rpc::read(bytes);
-        let _ = rpc::raw(&Bytes::copy_from_slice(bytes));
+        let _ = rpc::thread_named(bytes);
         // Whatever JSON there is in the bytes, or their text, stands for what the app-server tells.
         let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
         let value: Value = serde_json::from_slice(bytes).unwrap_or_else(|_| text());
@@ -102,7 +101,7 @@ fn a_tool_that_was_never_seen_to_begin_is_called_before_its_result() {
 }
 
 #[test]
-fn a_command_that_outlives_its_turn_is_called_once() {
+fn a_command_that_outlives_its_turn_is_told_once() {
     let mut thread = running();
     let command = |status| item("commandExecution", json!({"command": "sleep", "status": status}));
     assert_eq!(heard(&mut thread, "item/started", command("inProgress")).len(), 2);
@@ -110,9 +109,28 @@ fn a_command_that_outlives_its_turn_is_called_once() {
     assert_eq!(end[0]["event"]["itemCompleted"]["status"], "interrupted");
     assert_eq!(end[1]["event"]["message"]["parts"][0]["is_error"], true);
     assert_eq!(end[2]["turnEnded"]["outcome"], "completed");
-    let late = heard(&mut thread, "item/completed", command("completed"));
-    assert_eq!(late.len(), 2);
-    assert_eq!(late[1]["event"]["message"]["parts"][0]["type"], "tool_result");
+    // It was told to be over; what comes now is small talk.
+    let delta = json!({"threadId": "t", "itemId": "i", "delta": "x"});
+    for (method, params) in [("item/commandExecution/outputDelta", delta), ("item/completed", command("completed"))] {
+        let late = heard(&mut thread, method, params);
+        assert_eq!(late.len(), 1);
+        assert_eq!(late[0]["event"]["notice"]["label"], method);
+    }
+}
+
+#[test]
+fn what_is_under_way_when_everything_ends_is_told_to_be_over() {
+    let mut thread = running();
+    heard(&mut thread, "item/started", item("agentMessage", json!({"text": ""})));
+    heard(&mut thread, "item/agentMessage/delta", json!({"threadId": "t", "itemId": "i", "delta": "Hello"}));
+    let mut facts = Vec::new();
+    thread.close_all(&mut facts);
+    let facts: Vec<Value> = facts.iter().map(rendered).collect();
+    assert_eq!(facts[0]["event"]["itemCompleted"]["status"], "interrupted");
+    assert_eq!(facts[1]["event"]["message"]["parts"][0]["text"], "Hello");
+    let mut again = Vec::new();
+    thread.close_all(&mut again);
+    assert!(again.is_empty());
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::{fs, path::Path};
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
@@ -11,6 +10,7 @@ use crate::{
         convert::Thread,
         rpc::{self, Line},
     },
+    words,
 };
 
 /// A fact as a reviewer reads it.
@@ -59,7 +59,7 @@ fn play(recording: &str) -> String {
                 }
             }
             Line::Said(said) => {
-                let raw = rpc::raw(&Bytes::copy_from_slice(line.as_bytes()));
+                let raw = words::as_it_came(line.as_bytes());
                 match said.id {
                     None => thread.heard(&said, raw, &mut facts),
                     Some(_) => thread.asked(&said, raw, &mut facts).unwrap(),

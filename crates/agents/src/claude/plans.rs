@@ -1,0 +1,101 @@
+//! Plans that the agent wrote into a file. It names the file, and is believed only about files where it keeps its plans.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::child::Start;
+
+/// A plan longer than this is not shown.
+const LONGEST: u64 = 1024 * 1024;
+
+/// Where the agent keeps its plans.
+#[derive(Clone, Debug)]
+pub(super) struct Plans(Option<PathBuf>);
+
+// === impl Plans ===
+
+impl Plans {
+    /// As a program finds it in its environment.
+    pub(super) fn of(start: &Start) -> Self {
+        let settings = variable(start, "CLAUDE_CONFIG_DIR").map(PathBuf::from);
+        let settings = settings.or_else(|| Some(PathBuf::from(variable(start, "HOME")?).join(".claude")));
+        Self(settings.map(|settings| start.directory.join(settings).join("plans")))
+    }
+
+    /// The plan in a file, if it is one of the agent's plans.
+    pub(super) fn read(&self, path: &str) -> Option<String> {
+        let (directory, path) = (self.0.as_ref()?.canonicalize().ok()?, Path::new(path).canonicalize().ok()?);
+        if !path.starts_with(&directory) {
+            return None;
+        }
+        // A pipe is not waited for, and a link that has taken the file's place meanwhile is not followed.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(&path, flags, Mode::empty()).ok()?);
+        let about = file.metadata().ok()?;
+        if !about.is_file() || about.len() > LONGEST {
+            return None;
+        }
+        let mut plan = String::new();
+        file.take(LONGEST).read_to_string(&mut plan).ok()?;
+        Some(plan)
+    }
+}
+
+/// A variable as the program finds it; one that is empty is none.
+fn variable(start: &Start, name: &str) -> Option<OsString> {
+    let given = start.environment.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
+    given.unwrap_or_else(|| std::env::var_os(name)).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    fn start(variables: &[(&str, Option<&Path>)]) -> Start {
+        let environment = variables.iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
+        Start { directory: "/".into(), environment, ..Start::default() }
+    }
+
+    #[test]
+    fn only_what_is_among_the_plans_is_read() {
+        let home = tempfile::tempdir().unwrap();
+        let plans = home.path().join(".claude/plans");
+        fs::create_dir_all(&plans).unwrap();
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).unwrap();
+            path.to_owned()
+        };
+        let plan = write(&plans.join("plan.md"), "1. Do it.");
+        let secret = write(&home.path().join("secret"), "secret");
+        let long = write(&plans.join("long.md"), &"x".repeat(1024 * 1024 + 1));
+        let link = plans.join("link.md");
+        symlink(&secret, &link).unwrap();
+        let pipe = plans.join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+
+        let reader = Plans::of(&start(&[("CLAUDE_CONFIG_DIR", None), ("HOME", Some(home.path()))]));
+        assert_eq!(reader.read(plan.to_str().unwrap()).as_deref(), Some("1. Do it."));
+        for path in [secret, long, link, pipe, plans.clone(), plans.join("../../secret"), plans.join("none")] {
+            assert_eq!(reader.read(path.to_str().unwrap()), None, "{}", path.display());
+        }
+        assert_eq!(reader.read("plan.md"), None);
+    }
+
+    #[test]
+    fn the_settings_may_be_elsewhere() {
+        let of = |variables: &[_]| Plans::of(&start(variables)).0.unwrap();
+        let (home, settings) = (("HOME", Some(Path::new("/h"))), ("CLAUDE_CONFIG_DIR", Some(Path::new("/c"))));
+        assert_eq!(of(&[("CLAUDE_CONFIG_DIR", None), home]), Path::new("/h/.claude/plans"));
+        assert_eq!(of(&[home, settings]), Path::new("/c/plans"));
+    }
+}
