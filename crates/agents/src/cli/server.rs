@@ -11,6 +11,7 @@ use tokio::{
 use super::{Failure, token::TokenArguments};
 use crate::{
     agents::Agents,
+    child,
     http::{self, App, Cors, Listener, Token},
     install::Settings,
     keep::Keep,
@@ -91,6 +92,8 @@ impl Server {
             .with_writer(std::io::stderr)
             .with_ansi(false)
             .init();
+        // Every client and every agent takes some.
+        child::raise_descriptors();
         // One thread: nothing here keeps a core busy, and what happens at once need not be put in order.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
         let served = runtime.block_on(self.serve(token, cors, keep));
