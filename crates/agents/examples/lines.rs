@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     if let Some(code) = child::guard_main() {
         return code;
     }
+    child::raise_descriptors();
     let mut arguments = std::env::args_os().skip(1);
     let program = arguments.next().unwrap_or_default().into();
     let start = Start { program, arguments: arguments.collect(), directory: "/".into(), environment: Vec::new() };

@@ -23,7 +23,7 @@ use rustix::{
 };
 
 use super::{
-    tree,
+    descriptors, tree,
     wire::{self, Order, Report},
 };
 
@@ -38,6 +38,9 @@ const ROUND: Duration = Duration::from_millis(5);
 
 /// A child that has ended, which is left as it is.
 const ENDED: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOWAIT);
+
+/// How often a program is started that somebody still writes, and how long is waited in between.
+const BUSY: (u32, Duration) = (20, Duration::from_millis(25));
 
 /// Something that happened to a guard.
 enum Event {
@@ -58,7 +61,8 @@ pub fn guard_main() -> Option<ExitCode> {
     (arguments.next()? == ARGUMENT).then(|| guard(arguments))
 }
 
-/// Guards a program, whose name and arguments these are. The standard input is the stream to the server.
+/// Guards a program. These are the limit of its descriptors, its directory, its name and its arguments; the standard input
+/// is the stream to the server.
 pub fn guard(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -67,7 +71,10 @@ pub fn guard(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
-    let program = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
+    let limit = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
+    let directory = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut program = Command::new(arguments.next().ok_or(io::ErrorKind::InvalidInput)?);
+    program.args(arguments).current_dir(directory).process_group(0);
     // The server's end closes when it dies, however it dies, and no other process can hold it open: a socket cannot be
     // opened through /proc. A death signal would be that of the thread which happened to start us.
     let server = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -79,18 +86,26 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let Some(input) = wire::take_over(&server)? else { return Ok(()) };
 
     let (events, inbox) = mpsc::channel();
-    let program = match start(program, arguments, input) {
-        Ok(program) => program,
+    let running = Running::default();
+    // What can fail, fails before there is a program.
+    let started = descriptors::lower(&limit)
+        .and_then(|()| listen(orders, events.clone()))
+        .and_then(|()| bury(running.clone(), events))
+        .and_then(|bury| Ok((start(&mut program, input)?, bury)));
+    // With the command goes our copy of the program's end.
+    drop(program);
+    let (program, bury) = match started {
+        Ok(started) => started,
         Err(error) => return Report::Refused(error.raw_os_error().unwrap_or_default()).write(&server),
     };
+    *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
     // The program's output is its own, and we have nothing to say; there need not be a /dev/null.
     let _ = rustix::stdio::dup2_stdout(&server).and_then(|()| rustix::stdio::dup2_stderr(&server));
-    let running = Running::new(Mutex::new(Some(program)));
     // A server that is gone is noticed by whoever reads from it.
     let _ = Report::Started(program.as_raw_nonzero().get()).write(&server);
-    let threads = listen(orders, events.clone()).and_then(|()| bury(running.clone(), events));
+    let _ = bury.send(());
     let mut status = None;
-    let mut killing = threads.is_err().then(Instant::now);
+    let mut killing: Option<Instant> = None;
     loop {
         if let Some(since) = killing {
             kill(&running);
@@ -113,7 +128,9 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
                 killing = killing.or_else(|| Some(Instant::now()));
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Event::Alone) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(Event::Alone) => break,
+            // Nobody buries any more, so that we would not know when nobody is left.
+            Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
     report(status, &server)
@@ -127,11 +144,17 @@ fn report(status: Option<WaitStatus>, server: &UnixStream) -> io::Result<()> {
     report.map_or(Ok(()), |report| report.write(server))
 }
 
-/// Starts the program in a group of its own, with our standard output and error.
-fn start(program: OsString, arguments: impl Iterator<Item = OsString>, input: OwnedFd) -> io::Result<Pid> {
-    let mut command = Command::new(program);
-    let child = command.args(arguments).process_group(0).stdin(Stdio::from(input)).spawn()?;
-    Ok(Pid::from_child(&child))
+/// Starts the program, with our standard output and error, though its file may just have been written: until the last copy
+/// of that is closed, it is busy.
+fn start(command: &mut Command, input: OwnedFd) -> io::Result<Pid> {
+    command.stdin(Stdio::from(input));
+    for _ in 1..BUSY.0 {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY.1),
+            started => return started.map(|child| Pid::from_child(&child)),
+        }
+    }
+    command.spawn().map(|child| Pid::from_child(&child))
 }
 
 /// Waits for orders until the last one.
@@ -147,9 +170,13 @@ fn listen(server: UnixStream, events: Sender<Event>) -> io::Result<()> {
     thread::Builder::new().spawn(listen).map(drop)
 }
 
-/// Reaps all children, our own and those that we inherit, until there are none.
-fn bury(running: Running, events: Sender<Event>) -> io::Result<()> {
+/// Reaps all children, our own and those that we inherit, until there are none: from when it is told that there is one.
+fn bury(running: Running, events: Sender<Event>) -> io::Result<Sender<()>> {
+    let (begin, begun) = mpsc::channel();
     let bury = move || {
+        if begun.recv().is_err() {
+            return;
+        }
         // The first one is only looked at: while nobody kills, it may be reaped.
         while let Ok(_) | Err(Errno::INTR) = rustix::process::waitid(WaitId::All, ENDED) {
             let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +189,8 @@ fn bury(running: Running, events: Sender<Event>) -> io::Result<()> {
         }
         let _ = events.send(Event::Alone);
     };
-    thread::Builder::new().spawn(bury).map(drop)
+    thread::Builder::new().spawn(bury)?;
+    Ok(begin)
 }
 
 /// Asks the program, and what is in its group, to end.

@@ -1,5 +1,6 @@
 //! A program that an agent consists of: lines in, lines out, and nothing left of it afterwards.
 
+mod descriptors;
 mod guard;
 mod input;
 mod keeper;
@@ -10,7 +11,15 @@ mod strays;
 mod tree;
 mod wire;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc::UnboundedSender, watch};
@@ -18,6 +27,7 @@ use tokio::sync::{mpsc::UnboundedSender, watch};
 use self::{input::Input, output::Lines, wire::Order};
 
 pub use self::{
+    descriptors::raise_descriptors,
     guard::{guard, guard_main},
     start::guard_with,
 };
@@ -31,7 +41,7 @@ pub struct Start {
     pub arguments: Vec<OsString>,
     /// Where it works.
     pub directory: PathBuf,
-    /// Over the server's own environment; what has no value is taken out.
+    /// Over the server's own environment without its token; what has no value is taken out.
     pub environment: Vec<(OsString, Option<OsString>)>,
 }
 
@@ -82,7 +92,8 @@ pub enum ChildError {
 /// from the program, and ends it with the program or with the server, whichever comes first and however it comes.
 #[derive(Debug)]
 pub struct Child {
-    id: u32,
+    /// Nothing while the program is being started.
+    id: Arc<AtomicU32>,
     input: Input,
     lines: Lines,
     /// Orders for the guard. When there can be no more, it kills.
@@ -96,15 +107,16 @@ impl Child {
     /// How long a line may be.
     pub const LONGEST: usize = 32 * 1024 * 1024;
 
-    /// Starts it. To be called in a runtime.
+    /// Starts it. To be called in a runtime. One that is not started within a second is started while others have their turn,
+    /// and if it cannot be, that is how it ends: with the reason as its last words.
     pub fn start(start: &Start) -> Result<Self, ChildError> {
         let error = |source| ChildError::Start { program: start.program.display().to_string(), source };
         start::start(start).map_err(error)
     }
 
-    /// Its process id.
+    /// Its process id; 0 while it is being started.
     pub fn id(&self) -> u32 {
-        self.id
+        self.id.load(Ordering::Relaxed)
     }
 
     /// Queues a line for its standard input; the line's end is added. Never waits.

@@ -4,22 +4,30 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{net, process::CommandExt},
     },
     path::{Path, PathBuf},
-    sync::OnceLock,
-    time::Duration,
+    process::Command,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use rustix::{pipe::PipeFlags, process::Pid};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+    pipe::PipeFlags,
+    process::Pid,
+};
 use tokio::{
-    net::unix::pipe,
-    process::Command,
+    net::{UnixStream, unix::pipe},
     sync::{mpsc, watch},
 };
 
 use super::{
-    Child, Start, guard,
+    Child, Start, descriptors, guard,
     input::Input,
     keeper::Keeper,
     output::{self, Lines},
@@ -27,8 +35,12 @@ use super::{
     wire::{self, Report},
 };
 
-/// How long a program may take to be started.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long everybody else waits for a program to be started. It takes a millisecond or two; what takes longer is left to
+/// the keeper.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What is the server's own: whoever has it commands the server.
+const TOKEN: &str = "SANDBOX_AGENT_TOKEN";
 
 /// The program that is a guard, if it is not this one.
 static GUARD: OnceLock<PathBuf> = OnceLock::new();
@@ -39,10 +51,13 @@ pub fn guard_with(program: impl Into<PathBuf>) {
 }
 
 pub(super) fn start(start: &Start) -> io::Result<Child> {
-    let (stream, theirs) = UnixStream::pair()?;
+    let (stream, theirs) = net::UnixStream::pair()?;
     let (input_theirs, input) = pipe()?;
     let (stdout, stdout_theirs) = pipe()?;
     let (stderr, stderr_theirs) = pipe()?;
+    // All that needs a descriptor or the runtime is made before there is a process that somebody would have to end.
+    stream.set_nonblocking(true)?;
+    let stream = UnixStream::from_std(stream)?;
     let input = pipe::Sender::from_owned_fd(input)?;
     let stdout = pipe::Receiver::from_owned_fd(stdout)?;
     let stderr = pipe::Receiver::from_owned_fd(stderr)?;
@@ -50,8 +65,11 @@ pub(super) fn start(start: &Start) -> io::Result<Child> {
     // This is our program even if its file was replaced or removed.
     let program = GUARD.get().map_or(Path::new("/proc/self/exe"), PathBuf::as_path);
     let mut command = Command::new(program);
-    command.arg0("sandbox-agent").arg(guard::ARGUMENT).arg(&start.program).args(&start.arguments);
-    command.stdin(OwnedFd::from(theirs)).stdout(stdout_theirs).stderr(stderr_theirs).current_dir(&start.directory);
+    command.arg0("sandbox-agent").arg(guard::ARGUMENT).arg(descriptors::told());
+    // The guard goes to the directory, which may be on a file system that does not answer.
+    command.arg(&start.directory).arg(&start.program).args(&start.arguments);
+    command.stdin(OwnedFd::from(theirs)).stdout(stdout_theirs).stderr(stderr_theirs);
+    command.env_remove(TOKEN);
     for (name, value) in &start.environment {
         match value {
             Some(value) => command.env(name, value),
@@ -60,32 +78,57 @@ pub(super) fn start(start: &Start) -> io::Result<Child> {
     }
     let (pid, guard) = strays::adopt(|| {
         let guard = command.spawn()?;
-        let pid = guard.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
-        Ok((pid.ok_or(io::ErrorKind::NotFound)?, guard))
+        Ok((Pid::from_child(&guard), guard))
     })?;
     // With the command go our copies of the program's ends.
     drop(command);
 
     // Whether or not the program could be started, somebody waits for the guard.
     let started = hello(&stream, input_theirs);
+    let id = Arc::<AtomicU32>::default();
+    if let Ok(Some(started)) = started {
+        id.store(started, Ordering::Relaxed);
+    }
     let (gone, gone_seen) = watch::channel(false);
     let (exit, exit_seen) = watch::channel(None);
     let (orders, inbox) = mpsc::unbounded_channel();
     let stderr = tokio::spawn(output::tail(stderr, gone_seen.clone()));
-    let keeper = Keeper { guard, pid, stream, orders: inbox, stderr, gone, exit };
+    let program = start.program.clone();
+    let keeper = Keeper { program, guard, pid, id: id.clone(), stream, orders: inbox, stderr, gone, exit };
     tokio::spawn(keeper.keep());
-    Ok(Child { id: started?, input: Input::new(input), lines: Lines::new(stdout, gone_seen), orders, exit: exit_seen })
+    started.map(|_| Child {
+        id,
+        input: Input::new(input),
+        lines: Lines::new(stdout, gone_seen),
+        orders,
+        exit: exit_seen,
+    })
 }
 
-/// Gives the guard what it needs, and waits until the program runs: a millisecond or two.
-fn hello(stream: &UnixStream, input: OwnedFd) -> io::Result<u32> {
+/// Gives the guard what it needs, and waits until the program runs, but not for long: nobody else has a turn meanwhile.
+fn hello(stream: &UnixStream, input: OwnedFd) -> io::Result<Option<u32>> {
     wire::hand_over(stream, input.as_fd())?;
     drop(input);
-    stream.set_read_timeout(Some(PATIENCE))?;
-    match Report::read(stream)? {
-        Report::Started(pid) => u32::try_from(pid).map_err(io::Error::other),
-        Report::Refused(errno) => Err(io::Error::from_raw_os_error(errno)),
-        Report::Exited(_) | Report::Signalled(_) => Err(io::ErrorKind::InvalidData.into()),
+    if !readable(stream, PATIENCE)? {
+        return Ok(None);
+    }
+    let mut bytes = [0; Report::LENGTH];
+    // It is written at once, and so it comes at once.
+    if rustix::io::read(stream, &mut bytes)? < bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Report::decode(bytes)?.started().map(Some)
+}
+
+/// Waits until there is something to read.
+fn readable(stream: &UnixStream, patience: Duration) -> io::Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            found => return Ok(found? > 0),
+        }
     }
 }
 

@@ -72,9 +72,10 @@ fn end() {
 /// into ours, where everything is that we started ourselves.
 fn strays() -> Vec<Pid> {
     let guards = guards();
-    let Ok(session) = rustix::process::getsid(None) else { return Vec::new() };
-    let mut children = tree::children(rustix::process::getpid());
-    children.retain(|pid| !guards.contains(pid) && rustix::process::getsid(Some(*pid)).is_ok_and(|of| of != session));
+    let us = rustix::process::getpid();
+    let Some(session) = tree::session(us) else { return Vec::new() };
+    let mut children = tree::children(us);
+    children.retain(|pid| !guards.contains(pid) && tree::session(*pid).is_some_and(|of| of != session));
     children
 }
 

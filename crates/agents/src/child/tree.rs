@@ -60,11 +60,22 @@ fn scanned(pid: Pid) -> Vec<Pid> {
 }
 
 fn parent(pid: Pid) -> Option<Pid> {
-    // The name may have any character, a parenthesis too; after the last one come the state and the parent.
+    Pid::from_raw(stat(pid, 1)?)
+}
+
+/// The session of a process: 0, if it was opened outside of our namespace, which the system call has no word for.
+pub(super) fn session(pid: Pid) -> Option<i32> {
+    stat(pid, 3)
+}
+
+/// A number that the kernel tells of a process, counted from its state.
+fn stat(pid: Pid, place: usize) -> Option<i32> {
+    // The name may have any character, a parenthesis too; after the last one come the state, the parent, the group and
+    // the session.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_whitespace().nth(1).and_then(number)
+    rest.split_whitespace().nth(place)?.parse().ok()
 }
 
 fn number(text: &str) -> Option<Pid> {
@@ -104,6 +115,7 @@ mod tests {
         assert_eq!(found[0], found[1]);
         assert!(scanned(rustix::process::getpid()).contains(&pid));
         assert!(listed(rustix::process::getpid()).contains(&pid));
+        assert!(session(pid).is_some_and(|of| Some(of) == session(rustix::process::getpid())));
 
         kill(|| vec![pid]);
         shell.wait().unwrap();

@@ -3,10 +3,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::net::{
@@ -39,7 +36,7 @@ pub(super) enum Report {
 const HELLO: u8 = b'h';
 
 /// Hands the guard the end that the program is to read from.
-pub(super) fn hand_over(stream: &UnixStream, input: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn hand_over(stream: impl AsFd, input: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [input];
@@ -108,10 +105,13 @@ impl Report {
         }
     }
 
-    pub(super) fn read(mut stream: impl Read) -> io::Result<Self> {
-        let mut bytes = [0; Self::LENGTH];
-        stream.read_exact(&mut bytes)?;
-        Self::decode(bytes)
+    /// The program's process id, if this is what a guard says first.
+    pub(super) fn started(self) -> io::Result<u32> {
+        match self {
+            Self::Started(pid) => u32::try_from(pid).map_err(io::Error::other),
+            Self::Refused(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Self::Exited(_) | Self::Signalled(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     pub(super) fn write(self, mut stream: impl Write) -> io::Result<()> {
@@ -121,6 +121,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]

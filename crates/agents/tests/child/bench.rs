@@ -5,13 +5,14 @@ use std::{
     future::Future,
     io::Read,
     path::{Path, PathBuf},
+    sync::mpsc,
     time::Duration,
 };
 
 use carrel_agents::child::{self, Child, Line, Start};
 
 /// Whoever waits longer hangs.
-const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Runs a test as the server runs, on one thread.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
@@ -92,14 +93,37 @@ impl Mark {
     }
 
     /// Waits until everybody who held the pipe is gone, and somebody did.
-    pub(crate) fn released(&self) -> std::thread::JoinHandle<()> {
+    pub(crate) fn released(&self) -> Released {
         let pipe = self.pipe();
+        let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             // Opening waits for the first who holds it, reading for the last.
             let mut said = Vec::new();
             File::open(pipe).unwrap().read_to_end(&mut said).unwrap();
-        })
+            let _nobody_waits = tell.send(());
+        });
+        Released(told)
     }
+}
+
+/// The moment when a pipe is released.
+pub(crate) struct Released(mpsc::Receiver<()>);
+
+impl Released {
+    pub(crate) fn wait(self) {
+        self.0.recv_timeout(WATCHDOG).expect("somebody still holds the pipe");
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.try_recv().is_ok()
+    }
+}
+
+/// The example that is a server by itself.
+pub(crate) fn example() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_sandbox-agent")).with_file_name("examples").join("lines");
+    assert!(path.exists(), "{} is built by: cargo build --examples", path.display());
+    path
 }
 
 /// What a process calls itself, for whoever reads of a failure.

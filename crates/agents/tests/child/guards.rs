@@ -2,14 +2,13 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use carrel_agents::child::Child;
 
-use crate::bench::{Mark, line, on_one_thread, program, shell, start};
+use crate::bench::{Mark, example, line, on_one_thread, program, shell, start};
 
 /// A program with descendants that have detached themselves, of whom each holds the pipe.
 const FAMILY: &str = "exec 3>\"$HELD\"; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 1000 & setsid sleep 1000 &
@@ -28,7 +27,7 @@ fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
         assert_eq!(child.exit().await.signal, Some(9));
         assert_eq!(mark.bearers(), Vec::<String>::new());
         assert_eq!(child.line().await, None);
-        released.join().unwrap();
+        released.wait();
 
         neighbour.send(b"still here").unwrap();
         assert_eq!(line(&mut neighbour).await, "still here");
@@ -49,7 +48,7 @@ fn a_guard_that_was_stopped_still_ends_everything() {
         assert_eq!(lines, ["ready", "stopped"]);
         assert_eq!(child.end(Duration::from_millis(20)).await.signal, Some(9));
         assert_eq!(mark.bearers(), Vec::<String>::new());
-        released.join().unwrap();
+        released.wait();
     });
 }
 
@@ -61,7 +60,7 @@ fn a_child_that_is_dropped_is_ended() {
         let released = mark.released();
         assert_eq!(line(&mut child).await, "ready");
         drop(child);
-        tokio::task::spawn_blocking(|| released.join().unwrap()).await.unwrap();
+        tokio::task::spawn_blocking(|| released.wait()).await.unwrap();
     });
 }
 
@@ -75,7 +74,7 @@ fn everything_ends_with_the_runtime() {
         assert_eq!(line(&mut child).await, "ready");
         kept = Some(child);
     });
-    released.join().unwrap();
+    released.wait();
 }
 
 #[test]
@@ -93,10 +92,10 @@ fn everything_ends_with_a_server_that_is_killed() {
     assert_eq!(ready, "1 ready\n");
     // The control: they hold it, until the server is gone.
     assert!(mark.bearers().len() >= 5, "{:?}", mark.bearers());
-    assert!(!released.is_finished());
+    assert!(!released.is_over());
     server.kill().unwrap();
     server.wait().unwrap();
-    released.join().unwrap();
+    released.wait();
 }
 
 #[test]
@@ -138,11 +137,4 @@ fn two_hundred_live_beside_each_other() {
         }
         assert_eq!(mark.bearers(), Vec::<String>::new());
     });
-}
-
-/// The example that is a server by itself.
-fn example() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_sandbox-agent")).with_file_name("examples").join("lines");
-    assert!(path.exists(), "{} is built by: cargo build --examples", path.display());
-    path
 }

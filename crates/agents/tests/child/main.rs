@@ -8,3 +8,4 @@ mod escapes;
 mod flow;
 mod guards;
 mod lines;
+mod starts;
