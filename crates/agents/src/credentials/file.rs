@@ -6,25 +6,25 @@ use rustix::fs::OFlags;
 use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// The most that is read of a file.
-const LONGEST: u64 = 1024 * 1024;
+/// The most that is read of a file. Claude Code keeps its history beside its key.
+const LONGEST: u64 = 32 * 1024 * 1024;
 /// A number above it counts milliseconds and not seconds: as seconds it is in the year 5138.
 const MILLISECONDS: f64 = 1e11;
 
 /// What a file holds; nothing, whatever is wrong with it.
 pub(super) fn read(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&bytes(path, LONGEST)?).ok()
+}
+
+/// The bytes of a file; nothing, if it has more, or is none.
+pub(crate) fn bytes(path: &Path, longest: u64) -> Option<Vec<u8>> {
     // What is no file, such as a pipe, must not make us wait.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).ok()?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut text = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut text).ok()?;
-    if text.len() as u64 > LONGEST {
-        return None;
-    }
-    serde_json::from_slice(&text).ok()
+    file.metadata().ok().filter(|about| about.is_file() && about.len() <= longest)?;
+    let mut bytes = Vec::new();
+    file.take(longest + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= longest).then_some(bytes)
 }
 
 /// The text at a path of keys.

@@ -13,6 +13,7 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
+pub(crate) use self::file::bytes;
 pub use self::{
     extract::{Extract, ExtractError, extract_env},
     home::home,

@@ -67,7 +67,7 @@ pub(super) fn amp(sources: &Sources) -> Option<Credential> {
     named.chain(unnamed).find_map(|text| credential(text, Kind::ApiKey, Origin::Amp))
 }
 
-/// In the files of Claude Code: keys first, then a login that is not over.
+/// In the files of Claude Code: keys first, then a login that is not over, or that it can renew itself.
 pub(super) fn claude(sources: &Sources) -> Option<Credential> {
     let files =
         CLAUDE_FILES.iter().flat_map(|name| [moved(sources, "CLAUDE_CONFIG_DIR", name), in_home(sources, name)]);
@@ -86,7 +86,9 @@ pub(super) fn claude(sources: &Sources) -> Option<Credential> {
             let config = file::read(&path)?;
             let login = config.get("claudeAiOauth")?;
             let token = file::text(login, &["accessToken"])?;
-            credential(token, Kind::Oauth, Origin::Claude).filter(|_| !file::is_past(login.get("expiresAt")))
+            let is_renewed = || file::text(login, &["refreshToken"]).is_some_and(|token| !token.trim().is_empty());
+            let lasts = !file::is_past(login.get("expiresAt")) || is_renewed();
+            credential(token, Kind::Oauth, Origin::Claude).filter(|_| lasts)
         })
     })
 }

@@ -141,6 +141,21 @@ fn a_login_that_is_over_does_not_hide_the_next_one() {
 }
 
 #[test]
+fn a_login_that_claude_can_renew_counts_and_nothing_is_put_over_it() {
+    let home = Home::new();
+    home.json(".local/share/opencode/auth.json", json!({ "anthropic": { "type": "api", "key": "another" } }));
+    let login =
+        |refresh: &str| json!({ "claudeAiOauth": { "accessToken": "old", "expiresAt": 1, "refreshToken": refresh } });
+    home.json(".claude/.credentials.json", login(" "));
+    assert_eq!(home.find().anthropic.unwrap().origin, Origin::OpenCode);
+    home.json(".claude/.credentials.json", login("renews"));
+    let found = home.find();
+    assert_eq!(told(found.anthropic.as_ref()), some("old", Kind::Oauth, Origin::Claude));
+    assert!(found.available(AgentId::Claude));
+    assert_eq!(found.environment(AgentId::Claude), []);
+}
+
+#[test]
 fn the_files_of_amp_come_before_those_of_claude() {
     let home = Home::new();
     home.json(".claude.json", json!({ "primaryApiKey": KEY }));
@@ -231,17 +246,25 @@ fn the_agents_directories_may_be_elsewhere() {
 
 #[test]
 fn whatever_is_wrong_with_a_file_the_next_one_is_asked() {
-    let huge = format!("{{\"primaryApiKey\":\"sk-ant-huge\",\"x\":\"{}\"}}", "x".repeat(1024 * 1024));
     let deep = "[".repeat(100_000);
-    for content in
-        [huge.as_bytes(), deep.as_bytes(), b"", b"\xff\xfe", b"[]", b"{\"primaryApiKey\":7}", b"{\"apiKey\":\"\"}"]
-    {
+    for content in [deep.as_bytes(), b"", b"\xff\xfe", b"[]", b"{\"primaryApiKey\":7}", b"{\"apiKey\":\"\"}"] {
         let home = Home::new();
         home.write(".claude.json.api", content).write(".amp/config.json", content).write(".codex/auth.json", content);
         home.write(".local/share/opencode/auth.json", content).write(".claude/.credentials.json", content);
         home.json(".claude.json.nathan", json!({ "primaryApiKey": KEY }));
         assert_eq!(home.find().anthropic.unwrap().secret.expose(), KEY);
     }
+}
+
+#[test]
+fn a_file_may_be_long_and_not_without_end() {
+    let home = Home::new();
+    let mut content = format!("{{\"primaryApiKey\":\"{KEY}\"}}");
+    content += &" ".repeat(32 * 1024 * 1024 - content.len());
+    home.write(".claude.json", &content);
+    assert_eq!(home.find().anthropic.unwrap().secret.expose(), KEY);
+    home.write(".claude.json", content + " ");
+    assert_eq!(home.find().anthropic, None);
 }
 
 #[test]
