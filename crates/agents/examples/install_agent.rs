@@ -1,14 +1,19 @@
 //! Installs an agent, and tells every step on standard output: `install_agent BIN AGENT [REGISTRY [VERSION [PHASE]]]`.
 //! When the phase begins it stays there, so that it can be ended in the middle of it. `-` stands for what is not given.
 
-use std::{error::Error, io::Write, path::PathBuf, sync::Arc};
+use std::{error::Error, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use carrel_agents::{
     agent::AgentId,
+    child,
     install::{Installer, Settings},
 };
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    // This program is its own guard.
+    if let Some(code) = child::guard_main() {
+        return Ok(code);
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let given = |place: usize| arguments.get(place).filter(|given| *given != "-").cloned();
     let mut settings = Settings::from_environment();
@@ -30,5 +35,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     let installed = runtime.block_on(installer.install(agent, false, given(3).as_deref(), |_| {}))?;
     println!("installed {} {}", installed.path.display(), installed.version.unwrap_or_default());
     std::io::stdout().flush()?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

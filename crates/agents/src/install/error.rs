@@ -62,6 +62,9 @@ pub enum InstallError {
         /// Why not.
         error: Arc<io::Error>,
     },
+    /// Another process installs it, and does not come to an end.
+    #[error("another process has been installing {0} for too long\nhint: end it, and try again")]
+    Busy(AgentId),
     /// The server ended, or the install broke.
     #[error("the install of {0} did not come to its end")]
     Interrupted(AgentId),

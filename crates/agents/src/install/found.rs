@@ -3,22 +3,20 @@
 use std::{
     collections::HashMap,
     fs,
-    io::ErrorKind,
-    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Stdio,
     sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use tokio::{io::AsyncReadExt, process::Command, time};
+use tokio::time;
+
+use crate::child::{Child, Line, Start};
 
 /// How long a program may take to tell its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most that it may say.
-const LONGEST: u64 = 64 * 1024;
-/// How often a program is started that somebody still writes, and how long is waited in between.
-const BUSY: (u32, Duration) = (20, Duration::from_millis(25));
+const LONGEST: usize = 64 * 1024;
 
 /// A program on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,35 +65,33 @@ pub(super) fn is_program(path: &Path) -> bool {
 }
 
 async fn ask(program: &Path) -> Option<String> {
-    let mut command = Command::new(program);
-    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    command.kill_on_drop(true).process_group(0);
-    let mut child = start(&mut command).await?;
-    let group = child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
-    let mut said = Vec::new();
-    let answer = async {
-        child.stdout.take()?.take(LONGEST).read_to_end(&mut said).await.ok()?;
-        child.wait().await.ok()
-    };
-    let status = time::timeout(PATIENCE, answer).await;
-    if !matches!(&status, Ok(Some(status)) if status.signal().is_none()) {
-        // It may have started others, which would go on.
-        let _gone = group.map(|group| rustix::process::kill_process_group(group, rustix::process::Signal::KILL));
-        let _reaped = child.wait().await;
-        return None;
-    }
-    number(&String::from_utf8_lossy(&said))
+    number(&said(program, &["--version"], Path::new("."), PATIENCE).await?)
 }
 
-/// Starts a program, though it may just have been written: until the last copy of the file is closed, it is busy.
-async fn start(command: &mut Command) -> Option<tokio::process::Child> {
-    for _ in 0..BUSY.0 {
-        match command.spawn() {
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => time::sleep(BUSY.1).await,
-            started => return started.ok(),
+/// What a program says before it ends by itself. Dropped, or after this time, it is ended with everything that it started.
+pub(super) async fn said(program: &Path, arguments: &[&str], directory: &Path, patience: Duration) -> Option<String> {
+    let mut child = Child::start(&Start {
+        program: program.to_owned(),
+        arguments: arguments.iter().map(Into::into).collect(),
+        directory: directory.to_owned(),
+        environment: Vec::new(),
+    })
+    .ok()?;
+    child.close_input();
+    let answer = async {
+        let mut said = Vec::new();
+        while let Some(Line::Whole(line) | Line::Cut(line) | Line::Torn(line)) = child.line().await {
+            said.extend_from_slice(&line);
+            said.push(b'\n');
+            if said.len() > LONGEST {
+                return None;
+            }
         }
-    }
-    None
+        child.exit().await.code.map(|_| said)
+    };
+    let answer = time::timeout(patience, answer).await;
+    child.end(Duration::ZERO).await;
+    answer.ok().flatten().map(|said| String::from_utf8_lossy(&said).into_owned())
 }
 
 /// The version in what a program says: the first word that looks like one, and else the first line.

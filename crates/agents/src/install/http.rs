@@ -1,12 +1,18 @@
 //! Requests to a registry: asked again where that may help, and downloads that go on where they were cut.
 
-use std::{error::Error, fmt, sync::OnceLock, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
+use bytes::Bytes;
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE},
 };
-use tokio::{sync::mpsc::Sender, time::sleep};
+use tokio::{sync::mpsc::Sender, task::spawn_blocking, time::sleep};
 
 use super::{settings::Patience, stream::Piece};
 
@@ -15,6 +21,9 @@ const AGENT: &str = concat!("sandbox-agent/", env!("CARGO_PKG_VERSION"));
 const LONGEST: usize = 64 * 1024 * 1024;
 /// The most that a package may have.
 const LARGEST: u64 = 2 * 1024 * 1024 * 1024;
+/// The least that has to come in each time of this length.
+const LEAST: u64 = 60 * 1024;
+const WHILE: Duration = Duration::from_secs(60);
 /// How often a download may be cut in all.
 const CUTS: u32 = 100;
 
@@ -44,8 +53,22 @@ pub(super) enum Trouble {
 pub(super) struct Http {
     patience: Patience,
     certificates: Option<Vec<u8>>,
-    near: OnceLock<Client>,
-    far: OnceLock<Client>,
+    near: OnceLock<Reach>,
+    far: OnceLock<Reach>,
+}
+
+/// What asks, and whether it knows whom to trust.
+#[derive(Clone)]
+struct Reach {
+    client: Client,
+    trusts: bool,
+}
+
+/// How fast something comes.
+#[derive(Default)]
+struct Pace {
+    bytes: u64,
+    waited: Duration,
 }
 
 /// How far a download is.
@@ -78,7 +101,7 @@ impl Http {
 
     /// A short answer, whole.
     pub(super) async fn text(&self, ask: &Ask) -> Result<Vec<u8>, Trouble> {
-        let client = self.client(&ask.url)?;
+        let client = self.client(&ask.url).await?;
         let mut failures = 0;
         loop {
             let trouble = match self.whole(&client, ask).await {
@@ -97,7 +120,7 @@ impl Http {
         pieces: Sender<Piece>,
         tell: &(dyn Fn(u64, Option<u64>) + Send + Sync),
     ) -> Result<(), Trouble> {
-        let client = self.client(&ask.url)?;
+        let client = self.client(&ask.url).await?;
         let mut download = Download::default();
         let mut failures = 0;
         for _ in 0..CUTS {
@@ -116,7 +139,8 @@ impl Http {
     async fn whole(&self, client: &Client, ask: &Ask) -> Result<Vec<u8>, Trouble> {
         let mut response = self.send(client, ask, None).await?;
         let mut text = Vec::new();
-        while let Some(piece) = response.chunk().await.map_err(broke)? {
+        let mut pace = Pace::default();
+        while let Some(piece) = pace.next(&mut response).await? {
             text.extend_from_slice(&piece);
             if text.len() > LONGEST {
                 return Err(Trouble::Never("the answer does not end".to_owned()));
@@ -137,7 +161,8 @@ impl Http {
         let mut response = self.send(client, ask, Some(download)).await?;
         // A server that does not know parts begins anew; what we have of it is passed over.
         let mut known = download.resumes(&response)?;
-        while let Some(mut piece) = response.chunk().await.map_err(broke)? {
+        let mut pace = Pace::default();
+        while let Some(mut piece) = pace.next(&mut response).await? {
             let passed = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
             known -= passed as u64;
             let piece = piece.split_off(passed);
@@ -196,32 +221,74 @@ impl Http {
     }
 
     /// The certificates of the system are many: they are read once.
-    fn client(&self, url: &Url) -> Result<Client, Trouble> {
+    async fn client(&self, url: &Url) -> Result<Client, Trouble> {
         // The proxy of the environment cannot reach our loopback.
         let is_near = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         let kept = if is_near { &self.near } else { &self.far };
-        if let Some(client) = kept.get() {
-            return Ok(client.clone());
+        let reach = match kept.get() {
+            Some(reach) => reach.clone(),
+            None => {
+                let (patience, certificates) = (self.patience, self.certificates.clone());
+                let built = spawn_blocking(move || build(patience, certificates.as_deref(), is_near)).await;
+                let built = built.map_err(|error| Trouble::Never(error.to_string()))??;
+                kept.get_or_init(|| built).clone()
+            }
+        };
+        if url.scheme() == "https" && !reach.trusts {
+            return Err(Trouble::Never(format!("no certificates are known here; {CERTIFICATES}")));
         }
-        let client = self.build(is_near)?;
-        Ok(kept.get_or_init(|| client).clone())
+        Ok(reach.client)
     }
+}
 
-    fn build(&self, is_near: bool) -> Result<Client, Trouble> {
-        // A static program has one provider only; that it is installed already is as good.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
-        let failed = |error: reqwest::Error| Trouble::Never(format!("{}; {CERTIFICATES}", chain(&error)));
-        let roots = self.certificates.as_deref().map(reqwest::Certificate::from_pem_bundle);
-        let builder = Client::builder()
-            .connect_timeout(self.patience.connect)
-            .read_timeout(self.patience.stall)
-            .user_agent(AGENT)
-            .tls_certs_merge(roots.transpose().map_err(failed)?.unwrap_or_default());
-        if is_near { builder.no_proxy() } else { builder }.build().map_err(failed)
+/// Without any certificate it reaches what needs none.
+fn build(patience: Patience, certificates: Option<&[u8]>, is_near: bool) -> Result<Reach, Trouble> {
+    // A static program has one provider only; that it is installed already is as good.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let failed = |error: reqwest::Error| Trouble::Never(format!("{}; {CERTIFICATES}", chain(&error)));
+    let own = certificates.map(reqwest::Certificate::from_pem_bundle).transpose().map_err(failed)?.unwrap_or_default();
+    let builder = || {
+        let builder =
+            Client::builder().connect_timeout(patience.connect).read_timeout(patience.stall).user_agent(AGENT);
+        if is_near { builder.no_proxy() } else { builder }
+    };
+    match builder().tls_certs_merge(own).build() {
+        Ok(client) => Ok(Reach { client, trusts: true }),
+        Err(error) => {
+            tracing::debug!(%error, "no certificates are known");
+            let client = builder().tls_certs_only([]).build().map_err(failed)?;
+            Ok(Reach { client, trusts: false })
+        }
     }
 }
 
 const CERTIFICATES: &str = "are the certificates of the system installed? SSL_CERT_FILE names others";
+
+// === impl Pace ===
+
+impl Pace {
+    /// The next piece of an answer that comes fast enough.
+    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, Trouble> {
+        let since = Instant::now();
+        let piece = response.chunk().await.map_err(broke)?;
+        if let Some(piece) = &piece {
+            self.came(piece.len() as u64, since.elapsed())?;
+        }
+        Ok(piece)
+    }
+
+    fn came(&mut self, bytes: u64, waited: Duration) -> Result<(), Trouble> {
+        self.bytes += bytes;
+        self.waited += waited;
+        if self.waited >= WHILE {
+            let Self { bytes, waited } = std::mem::take(self);
+            if bytes < LEAST {
+                return Err(Trouble::Never(format!("too slow: {bytes} bytes in {} s", waited.as_secs())));
+            }
+        }
+        Ok(())
+    }
+}
 
 // === impl Download ===
 
@@ -265,4 +332,20 @@ fn chain(error: &dyn Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_too_slowly_is_given_up() {
+        let second = Duration::from_secs(1);
+        let mut steady = Pace::default();
+        assert!((0..600).all(|_| steady.came(1024, second).is_ok()));
+        let mut late = Pace::default();
+        late.came(10 * LEAST, WHILE).unwrap();
+        assert!((0..59).all(|_| late.came(1000, second).is_ok()));
+        assert_eq!(late.came(1000, second), Err(Trouble::Never("too slow: 60000 bytes in 60 s".to_owned())));
+    }
 }

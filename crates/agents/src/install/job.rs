@@ -9,8 +9,8 @@ use super::{
     Asked, InstallError, Installed, Phase, Pin, Platform, Progress, Settings, UnpackError, found,
     http::{Http, Trouble},
     layout,
-    npm::Npm,
-    place::{Place, Record, RecordedFile, Staging, record},
+    npm::{self, Npm},
+    place::{Place, Record, RecordedFile, Staging, blocking},
     source::{self, Shape, Source},
     stream::{Hashes, Stream, WAITING},
     unpack::{self, Written},
@@ -41,48 +41,65 @@ struct Unpacked {
 
 /// Installs, unless another process just has.
 pub(super) async fn run(settings: &Settings, wish: Wish, tell: Tell) -> Result<Installed, InstallError> {
-    let phase = |phase| tell(Progress { phase, ..Progress::default() });
-    let place = Place::new(&settings.bin, wish.agent);
+    let agent = wish.agent;
+    let phase = {
+        let tell = Arc::clone(&tell);
+        move |phase| tell(Progress { phase, ..Progress::default() })
+    };
+    let place = Place::new(settings, agent);
     phase(Phase::Waiting);
-    let _lock = place.lock(&phase).await?;
-    place.sweep();
-    if !wish.reinstall {
-        if let Some(installed) = wish.present(&place) {
-            return Ok(installed);
-        }
-        // One that was whole, and ended before it was linked.
-        if let Some(directory) = place.whole(&wish.version) {
-            place.link_to(&directory, &phase)?;
-            return Ok(wish.installed(&directory));
-        }
+    let _lock = place.lock(settings.patience.lock, &phase).await?;
+    let here = {
+        let (wish, place, phase) = (wish.clone(), place.clone(), phase.clone());
+        blocking(agent, move || wish.here(&place, &phase)).await??
+    };
+    if let Some(installed) = here {
+        return Ok(installed);
     }
     phase(Phase::Asking);
-    let mut npm = Npm::read(settings.variable(), settings.home.as_ref());
+    let (mut npm, certificates) = {
+        let (variable, home) = (Arc::clone(settings.variable()), settings.home.clone());
+        let read = move || {
+            let npm = Npm::read(&variable, home.as_ref());
+            let certificates = npm.certificates();
+            (npm, certificates)
+        };
+        blocking(agent, read).await?
+    };
     if settings.registry.is_none() {
         let path = (settings.variable())("PATH").unwrap_or_default();
         npm.ask(found::in_path("npm", &path)).await;
     }
-    let certificates = npm.certificates().and_then(|path| std::fs::read(path).ok());
     let http = Http::new(settings.patience, certificates);
     let mut tried = Vec::new();
-    let (package, version) = wish.package();
     let sources = match source::registry(&http, &npm, settings.registry.as_deref(), &wish).await {
         Ok(sources) => sources,
         Err(trouble) => {
-            let registry = npm.registry(&package).as_ref().map(source::named);
-            let registry = settings.registry.clone().or(registry).unwrap_or_else(|| "the registry".to_owned());
+            let (package, version) = wish.package();
+            let registry = match &settings.registry {
+                Some(given) => npm::address(given),
+                None => npm.registry(&package),
+            };
+            let registry = registry.map_or_else(|| "the registry".to_owned(), |registry| source::named(&registry));
             tried.push((format!("{package}@{version} of {registry}"), trouble.to_string()));
             Vec::new()
         }
     };
     for source in sources.into_iter().chain(source::makers(&wish, &settings.downloads)) {
-        let staging = place.stage()?;
-        match fetch(&http, &source, &wish, &staging, &tell).await? {
-            Ok(unpacked) => return finish(settings, wish, &source, unpacked, staging, tell).await,
-            Err(trouble) => tried.push((source.name(), trouble.to_string())),
+        let staging = {
+            let place = place.clone();
+            blocking(agent, move || place.stage()).await??
+        };
+        let trouble = match fetch(&http, &source, &wish, &staging, &tell).await {
+            Ok(Ok(unpacked)) => return finish(place, wish, &source, unpacked, staging, phase).await,
+            trouble => trouble,
+        };
+        blocking(agent, move || drop(staging)).await?;
+        if let Err(trouble) = trouble? {
+            tried.push((source.name(), trouble.to_string()));
         }
     }
-    Err(InstallError::Unavailable { agent: wish.agent, version: wish.version, tried })
+    Err(InstallError::Unavailable { agent, version: wish.version, tried })
 }
 
 /// Downloads and unpacks at once. What cannot be had is had elsewhere; what is wrong ends the install.
@@ -146,16 +163,17 @@ fn check(source: &Source, wish: &Wish, unpacked: &Unpacked) -> Result<(), Instal
 
 /// Puts what was downloaded in its place.
 async fn finish(
-    settings: &Settings,
+    place: Place,
     wish: Wish,
     source: &Source,
     unpacked: Unpacked,
     staging: Staging,
-    tell: Tell,
+    phase: impl Fn(Phase) + Send + 'static,
 ) -> Result<Installed, InstallError> {
     let file = |file: Written| RecordedFile { path: file.place.to_owned(), sha256: file.sha256, size: file.size };
+    let agent = wish.agent;
     let record = Record {
-        agent: wish.agent,
+        agent,
         version: wish.version.clone(),
         platform: wish.platform.to_string(),
         source: source.name(),
@@ -164,14 +182,8 @@ async fn finish(
         installed_at: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
         files: unpacked.files.into_iter().map(file).collect(),
     };
-    let bin = settings.bin.clone();
-    let agent = wish.agent;
-    let placed = spawn_blocking(move || {
-        let phase = |phase| tell(Progress { phase, ..Progress::default() });
-        let directory = Place::new(&bin, agent).finish(staging, &record, &phase)?;
-        Ok(wish.installed(&directory))
-    });
-    placed.await.map_err(|_| InstallError::Interrupted(agent))?
+    let put = move || Ok(wish.installed(&place.finish(staging, &record, &phase)?));
+    blocking(agent, put).await?
 }
 
 // === impl Wish ===
@@ -194,10 +206,24 @@ impl Wish {
         layout::package(self.agent, self.platform, &self.version)
     }
 
-    /// What another process has installed in the meantime, if it will do.
-    fn present(&self, place: &Place<'_>) -> Option<Installed> {
+    /// What another process has installed in the meantime, if it will do. To be called under the lock.
+    fn here(&self, place: &Place, tell: &dyn Fn(Phase)) -> Result<Option<Installed>, InstallError> {
+        place.sweep();
+        if self.reinstall {
+            return Ok(None);
+        }
+        if let Some(installed) = self.present(place) {
+            return Ok(Some(installed));
+        }
+        // One that was whole, and ended before it was linked.
+        let Some(directory) = place.whole(&self.version) else { return Ok(None) };
+        place.link_to(&directory, tell)?;
+        Ok(Some(self.installed(&directory)))
+    }
+
+    fn present(&self, place: &Place) -> Option<Installed> {
         let directory = place.current()?;
-        let version = record(&directory)?.version;
+        let version = place.record(&directory)?.version;
         let will_do = self.is_any || version == self.version;
         will_do.then(|| Installed { path: directory.join(layout::program(self.agent)), version: Some(version) })
     }

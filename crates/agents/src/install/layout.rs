@@ -51,6 +51,14 @@ pub(super) fn files(agent: AgentId, platform: Platform) -> Vec<Wanted> {
     }
 }
 
+/// Whether an install for a platform, by its name, runs on another one. Codex brings its library with it.
+pub(super) fn runs(agent: AgentId, platform: Platform, recorded: &str) -> bool {
+    match agent {
+        AgentId::Codex => recorded.trim_end_matches("-musl") == platform.name(),
+        AgentId::Claude | AgentId::Mock => recorded == platform.to_string(),
+    }
+}
+
 /// The package of an agent on a platform, and its version in the registry.
 pub(super) fn package(agent: AgentId, platform: Platform, version: &str) -> (String, String) {
     match agent {

@@ -183,10 +183,10 @@ impl Inner {
 
     /// What is in our own directory: an install of ours, or a program that somebody put there.
     fn own(&self, agent: AgentId) -> Option<Installed> {
-        let place = Place::new(&self.settings.bin, agent);
+        let place = Place::new(&self.settings, agent);
         match place.current() {
             Some(directory) => {
-                let record = place::record(&directory)?;
+                let record = place.record(&directory)?;
                 Some(Installed { path: directory.join(layout::program(agent)), version: Some(record.version) })
             }
             None => {
@@ -194,7 +194,6 @@ impl Inner {
                 found::is_program(&path).then_some(Installed { path, version: None })
             }
         }
-        .filter(|found| found::is_program(&found.path))
     }
 }
 

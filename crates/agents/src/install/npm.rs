@@ -1,15 +1,25 @@
 //! Where packages come from, as npm was told.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use reqwest::{Url, header::HeaderValue};
-use tokio::{process::Command, time::timeout};
+
+use super::found;
+use crate::credentials;
 
 /// How long npm itself may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most that is read of a file of settings.
 const LONGEST: u64 = 1024 * 1024;
+/// The most that is read of a file of certificates.
+const LONGEST_CERTIFICATES: u64 = 16 * 1024 * 1024;
 
 /// How a variable is looked up.
 pub(super) type Lookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
@@ -36,10 +46,7 @@ impl Npm {
         let global = setting("npm_config_globalconfig").map(PathBuf::from);
         let machine = ["/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc"].map(PathBuf::from);
         let files = user.or_else(|| Some(home?.join(".npmrc"))).into_iter().chain(global).chain(machine);
-        let texts = files.filter_map(|path| {
-            let is_short = std::fs::metadata(&path).is_ok_and(|file| file.is_file() && file.len() <= LONGEST);
-            std::fs::read_to_string(path).ok().filter(|_| is_short)
-        });
+        let texts = files.filter_map(|path| String::from_utf8(credentials::bytes(&path, LONGEST)?).ok());
         let files = texts.map(|text| parse(&text, &|name| variable(name)?.into_string().ok())).collect();
         let environment = setting("npm_config_registry").and_then(|value| value.into_string().ok());
         Self { files, environment, asked: None }
@@ -48,11 +55,8 @@ impl Npm {
     /// Asks npm itself, if it is there and nothing else is known.
     pub(super) async fn ask(&mut self, npm: Option<PathBuf>) {
         let (Some(npm), None, None) = (npm, &self.environment, self.setting("registry")) else { return };
-        let mut command = Command::new(npm);
-        command.args(["config", "get", "registry"]).current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
-        let answer = timeout(PATIENCE, command.kill_on_drop(true).output()).await;
-        let Ok(Ok(output)) = answer else { return };
-        self.asked = String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned());
+        let said = found::said(&npm, &["config", "get", "registry"], Path::new("/"), PATIENCE).await;
+        self.asked = said.map(|text| text.trim().to_owned());
     }
 
     /// The registry of a package, with a slash at its end: that of its scope before that of all.
@@ -87,9 +91,9 @@ impl Npm {
         }
     }
 
-    /// A file with certificates that are trusted too.
-    pub(super) fn certificates(&self) -> Option<&str> {
-        self.setting("cafile")
+    /// The certificates that are trusted too.
+    pub(super) fn certificates(&self) -> Option<Vec<u8>> {
+        credentials::bytes(Path::new(self.setting("cafile")?), LONGEST_CERTIFICATES)
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
@@ -194,12 +198,12 @@ mod tests {
     fn files_are_read_in_their_order() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(".npmrc"), "registry=http://user.test/\n").unwrap();
-        std::fs::write(home.path().join("global"), "registry=http://global.test/\ncafile=/ca.pem\n").unwrap();
         let global = home.path().join("global");
+        std::fs::write(&global, format!("registry=http://global.test/\ncafile={}\n", global.display())).unwrap();
         let lookup: Lookup = Arc::new(move |name| (name == "npm_config_globalconfig").then(|| global.clone().into()));
         let npm = Npm::read(&lookup, Some(&home.path().to_owned()));
         assert_eq!(registry(&npm, "x"), "http://user.test/");
-        assert_eq!(npm.certificates(), Some("/ca.pem"));
+        assert!(npm.certificates().unwrap().starts_with(b"registry="));
         std::fs::write(home.path().join("mine"), "registry=http://mine.test/\n").unwrap();
         let mine = home.path().join("mine");
         let lookup: Lookup = Arc::new(move |name| (name == "NPM_CONFIG_USERCONFIG").then(|| mine.clone().into()));

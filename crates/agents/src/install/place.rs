@@ -17,13 +17,14 @@ use std::{
     io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 
-use super::{InstallError, Phase, layout};
+use super::{InstallError, Phase, Platform, Settings, found, layout};
 use crate::agent::AgentId;
 
 /// What says what an install is.
@@ -58,9 +59,12 @@ pub(super) struct RecordedFile {
 }
 
 /// What is installed of one agent.
-pub(super) struct Place<'a> {
-    bin: &'a Path,
+#[derive(Clone)]
+pub(super) struct Place {
+    bin: PathBuf,
     agent: AgentId,
+    /// What an install has to run on, if that is known.
+    platform: Option<Platform>,
 }
 
 /// Held while an agent is installed; no other process installs it then.
@@ -71,22 +75,24 @@ pub(super) struct Staging(pub(super) PathBuf);
 
 // === impl Place ===
 
-impl<'a> Place<'a> {
-    pub(super) fn new(bin: &'a Path, agent: AgentId) -> Self {
-        Self { bin, agent }
+impl Place {
+    pub(super) fn new(settings: &Settings, agent: AgentId) -> Self {
+        Self { bin: settings.bin.clone(), agent, platform: settings.platform }
     }
 
     /// Waits until no other process installs this agent, and tells each time that one still does.
-    pub(super) async fn lock(&self, tell: &(dyn Fn(Phase) + Sync)) -> Result<Lock, InstallError> {
-        fs::create_dir_all(self.bin).map_err(InstallError::file("create", self.bin))?;
-        let path = self.bin.join(format!(".lock-{}", self.agent));
-        let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(InstallError::file("open", &path))?;
+    pub(super) async fn lock(&self, patience: Duration, tell: &(dyn Fn(Phase) + Sync)) -> Result<Lock, InstallError> {
+        let path = self.lock_path();
+        let opened = self.clone();
+        let file = blocking(self.agent, move || opened.open_lock()).await??;
+        let until = Instant::now() + patience;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Lock(file)),
                 // Whoever holds it may be ended at any time, and tells nobody.
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() >= until => {
+                    return Err(InstallError::Busy(self.agent));
+                }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     tell(Phase::Waiting);
                     tokio::time::sleep(POLL).await;
@@ -95,6 +101,17 @@ impl<'a> Place<'a> {
                 Err(error) => return Err(InstallError::file("lock", &path)(error.into())),
             }
         }
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.bin.join(format!(".lock-{}", self.agent))
+    }
+
+    fn open_lock(&self) -> Result<File, InstallError> {
+        fs::create_dir_all(&self.bin).map_err(InstallError::file("create", &self.bin))?;
+        let path = self.lock_path();
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        file.map_err(InstallError::file("open", &path))
     }
 
     /// Where the link leads: the directory of the install that is used.
@@ -107,7 +124,17 @@ impl<'a> Place<'a> {
     /// An install of this version that is whole, used or not.
     pub(super) fn whole(&self, version: &str) -> Option<PathBuf> {
         let found = self.entries().into_iter().filter(|name| self.is_ours(name)).map(|name| self.bin.join(name));
-        found.into_iter().find(|path| record(path).is_some_and(|record| record.version == version))
+        found.into_iter().find(|path| self.record(path).is_some_and(|record| record.version == version))
+    }
+
+    /// What an install says that it is, if all of it is there and it can be started here.
+    pub(super) fn record(&self, directory: &Path) -> Option<Record> {
+        let record: Record = serde_json::from_slice(&fs::read(directory.join(RECORD)).ok()?).ok()?;
+        let is_whole =
+            |file: &RecordedFile| fs::metadata(directory.join(&file.path)).is_ok_and(|it| it.len() == file.size);
+        let runs = self.platform.is_none_or(|platform| layout::runs(self.agent, platform, &record.platform));
+        let is_program = found::is_program(&directory.join(layout::program(self.agent)));
+        (record.files.iter().all(is_whole) && runs && is_program).then_some(record)
     }
 
     /// A directory to unpack into, on the same file system.
@@ -132,7 +159,7 @@ impl<'a> Place<'a> {
         tell(Phase::Placing);
         let directory = self.free(&record.version);
         fs::rename(&staging.0, &directory).map_err(InstallError::file("rename", &staging.0))?;
-        sync_one(self.bin)?;
+        sync_one(&self.bin)?;
         self.link_to(&directory, tell)?;
         Ok(directory)
     }
@@ -146,7 +173,7 @@ impl<'a> Place<'a> {
         symlink(Path::new(name).join(layout::program(self.agent)), &link)
             .map_err(InstallError::file("create", &link))?;
         fs::rename(&link, self.link()).map_err(InstallError::file("rename", &link))?;
-        sync_one(self.bin)?;
+        sync_one(&self.bin)?;
         tell(Phase::Sweeping);
         // The one before stays until the next install: an agent that runs may start its own programs from it.
         for name in self.entries().into_iter().filter(|name| self.is_ours(name)) {
@@ -187,16 +214,17 @@ impl<'a> Place<'a> {
     }
 
     fn entries(&self) -> Vec<std::ffi::OsString> {
-        let entries = fs::read_dir(self.bin).into_iter().flatten();
+        let entries = fs::read_dir(&self.bin).into_iter().flatten();
         entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
     }
 }
 
-/// What an install says that it is, if all of it is there.
-pub(super) fn record(directory: &Path) -> Option<Record> {
-    let record: Record = serde_json::from_slice(&fs::read(directory.join(RECORD)).ok()?).ok()?;
-    let is_whole = |file: &RecordedFile| fs::metadata(directory.join(&file.path)).is_ok_and(|it| it.len() == file.size);
-    record.files.iter().all(is_whole).then_some(record)
+/// Work with files, on a thread where nobody else waits for it.
+pub(super) async fn blocking<T: Send + 'static>(
+    agent: AgentId,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, InstallError> {
+    spawn_blocking(work).await.map_err(|_| InstallError::Interrupted(agent))
 }
 
 // === impl Staging ===

@@ -36,7 +36,7 @@ pub struct Downloads {
     pub codex: String,
 }
 
-/// How long a server is waited for, and how often it is asked.
+/// How long is waited for a server and for others, and how often a server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// For a connection.
@@ -47,6 +47,8 @@ pub struct Patience {
     pub pause: Duration,
     /// How often in a row without a byte.
     pub tries: u32,
+    /// For another process that installs the same agent.
+    pub lock: Duration,
 }
 
 // === impl Settings ===
@@ -107,6 +109,7 @@ impl Default for Patience {
             stall: Duration::from_secs(30),
             pause: Duration::from_millis(300),
             tries: 4,
+            lock: Duration::from_secs(600),
         }
     }
 }

@@ -62,7 +62,10 @@ pub(super) async fn registry(http: &Http, npm: &Npm, given: Option<&str>, wish: 
     if integrity.is_empty() && wish.pin.is_none() {
         return Err(Trouble::Never("the registry does not say what the package hashes to".to_owned()));
     }
-    let no_place = || Trouble::Never(format!("the registry sends us to {:?}", described.dist.tarball));
+    let no_place = || {
+        let place = Url::parse(&described.dist.tarball).map_or_else(|_| "nowhere".to_owned(), |url| named(&url));
+        Trouble::Never(format!("the registry sends us to {place}"))
+    };
     let tarball = registry.join(&described.dist.tarball).map_err(|_| no_place())?;
     if !matches!(tarball.scheme(), "http" | "https") {
         return Err(no_place());

@@ -71,7 +71,7 @@ async fn a_server_that_knows_no_parts_begins_anew() {
 async fn a_server_that_says_nothing_more_is_asked_again() {
     let claude = program(1, 200_000);
     let (mut world, package) = World::with_claude("1.0.0", &claude);
-    world.settings.patience.stall = Duration::from_millis(200);
+    world.settings.patience.stall = Duration::from_secs(2);
     world.server.fail(&package.path(), &[Fault::Hold(100_000)]);
     let installed = world.install(AgentId::Claude).await.unwrap();
     assert_eq!(std::fs::read(installed.path).unwrap(), claude);
@@ -165,6 +165,20 @@ async fn a_machine_that_nobody_publishes_for_and_a_version_that_is_none_are_told
     world.settings.platform = None;
     assert!(matches!(world.install(AgentId::Claude).await, Err(InstallError::Platform { .. })));
     assert!(world.server.asked("").is_empty());
+}
+
+#[tokio::test]
+async fn the_login_in_an_address_is_not_told() {
+    let (mut world, package) = World::with_claude("1.0.0", &program(1, 1000));
+    let plain = world.server.url();
+    world.server.fail(&package.about(), &[Fault::Status(401)]);
+    for registry in [plain.replace("http://", "http://ada:s3cret@"), "http:ada:s3cret@".into(), "ada:s3cret@x".into()] {
+        world.settings.registry = Some(registry);
+        let failed = world.install(AgentId::Claude).await.unwrap_err();
+        assert!(!format!("{failed} {failed:?}").contains("s3cret"), "{failed}");
+    }
+    let asked = world.server.asked(&package.about());
+    assert_eq!(asked[0].header("authorization"), Some("Basic YWRhOnMzY3JldA=="), "and is used all the same");
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
+use std::{os::unix::fs::PermissionsExt, path::Path};
+
 use carrel_agents::{
     agent::AgentId,
-    install::{InstallError, Installed},
+    install::{InstallError, Installed, Platform},
 };
 
-use crate::support::{World, program};
+use crate::support::{Package, TRIPLE, World, archive, program};
 
 #[tokio::test]
 async fn the_mock_is_always_there() {
@@ -45,12 +47,36 @@ async fn a_program_that_does_not_tell_its_version_has_none_and_is_ended_with_its
     let found = world.installer().find(AgentId::Claude).unwrap();
     assert_eq!(world.installer().version(&found).await, None);
     let child = std::fs::read_to_string(path.with_extension("child")).unwrap();
-    let process = format!("/proc/{}/stat", child.trim());
-    let is_over = || std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z "));
-    // Killed it is; that it is gone takes the kernel a moment.
-    while !is_over() {
-        tokio::task::yield_now().await;
-    }
+    assert!(is_over(&child));
+}
+
+#[tokio::test]
+async fn a_program_whose_version_nobody_waits_for_is_ended_with_its_children() {
+    let world = World::new();
+    let path = world.script("claude", "setsid sleep 1000 & echo $! > \"$0.child\"; : > \"$0.ready\"; wait");
+    let found = world.installer().find(AgentId::Claude).unwrap();
+    let installer = world.installer();
+    let asking = tokio::spawn(async move { installer.version(&found).await });
+    until(|| path.with_extension("ready").exists()).await;
+    let child = std::fs::read_to_string(path.with_extension("child")).unwrap();
+    assert!(!is_over(&child));
+    asking.abort();
+    until(|| is_over(&child)).await;
+}
+
+fn is_over(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.trim()));
+    stat.map_or(true, |stat| stat.contains(") Z "))
+}
+
+/// Waits for what nobody tells, and not for ever.
+async fn until(is_so: impl Fn() -> bool) {
+    let so = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), so).await.unwrap();
 }
 
 #[tokio::test]
@@ -69,19 +95,42 @@ async fn a_program_that_somebody_put_in_our_directory_is_used() {
 }
 
 #[tokio::test]
-async fn an_install_with_a_file_missing_or_short_is_none() {
+async fn an_install_with_a_file_missing_or_short_or_no_program_is_none() {
     let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
-    for is_missing in [true, false] {
+    let plain = std::fs::Permissions::from_mode(0o644);
+    let breaks: [&dyn Fn(&Path); 3] =
+        [&|path| std::fs::remove_file(path).unwrap(), &|path| std::fs::write(path, "short").unwrap(), &|path| {
+            std::fs::set_permissions(path, plain.clone()).unwrap()
+        }];
+    for harm in breaks {
         let installed = world.install(AgentId::Claude).await.unwrap();
-        if is_missing {
-            std::fs::remove_file(&installed.path).unwrap();
-        } else {
-            std::fs::write(&installed.path, "short").unwrap();
-        }
+        harm(&installed.path);
         assert_eq!(world.installer().find(AgentId::Claude), None);
         let again = world.install(AgentId::Claude).await.unwrap();
-        assert_eq!(std::fs::read(again.path).unwrap(), program(1, 1000));
+        assert_eq!(std::fs::read(&again.path).unwrap(), program(1, 1000));
+        assert_eq!(world.installer().find(AgentId::Claude), Some(again));
     }
+}
+
+#[tokio::test]
+async fn an_install_for_another_machine_is_none() {
+    let (mut world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    let codex =
+        Package::new("@openai/codex", "0.7.0-linux-x64", archive(&[(&format!("{TRIPLE}/bin/codex"), b"codex")]));
+    world.publish(&codex);
+    world.settings.pins.push(codex.pin(AgentId::Codex, &[("bin/codex", b"codex")]));
+    for agent in [AgentId::Claude, AgentId::Codex] {
+        world.install(agent).await.unwrap();
+    }
+    for (platform, found) in
+        Platform::ALL.into_iter().zip([[true, true], [false, true], [false, false], [false, false]])
+    {
+        world.settings.platform = Some(platform);
+        let here = [AgentId::Claude, AgentId::Codex].map(|agent| world.installer().find(agent).is_some());
+        assert_eq!(here, found, "{platform}");
+    }
+    world.settings.platform = Some(Platform::ALL[1]);
+    assert!(world.install(AgentId::Claude).await.is_err(), "nobody has it for this one");
 }
 
 #[tokio::test]

@@ -3,7 +3,10 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use carrel_agents::{agent::AgentId, install::Progress};
+use carrel_agents::{
+    agent::AgentId,
+    install::{InstallError, Progress},
+};
 
 use crate::{
     server::Fault,
@@ -17,13 +20,18 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(world: &World, version: &str, hold: &str) -> Self {
+    pub(crate) fn command(world: &World, registry: &str, version: &str, hold: &str) -> Command {
         let deps = std::env::current_exe().unwrap();
         let program = deps.parent().unwrap().parent().unwrap().join("examples/install_agent");
         let mut command = Command::new(program);
-        command.arg(world.bin()).args(["claude", &world.server.url(), version, hold]);
+        command.arg(world.bin()).args(["claude", registry, version, hold]).stdin(Stdio::null());
         command.env_clear().env("HOME", world.root.path().join("home"));
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        command
+    }
+
+    pub(crate) fn start(world: &World, version: &str, hold: &str) -> Self {
+        let mut command = Self::command(world, &world.server.url(), version, hold);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -121,6 +129,37 @@ async fn an_install_goes_on_though_whoever_asked_for_it_is_gone() {
     world.server.release();
     assert!(installer.install(AgentId::Claude, false, None, |_| {}).await.is_ok());
     assert_eq!(world.server.asked(&package.path()).len(), 1);
+}
+
+#[tokio::test]
+async fn another_process_is_not_waited_for_for_ever() {
+    let (mut world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    std::fs::create_dir(world.bin()).unwrap();
+    let lock = std::fs::File::create(world.bin().join(".lock-claude")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    world.settings.patience.lock = std::time::Duration::from_millis(100);
+    let refused = world.install(AgentId::Claude).await.unwrap_err();
+    assert!(matches!(refused, InstallError::Busy(AgentId::Claude)), "{refused}");
+    drop(lock);
+    assert!(world.install(AgentId::Claude).await.is_ok());
+}
+
+#[test]
+fn a_machine_without_certificates_can_install_where_none_are_needed() {
+    let (world, _) = World::with_claude("1.0.0", &program(1, 1000));
+    let home = world.settings.home.clone().unwrap();
+    std::fs::create_dir(&home).unwrap();
+    // The machine's own npm may know some.
+    std::fs::write(home.join(".npmrc"), "cafile=/does/not/exist\n").unwrap();
+    let install = |registry: &str| {
+        let mut command = Process::command(&world, registry, "1.0.0", "-");
+        let output = command.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", world.root.path()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (_, said) = install("https://127.0.0.1:1/");
+    assert!(said.contains("no certificates are known here"), "{said}");
+    let (is_installed, said) = install(&world.server.url());
+    assert!(is_installed, "{said}");
 }
 
 #[test]

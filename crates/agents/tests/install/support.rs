@@ -9,6 +9,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use carrel_agents::{
     agent::AgentId,
+    child,
     install::{Downloads, InstallError, Installed, Installer, Libc, Machine, Patience, Pin, Platform, Settings},
 };
 use flate2::{Compression, write::GzEncoder};
@@ -109,6 +110,7 @@ impl Package {
 
 impl World {
     pub(crate) fn new() -> Self {
+        child::guard_with(env!("CARGO_BIN_EXE_sandbox-agent"));
         let server = Server::start();
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("path");
@@ -120,7 +122,8 @@ impl World {
         settings.pins = Vec::new();
         settings.downloads = Downloads { claude: NOWHERE.into(), codex: NOWHERE.into() };
         let second = Duration::from_secs(1);
-        settings.patience = Patience { connect: 60 * second, stall: 60 * second, pause: second / 1000, tries: 3 };
+        settings.patience =
+            Patience { connect: 60 * second, stall: 60 * second, pause: second / 1000, tries: 3, lock: 60 * second };
         Self { server, root, settings }
     }
 
