@@ -51,7 +51,8 @@ impl Endless {
     }
 }
 
-/// Starts a sandbox that waits for its image.
+/// Starts a sandbox that waits for its image. Each has a registry of its own: one that was given up may still ask again, and
+/// that is not the one which is waited for.
 async fn waiting(world: &World, endless: &mut Endless, stranger: bool) -> (Place, Started) {
     let (local, place, spec) = (world.local.clone(), place("demo"), Spec { stranger, ..endless.spec() });
     let own = place.clone();
@@ -75,6 +76,8 @@ fn whoever_ends_a_sandbox_does_not_wait_for_its_image() {
             world.local.remove(&place).await.unwrap();
             assert_eq!(started.await.unwrap().unwrap_err().message, "nobody waits for it any more");
             assert!(world.traces(&place).is_empty(), "{:?}", world.traces(&place));
+            let mut endless = Endless::new();
+            world.local = endless.known_to(&world);
             let (place, started) = waiting(&world, &mut endless, stranger).await;
             world.local.stop(&place, GRACE).await.unwrap();
             assert!(started.await.unwrap().is_err());
@@ -111,6 +114,7 @@ fn a_start_that_nobody_waits_for_is_given_up_before_its_image_has_come() {
         started.abort();
         assert!(started.await.unwrap_err().is_cancelled());
         // One that needs nothing from elsewhere does not wait for those that do.
+        let mut endless = Endless::new();
         let (other, started) = waiting(&world, &mut endless, false).await;
         let beside = world.started("beside", &host()).await;
         assert!(!started.is_finished());
