@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::{agent::AgentError, keep::EndRecord, session::SessionError};
+use crate::{agent::AgentError, schema::SessionEnded, session::SessionError};
 
 /// What went wrong. It travels in a box, since refusals are rare and results many.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,7 +193,7 @@ impl Problem {
         }
     }
 
-    fn exited(end: &EndRecord) -> Self {
+    fn exited(end: &SessionEnded) -> Self {
         let detail = format!("agent process exited: {}", end.message.as_deref().unwrap_or(&end.reason));
         Self::new(Code::AgentProcessExited, detail)
             .with("exitCode", json!(end.exit_code))

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::{
     agent::{AgentId, Capabilities},
-    schema::PermissionReply,
+    schema::{PermissionReply, SessionEnded},
     session::{Session, Status},
 };
 
@@ -109,27 +109,7 @@ pub struct SessionInfo {
     pub queued: usize,
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit: Option<ExitInfo>,
-}
-
-/// How a session ended.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ExitInfo {
-    /// `terminated`, `exited` or `failed`.
-    pub reason: String,
-    /// In words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// The exit code of the agent's process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// The signal that ended it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    /// The last of what it said on its standard error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stderr: Option<String>,
+    pub exit: Option<SessionEnded>,
 }
 
 /// All sessions.
@@ -243,13 +223,7 @@ impl SessionInfo {
             }
             .into(),
             queued: snapshot.queued,
-            exit: record.end.map(|end| ExitInfo {
-                reason: end.reason,
-                message: end.message,
-                exit_code: end.exit_code,
-                signal: end.signal,
-                stderr: end.stderr,
-            }),
+            exit: record.end,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::{
 use rustix::fs::FlockOperation;
 use sha2::{Digest as _, Sha256};
 
-pub use record::{EndRecord, Record, WaitingRecord};
+pub use record::{Record, WaitingRecord};
 pub use shelf::Shelf;
 
 use crate::session::milliseconds;

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{AgentId, AgentMode, PermissionMode};
+use crate::{
+    agent::{AgentId, AgentMode, PermissionMode},
+    schema::SessionEnded,
+};
 
 /// A session, as far as its log does not say it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +30,7 @@ pub struct Record {
     /// Whether a prompt was ever given to the agent.
     pub begun: bool,
     /// How it ended.
-    pub end: Option<EndRecord>,
+    pub end: Option<SessionEnded>,
     /// When it was made, in milliseconds.
     pub created_at: u64,
     /// When something last happened in it.
@@ -53,20 +56,4 @@ pub struct WaitingRecord {
     pub text: String,
     /// Whether the client gave it its id.
     pub named: bool,
-}
-
-/// How a session ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EndRecord {
-    /// `terminated`, `exited` or `failed`.
-    pub reason: String,
-    /// In words.
-    pub message: Option<String>,
-    /// The exit code of the agent's process.
-    pub exit_code: Option<i32>,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-    /// The last of what it said on its standard error.
-    pub stderr: Option<String>,
 }

@@ -208,7 +208,7 @@ pub struct Notice {
 }
 
 /// The session takes no more prompts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionEnded {
     /// `terminated`, `exited` or `failed`.

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::Ticket;
 use crate::{
     agent::{AgentError, AgentMode, Answer, PermissionMode, Prompt},
-    keep::EndRecord,
+    schema::SessionEnded,
 };
 
 /// What the actor is told; each is answered.
@@ -47,7 +47,7 @@ pub enum SessionError {
     Terminated,
     /// Its agent ended.
     #[error("the agent's process has ended")]
-    Ended(EndRecord),
+    Ended(SessionEnded),
     /// Another prompt has this id.
     #[error("another message has the id {0}")]
     Conflict(String),

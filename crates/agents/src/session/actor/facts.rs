@@ -7,8 +7,7 @@ use super::{Actor, asks::Asked};
 use crate::{
     agent::{Fact, Gone},
     child::Exit,
-    keep::EndRecord,
-    schema::{EventData, Message, TurnOutcome},
+    schema::{EventData, Message, SessionEnded, TurnOutcome},
     session::{FAREWELL, talk::Talk},
 };
 
@@ -53,7 +52,7 @@ impl Actor {
             self.hang_up(FAREWELL).await;
             let message = format!("the session's log is full: more than {} bytes", self.rules.log_bytes);
             self.scribe.note(EventData::error("log_full", message.clone(), None), None);
-            let end = EndRecord { reason: "failed".into(), message: Some(message), ..EndRecord::default() };
+            let end = SessionEnded { reason: "failed".into(), message: Some(message), ..SessionEnded::default() };
             self.end(end, TurnOutcome::Failed);
         }
         self.changed();
@@ -79,7 +78,7 @@ impl Actor {
                 self.end_turn(TurnOutcome::Failed, Some(message), None, None);
             }
             Gone::Finished => {
-                let end = EndRecord { reason: "exited".into(), exit_code: Some(0), ..EndRecord::default() };
+                let end = SessionEnded { reason: "exited".into(), exit_code: Some(0), ..SessionEnded::default() };
                 self.end(end, TurnOutcome::Completed);
             }
             Gone::Exited(exit) if exit.code == Some(0) => {
@@ -92,7 +91,7 @@ impl Actor {
             Gone::Exited(exit) => {
                 let message = format!("the agent {exit}");
                 self.scribe.note(EventData::error("process_exit", message.clone(), Some(details(&exit))), None);
-                let end = EndRecord {
+                let end = SessionEnded {
                     reason: "exited".into(),
                     message: Some(message),
                     exit_code: exit.code,

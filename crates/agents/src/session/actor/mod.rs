@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     agent::{Agent, AgentError, AgentMode, Conversation, Fact, Opening, PermissionMode},
-    keep::{EndRecord, Record},
+    keep::Record,
     log::Position,
     schema::{EventData, Notice, SessionEnded, SessionResumed, TurnEnded, TurnOutcome},
 };
@@ -55,7 +55,7 @@ pub(super) struct Actor {
     unread: bool,
     resuming: Vec<oneshot::Sender<Result<(), SessionError>>>,
     /// How the session had ended that is being opened again.
-    ended_before: Option<EndRecord>,
+    ended_before: Option<SessionEnded>,
     /// Since when nothing was going on.
     idle_since: Instant,
 }
@@ -304,17 +304,10 @@ impl Actor {
     // === ends ===
 
     /// The session takes no more prompts.
-    fn end(&mut self, end: EndRecord, outcome: TurnOutcome) {
+    fn end(&mut self, end: SessionEnded, outcome: TurnOutcome) {
         self.end_turn(outcome, end.message.clone(), None, None);
         self.forget_queue();
-        let ended = SessionEnded {
-            reason: end.reason.clone(),
-            message: end.message.clone(),
-            exit_code: end.exit_code,
-            signal: end.signal,
-            stderr: end.stderr.clone(),
-        };
-        self.scribe.note(EventData::SessionEnded(ended), None);
+        self.scribe.note(EventData::SessionEnded(end.clone()), None);
         self.record.end = Some(end);
         self.write();
         self.scribe.rest();

@@ -8,8 +8,7 @@ use super::{
 };
 use crate::{
     agent::{Answer, Prompt},
-    keep::EndRecord,
-    schema::{EventData, TurnOutcome},
+    schema::{EventData, SessionEnded, TurnOutcome},
     session::{
         Change, FAREWELL, SessionError, Ticket,
         order::Order,
@@ -156,7 +155,7 @@ impl Actor {
         self.ended_before = None;
         if self.record.end.as_ref().is_none_or(|end| end.reason != "terminated") {
             self.hang_up(FAREWELL).await;
-            self.end(EndRecord { reason: "terminated".into(), ..EndRecord::default() }, TurnOutcome::Interrupted);
+            self.end(SessionEnded { reason: "terminated".into(), ..SessionEnded::default() }, TurnOutcome::Interrupted);
         }
         self.answer_resuming(|| Err(SessionError::Terminated));
     }
