@@ -10,6 +10,7 @@ mod confine;
 mod filter;
 mod program;
 mod report;
+mod ruleset;
 mod stream;
 mod sys;
 mod work;

@@ -33,11 +33,17 @@ fn main() -> Result<(), Failure> {
     let cgroup = Cgroup::create(&Host::detect()?, &name, &limits, Policy::Refuse)?;
     let container = sandbox(&program, &cgroup)?;
 
+    // What somebody forgot to close, and whether this kernel has what keeps it from being used.
+    let left_open = File::open("/etc")?.into();
+    println!("kernel landlock {}", if landlock_version() > 0 { "yes" } else { "no" });
     // The control: what is merely opened can be left.
     say("before", "above_a_directory", above(&File::open(&directory)?.into(), ".."));
     attempts("before", &run, &cgroup);
-    shed(Shed { kill: true, user: None })?;
+    say("before", "beneath_a_forgotten_directory", beneath(&left_open));
+    let kept: Vec<_> = std::iter::once(run.as_fd()).chain(cgroup.directories()).collect();
+    shed(Shed { kill: true, user: None, directories: &kept })?;
     attempts("after", &run, &cgroup);
+    say("after", "beneath_a_forgotten_directory", beneath(&left_open));
     duties(&run, &container, cgroup);
     Ok(())
 }
@@ -97,6 +103,17 @@ fn above(directory: &OwnedFd, path: &str) -> Outcome {
     };
     let below = path.strip_suffix("..").map(|path| format!("{path}.")).unwrap_or_default();
     if file(path)? == file(&below)? { Err(Error::from_raw_os_error(libc::EXDEV)) } else { Ok(()) }
+}
+
+/// Whether a file of a directory that is open can be opened.
+fn beneath(directory: &OwnedFd) -> Outcome {
+    Ok(rustix::fs::openat(directory, "passwd", OFlags::RDONLY, Mode::empty()).map(drop)?)
+}
+
+/// Which interface of Landlock this kernel has, if any.
+fn landlock_version() -> libc::c_long {
+    // SAFETY: with this flag nothing is read and nothing is made: the call answers with a number.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }
 }
 
 /// The parent of all groups can be reached, because a group is removed there, and nothing above it.

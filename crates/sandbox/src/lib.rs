@@ -18,6 +18,7 @@ mod limits;
 mod mount;
 mod network;
 mod owner;
+mod ruleset;
 pub mod seccomp;
 mod shed;
 mod spec;

@@ -1,6 +1,8 @@
 //! What a supervisor gives up once its sandbox runs: whoever takes it over from then on, by what a sandbox sends it,
 //! has taken nothing.
 
+use std::os::fd::BorrowedFd;
+
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{DumpableBehavior, Gid, Uid};
@@ -9,6 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use crate::ids::SUPERVISORS;
 use crate::launch::has_left_host_mounts;
 use crate::mount;
+use crate::ruleset;
 use crate::seccomp::{Filter, SeccompError};
 use crate::sys;
 
@@ -16,13 +19,16 @@ use crate::sys;
 const ASSEMBLY: &str = "/tmp";
 
 /// What a supervisor keeps. Everything else it gives up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shed {
+#[derive(Clone, Copy, Debug)]
+pub struct Shed<'a> {
     /// Whether it may still signal processes of other users: what it takes to end its sandbox.
     pub kill: bool,
     /// The user it becomes, in the group [`SUPERVISORS`](crate::SUPERVISORS). What it still has to change on the host was
     /// given to that user before.
     pub user: Option<u32>,
+    /// The directories whose files it still uses. By name, no other file can be opened any more, whatever is left open,
+    /// where the kernel has Landlock.
+    pub directories: &'a [BorrowedFd<'a>],
 }
 
 /// A step that failed. Those before it stay done: end the process.
@@ -34,6 +40,9 @@ pub enum ShedError {
     /// A call failed.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
+    /// The ruleset of Landlock could not be enforced, although the kernel has it.
+    #[error("restrict the supervisor to its files: {0}")]
+    Ruleset(#[from] landlock::RulesetError),
     /// The system-call filter could not be built or installed.
     #[error(transparent)]
     Filter(#[from] SeccompError),
@@ -43,10 +52,11 @@ pub enum ShedError {
 ///
 /// Its root becomes an empty directory that stays empty; files that are open stay open, and handles (see
 /// [`handle`](crate::handle())) lead to what is beneath them and no further. Its capabilities go, it is opaque to
-/// others and can gain nothing by executing a program, and its system calls are those of [`Filter::supervisor`].
+/// others and can gain nothing by executing a program, Landlock holds it to the directories that it keeps, and its system
+/// calls are those of [`Filter::supervisor`].
 ///
 /// The calling process is root, has one thread, and has called [`leave_host_mounts`](crate::leave_host_mounts).
-pub fn shed(kept: Shed) -> Result<(), ShedError> {
+pub fn shed(kept: Shed<'_>) -> Result<(), ShedError> {
     if !has_left_host_mounts() {
         return Err(ShedError::HostMounts);
     }
@@ -59,6 +69,8 @@ pub fn shed(kept: Shed) -> Result<(), ShedError> {
     rustix::thread::set_no_new_privs(true).map_err(failed("set no_new_privs"))?;
     drop_capabilities(if kept.kill { CapabilitySet::KILL } else { CapabilitySet::empty() })
         .map_err(failed("give up capabilities"))?;
+    // After the last change of its mounts and ids, which the ruleset refuses, and before the filter refuses the ruleset.
+    ruleset::enforce(kept.directories)?;
     Ok(filter.install()?)
 }
 
@@ -112,7 +124,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_the_root_of_the_host_away() {
-        assert!(matches!(shed(Shed { kill: true, user: None }), Err(ShedError::HostMounts)));
+        assert!(matches!(shed(Shed { kill: true, user: None, directories: &[] }), Err(ShedError::HostMounts)));
         assert!(std::path::Path::new("/proc/self").exists());
     }
 }

@@ -158,7 +158,14 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     directory.give(supervisor)?;
     reached(Failpoint::Given);
     forget_streams().map_err(system("/dev/null"))?;
-    shed(Shed { kill: true, user: Some(supervisor) })?;
+    let directories: Vec<_> = directory
+        .handles()
+        .into_iter()
+        .chain([logs.as_fd()])
+        .chain(cgroup.iter().flat_map(Cgroup::directories))
+        .collect();
+    shed(Shed { kill: true, user: Some(supervisor), directories: &directories })?;
+    drop(directories);
     reached(Failpoint::Shed);
     owner.tell_with(0, &ready, changes);
     reached(Failpoint::Told);

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::report::Reporter;
 use super::sys::{self, Cloned};
-use super::{filter, report};
+use super::{filter, report, ruleset};
 use crate::archive::Limits;
 
 /// The ids of all unpackers: above those of every sandbox and of what supervises them.
@@ -121,6 +121,8 @@ fn inside(mount: OwnedFd, limits: Limits) -> Result<Confined, ConfineError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("become opaque"))?;
     rustix::thread::set_no_new_privs(true).map_err(at("no_new_privs"))?;
     keep(KEPT).map_err(at("capabilities"))?;
+    ruleset::enforce(&root)
+        .map_err(|refused| ConfineError { what: "Landlock ruleset", source: io::Error::other(refused) })?;
     filter::install().map_err(at("system-call filter"))?;
     Ok(Confined { root })
 }

@@ -21,6 +21,8 @@ mod statistics;
 mod tests;
 mod wait;
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use rustix::io::Errno;
 
 use self::directory::Directory;
@@ -88,6 +90,11 @@ impl Cgroup {
             part.limit(limits, policy)?;
         }
         Ok(group)
+    }
+
+    /// The directories that hold it, and those that it is removed from, in every hierarchy.
+    pub fn directories(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.parts.iter().flat_map(|part| [part.directory.as_fd(), part.parent.as_fd()])
     }
 
     /// Finds a group again, in those hierarchies that have it: one that was made only half is found as well.

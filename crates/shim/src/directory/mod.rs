@@ -12,7 +12,7 @@ pub(crate) mod tests;
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -256,6 +256,11 @@ impl RunDirectory {
             Ok(()) | Err(Errno::EXIST) => open_directory(&self.own, JOBS),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// The directories that it changes: its own, and the one that it is removed from.
+    pub(crate) fn handles(&self) -> [BorrowedFd<'_>; 2] {
+        [self.own.as_fd(), self.parent.as_fd()]
     }
 
     /// Where the output of jobs is kept.
