@@ -90,6 +90,12 @@ macro_rules! action {
     (absent) => {
         Action::Absent
     };
+    (unsupported) => {
+        Action::Unsupported
+    };
+    (ignore) => {
+        Action::Ignore
+    };
 }
 
 macro_rules! number {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::list::List;
-use super::{Action, Architecture, Check, Rule};
+use super::{Action, Architecture, Check, Half, Rule};
 
 /// The whole list for an architecture.
 pub(super) fn render(list: &List, architecture: Architecture) -> String {
@@ -41,7 +41,8 @@ fn conditions(check: &Check) -> String {
             .map(|test| {
                 let values: Vec<_> = test.values.iter().map(|value| format!("{value:#x}")).collect();
                 let mask = if test.mask == u32::MAX { String::new() } else { format!(" & {:#x}", test.mask) };
-                format!("{}{mask} = {}", test.name, values.join("|"))
+                let half = if test.half == Half::High { " >> 32" } else { "" };
+                format!("{}{half}{mask} = {}", test.name, values.join("|"))
             })
             .collect();
         write!(text, "\n{:>29}{} if {}", "", action(clause.action), tests.join(", ")).unwrap();
@@ -58,6 +59,10 @@ fn action(action: Action) -> &'static str {
         Action::NoFamily => "EAFNOSUPPORT",
         Action::NoProtocol => "EPROTONOSUPPORT",
         Action::Unsupported => "EOPNOTSUPP",
+        Action::NoRequest => "ENOTTY",
+        Action::NoOption => "EINVAL",
+        Action::NoMemory => "ENOMEM",
+        Action::Ignore => "success",
         Action::Kill => "kill",
     }
 }
