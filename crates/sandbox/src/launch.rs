@@ -117,6 +117,9 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedF
     map_ids(waiting.pid(), spec)?;
     show_ids(waiting.pid(), &plan)?;
     limits::raise(waiting.pid());
+    if spec.oom_score {
+        limits::prefer(waiting.pid());
+    }
     rustix::io::write(&signal, &[1]).map_err(system("write"))?;
     drop(signal);
     let mut failure = [0; REPORT];
