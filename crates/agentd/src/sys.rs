@@ -61,12 +61,26 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Blocks every signal, so that they arrive by [`signal_descriptor`] only.
+/// The first of the signals that wait in a queue, each with what it says, and do not become one.
+const FIRST_QUEUED: i32 = 32;
+/// The last signal.
+const LAST: i32 = 64;
+
+/// Blocks every signal, so that they arrive by [`signal_descriptor`] only. Real-time ones are ignored instead: blocked,
+/// each would wait for ever, in memory of the kernel and at the expense of those that do count.
 pub(crate) fn block_signals() -> io::Result<()> {
-    // SAFETY: `set` is initialised by `sigfillset` before it is read, and outlives the calls.
+    // The kernel's own layout: `SIG_IGN`, and nothing else.
+    let ignore = [1u64, 0, 0, 0];
+    // SAFETY: `set` is initialised by `sigfillset` before it is read, and outlives the calls; the kernel reads 32 bytes
+    // of `ignore` on the architectures we build for, and writes nothing.
     let outcome = unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&raw mut set);
+        for signal in FIRST_QUEUED..=LAST {
+            libc::syscall(libc::SYS_rt_sigaction, signal, ignore.as_ptr(), std::ptr::null::<u64>(), 8usize);
+            // The library keeps the first two for itself and has not blocked them.
+            libc::sigdelset(&raw mut set, signal);
+        }
         libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
     };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -110,7 +124,7 @@ pub(crate) fn reset_signals() {
     // SAFETY: `set` is initialised before it is read; the kernel reads 32 bytes of `default` on the architectures we
     // build for, writes nothing, and refuses the numbers that cannot be set.
     unsafe {
-        for signal in 1..=64 {
+        for signal in 1..=LAST {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8usize);
         }
         let mut set = std::mem::zeroed::<libc::sigset_t>();

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn the_defaults_are_safe() {
         let run = run(&["run", "host", "true"]);
-        assert_eq!((run.pids, run.disk.0), (4096, 1 << 30));
+        assert_eq!((run.pids, run.disk.0), (1024, 1 << 30));
         assert!(!run.allow_unenforced_limits && run.mounts.is_empty() && run.env.is_empty());
     }
 

@@ -1,5 +1,6 @@
 //! Making a sandbox, seen from inside: a series of calls in the new namespaces, each of which may fail by name.
 
+mod mask;
 mod overlay;
 mod place;
 mod root;

@@ -22,6 +22,8 @@ const TABLE: [(Resource, Rlimit); 15] = [
     // Of one byte no core is written, and unlike with none at all no handler of the host's is started for one.
     (Resource::Core, exactly(1)),
 ];
+/// The nice value of a first program that looks after others: as much of a processor as nine of them have.
+const PRECEDENCE: i32 = -10;
 const NONE: Rlimit = Rlimit { current: None, maximum: None };
 
 const fn exactly(limit: u64) -> Rlimit {
@@ -37,6 +39,12 @@ pub(crate) fn raise(process: Pid) {
             let _raised = rustix::process::prlimit(Some(process), resource, wanted);
         }
     }
+}
+
+/// Lets a new process come before those that it will start, however many of them want a processor. A host that does
+/// not permit it (one that is in a container itself, for instance) has no precedence to give.
+pub(crate) fn prefer(process: Pid) {
+    let _preferred = rustix::process::setpriority_process(Some(process), PRECEDENCE);
 }
 
 /// Sets the limits of this process, as near to the table as it may.

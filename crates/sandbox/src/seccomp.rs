@@ -6,7 +6,9 @@
 //! - `EPERM` for a call that exists and is not for a sandbox, as for a user without the right to make it;
 //! - `ENOSYS` for a number that is not in our list, so that a library newer than the list falls back to an older call,
 //!   and for a few calls we know whose callers do the same;
-//! - for a socket, what a kernel without that family or protocol says;
+//! - for a socket, an `ioctl` request, an option of `prctl` or of `madvise`, huge pages and preallocation, what a
+//!   kernel or a file system without that feature says;
+//! - success for `sync`, which then does nothing: it would flush every disk of the host;
 //! - death for the entry of another architecture, whose numbers mean something else.
 //!
 //! `schema/seccomp-*.txt` is the whole list as one reviewed line per call.
@@ -14,7 +16,9 @@
 mod calls;
 mod checks;
 mod list;
+mod options;
 mod program;
+mod requests;
 #[cfg(test)]
 mod snapshot;
 mod supervisor;
@@ -28,6 +32,16 @@ use crate::sys;
 /// A filter, ready to be installed.
 #[derive(Clone)]
 pub struct Filter(Vec<libc::sock_filter>);
+
+/// Whether a sandbox may reserve space on its disk without writing to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preallocation {
+    /// Its disk has a size of its own.
+    Allowed,
+    /// It writes to a file system of the host: `fallocate` takes gigabytes there in one call, faster than any guard
+    /// can see it. Programs fall back to writing, as on a file system that cannot reserve. Holes can still be punched.
+    Refused,
+}
 
 /// An architecture that the list has numbers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +79,16 @@ enum Action {
     NoFamily,
     /// It fails as on a kernel without the protocol: `EPROTONOSUPPORT`.
     NoProtocol,
+    /// It fails as on a file system that cannot do it: `EOPNOTSUPP`.
+    Unsupported,
+    /// It fails as on a descriptor that knows no such request: `ENOTTY`.
+    NoRequest,
+    /// It fails as on a kernel without the option: `EINVAL`.
+    NoOption,
+    /// It fails as on a host whose pool is empty: `ENOMEM`.
+    NoMemory,
+    /// It succeeds and does nothing.
+    Ignore,
     /// The process is killed by `SIGSYS`.
     Kill,
 }
@@ -92,14 +116,23 @@ struct Clause {
     action: Action,
 }
 
-/// Whether some bits of an argument have one of some values. Only the lower half of an argument is looked at: each of
-/// those we test is an `int`, or has all its meaning there.
+/// Whether some bits of one half of an argument have one of some values.
 #[derive(Debug, PartialEq, Eq)]
 struct Test {
     name: &'static str,
     argument: u32,
+    half: Half,
     mask: u32,
     values: &'static [u32],
+}
+
+/// Which half of an argument is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Half {
+    /// The lower one: the argument is an `int`, or has all its meaning there.
+    Low,
+    /// The upper one, which only an address has.
+    High,
 }
 
 // === impl Filter ===
@@ -108,6 +141,15 @@ impl Filter {
     /// The filter for the architecture that this program was built for.
     pub fn native() -> Result<Self, SeccompError> {
         Self::for_architecture(native()?)
+    }
+
+    /// The filter for a sandbox on this machine.
+    pub fn for_sandbox(preallocation: Preallocation) -> Result<Self, SeccompError> {
+        let list = match preallocation {
+            Preallocation::Allowed => calls::SANDBOX,
+            Preallocation::Refused => calls::SANDBOX_ON_HOST_DISK,
+        };
+        program::assemble(&list, native()?).map(Self)
     }
 
     /// The filter for an architecture.
@@ -163,6 +205,12 @@ impl Action {
             Self::Absent => fails_with(Errno::NOSYS),
             Self::NoFamily => fails_with(Errno::AFNOSUPPORT),
             Self::NoProtocol => fails_with(Errno::PROTONOSUPPORT),
+            Self::Unsupported => fails_with(Errno::OPNOTSUPP),
+            Self::NoRequest => fails_with(Errno::NOTTY),
+            Self::NoOption => fails_with(Errno::INVAL),
+            Self::NoMemory => fails_with(Errno::NOMEM),
+            // An error of none: the call returns 0.
+            Self::Ignore => libc::SECCOMP_RET_ERRNO,
         }
     }
 }

@@ -36,7 +36,9 @@ pub struct Spec {
     /// What that program has as standard input and output.
     pub channel: OwnedFd,
     /// Whether that program is given its own out-of-memory score: open for writing as descriptor 3, which the variable
-    /// `CARREL_OOM_SCORE_FD` names. A program that the kernel protects from its sandbox cannot open it by itself.
+    /// `CARREL_OOM_SCORE_FD` names. A program that the kernel protects from its sandbox cannot open it by itself. It
+    /// also comes before others wherever there is not enough of the processors (a nice value of −10), and takes both
+    /// from what it starts.
     pub oom_score: bool,
 }
 

@@ -62,6 +62,9 @@ fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     }
     sys::close_on_exec_above_standard();
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    if plan.init {
+        step(Stage::Limits, give_up_precedence())?;
+    }
     for (resource, limit) in &plan.rlimits {
         step(Stage::Limits, rustix::process::setrlimit(*resource, *limit))?;
     }
@@ -123,6 +126,11 @@ fn execute(plan: &Plan) -> Failure {
         }
     }
     failure
+}
+
+/// The agent comes before what it starts wherever there is not enough of the processors; what it starts does not.
+fn give_up_precedence() -> Result<(), Errno> {
+    if rustix::process::getpriority_process(None)? < 0 { rustix::process::setpriority_process(None, 0) } else { Ok(()) }
 }
 
 fn step(stage: Stage, outcome: Result<(), Errno>) -> Result<(), Failure> {

@@ -37,7 +37,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
     /// How many processes and threads it may have
-    #[arg(long, value_name = "COUNT", default_value_t = 4096)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1024)]
     pub(crate) pids: u32,
     /// How much it may write to its own files; kept in memory, and counted there
     #[arg(long, value_name = "SIZE", default_value = "1G")]

@@ -225,7 +225,7 @@ impl Default for Config {
             grace: Duration::from_secs(2),
             exec_output_root: None,
             exec_output_template: LogTemplate::DEFAULT.to_owned(),
-            limits: Limits { sandboxes: None, memory: None, sandbox_memory: None, pids: 4096, host_free: 1 << 30 },
+            limits: Limits { sandboxes: None, memory: None, sandbox_memory: None, pids: 1024, host_free: 1 << 30 },
             allow: Vec::new(),
             registries: Registries::default(),
             listen: Vec::new(),

@@ -66,7 +66,7 @@ grace = "2s"
 exec_output_template = "{sandbox_id}/{exec_id}"
 
 [limits]
-pids = 4096
+pids = 1024
 host_free = 1073741824
 
 [host]

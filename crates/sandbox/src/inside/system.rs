@@ -6,29 +6,25 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::Plan;
 use super::place::{Root, directory, file, open_path};
+use super::{Plan, mask};
 use crate::mount::{self, attach, attach_at, copy, nodev};
 use crate::stage::{Stage, StageError};
 use crate::sys;
-
-/// Hidden files of `/proc`: they tell of the host, or speak to its kernel.
-const MASKED_FILES: [&str; 6] = ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats"];
-/// Hidden directories of `/proc`.
-const MASKED_DIRECTORIES: [&str; 2] = ["acpi", "scsi"];
-/// Parts of `/proc` that can only be read.
-const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 /// Parts of `/sys` that are shown, to be read: what programs ask for to divide their work and memory, and the
 /// interfaces of this sandbox.
 const SHOWN: [&str; 6] = [
     "class/net",
-    "devices/system/cpu",
+    PROCESSORS,
     "devices/system/node",
     "devices/virtual/net",
     "kernel/mm/hugepages",
     "kernel/mm/transparent_hugepage",
 ];
+
+/// The part that tells of processors.
+const PROCESSORS: &str = "devices/system/cpu";
 
 /// How many terminals a sandbox may have open: without a bound of its own it could take all that the host has.
 const TERMINALS: &str = "256";
@@ -73,36 +69,7 @@ pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageErr
     if plan.spec.network.is_none() {
         open_ports(&proc).map_err(at(Stage::Ports))?;
     }
-    let mask = StageError::at(Stage::Mask);
-    let null = plan.devices.iter().find(|(name, _)| *name == "null").map(|(_, null)| null);
-    for name in MASKED_FILES {
-        match (open_path(&proc, name), null) {
-            (Ok(place), Some(null)) => attach_at(&copy(null).map_err(&mask)?, &place).map_err(&mask)?,
-            (Err(Errno::NOENT), _) => {}
-            (Err(errno), _) => return Err(mask(errno)),
-            (Ok(_), None) => return Err(mask(Errno::NODEV)),
-        }
-    }
-    for name in MASKED_DIRECTORIES {
-        match open_path(&proc, name) {
-            Ok(place) => {
-                attach_at(&mount::empty().map_err(&mask)?, &place).map_err(&mask)?;
-            }
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(mask(errno)),
-        }
-    }
-    for name in READ_ONLY {
-        match open_path(&proc, name) {
-            Ok(place) => {
-                let shown = copy(&place).map_err(&mask)?;
-                sys::set_mount(shown.as_fd(), sys::SHOWN | libc::MOUNT_ATTR_NOEXEC, None).map_err(&mask)?;
-                attach_at(&shown, &place).map_err(&mask)?;
-            }
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(mask(errno)),
-        }
-    }
+    mask::proc(&proc)?;
     Ok(proc)
 }
 
@@ -142,6 +109,9 @@ pub(super) fn hardware(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageErro
             Ok(part) => {
                 let part = copy(&part).map_err(&at)?;
                 attach_at(&part, &directory(&shown, name.as_ref(), 0o555)?).map_err(&at)?;
+                if name == PROCESSORS {
+                    mask::processors(&part).map_err(&at)?;
+                }
             }
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(at(errno)),

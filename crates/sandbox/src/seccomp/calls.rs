@@ -1,6 +1,9 @@
 //! Every system call we know, its number on each architecture, and what becomes of it in a sandbox.
 
-use super::checks::{CLONE, IOCTL, PERSONALITY, SOCKET, SOCKETPAIR, UNSHARE};
+use super::checks::{
+    CLONE, FALLOCATE, FCNTL_LEASE, HUGE_MAPPING, HUGE_MEMFD, HUGE_SEGMENT, IO_PRIORITY, IOCTL, MADVISE, OTHER_PROCESS,
+    PERSONALITY, PRCTL_OPTIONS, PRIORITY, QUEUED_SIGNAL, SECCOMP, SOCKET, SOCKET_OPTION, SOCKETPAIR, UNSHARE,
+};
 use super::list::{Call, Group, List, action, groups, number, rule};
 use super::{Action, Rule};
 
@@ -10,15 +13,14 @@ groups! {
     allow "descriptors" {
         read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, preadv 295 69,
         pwritev 296 70, preadv2 327 286, pwritev2 328 287, lseek 8 62, close 3 57, close_range 436 436,
-        dup 32 23, dup2 33 -, dup3 292 24, fcntl 72 25, flock 73 32, pipe 22 -, pipe2 293 59, poll 7 -,
+        dup 32 23, dup2 33 -, dup3 292 24, flock 73 32, pipe 22 -, pipe2 293 59, poll 7 -,
         ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1 291 20, epoll_ctl 233 21,
         epoll_wait 232 -, epoll_pwait 281 22, epoll_pwait2 441 441, eventfd 284 -, eventfd2 290 19,
         signalfd 282 -, signalfd4 289 74, timerfd_create 283 85, timerfd_settime 286 86, timerfd_gettime 287 87,
         inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27, inotify_rm_watch 255 28,
-        memfd_create 319 279, sendfile 40 71, splice 275 76, tee 276 77, copy_file_range 326 285,
-        readahead 187 213, fadvise64 221 223, sync 162 81, sync_file_range 277 84, syncfs 306 267, fsync 74 82,
-        fdatasync 75 83, fallocate 285 47, ftruncate 77 46, io_setup 206 0, io_destroy 207 1, io_submit 209 2,
-        io_cancel 210 3, io_getevents 208 4, io_pgetevents 333 292,
+        sendfile 40 71, splice 275 76, tee 276 77, copy_file_range 326 285,
+        readahead 187 213, fadvise64 221 223, sync_file_range 277 84, fsync 74 82,
+        fdatasync 75 83, fallocate 285 47, ftruncate 77 46,
     }
     allow "files" {
         open 2 -, openat 257 56, openat2 437 437, creat 85 -, stat 4 -, fstat 5 80, lstat 6 -,
@@ -32,27 +34,24 @@ groups! {
         fsetxattr 190 7, setxattrat 463 463, getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10,
         getxattrat 464 464, listxattr 194 11, llistxattr 195 12, flistxattr 196 13, listxattrat 465 465,
         removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, removexattrat 466 466,
-        name_to_handle_at 303 264, cachestat 451 451,
     }
     allow "memory" {
-        brk 12 214, mmap 9 222, munmap 11 215, mremap 25 216, mprotect 10 226, msync 26 227, mincore 27 232,
-        madvise 28 233, mlock 149 228, mlock2 325 284, munlock 150 229, mlockall 151 230, munlockall 152 231,
+        brk 12 214, munmap 11 215, mremap 25 216, mprotect 10 226, msync 26 227, mincore 27 232,
+        mlock 149 228, mlock2 325 284, munlock 150 229, mlockall 151 230, munlockall 152 231,
         mseal 462 462, remap_file_pages 216 234, pkey_alloc 330 289, pkey_free 331 290, pkey_mprotect 329 288,
-        map_shadow_stack 453 453, membarrier 324 283, get_mempolicy 239 236, set_mempolicy 238 237,
-        set_mempolicy_home_node 450 450, mbind 237 235,
+        map_shadow_stack 453 453, membarrier 324 283, get_mempolicy 239 236,
     }
     allow "processes" {
         fork 57 -, vfork 58 -, execve 59 221, execveat 322 281, exit 60 93, exit_group 231 94, wait4 61 260,
         waitid 247 95, getpid 39 172, getppid 110 173, gettid 186 178, getpgid 121 155, getpgrp 111 -,
         setpgid 109 154, getsid 124 156, setsid 112 157, set_tid_address 218 96, set_robust_list 273 99,
         get_robust_list 274 100, futex 202 98, futex_waitv 449 449, futex_wake 454 454, futex_wait 455 455,
-        futex_requeue 456 456, rseq 334 293, arch_prctl 158 -, prctl 157 167, pidfd_open 434 434,
-        pidfd_send_signal 424 424, getrlimit 97 163, setrlimit 160 164, prlimit64 302 261, getrusage 98 165,
+        futex_requeue 456 456, rseq 334 293, arch_prctl 158 -, pidfd_open 434 434, getrlimit 97 163,
+        setrlimit 160 164, getrusage 98 165,
         times 100 153, sysinfo 99 179, uname 63 160, getcpu 309 168, sched_yield 24 124,
-        sched_getaffinity 204 123, sched_setaffinity 203 122, sched_getparam 143 121, sched_setparam 142 118,
-        sched_getscheduler 145 120, sched_setscheduler 144 119, sched_getattr 315 275, sched_setattr 314 274,
+        sched_getaffinity 204 123, sched_getparam 143 121, sched_getscheduler 145 120, sched_getattr 315 275,
         sched_get_priority_max 146 125, sched_get_priority_min 147 126, sched_rr_get_interval 148 127,
-        getpriority 140 141, setpriority 141 140, ioprio_get 252 31, ioprio_set 251 30, restart_syscall 219 128,
+        getpriority 140 141, ioprio_get 252 31, restart_syscall 219 128,
         getrandom 318 278, sethostname 170 161, setdomainname 171 162,
     }
     // The kernel itself leads a probed program through these; called by anyone else they do nothing.
@@ -61,8 +60,8 @@ groups! {
     }
     allow "signals" {
         kill 62 129, tkill 200 130, tgkill 234 131, rt_sigaction 13 134, rt_sigprocmask 14 135,
-        rt_sigpending 127 136, rt_sigsuspend 130 133, rt_sigtimedwait 128 137, rt_sigqueueinfo 129 138,
-        rt_tgsigqueueinfo 297 240, rt_sigreturn 15 139, sigaltstack 131 132, pause 34 -,
+        rt_sigpending 127 136, rt_sigsuspend 130 133, rt_sigtimedwait 128 137, rt_sigreturn 15 139,
+        sigaltstack 131 132, pause 34 -,
     }
     allow "time" {
         time 201 -, gettimeofday 96 169, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115,
@@ -77,18 +76,17 @@ groups! {
     }
     allow "sockets" {
         bind 49 200, listen 50 201, accept 43 202, accept4 288 242, connect 42 203, shutdown 48 210,
-        getsockname 51 204, getpeername 52 205, getsockopt 55 209, setsockopt 54 208, sendto 44 206,
+        getsockname 51 204, getpeername 52 205, getsockopt 55 209, sendto 44 206,
         sendmsg 46 211, sendmmsg 307 269, recvfrom 45 207, recvmsg 47 212, recvmmsg 299 243,
     }
     allow "ipc" {
-        shmget 29 194, shmat 30 196, shmdt 67 197, shmctl 31 195, semget 64 190, semop 65 193,
+        shmat 30 196, shmdt 67 197, shmctl 31 195, semget 64 190, semop 65 193,
         semtimedop 220 192, semctl 66 191, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187,
         mq_open 240 180, mq_unlink 241 181, mq_timedsend 242 182, mq_timedreceive 243 183, mq_notify 244 184,
         mq_getsetattr 245 185,
     }
-    // What a program does to confine itself further; no filter of its own can undo what this one says.
     allow "confinement" {
-        seccomp 317 277, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
+        landlock_create_ruleset 444 444, landlock_add_rule 445 445,
         landlock_restrict_self 446 446,
     }
     // Debuggers. What a tracer makes its tracee call is filtered again (Linux 4.8), and pid 1 cannot be traced at all.
@@ -110,8 +108,55 @@ groups! {
     check "sockets" SOCKETPAIR {
         socketpair 53 199,
     }
-    check "terminals" IOCTL {
+    check "requests" IOCTL {
         ioctl 16 29,
+    }
+    check "leases" FCNTL_LEASE {
+        fcntl 72 25,
+    }
+    // Memory that the host set aside for others, and that no limit of a sandbox counts.
+    check "huge pages" HUGE_MAPPING {
+        mmap 9 222,
+    }
+    check "huge pages" HUGE_MEMFD {
+        memfd_create 319 279,
+    }
+    check "huge pages" HUGE_SEGMENT {
+        shmget 29 194,
+    }
+    check "merging" MADVISE {
+        madvise 28 233,
+    }
+    check "options" PRCTL_OPTIONS {
+        prctl 157 167,
+    }
+    check "kernel code" SOCKET_OPTION {
+        setsockopt 54 208,
+    }
+    // What a program does to confine itself further; no filter of its own can undo what this one says.
+    check "confinement" SECCOMP {
+        seccomp 317 277,
+    }
+    // Pid 1 belongs to the root of the sandbox as far as the kernel can tell.
+    check "pid 1" OTHER_PROCESS {
+        prlimit64 302 261, sched_setaffinity 203 122, sched_setparam 142 118, sched_setscheduler 144 119,
+        sched_setattr 314 274, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240,
+    }
+    check "pid 1" PRIORITY {
+        setpriority 141 140,
+    }
+    check "pid 1" IO_PRIORITY {
+        ioprio_set 251 30,
+    }
+    check "pid 1" QUEUED_SIGNAL {
+        pidfd_send_signal 424 424,
+    }
+    // Which makes every file system of the host write what it has. A program makes its own files durable by `fsync`.
+    ignore "host" {
+        sync 162 81,
+    }
+    unsupported "handles" {
+        name_to_handle_at 303 264,
     }
     refuse "namespaces" {
         setns 308 268,
@@ -153,6 +198,20 @@ groups! {
         process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438, kcmp 312 272,
         move_pages 279 239, migrate_pages 256 238,
     }
+    // Which memory of the host is used is the host's to say.
+    refuse "placement" {
+        mbind 237 235, set_mempolicy 238 237, set_mempolicy_home_node 450 450,
+    }
+    // Its contexts are taken from one pool of the host (`fs.aio-max-nr`): without it, programs use threads.
+    absent "asynchronous i/o" {
+        io_setup 206 0, io_destroy 207 1, io_submit 209 2, io_cancel 210 3, io_getevents 208 4,
+        io_pgetevents 333 292,
+    }
+    // The one writes a whole file system of the host, the other tells what others have read: there is `fsync`, and
+    // nobody needs the latter.
+    absent "shared files" {
+        syncfs 306 267, cachestat 451 451,
+    }
     // Its flags lie in memory, where a filter cannot look: without it, libraries use `clone`.
     absent "unfilterable" {
         clone3 435 435,
@@ -170,3 +229,14 @@ groups! {
         vserver 236 -,
     }
 }
+
+groups! {
+    /// What is different where the disk is the host's.
+    ON_HOST_DISK: otherwise absent;
+    check "preallocation" FALLOCATE {
+        fallocate 285 47,
+    }
+}
+
+/// The same list for a sandbox that writes to a file system of the host.
+pub(super) const SANDBOX_ON_HOST_DISK: List = List { overrides: ON_HOST_DISK.groups, ..SANDBOX };

@@ -1,6 +1,8 @@
 //! The calls that are allowed with some arguments and not with others.
 
-use super::{Action, Check, Clause, Test};
+use super::options::{DETACHED_FROM_HOST, MERGING};
+use super::requests::{DANGEROUS, KNOWN};
+use super::{Action, Check, Clause, Half, Test};
 
 /// Every namespace that `clone` can make. (A time namespace it cannot: that bit is part of the signal number.)
 const NAMESPACES: u32 = 0x7e02_0000;
@@ -28,9 +30,23 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 const ICMPV6: u32 = 58;
 
-/// `TIOCSTI` types into a terminal in the name of its user, `TIOCLINUX` pastes into it, `TIOCCONS` takes over the
-/// console's output, `TIOCSETD` has the kernel load a driver.
-const TERMINAL_REQUESTS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
+/// `FALLOC_FL_PUNCH_HOLE`.
+const PUNCH_HOLE: u32 = 0x2;
+/// `F_SETLEASE` and `F_SETDELEG`.
+const LEASES: &[u32] = &[1024, 1040];
+
+const MAP_HUGETLB: u32 = 0x4_0000;
+const MFD_HUGETLB: u32 = 0x4;
+const SHM_HUGETLB: u32 = 0o4000;
+
+const SOL_SOCKET: u32 = 1;
+/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, `SO_ATTACH_REUSEPORT_CBPF` and `SO_ATTACH_REUSEPORT_EBPF`.
+const SOCKET_PROGRAMS: &[u32] = &[26, 50, 51, 52];
+/// `SECCOMP_FILTER_FLAG_NEW_LISTENER`.
+const NEW_LISTENER: u32 = 0x8;
+
+const PRIO_PROCESS: u32 = 0;
+const IOPRIO_WHO_PROCESS: u32 = 1;
 
 /// `PROT_EXEC`.
 const EXECUTABLE: u32 = 0x4;
@@ -91,9 +107,97 @@ pub(super) const SOCKETPAIR: Check = Check {
     otherwise: Action::NoFamily,
 };
 
+/// A request that is not known fails as on a descriptor that does not have it, which every program expects.
 pub(super) const IOCTL: Check = Check {
-    clauses: &[Clause { tests: &[is("request", 1, TERMINAL_REQUESTS)], action: Action::Refuse }],
+    clauses: &[
+        Clause { tests: &[is("request", 1, KNOWN)], action: Action::Allow },
+        Clause { tests: &[is("request", 1, DANGEROUS)], action: Action::Refuse },
+    ],
+    otherwise: Action::NoRequest,
+};
+
+/// Who holds a lease on a file makes everybody who opens it wait, for three quarters of a minute: on a tree that is
+/// shown to a sandbox, that is the host.
+pub(super) const FCNTL_LEASE: Check = Check {
+    clauses: &[Clause { tests: &[is("command", 1, LEASES)], action: Action::Refuse }],
     otherwise: Action::Allow,
+};
+
+pub(super) const HUGE_MAPPING: Check = Check {
+    clauses: &[Clause { tests: &[bits("flags", 3, MAP_HUGETLB, &[0])], action: Action::Allow }],
+    otherwise: Action::NoMemory,
+};
+
+pub(super) const HUGE_MEMFD: Check = Check {
+    clauses: &[Clause { tests: &[bits("flags", 1, MFD_HUGETLB, &[0])], action: Action::Allow }],
+    otherwise: Action::Absent,
+};
+
+pub(super) const HUGE_SEGMENT: Check = Check {
+    clauses: &[Clause { tests: &[bits("flags", 2, SHM_HUGETLB, &[0])], action: Action::Allow }],
+    otherwise: Action::Refuse,
+};
+
+/// Pages that are merged tell, by the time that a write to them takes, what others have in memory.
+pub(super) const MADVISE: Check = Check {
+    clauses: &[Clause { tests: &[is("advice", 2, MERGING)], action: Action::NoOption }],
+    otherwise: Action::Allow,
+};
+
+pub(super) const PRCTL_OPTIONS: Check = Check {
+    clauses: &[Clause { tests: &[is("option", 0, DETACHED_FROM_HOST)], action: Action::Allow }],
+    otherwise: Action::NoOption,
+};
+
+/// Each program that is attached to a socket is compiled into memory that the whole host has one bounded piece of
+/// (`net.core.bpf_jit_limit`), and a socket costs nothing.
+pub(super) const SOCKET_OPTION: Check = Check {
+    clauses: &[Clause {
+        tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, SOCKET_PROGRAMS)],
+        action: Action::Refuse,
+    }],
+    otherwise: Action::Allow,
+};
+
+/// A filter comes out of the same piece of memory, and ends with its last process; as long as somebody listens to it
+/// it would not, and the number of descriptors is bounded by far less than that of processes.
+pub(super) const SECCOMP: Check = Check {
+    clauses: &[Clause { tests: &[bits("flags", 1, NEW_LISTENER, &[0])], action: Action::Allow }],
+    otherwise: Action::NoOption,
+};
+
+/// Anybody but pid 1: itself, or another. The kernel looks at the lower half, too.
+pub(super) const OTHER_PROCESS: Check =
+    Check { clauses: &[Clause { tests: &[is("pid", 0, &[1])], action: Action::Refuse }], otherwise: Action::Allow };
+
+/// One process, not a group or a user: pid 1 has the user of everybody else.
+pub(super) const PRIORITY: Check = Check {
+    clauses: &[
+        Clause { tests: &[is("who", 1, &[1])], action: Action::Refuse },
+        Clause { tests: &[is("which", 0, &[PRIO_PROCESS])], action: Action::Allow },
+    ],
+    otherwise: Action::Refuse,
+};
+
+pub(super) const IO_PRIORITY: Check = Check {
+    clauses: &[
+        Clause { tests: &[is("who", 1, &[1])], action: Action::Refuse },
+        Clause { tests: &[is("which", 0, &[IOPRIO_WHO_PROCESS])], action: Action::Allow },
+    ],
+    otherwise: Action::Refuse,
+};
+
+/// A signal without words of its sender's: where the kernel has no room for those any more, it makes up some that say
+/// that the signal came from outside. Who it goes to cannot be seen from a descriptor.
+pub(super) const QUEUED_SIGNAL: Check = Check {
+    clauses: &[Clause { tests: &[is("info", 2, &[0]), high("info", 2, &[0])], action: Action::Allow }],
+    otherwise: Action::Refuse,
+};
+
+/// Everything but `FALLOC_FL_PUNCH_HOLE` allocates.
+pub(super) const FALLOCATE: Check = Check {
+    clauses: &[Clause { tests: &[bits("mode", 1, PUNCH_HOLE, &[PUNCH_HOLE])], action: Action::Allow }],
+    otherwise: Action::Unsupported,
 };
 
 /// A supervisor has all its code: no memory becomes executable any more.
@@ -126,11 +230,16 @@ const fn is(name: &'static str, argument: u32, values: &'static [u32]) -> Test {
     bits(name, argument, u32::MAX, values)
 }
 
+/// The upper half of an address.
+const fn high(name: &'static str, argument: u32, values: &'static [u32]) -> Test {
+    Test { name, argument, half: Half::High, mask: u32::MAX, values }
+}
+
 /// The kind of a socket, without the flags that `socket` takes in the same argument.
 const fn kind(values: &'static [u32]) -> Test {
     bits("type", 1, 0xf, values)
 }
 
 const fn bits(name: &'static str, argument: u32, mask: u32, values: &'static [u32]) -> Test {
-    Test { name, argument, mask, values }
+    Test { name, argument, half: Half::Low, mask, values }
 }

@@ -5,7 +5,7 @@
 //! takes a dozen steps instead of hundreds.
 
 use super::list::List;
-use super::{Action, Architecture, Check, Rule, SeccompError};
+use super::{Action, Architecture, Check, Half, Rule, SeccompError};
 
 // Instructions: loads of a word of the call's description, and what is done with it.
 const LOAD: u16 = 0x20;
@@ -47,11 +47,9 @@ pub(super) fn assemble(list: &List, architecture: Architecture) -> Result<Vec<li
 /// that includes the x32 entry, which sets a high bit of the number.)
 pub(super) fn ranges(list: &List, architecture: Architecture) -> Vec<(u32, Rule)> {
     let mut rules = [Rule::Always(list.otherwise); 512];
-    for group in list.groups {
-        for call in group.calls {
-            if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
-                *slot = group.rule;
-            }
+    for (call, group) in list.rules() {
+        if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
+            *slot = group.rule;
         }
     }
     let mut ranges: Vec<(u32, Rule)> = Vec::with_capacity(256);
@@ -83,19 +81,54 @@ fn arguments(code: &mut Backwards, check: &Check) -> Result<Place, SeccompError>
     for clause in check.clauses.iter().rev() {
         let mut passed = code.end(clause.action);
         for test in clause.tests.iter().rev() {
-            let mut failed = next;
-            for value in test.values.iter().rev() {
-                failed = code.branch(IF_EQUAL, *value, passed, failed)?;
-            }
-            code.fall_into(failed)?;
+            let first = member(code, &intervals(test.values), passed, next)?;
+            code.fall_into(first)?;
             if test.mask != u32::MAX {
                 code.push(AND, test.mask);
             }
-            passed = code.push(LOAD, ARGUMENTS + 8 * test.argument);
+            let half = match test.half {
+                Half::Low => 0,
+                Half::High => 4,
+            };
+            passed = code.push(LOAD, ARGUMENTS + 8 * test.argument + half);
         }
         next = passed;
     }
     Ok(next)
+}
+
+/// The values, in order and with neighbours put together: the first and the last of each interval.
+fn intervals(values: &[u32]) -> Vec<(u32, u32)> {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    let mut intervals: Vec<(u32, u32)> = Vec::with_capacity(values.len());
+    for value in values {
+        match intervals.last_mut() {
+            Some((_, last)) if value <= last.saturating_add(1) => *last = value,
+            _ => intervals.push((value, value)),
+        }
+    }
+    intervals
+}
+
+/// Goes to one place if the accumulator is in one of the intervals, and to another if it is in none.
+fn member(code: &mut Backwards, within: &[(u32, u32)], yes: Place, no: Place) -> Result<Place, SeccompError> {
+    match within {
+        [] => Ok(no),
+        [(first, last)] if first == last => code.branch(IF_EQUAL, *first, yes, no),
+        [(first, u32::MAX)] => code.branch(IF_AT_LEAST, *first, yes, no),
+        [(first, last)] => {
+            let below_end = code.branch(IF_AT_LEAST, last + 1, no, yes)?;
+            code.branch(IF_AT_LEAST, *first, below_end, no)
+        }
+        _ => {
+            let (low, high) = within.split_at(within.len() / 2);
+            let first = high.first().map_or(u32::MAX, |(first, _)| *first);
+            let high = member(code, high, yes, no)?;
+            let low = member(code, low, yes, no)?;
+            code.branch(IF_AT_LEAST, first, high, low)
+        }
+    }
 }
 
 // === impl Backwards ===

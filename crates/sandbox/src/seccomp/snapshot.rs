@@ -1,21 +1,19 @@
 //! The list as text, one line per call: what a reviewer of a change reads.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::list::List;
-use super::{Action, Architecture, Check, Rule};
+use super::{Action, Architecture, Check, Half, Rule};
 
 /// The whole list for an architecture.
 pub(super) fn render(list: &List, architecture: Architecture) -> String {
-    let mut lines = Vec::new();
-    for group in list.groups {
-        for call in group.calls {
-            if let Some(number) = call.number(architecture) {
-                lines.push((number, format!("{number:>3} {:<24} {}", call.name, rule(&group.rule, group.why))));
-            }
+    let mut lines = BTreeMap::new();
+    for (call, group) in list.rules() {
+        if let Some(number) = call.number(architecture) {
+            lines.insert(number, format!("{number:>3} {:<24} {}", call.name, rule(&group.rule, group.why)));
         }
     }
-    lines.sort();
     let mut text = String::new();
     for (_, line) in lines {
         writeln!(text, "{line}").unwrap();
@@ -43,7 +41,8 @@ fn conditions(check: &Check) -> String {
             .map(|test| {
                 let values: Vec<_> = test.values.iter().map(|value| format!("{value:#x}")).collect();
                 let mask = if test.mask == u32::MAX { String::new() } else { format!(" & {:#x}", test.mask) };
-                format!("{}{mask} = {}", test.name, values.join("|"))
+                let half = if test.half == Half::High { " >> 32" } else { "" };
+                format!("{}{half}{mask} = {}", test.name, values.join("|"))
             })
             .collect();
         write!(text, "\n{:>29}{} if {}", "", action(clause.action), tests.join(", ")).unwrap();
@@ -59,6 +58,11 @@ fn action(action: Action) -> &'static str {
         Action::Absent => "ENOSYS",
         Action::NoFamily => "EAFNOSUPPORT",
         Action::NoProtocol => "EPROTONOSUPPORT",
+        Action::Unsupported => "EOPNOTSUPP",
+        Action::NoRequest => "ENOTTY",
+        Action::NoOption => "EINVAL",
+        Action::NoMemory => "ENOMEM",
+        Action::Ignore => "success",
         Action::Kill => "kill",
     }
 }

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "modules of one test program")]
 
+mod budgets;
+mod init;
 mod probe;
 mod programs;
+mod requests;
 
 use std::collections::BTreeMap;
 
@@ -86,6 +89,11 @@ fn what_reaches_beyond_a_sandbox_is_not_permitted() {
             ("pidfd_getfd", libc::SYS_pidfd_getfd, &[NO_DESCRIPTOR, NO_DESCRIPTOR]),
             ("kcmp", libc::SYS_kcmp, &[u64::MAX, u64::MAX]),
             ("move_pages", libc::SYS_move_pages, &[0, 0, 0, 0, 0, 1 << 31]),
+            ("mbind", libc::SYS_mbind, &[NOWHERE]),
+            ("set_mempolicy", libc::SYS_set_mempolicy, &[99]),
+            ("set_mempolicy_home_node", libc::SYS_set_mempolicy_home_node, &[NOWHERE]),
+            ("F_SETLEASE", libc::SYS_fcntl, &[NO_DESCRIPTOR, 1024]),
+            ("F_SETDELEG", libc::SYS_fcntl, &[NO_DESCRIPTOR, 1040]),
         ]),
         libc::EPERM,
     );
@@ -175,9 +183,31 @@ fn what_libraries_have_another_way_for_does_not_exist() {
             ("clone3", libc::SYS_clone3, &[NOWHERE]),
             ("process_madvise", libc::SYS_process_madvise, &[NO_DESCRIPTOR, NOWHERE, 0, 0, 99]),
             ("process_mrelease", libc::SYS_process_mrelease, &[NO_DESCRIPTOR]),
+            ("syncfs", libc::SYS_syncfs, &[NO_DESCRIPTOR]),
+            ("cachestat", 451, &[NO_DESCRIPTOR]),
         ]),
         libc::ENOSYS,
     );
+}
+
+/// Space is reserved at once and without a write; a hole gives some back.
+#[test]
+fn space_of_the_hosts_disk_is_not_reserved() {
+    let modes = attempts(&[
+        ("allocate", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0, 0, 4096]),
+        ("allocate, high bits", libc::SYS_fallocate, &[NO_DESCRIPTOR, 1 << 33, 0, 4096]),
+        ("keep size", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x01, 0, 4096]),
+        ("zero range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x10, 0, 4096]),
+        ("insert range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x20, 0, 4096]),
+        ("unshare range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x40, 0, 4096]),
+        ("punch hole", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x03, 0, 4096]),
+    ]);
+    let (bare, usual) = (outcomes(Side::Bare, &modes), outcomes(Side::Filtered, &modes));
+    assert!(bare == usual && bare.values().all(|outcome| *outcome == libc::EBADF), "{bare:?} {usual:?}");
+    for (name, outcome) in outcomes(Side::OnHostDisk, &modes) {
+        let expected = if name == "punch hole" { libc::EBADF } else { libc::EOPNOTSUPP };
+        assert_eq!(outcome, expected, "{name}");
+    }
 }
 
 /// There is no control: without the filter the kernel does not know them either.
@@ -209,6 +239,15 @@ fn what_programs_need_is_as_it_was() {
         ("pidfd_open", libc::SYS_pidfd_open, &[0]),
         ("sethostname", libc::SYS_sethostname, &[NOWHERE, 100_000]),
         ("prctl", libc::SYS_prctl, &[9999]),
+        ("a name", libc::SYS_prctl, &[15, NOWHERE]),
+        ("no new privileges", libc::SYS_prctl, &[39]),
+        ("parent's death", libc::SYS_prctl, &[1, 99]),
+        ("madvise", libc::SYS_madvise, &[0, 4096, 4]),
+        ("mmap", libc::SYS_mmap, &[0, 0, 1, 0x22]),
+        ("get_mempolicy", libc::SYS_get_mempolicy, &[0]),
+        ("a socket's option", libc::SYS_setsockopt, &[NO_DESCRIPTOR, 1, 2]),
+        ("a lock", libc::SYS_fcntl, &[NO_DESCRIPTOR, 6]),
+        ("sync", libc::SYS_sync, &[]),
         ("setgroups", libc::SYS_setgroups, &[100_000, NOWHERE]),
         ("setfsuid", libc::SYS_setfsuid, &[u64::MAX]),
         ("openat2", libc::SYS_openat2, &[NO_DESCRIPTOR, NOWHERE, NOWHERE, 0]),

@@ -1,0 +1,38 @@
+//! Options of `prctl` and `madvise`.
+
+/// Options of `prctl` that concern the calling process alone.
+///
+/// Not there, among others: `PR_SET_MEMORY_MERGE` (merged pages are the host's to share), `PR_SET_MM`,
+/// `PR_SET_IO_FLUSHER` (memory that the host keeps in reserve), `PR_SCHED_CORE` (whom a core is shared with), and what
+/// other architectures have.
+#[rustfmt::skip]
+pub(super) const DETACHED_FROM_HOST: &[u32] = &[
+    // PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_GET_KEEPCAPS, PR_SET_KEEPCAPS.
+    1, 2, 3, 4, 7, 8,
+    // PR_GET_TIMING, PR_SET_TIMING, PR_SET_NAME, PR_GET_NAME.
+    13, 14, 15, 16,
+    // PR_GET_SECCOMP, PR_SET_SECCOMP, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_GET_TSC, PR_SET_TSC, PR_GET_SECUREBITS,
+    // PR_SET_SECUREBITS, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK.
+    21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
+    // PR_MCE_KILL, PR_MCE_KILL_GET.
+    33, 34,
+    // PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_GET_TID_ADDRESS,
+    // PR_SET_THP_DISABLE, PR_GET_THP_DISABLE.
+    36, 37, 38, 39, 40, 41, 42,
+    // PR_CAP_AMBIENT.
+    47,
+    // PR_SVE_SET_VL, PR_SVE_GET_VL, PR_GET_SPECULATION_CTRL, PR_SET_SPECULATION_CTRL, PR_PAC_RESET_KEYS,
+    // PR_SET_TAGGED_ADDR_CTRL, PR_GET_TAGGED_ADDR_CTRL.
+    50, 51, 52, 53, 54, 55, 56,
+    // PR_SET_SYSCALL_USER_DISPATCH, PR_PAC_SET_ENABLED_KEYS, PR_PAC_GET_ENABLED_KEYS.
+    59, 60, 61,
+    // PR_SME_SET_VL, PR_SME_GET_VL, PR_SET_MDWE, PR_GET_MDWE.
+    63, 64, 65, 66,
+    // PR_GET_SHADOW_STACK_STATUS, PR_SET_SHADOW_STACK_STATUS, PR_LOCK_SHADOW_STACK_STATUS.
+    74, 75, 76,
+    // PR_GET_AUXV, PR_SET_VMA (names of memory), PR_SET_PTRACER.
+    0x4155_5856, 0x5356_4d41, 0x5961_6d61,
+];
+
+/// `MADV_MERGEABLE`.
+pub(super) const MERGING: &[u32] = &[12];

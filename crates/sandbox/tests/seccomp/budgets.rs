@@ -1,0 +1,90 @@
+//! What the whole host has one piece of, and no limit of a sandbox counts.
+
+use crate::{NO_DESCRIPTOR, NOWHERE, assert_refused, attempts};
+
+/// `fs.aio-max-nr`: without the call, programs use threads.
+#[test]
+fn asynchronous_requests_do_not_exist() {
+    assert_refused(
+        &attempts(&[
+            ("io_setup", libc::SYS_io_setup, &[1, NOWHERE]),
+            ("io_destroy", libc::SYS_io_destroy, &[NOWHERE]),
+            ("io_submit", libc::SYS_io_submit, &[NOWHERE]),
+            ("io_cancel", libc::SYS_io_cancel, &[NOWHERE]),
+            ("io_getevents", libc::SYS_io_getevents, &[NOWHERE]),
+        ]),
+        libc::ENOSYS,
+    );
+}
+
+/// `net.core.bpf_jit_limit`: a socket may not take of it; a filter may, by the process.
+#[test]
+fn no_program_is_attached_to_a_socket() {
+    let option = |option: u64| [NO_DESCRIPTOR, 1, option];
+    assert_refused(
+        &attempts(&[
+            ("SO_ATTACH_FILTER", libc::SYS_setsockopt, &option(26)),
+            ("SO_ATTACH_FILTER, high bits", libc::SYS_setsockopt, &[NO_DESCRIPTOR, 1 | 1 << 32, 26 | 1 << 32]),
+            ("SO_ATTACH_BPF", libc::SYS_setsockopt, &option(50)),
+            ("SO_ATTACH_REUSEPORT_CBPF", libc::SYS_setsockopt, &option(51)),
+            ("SO_ATTACH_REUSEPORT_EBPF", libc::SYS_setsockopt, &option(52)),
+        ]),
+        libc::EPERM,
+    );
+    // One that is listened to outlives its processes.
+    let listener = [
+        ("listener", libc::SYS_seccomp, &[1, 0x8, NOWHERE][..]),
+        ("listener, with others", libc::SYS_seccomp, &[1, 0x1b, NOWHERE]),
+    ];
+    assert_refused(&attempts(&listener), libc::EINVAL);
+}
+
+/// `vm.nr_hugepages`.
+#[test]
+fn no_huge_page_is_to_be_had() {
+    let mapping = |flags: u64| [0, 0, 1, flags];
+    assert_refused(
+        &attempts(&[
+            ("MAP_HUGETLB", libc::SYS_mmap, &mapping(0x4_0022)),
+            ("MAP_HUGETLB of 1 GiB", libc::SYS_mmap, &mapping(0x4_0022 | 30 << 26)),
+        ]),
+        libc::ENOMEM,
+    );
+    assert_refused(&attempts(&[("MFD_HUGETLB", libc::SYS_memfd_create, &[NOWHERE, 0x4])]), libc::ENOSYS);
+    // A size that no segment has.
+    assert_refused(&attempts(&[("SHM_HUGETLB", libc::SYS_shmget, &[0, 0, 0o5600])]), libc::EPERM);
+}
+
+/// Pages that are merged by the host.
+#[test]
+fn no_page_is_merged() {
+    assert_refused(
+        &attempts(&[
+            ("MADV_MERGEABLE", libc::SYS_madvise, &[0, 4096, 12]),
+            // Switches it off, without the filter.
+            ("PR_SET_MEMORY_MERGE", libc::SYS_prctl, &[67, 0]),
+            ("PR_GET_MEMORY_MERGE", libc::SYS_prctl, &[68]),
+        ]),
+        libc::EINVAL,
+    );
+}
+
+#[test]
+fn what_reaches_beyond_the_process_is_no_option() {
+    assert_refused(
+        &attempts(&[
+            ("PR_SET_MM", libc::SYS_prctl, &[35, 15, NOWHERE]),
+            // Switches it off, without the filter.
+            ("PR_SET_IO_FLUSHER", libc::SYS_prctl, &[57, 0]),
+            ("PR_TASK_PERF_EVENTS_DISABLE", libc::SYS_prctl, &[31]),
+        ]),
+        libc::EINVAL,
+    );
+}
+
+/// A handle of a file tells its number on the host's file system.
+#[test]
+fn files_have_no_handles() {
+    let handle = [("name_to_handle_at", libc::SYS_name_to_handle_at, &[NO_DESCRIPTOR, NOWHERE, NOWHERE][..])];
+    assert_refused(&attempts(&handle), libc::EOPNOTSUPP);
+}

@@ -1,0 +1,34 @@
+"""Fills the queue of signals of this user, then sends pid 1 one that claims nothing: where the kernel has no room for
+what a queued signal says, it says by itself that the signal came from nowhere, as one from outside does."""
+
+import ctypes
+import os
+import platform
+import signal
+
+libc = ctypes.CDLL(None, use_errno=True)
+RT_SIGQUEUEINFO = {"x86_64": 129, "aarch64": 138}[platform.machine()]
+PIDFD_OPEN, PIDFD_SEND_SIGNAL = 434, 424
+# The number, the error, the code of a queued signal.
+info = (ctypes.c_int * 32)()
+info[0], info[2] = signal.SIGTERM, -1
+
+
+def outcome(name, returned):
+    print(name, "sent" if returned == 0 else ctypes.get_errno(), flush=True)
+
+
+# Real-time signals to pid 1 first: they must not wait there.
+for _ in range(100):
+    os.kill(1, signal.SIGRTMAX)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMAX])
+own = (ctypes.c_int * 32)()
+own[0], own[2] = signal.SIGRTMAX, -1
+sent = 0
+while libc.syscall(RT_SIGQUEUEINFO, os.getpid(), int(signal.SIGRTMAX), ctypes.byref(own)) == 0:
+    sent += 1
+print("queued", sent > 1000, ctypes.get_errno(), flush=True)
+outcome("rt_sigqueueinfo", libc.syscall(RT_SIGQUEUEINFO, 1, int(signal.SIGTERM), ctypes.byref(info)))
+pidfd = libc.syscall(PIDFD_OPEN, 1, 0)
+outcome("pidfd_send_signal", libc.syscall(PIDFD_SEND_SIGNAL, pidfd, int(signal.SIGTERM), ctypes.byref(info), 0))
+outcome("kill", libc.syscall({"x86_64": 62, "aarch64": 129}[platform.machine()], 1, int(signal.SIGTERM)))
