@@ -2,18 +2,19 @@
 
 mod act;
 mod check;
+mod credentials;
 mod problem;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use self::problem::{Problem, Reason};
 
 use crate::change::{Change, Summary};
 use crate::failure::Failure;
 use crate::kept::{KeepError, Kept};
-use crate::project::Project;
-use crate::words::Counted;
+use crate::project::ProjectError;
+use crate::words::{Counted, Shown};
 
 /// How changes are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,10 @@ pub struct Applied {
     pub left_out: Vec<Problem>,
     /// Nothing was written.
     pub dry_run: bool,
+    /// The directory that it was done in.
+    pub project: PathBuf,
+    /// Whether that is another path than the one that was recorded.
+    pub elsewhere: bool,
 }
 
 /// Changes that were not applied.
@@ -52,6 +57,9 @@ pub enum ApplyError {
     /// The changes cannot be read.
     #[error(transparent)]
     Kept(#[from] KeepError),
+    /// The project cannot be opened, or is another.
+    #[error(transparent)]
+    Project(#[from] ProjectError),
     /// The system did not let us.
     #[error(transparent)]
     System(#[from] Failure),
@@ -73,7 +81,7 @@ impl Kept {
     /// Applies the changes to the project: where it was, unless a path is given. If anything stands against it, all of it
     /// is said and nothing is done. To apply twice is to apply once.
     pub fn apply(&self, project: Option<&Path>, options: ApplyOptions) -> Result<Applied, ApplyError> {
-        let project = Project::open(project.unwrap_or(self.project()))?;
+        let project = self.open_project(project)?;
         let plan = check::check(self, &project, options)?;
         let changes: Vec<Change> = plan.steps.iter().map(|step| step.entry.change()).collect();
         if !options.dry_run {
@@ -84,6 +92,8 @@ impl Kept {
             already: plan.already,
             left_out: plan.left_out,
             dry_run: options.dry_run,
+            elsewhere: project.path() != self.project(),
+            project: project.path().to_owned(),
         })
     }
 }
@@ -102,6 +112,9 @@ impl fmt::Display for Applied {
                     write!(f, "; {} there already", Counted(already, "was", "were"))?;
                 }
             }
+        }
+        if self.elsewhere {
+            write!(f, " in {}", Shown::path(&self.project))?;
         }
         for problem in &self.left_out {
             write!(f, "\n  left out: {problem}")?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::kept::{Entry, KeepError, Kept};
 use crate::path::RelativePath;
-use crate::project::Project;
+use crate::project::{Project, ProjectError};
 use crate::state::{Content, Found, State};
 use crate::tree::Kind;
 
@@ -42,7 +42,10 @@ pub enum DiffError {
     Kept(#[from] KeepError),
     /// The project cannot be read.
     #[error(transparent)]
-    Project(#[from] Failure),
+    Project(#[from] ProjectError),
+    /// The system did not let us.
+    #[error(transparent)]
+    System(#[from] Failure),
     /// There is nowhere to write to.
     #[error("cannot write the difference: {0}")]
     Write(#[from] io::Error),
@@ -72,7 +75,7 @@ impl Kept {
     /// Writes how the project, as it is now, would change. It is looked for where it was, unless a path is given.
     /// Directories are not shown, as git does not know them; [`Kept::changes`] lists them.
     pub fn diff(&self, project: Option<&Path>, out: &mut impl Write, style: DiffStyle) -> Result<(), DiffError> {
-        let project = Project::open(project.unwrap_or(self.project()))?;
+        let project = self.open_project(project)?;
         let deadline = Instant::now() + TIME;
         let mut lines = Vec::new();
         for entry in &self.record().entries {

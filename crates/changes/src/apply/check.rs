@@ -1,6 +1,7 @@
 //! Whether a project takes changes, and what is to be done for each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
@@ -26,6 +27,8 @@ pub(super) struct Step<'a> {
     pub(super) entry: &'a Entry,
     /// What the project has there now.
     pub(super) there: Option<Kind>,
+    /// The device and the inode of that.
+    pub(super) identity: Option<(u64, u64)>,
     /// Only the permissions differ.
     pub(super) mode_only: bool,
 }
@@ -34,6 +37,8 @@ struct Checker<'a> {
     project: &'a Project,
     planned: HashMap<&'a [u8], &'a Entry>,
     force: bool,
+    /// Whether the caller is root.
+    root: bool,
 }
 
 /// What is to be done about an entry.
@@ -47,7 +52,7 @@ enum Verdict<'a> {
 pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOptions) -> Result<Plan<'a>, ApplyError> {
     let entries = &kept.record().entries;
     let planned = entries.iter().map(|entry| (entry.path.as_bytes(), entry)).collect();
-    let checker = Checker { project, planned, force: options.force };
+    let checker = Checker { project, planned, force: options.force, root: rustix::process::geteuid().is_root() };
     let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
@@ -119,16 +124,21 @@ impl Plan<'_> {
 
 impl<'a> Checker<'a> {
     fn entry(&self, entry: &'a Entry) -> Result<Verdict<'a>, Failure> {
+        let mut foreign = false;
         let meta = match self.project.tree().directory(entry.path.directory()) {
-            Ok(directory) => match meta_in(&directory, entry.path.name()) {
-                // It can neither be replaced nor be removed.
-                Ok(_) if is_mount_point(&directory, entry.path.name()).unwrap_or(false) => {
-                    return Ok(Verdict::Problem(Reason::MountPoint));
+            Ok(directory) => {
+                let failed = || Failure::at("look at", entry.path.as_bytes());
+                foreign = self.is_foreign(&directory).map_err(failed())?;
+                match meta_in(&directory, entry.path.name()) {
+                    // It can neither be replaced nor be removed.
+                    Ok(_) if is_mount_point(&directory, entry.path.name()).unwrap_or(false) => {
+                        return Ok(Verdict::Problem(Reason::MountPoint));
+                    }
+                    Ok(meta) => Some(meta),
+                    Err(Errno::NOENT) => None,
+                    Err(errno) => return Err(failed()(errno)),
                 }
-                Ok(meta) => Some(meta),
-                Err(Errno::NOENT) => None,
-                Err(errno) => return Err(Failure::at("look at", entry.path.as_bytes())(errno)),
-            },
+            }
             // A directory that is to become one, or to go, is judged by itself; nothing is in it.
             Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) if self.planned.contains_key(entry.path.directory()) => {
                 None
@@ -143,6 +153,9 @@ impl<'a> Checker<'a> {
         let mut found = Found::new(self.project, &entry.path, meta);
         if found.is(&entry.after)? {
             return Ok(Verdict::Already);
+        }
+        if foreign {
+            return Ok(Verdict::Problem(Reason::ForeignDirectory));
         }
         if let State::Symlink { target } = &entry.after {
             if leaves(&entry.path, target) {
@@ -161,7 +174,13 @@ impl<'a> Checker<'a> {
             }
             _ => false,
         };
-        Ok(Verdict::Step(Step { entry, there, mode_only }))
+        let identity = found.meta().map(|meta| (meta.device, meta.inode));
+        Ok(Verdict::Step(Step { entry, there, identity, mode_only }))
+    }
+
+    /// Whether a directory belongs to another user than the project: root would write there with rights that neither has.
+    fn is_foreign(&self, directory: &OwnedFd) -> Result<bool, Errno> {
+        Ok(self.root && rustix::fs::fstat(directory)?.st_uid != self.project.owner().0)
     }
 
     /// Why the project does not take an entry.

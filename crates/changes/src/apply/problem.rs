@@ -36,6 +36,8 @@ pub enum Reason {
     LinkLeaves(Vec<u8>),
     /// Something is mounted there.
     MountPoint,
+    /// The directory that it belongs in is of another user than the project is, and root is asked to write there.
+    ForeignDirectory,
     /// It is a repository of git, and this many changes are in it: git would run what they say, on the host.
     Git(u64),
     /// It is to go, and something in it is left out.
@@ -59,7 +61,11 @@ impl Reason {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Changed | Self::Disturbed | Self::Occupied(_) | Self::NoDirectory | Self::NotADirectory => false,
-            Self::BehindLink | Self::OtherFileSystem | Self::LinkLeaves(_) | Self::MountPoint => true,
+            Self::BehindLink
+            | Self::OtherFileSystem
+            | Self::LinkLeaves(_)
+            | Self::MountPoint
+            | Self::ForeignDirectory => true,
             Self::Git(_) | Self::Holds | Self::Skipped(_) => true,
         }
     }
@@ -83,6 +89,7 @@ impl fmt::Display for Reason {
                 write!(f, "would leave the directory: it is a symbolic link to {}", Shown(target))
             }
             Self::MountPoint => f.write_str("would leave the directory: something is mounted here"),
+            Self::ForeignDirectory => f.write_str("its directory belongs to another user than the project does"),
             Self::Git(changes) => {
                 write!(f, "{}, by which git could be made to run anything here", Counted(*changes, "change", "changes"))
             }

@@ -8,6 +8,8 @@ mod diff;
 mod export;
 mod git;
 mod hostile;
+mod identity;
 mod kept;
 mod overlay;
+mod races;
 mod support;

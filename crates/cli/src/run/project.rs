@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use carrel_changes::{ChangeName, Changes, Keep, Kept, Limits, Project, Shown, Snapshot, Stop, Summary, Upper};
+use carrel_changes::{
+    ChangeName, Changes, Keep, Kept, Limits, Project, ProjectIdentity, Shown, Snapshot, Stop, Summary, Upper,
+};
+use carrel_shim_client::messages::FileIdentity;
 use serde_json::json;
 
 use crate::arguments::RunArguments;
@@ -63,6 +66,12 @@ impl Watched {
 
     pub(crate) fn path(&self) -> &Path {
         self.project.path()
+    }
+
+    /// Which directory it is: the supervisor mounts that one, or none.
+    pub(crate) fn identity(&self) -> FileIdentity {
+        let ProjectIdentity { device, inode, .. } = *self.project.identity();
+        FileIdentity { device, inode }
     }
 
     /// Whether what is changed is to be kept.
