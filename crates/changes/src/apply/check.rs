@@ -9,6 +9,7 @@ use super::problem::{Problem, Reason};
 use super::{ApplyError, ApplyOptions};
 use crate::change::ChangeKind;
 use crate::failure::Failure;
+use crate::git::{Guard, Guarded};
 use crate::kept::{Entry, Kept};
 use crate::path::{RelativePath, join};
 use crate::project::Project;
@@ -49,24 +50,35 @@ enum Verdict<'a> {
 }
 
 /// Checks everything. With anything that stands against it there is no plan.
-pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOptions) -> Result<Plan<'a>, ApplyError> {
+pub(super) fn check<'a>(
+    kept: &'a Kept,
+    project: &'a Project,
+    guard: &Guard,
+    options: ApplyOptions,
+) -> Result<Plan<'a>, ApplyError> {
     let entries = &kept.record().entries;
     let planned = entries.iter().map(|entry| (entry.path.as_bytes(), entry)).collect();
     let checker = Checker { project, planned, force: options.force, root: rustix::process::geteuid().is_root() };
     let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
-    let mut repositories: BTreeMap<RelativePath, u64> = BTreeMap::new();
+    let mut repositories: BTreeMap<Guarded, u64> = BTreeMap::new();
     for entry in entries {
         // What belongs to something that is left out is left out with it.
         if without.contains(entry.path.directory()) {
             without.insert(entry.path.as_bytes());
             continue;
         }
-        let repository = if options.git { None } else { entry.path.repository() };
-        match (checker.entry(entry)?, repository) {
+        let guarded = if options.git { None } else { guard.find(&entry.change()) };
+        match (checker.entry(entry)?, guarded) {
             (Verdict::Already, _) => plan.already += 1,
-            (_, Some(repository)) => *repositories.entry(repository).or_default() += 1,
+            (_, Some(guarded)) => {
+                // What would take the place of a directory stays out, and what is in the directory stays.
+                if entry.after != State::Absent && !entry.after.is_directory() && entry.before.is_directory() {
+                    without.insert(entry.path.as_bytes());
+                }
+                *repositories.entry(guarded).or_default() += 1;
+            }
             (Verdict::Step(step), None) => plan.steps.push(step),
             (Verdict::Problem(reason), None) => {
                 let problem = Problem { path: entry.path.clone(), reason };
@@ -79,7 +91,13 @@ pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOpti
             }
         }
     }
-    let git = repositories.into_iter().map(|(path, changes)| Problem { path, reason: Reason::Git(changes) });
+    let git = repositories.into_iter().map(|(guarded, changes)| Problem {
+        path: guarded.path().clone(),
+        reason: match guarded {
+            Guarded::Repository(_) => Reason::Git(changes),
+            Guarded::Named { by, .. } => Reason::GitNamed { changes, by },
+        },
+    });
     if options.skip_refused {
         plan.left_out.extend(git)
     } else {

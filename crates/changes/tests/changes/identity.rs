@@ -20,7 +20,7 @@ fn opened(kept: &Kept) -> Option<ProjectError> {
     let diff = kept.diff(None, &mut shown, DiffStyle::Patch);
     let apply = kept.apply(None, ApplyOptions { force: true, git: true, ..ApplyOptions::default() });
     match (apply, diff) {
-        (Ok(_), Ok(())) => None,
+        (Ok(_), Ok(_)) => None,
         (Err(ApplyError::Project(one)), Err(DiffError::Project(other))) => {
             assert_eq!(one.to_string(), other.to_string());
             assert!(shown.is_empty());

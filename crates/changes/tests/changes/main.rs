@@ -7,6 +7,7 @@ mod collect;
 mod diff;
 mod export;
 mod git;
+mod git_guard;
 mod hostile;
 mod identity;
 mod kept;

@@ -13,7 +13,7 @@ use crate::support::Trees;
 
 const OWNER: u32 = 4242;
 /// How often changes are applied beside the exchange.
-const ROUNDS: u32 = 150;
+const ROUNDS: u32 = 40;
 
 /// A process of the owner, which is gone with the test.
 struct Swapper(Child);
