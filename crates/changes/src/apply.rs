@@ -2,18 +2,21 @@
 
 mod act;
 mod check;
+mod credentials;
 mod problem;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use self::problem::{Problem, Reason};
 
 use crate::change::{Change, Summary};
 use crate::failure::Failure;
-use crate::kept::{KeepError, Kept};
-use crate::project::Project;
-use crate::words::Counted;
+use crate::git::Guard;
+use crate::kept::{Entry, KeepError, Kept};
+use crate::mark::Mark;
+use crate::project::ProjectError;
+use crate::words::{Counted, Shown};
 
 /// How changes are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +28,8 @@ pub struct ApplyOptions {
     pub force: bool,
     /// What is refused is left out, and the rest is applied. Conflicts are not refused: they end it all the same.
     pub skip_refused: bool,
-    /// What is below `.git` is taken over too. Git runs what hooks and settings there say, on the host: without this it
-    /// is refused.
+    /// What git would run or read as configuration is taken over too: repositories, wherever they are, and what their
+    /// settings name. Without this it is refused.
     pub git: bool,
 }
 
@@ -39,8 +42,14 @@ pub struct Applied {
     pub already: u64,
     /// What was left out.
     pub left_out: Vec<Problem>,
+    /// What of it tools run or follow by themselves.
+    pub marked: Vec<Mark>,
     /// Nothing was written.
     pub dry_run: bool,
+    /// The directory that it was done in.
+    pub project: PathBuf,
+    /// Whether that is another path than the one that was recorded.
+    pub elsewhere: bool,
 }
 
 /// Changes that were not applied.
@@ -52,6 +61,9 @@ pub enum ApplyError {
     /// The changes cannot be read.
     #[error(transparent)]
     Kept(#[from] KeepError),
+    /// The project cannot be opened, or is another.
+    #[error(transparent)]
+    Project(#[from] ProjectError),
     /// The system did not let us.
     #[error(transparent)]
     System(#[from] Failure),
@@ -73,17 +85,33 @@ impl Kept {
     /// Applies the changes to the project: where it was, unless a path is given. If anything stands against it, all of it
     /// is said and nothing is done. To apply twice is to apply once.
     pub fn apply(&self, project: Option<&Path>, options: ApplyOptions) -> Result<Applied, ApplyError> {
-        let project = Project::open(project.unwrap_or(self.project()))?;
-        let plan = check::check(self, &project, options)?;
+        self.apply_announced(project, options, |_| ())
+    }
+
+    /// The same. What tools run or follow by themselves is announced before anything is written.
+    pub fn apply_announced(
+        &self,
+        project: Option<&Path>,
+        options: ApplyOptions,
+        announce: impl FnOnce(&[Mark]),
+    ) -> Result<Applied, ApplyError> {
+        let project = self.open_project(project)?;
+        let guard = Guard::of(&project, &self.record().entries.iter().map(Entry::change).collect::<Vec<_>>())?;
+        let plan = check::check(self, &project, &guard, options)?;
         let changes: Vec<Change> = plan.steps.iter().map(|step| step.entry.change()).collect();
+        let marked = Mark::of(&changes);
+        announce(&marked);
         if !options.dry_run {
             act::act(self, &project, &plan.steps)?;
         }
         Ok(Applied {
-            done: Summary::of(&changes),
+            done: Summary::of(&changes, &guard),
+            marked,
             already: plan.already,
             left_out: plan.left_out,
             dry_run: options.dry_run,
+            elsewhere: project.path() != self.project(),
+            project: project.path().to_owned(),
         })
     }
 }
@@ -102,6 +130,9 @@ impl fmt::Display for Applied {
                     write!(f, "; {} there already", Counted(already, "was", "were"))?;
                 }
             }
+        }
+        if self.elsewhere {
+            write!(f, " in {}", Shown::path(&self.project))?;
         }
         for problem in &self.left_out {
             write!(f, "\n  left out: {problem}")?;

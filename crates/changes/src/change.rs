@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::git::Guard;
 use crate::path::{DEEPEST, LONGEST, RelativePath};
 use crate::tree::{Kind, Meta};
 use crate::words::{Counted, caution};
@@ -88,8 +89,10 @@ pub struct Summary {
     pub directories: u64,
     /// What is not taken over.
     pub skipped: u64,
-    /// What of all this is in a repository of git, whose hooks and settings the host would run.
+    /// What of all this git would run or read as configuration, on the host.
     pub git: u64,
+    /// What of all this other tools run or follow by themselves.
+    pub marked: u64,
     /// The length of all files that are new or different.
     pub bytes: u64,
 }
@@ -117,7 +120,7 @@ impl fmt::Display for Change {
             (Node::Directory { .. }, ChangeKind::Deleted) => write!(f, "/ ({})", Counted(self.files, "file", "files")),
             (Node::Directory { .. }, _) => f.write_str("/"),
             (Node::Skipped(why), ChangeKind::Skipped) => write!(f, " ({why}, left out)"),
-            _ => Ok(()),
+            _ => self.mark().map_or(Ok(()), |mark| write!(f, " ({})", mark.kind)),
         }
     }
 }
@@ -168,12 +171,13 @@ impl fmt::Display for Skipped {
 // === impl Summary ===
 
 impl Summary {
-    pub(crate) fn of(changes: &[Change]) -> Self {
+    pub(crate) fn of(changes: &[Change], guard: &Guard) -> Self {
         let mut summary = Self::default();
         for change in changes {
-            if change.path.repository().is_some() {
+            if guard.find(change).is_some() {
                 summary.git += change.files.max(1);
             }
+            summary.marked += u64::from(change.mark().is_some());
             if matches!(change.node, Node::Directory { .. }) {
                 summary.directories += 1;
             }
@@ -199,7 +203,7 @@ impl Summary {
         self.added + self.modified + self.deleted
     }
 
-    /// What is to be said about changes below `.git`, if there are some.
+    /// What is to be said about changes that git would act on, if there are some.
     pub fn caution(&self) -> Option<String> {
         (self.git > 0).then(|| caution(self.git))
     }
@@ -219,7 +223,10 @@ impl fmt::Display for Summary {
             }
         }
         if self.git > 0 {
-            write!(f, "; {} in .git", self.git)?;
+            write!(f, "; {} that git acts on", self.git)?;
+        }
+        if self.marked > 0 {
+            write!(f, "; {} that tools run", self.marked)?;
         }
         if self.skipped > 0 { write!(f, "; {} left out", self.skipped) } else { Ok(()) }
     }

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use crate::change::{Change, ChangeKind, Node, Skipped, Summary};
 use crate::content;
 use crate::failure::Failure;
+use crate::git::Guard;
+use crate::mark::Mark;
 use crate::path::{BadPath, RelativePath};
 use crate::project::Project;
 use crate::stop::{NEVER, Stop};
@@ -93,7 +95,17 @@ impl Changes {
 
     /// How much changed.
     pub fn summary(&self) -> Summary {
-        Summary::of(&self.0)
+        Summary::of(&self.0, &Guard::of_changes(&self.0))
+    }
+
+    /// The same, with all that git would act on because of what the project has.
+    pub fn summary_in(&self, project: &Project) -> Result<Summary, Failure> {
+        Ok(Summary::of(&self.0, &Guard::of(project, &self.0)?))
+    }
+
+    /// Changes of files that tools run or follow by themselves.
+    pub fn marks(&self) -> Vec<Mark> {
+        Mark::of(&self.0)
     }
 
     /// The changes as a person reads them, one in a line.

@@ -9,10 +9,13 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::change::Change;
 use crate::failure::Failure;
+use crate::git::Guard;
 use crate::kept::{Entry, KeepError, Kept};
+use crate::mark::Mark;
 use crate::path::RelativePath;
-use crate::project::Project;
+use crate::project::{Project, ProjectError};
 use crate::state::{Content, Found, State};
 use crate::tree::Kind;
 
@@ -42,7 +45,10 @@ pub enum DiffError {
     Kept(#[from] KeepError),
     /// The project cannot be read.
     #[error(transparent)]
-    Project(#[from] Failure),
+    Project(#[from] ProjectError),
+    /// The system did not let us.
+    #[error(transparent)]
+    System(#[from] Failure),
     /// There is nowhere to write to.
     #[error("cannot write the difference: {0}")]
     Write(#[from] io::Error),
@@ -70,22 +76,31 @@ struct Side {
 
 impl Kept {
     /// Writes how the project, as it is now, would change. It is looked for where it was, unless a path is given.
-    /// Directories are not shown, as git does not know them; [`Kept::changes`] lists them.
-    pub fn diff(&self, project: Option<&Path>, out: &mut impl Write, style: DiffStyle) -> Result<(), DiffError> {
-        let project = Project::open(project.unwrap_or(self.project()))?;
+    /// Directories are not shown, as git does not know them; [`Kept::changes`] lists them. Returns what of it is to be
+    /// pointed out.
+    pub fn diff(&self, project: Option<&Path>, out: &mut impl Write, style: DiffStyle) -> Result<Vec<Mark>, DiffError> {
+        let project = self.open_project(project)?;
         let deadline = Instant::now() + TIME;
         let mut lines = Vec::new();
-        for entry in &self.record().entries {
+        let changes: Vec<Change> = self.record().entries.iter().map(Entry::change).collect();
+        let guard = if style == DiffStyle::Stat { Some(Guard::of(&project, &changes)?) } else { None };
+        let mut marks = Vec::new();
+        for (entry, change) in self.record().entries.iter().zip(&changes) {
             let Some(pair) = self.pair(&project, entry)? else { continue };
+            marks.extend(change.mark());
             match style {
                 DiffStyle::Patch | DiffStyle::Terminal => patch::write(out, pair, style, deadline)?,
-                DiffStyle::Stat => lines.push(stat::Line::of(&pair, deadline)),
+                DiffStyle::Stat => {
+                    let mut line = stat::Line::of(&pair, deadline);
+                    line.git = guard.as_ref().is_some_and(|guard| guard.find(change).is_some());
+                    lines.push(line);
+                }
             }
         }
         if style == DiffStyle::Stat {
             stat::write(out, &lines)?;
         }
-        Ok(())
+        Ok(marks)
     }
 
     /// What is on both sides of a change; none, where the project is so already.

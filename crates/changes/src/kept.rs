@@ -15,8 +15,10 @@ use crate::change::Skipped;
 use crate::collect::Changes;
 use crate::content::Digest;
 use crate::failure::Failure;
+use crate::identity::ProjectIdentity;
 use crate::name::ChangeName;
 use crate::path::RelativePath;
+use crate::project::{Project, ProjectError};
 use crate::state::State;
 use crate::tree::Tree;
 use crate::walk::{TooMany, WalkError};
@@ -39,6 +41,8 @@ pub struct Kept {
 pub(crate) struct Record {
     /// Where the project was.
     pub(crate) project: PathBuf,
+    /// Which directory that was. Earlier releases did not record it.
+    pub(crate) identity: Option<ProjectIdentity>,
     /// The id inside that stands for the owner of the project.
     pub(crate) user: u32,
     /// By path. Of a directory that was deleted, all that was in it.
@@ -139,6 +143,14 @@ impl Kept {
     /// The changes, as they were found.
     pub fn changes(&self) -> Changes {
         self.record.changes()
+    }
+
+    /// Opens the project: the directory that the changes were made in, or the one that a person names instead.
+    pub fn open_project(&self, named: Option<&Path>) -> Result<Project, ProjectError> {
+        match named {
+            Some(path) => Ok(Project::open(path)?),
+            None => Project::reopen(&self.record.project, self.record.identity.as_ref()),
+        }
     }
 
     pub(crate) fn record(&self) -> &Record {

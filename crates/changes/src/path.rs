@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::git::is_git;
 use crate::words::Shown;
 
 /// The longest path that is looked at, in bytes: what the kernel takes in one call.
@@ -91,7 +92,7 @@ impl RelativePath {
         let mut end = 0;
         for name in self.names() {
             end += name.len();
-            if name.eq_ignore_ascii_case(b".git") {
+            if is_git(name) {
                 return Some(Self(self.0.get(..end)?.to_vec()));
             }
             end += 1;

@@ -1,18 +1,21 @@
 //! The project on the host, and what it looked like when a sandbox started.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::ChangesError;
 use crate::failure::Failure;
+use crate::identity::ProjectIdentity;
 use crate::path::RelativePath;
 use crate::stop::NEVER;
 use crate::tree::{Kind, Meta, Tree};
 use crate::walk::{self, Budget};
+use crate::words::Shown;
 
 /// The directory of a project on the host.
 #[derive(Debug)]
@@ -20,6 +23,27 @@ pub struct Project {
     tree: Tree,
     path: PathBuf,
     owner: (u32, u32),
+    identity: ProjectIdentity,
+}
+
+/// A project that cannot be opened again.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectError {
+    /// The system did not let us.
+    #[error(transparent)]
+    System(#[from] Failure),
+    /// A symbolic link has taken its place, or that of a directory above it.
+    #[error("{} is reached through a symbolic link that was not there when the changes were made", Shown::path(.0))]
+    Link(PathBuf),
+    /// Another directory has taken its place.
+    #[error("{} is not the directory that the changes were made in", Shown::path(.0))]
+    Replaced(PathBuf),
+    /// The record does not say which directory it was.
+    #[error(
+        "an earlier release kept these changes, and did not record which directory {} was: it cannot be checked",
+        Shown::path(.0)
+    )]
+    Unrecorded(PathBuf),
 }
 
 /// What a project's files looked like from outside. A file that the host changes while a sandbox runs is known by it.
@@ -40,15 +64,36 @@ struct Seen {
 // === impl Project ===
 
 impl Project {
-    /// Opens a project's directory.
+    /// Opens the directory of a project that a person names: links in that path are followed, here and never again.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Failure> {
         let path = path.as_ref();
         let path = std::fs::canonicalize(path).map_err(Failure::at("find", path.as_os_str().as_bytes()))?;
-        let failed = |action| Failure::at(action, path.as_os_str().as_bytes());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed("open"))?;
-        let stat = rustix::fs::fstat(&root).map_err(failed("look at"))?;
-        Ok(Self { tree: Tree::new(root), path, owner: (stat.st_uid, stat.st_gid) })
+        let root = open_plain(&path).map_err(Failure::at("open", path.as_os_str().as_bytes()))?;
+        Self::of(root, path)
+    }
+
+    /// Opens the directory of a project again: the same one, by a path that no link is in.
+    pub(crate) fn reopen(path: &Path, identity: Option<&ProjectIdentity>) -> Result<Self, ProjectError> {
+        let Some(identity) = identity else { return Err(ProjectError::Unrecorded(path.to_owned())) };
+        let root = match open_plain(path) {
+            Err(Errno::LOOP) => return Err(ProjectError::Link(path.to_owned())),
+            Err(Errno::NOENT) => return Err(Failure::at("find", path.as_os_str().as_bytes())(Errno::NOENT).into()),
+            root => root.map_err(Failure::at("open", path.as_os_str().as_bytes()))?,
+        };
+        let project = Self::of(root, path.to_owned())?;
+        if project.identity == *identity { Ok(project) } else { Err(ProjectError::Replaced(path.to_owned())) }
+    }
+
+    fn of(root: OwnedFd, path: PathBuf) -> Result<Self, Failure> {
+        let failed = || Failure::at("look at", path.as_os_str().as_bytes());
+        let identity = ProjectIdentity::of(&root).map_err(failed())?;
+        let stat = rustix::fs::fstat(&root).map_err(failed())?;
+        Ok(Self { tree: Tree::new(root), path, owner: (stat.st_uid, stat.st_gid), identity })
+    }
+
+    /// Which directory it is.
+    pub fn identity(&self) -> &ProjectIdentity {
+        &self.identity
     }
 
     /// Where it is.
@@ -74,6 +119,13 @@ impl Project {
             Err(errno) => Err(Failure::at("look at", path.as_bytes())(errno)),
         }
     }
+}
+
+/// Opens a directory by a path that was found to have no links: one that is there now is not followed.
+fn open_plain(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::io::retry_on_intr(|| rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve))
 }
 
 // === impl Snapshot ===

@@ -57,11 +57,11 @@ impl fmt::Display for Counted {
     }
 }
 
-/// What is said about changes below `.git`.
+/// What is said about changes that git acts on.
 pub(crate) fn caution(changes: u64) -> String {
     format!(
-        "{} in .git, by which git could be made to run anything here: `carrel apply` refuses them; \
-         --skip-refused applies the rest, --allow-git takes the repository over too",
+        "{} that git acts on (repositories, hooks, settings and what they name), by which it could be made to run \
+         anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them over too",
         Counted(changes, "change", "changes")
     )
 }

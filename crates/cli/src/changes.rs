@@ -5,14 +5,15 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use carrel_changes::{
-    ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept, Line,
-    Problem, Reason, Shown,
+    ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept, Line, Mark,
+    Marks, Problem, ProjectError, Reason, Shown,
 };
 use serde_json::json;
 
 use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments};
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::jobs::session::ending::note;
 use crate::run::project;
 
 /// What these commands exit with when they fail: they run nothing whose code could be meant.
@@ -21,14 +22,22 @@ const FAILED: u8 = 1;
 /// `carrel diff`.
 pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure> {
     let kept = open(&arguments.name)?;
+    let named = arguments.project.as_deref();
+    let failed = |error: DiffError| match error {
+        DiffError::Project(error) => unopened("diff", &arguments.name, &error),
+        error => Failure::new("diff_failed", error).exit(FAILED),
+    };
     if json {
+        let project = kept.open_project(named).map_err(|error| failed(error.into()))?;
         let changes = kept.changes();
         let list: Vec<String> = changes.list().to_string().lines().map(str::to_owned).collect();
+        let summary = changes.summary_in(&project).map_err(|error| failed(error.into()))?;
         let object = json!({
             "name": arguments.name.as_str(),
-            "project": kept.project().to_string_lossy(),
+            "project": project.path().to_string_lossy(),
             "changes": list,
-            "summary": project::summary(&changes.summary()),
+            "marks": project::marks(&changes.marks()),
+            "summary": project::summary(&summary),
         });
         return crate::say(crate::json::line(&object).as_bytes());
     }
@@ -38,12 +47,20 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
         (false, false) => DiffStyle::Patch,
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    let written = kept.diff(arguments.project.as_deref(), &mut out, style);
-    match written.and_then(|()| out.flush().map_err(DiffError::Write)) {
+    let written = kept.diff(named, &mut out, style);
+    match written.and_then(|marks| out.flush().map(|()| marks).map_err(DiffError::Write)) {
         // Whoever looked has seen enough.
         Err(DiffError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
-        Err(error) => Err(Failure::new("diff_failed", error).exit(FAILED)),
-        Ok(()) => Ok(0),
+        Err(error) => Err(failed(error)),
+        // The patch itself is for `git apply`: what is to be said about it goes elsewhere.
+        Ok(marks) => {
+            note(&Marks(&marks).to_string());
+            if let Some(path) = named {
+                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                note(&format!("note: compared with {}\n", Shown::path(&path)));
+            }
+            Ok(0)
+        }
     }
 }
 
@@ -52,13 +69,21 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
     let kept = open(&arguments.name)?;
     let ApplyArguments { name, dry_run, force, skip_refused, allow_git, project } = arguments;
     let options = ApplyOptions { dry_run: *dry_run, force: *force, skip_refused: *skip_refused, git: *allow_git };
-    match kept.apply(project.as_deref(), options) {
+    // Before anything is written, so that it is not missed behind what was done.
+    let announce = |marks: &[Mark]| {
+        if !json {
+            note(&Marks(marks).to_string());
+        }
+    };
+    match kept.apply_announced(project.as_deref(), options, announce) {
         Ok(applied) if json => {
             let left_out: Vec<String> = applied.left_out.iter().map(ToString::to_string).collect();
             let object = json!({
                 "applied": project::summary(&applied.done),
                 "already": applied.already,
                 "left_out": left_out,
+                "marks": project::marks(&applied.marked),
+                "project": applied.project.to_string_lossy(),
                 "dry_run": applied.dry_run,
             });
             crate::say(crate::json::line(&object).as_bytes())
@@ -72,13 +97,30 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
             let hint = format!("once that is mended, `carrel apply {name}` does the rest");
             Err(Failure::new("apply_incomplete", error).hint(hint).exit(FAILED))
         }
+        Err(ApplyError::Project(error)) => Err(unopened("apply", name, &error)),
         Err(error) => Err(Failure::new("apply_failed", error).exit(FAILED)),
+    }
+}
+
+/// A project that is not there, or is another than it was.
+fn unopened(command: &str, name: &ChangeName, error: &ProjectError) -> Failure {
+    let code = match error {
+        ProjectError::System(_) => "project_unavailable",
+        ProjectError::Link(_) | ProjectError::Replaced(_) => "project_replaced",
+        ProjectError::Unrecorded(_) => "project_unverified",
+    };
+    let failure = Failure::new(code, error).exit(FAILED);
+    match error {
+        ProjectError::System(_) => failure,
+        _ => failure.hint(format!(
+            "look at what is there now; `carrel {command} --project DIR {name}` names the directory to use"
+        )),
     }
 }
 
 /// How to go on when changes were not taken.
 fn way_out(name: &ChangeName, problems: &[Problem]) -> String {
-    let git = problems.iter().any(|problem| matches!(problem.reason, Reason::Git(_)));
+    let git = problems.iter().any(|problem| matches!(problem.reason, Reason::Git(_) | Reason::GitNamed { .. }));
     let conflicts = problems.iter().any(|problem| !problem.reason.is_refusal());
     let mut hint = if conflicts {
         format!("`carrel diff {name}` shows the difference; `carrel apply --force {name}` overwrites it")
@@ -86,8 +128,8 @@ fn way_out(name: &ChangeName, problems: &[Problem]) -> String {
         format!("`carrel apply --skip-refused {name}` leaves these out and applies the rest")
     };
     match (git, conflicts) {
-        (true, true) => hint.push_str("; --skip-refused leaves .git out, --allow-git takes it over too"),
-        (true, false) => hint.push_str(&format!("; `carrel apply --allow-git {name}` takes .git over too")),
+        (true, true) => hint.push_str("; --skip-refused leaves out what git acts on, --allow-git takes it over too"),
+        (true, false) => hint.push_str(&format!("; `carrel apply --allow-git {name}` takes over what git acts on too")),
         (false, _) => {}
     }
     hint
@@ -182,10 +224,13 @@ mod tests {
         let force = "`carrel diff x` shows the difference; `carrel apply --force x` overwrites it";
         assert_eq!(hint(&[Reason::BehindLink]), skip);
         assert_eq!(hint(&[Reason::Changed, Reason::BehindLink]), force);
-        assert_eq!(hint(&[Reason::Git(2)]), format!("{skip}; `carrel apply --allow-git x` takes .git over too"));
+        assert_eq!(
+            hint(&[Reason::Git(2)]),
+            format!("{skip}; `carrel apply --allow-git x` takes over what git acts on too")
+        );
         assert_eq!(
             hint(&[Reason::Git(2), Reason::Changed]),
-            format!("{force}; --skip-refused leaves .git out, --allow-git takes it over too")
+            format!("{force}; --skip-refused leaves out what git acts on, --allow-git takes it over too")
         );
     }
 }

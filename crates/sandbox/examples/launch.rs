@@ -105,7 +105,7 @@ fn project(text: &str) -> Result<Option<Project>, Failure> {
     }
     let [source, target, user] = parts(text)?;
     let (user, group) = owner(user)?;
-    Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user, group }))
+    Ok(Some(Project { source: source.into(), target: GuestPath::new(target)?, user, group, identity: None }))
 }
 
 fn owner(text: &str) -> Result<(u32, u32), Failure> {

@@ -88,6 +88,8 @@ pub struct Project {
     pub user: u32,
     /// The group inside that stands for the owner's.
     pub group: u32,
+    /// The device and the inode that it has to have, if that is known.
+    pub identity: Option<(u64, u64)>,
 }
 
 /// What a sandbox writes to: its root and its project together.

@@ -60,10 +60,14 @@ pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchE
 /// The directory of a project, without what is mounted in it: an overlay sees one file system.
 pub(crate) fn below(project: &Project, owners: &mut Owners) -> Result<Below, LaunchError> {
     let failed = failed(&project.source);
-    let source = named(&project.source).map_err(&failed)?;
+    let source = plain(&project.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
     if !is_directory(&stat) {
         return Err(failed(Errno::NOTDIR).into());
+    }
+    // Another directory has taken its place since the caller opened it.
+    if project.identity.is_some_and(|identity| identity != (stat.st_dev, stat.st_ino)) {
+        return Err(failed(Errno::STALE).into());
     }
     below_the_root(&stat, &project.source)?;
     let mount = mount::copy_alone(&source).map_err(&failed)?;

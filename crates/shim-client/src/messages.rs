@@ -113,6 +113,17 @@ record! {
         user: u32 => default,
         /// The id inside that stands for its group.
         group: u32 => default,
+        /// Which directory it has to be, whatever is at its path by now.
+        identity: Option<FileIdentity> => omitted,
+    }
+
+    /// A file of the host, by what the kernel knows it by.
+    #[derive(Copy)]
+    pub struct FileIdentity {
+        /// The device that it is on.
+        device: u64 => required,
+        /// Its number there.
+        inode: u64 => required,
     }
 
     /// The limits of a sandbox.

@@ -311,7 +311,9 @@ fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
 fn project(create: &Create) -> Result<Option<Project>, StartError> {
     let Some(project) = &create.project else { return Ok(None) };
     let target = GuestPath::new(&project.target.0)?;
-    Ok(Some(Project { source: project.source.0.clone(), target, user: project.user, group: project.group }))
+    let identity = project.identity.map(|identity| (identity.device, identity.inode));
+    let (source, user, group) = (project.source.0.clone(), project.user, project.group);
+    Ok(Some(Project { source, target, user, group, identity }))
 }
 
 fn limits(limits: &messages::Limits) -> Result<Limits, StartError> {

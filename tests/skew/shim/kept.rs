@@ -36,7 +36,13 @@ fn record() -> SandboxRecord {
         agentd: "/usr/libexec/carrel/carrel-agentd".into(),
         root: (&root).into(),
         mounts: vec![Mount { source: "/srv".into(), target: "/srv".into(), writable: true, user: 1000, group: 1000 }],
-        project: Some(Project { source: "/home/me/p".into(), target: "/workspace".into(), user: 0, group: 0 }),
+        project: Some(Project {
+            source: "/home/me/p".into(),
+            target: "/workspace".into(),
+            user: 0,
+            group: 0,
+            identity: None,
+        }),
         disk: 64 << 20,
         kept_disk: Some(KeptDisk {
             directory: "/var/lib/carrel/disks/one".into(),

@@ -1,6 +1,7 @@
 //! Whether a project takes changes, and what is to be done for each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
@@ -8,6 +9,7 @@ use super::problem::{Problem, Reason};
 use super::{ApplyError, ApplyOptions};
 use crate::change::ChangeKind;
 use crate::failure::Failure;
+use crate::git::{Guard, Guarded};
 use crate::kept::{Entry, Kept};
 use crate::path::{RelativePath, join};
 use crate::project::Project;
@@ -26,6 +28,8 @@ pub(super) struct Step<'a> {
     pub(super) entry: &'a Entry,
     /// What the project has there now.
     pub(super) there: Option<Kind>,
+    /// The device and the inode of that.
+    pub(super) identity: Option<(u64, u64)>,
     /// Only the permissions differ.
     pub(super) mode_only: bool,
 }
@@ -34,6 +38,8 @@ struct Checker<'a> {
     project: &'a Project,
     planned: HashMap<&'a [u8], &'a Entry>,
     force: bool,
+    /// Whether the caller is root.
+    root: bool,
 }
 
 /// What is to be done about an entry.
@@ -44,24 +50,35 @@ enum Verdict<'a> {
 }
 
 /// Checks everything. With anything that stands against it there is no plan.
-pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOptions) -> Result<Plan<'a>, ApplyError> {
+pub(super) fn check<'a>(
+    kept: &'a Kept,
+    project: &'a Project,
+    guard: &Guard,
+    options: ApplyOptions,
+) -> Result<Plan<'a>, ApplyError> {
     let entries = &kept.record().entries;
     let planned = entries.iter().map(|entry| (entry.path.as_bytes(), entry)).collect();
-    let checker = Checker { project, planned, force: options.force };
+    let checker = Checker { project, planned, force: options.force, root: rustix::process::geteuid().is_root() };
     let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
-    let mut repositories: BTreeMap<RelativePath, u64> = BTreeMap::new();
+    let mut repositories: BTreeMap<Guarded, u64> = BTreeMap::new();
     for entry in entries {
         // What belongs to something that is left out is left out with it.
         if without.contains(entry.path.directory()) {
             without.insert(entry.path.as_bytes());
             continue;
         }
-        let repository = if options.git { None } else { entry.path.repository() };
-        match (checker.entry(entry)?, repository) {
+        let guarded = if options.git { None } else { guard.find(&entry.change()) };
+        match (checker.entry(entry)?, guarded) {
             (Verdict::Already, _) => plan.already += 1,
-            (_, Some(repository)) => *repositories.entry(repository).or_default() += 1,
+            (_, Some(guarded)) => {
+                // What would take the place of a directory stays out, and what is in the directory stays.
+                if entry.after != State::Absent && !entry.after.is_directory() && entry.before.is_directory() {
+                    without.insert(entry.path.as_bytes());
+                }
+                *repositories.entry(guarded).or_default() += 1;
+            }
             (Verdict::Step(step), None) => plan.steps.push(step),
             (Verdict::Problem(reason), None) => {
                 let problem = Problem { path: entry.path.clone(), reason };
@@ -74,7 +91,13 @@ pub(super) fn check<'a>(kept: &'a Kept, project: &'a Project, options: ApplyOpti
             }
         }
     }
-    let git = repositories.into_iter().map(|(path, changes)| Problem { path, reason: Reason::Git(changes) });
+    let git = repositories.into_iter().map(|(guarded, changes)| Problem {
+        path: guarded.path().clone(),
+        reason: match guarded {
+            Guarded::Repository(_) => Reason::Git(changes),
+            Guarded::Named { by, .. } => Reason::GitNamed { changes, by },
+        },
+    });
     if options.skip_refused {
         plan.left_out.extend(git)
     } else {
@@ -119,16 +142,21 @@ impl Plan<'_> {
 
 impl<'a> Checker<'a> {
     fn entry(&self, entry: &'a Entry) -> Result<Verdict<'a>, Failure> {
+        let mut foreign = false;
         let meta = match self.project.tree().directory(entry.path.directory()) {
-            Ok(directory) => match meta_in(&directory, entry.path.name()) {
-                // It can neither be replaced nor be removed.
-                Ok(_) if is_mount_point(&directory, entry.path.name()).unwrap_or(false) => {
-                    return Ok(Verdict::Problem(Reason::MountPoint));
+            Ok(directory) => {
+                let failed = || Failure::at("look at", entry.path.as_bytes());
+                foreign = self.is_foreign(&directory).map_err(failed())?;
+                match meta_in(&directory, entry.path.name()) {
+                    // It can neither be replaced nor be removed.
+                    Ok(_) if is_mount_point(&directory, entry.path.name()).unwrap_or(false) => {
+                        return Ok(Verdict::Problem(Reason::MountPoint));
+                    }
+                    Ok(meta) => Some(meta),
+                    Err(Errno::NOENT) => None,
+                    Err(errno) => return Err(failed()(errno)),
                 }
-                Ok(meta) => Some(meta),
-                Err(Errno::NOENT) => None,
-                Err(errno) => return Err(Failure::at("look at", entry.path.as_bytes())(errno)),
-            },
+            }
             // A directory that is to become one, or to go, is judged by itself; nothing is in it.
             Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) if self.planned.contains_key(entry.path.directory()) => {
                 None
@@ -143,6 +171,9 @@ impl<'a> Checker<'a> {
         let mut found = Found::new(self.project, &entry.path, meta);
         if found.is(&entry.after)? {
             return Ok(Verdict::Already);
+        }
+        if foreign {
+            return Ok(Verdict::Problem(Reason::ForeignDirectory));
         }
         if let State::Symlink { target } = &entry.after {
             if leaves(&entry.path, target) {
@@ -161,7 +192,13 @@ impl<'a> Checker<'a> {
             }
             _ => false,
         };
-        Ok(Verdict::Step(Step { entry, there, mode_only }))
+        let identity = found.meta().map(|meta| (meta.device, meta.inode));
+        Ok(Verdict::Step(Step { entry, there, identity, mode_only }))
+    }
+
+    /// Whether a directory belongs to another user than the project: root would write there with rights that neither has.
+    fn is_foreign(&self, directory: &OwnedFd) -> Result<bool, Errno> {
+        Ok(self.root && rustix::fs::fstat(directory)?.st_uid != self.project.owner().0)
     }
 
     /// Why the project does not take an entry.

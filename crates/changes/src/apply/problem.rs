@@ -36,8 +36,17 @@ pub enum Reason {
     LinkLeaves(Vec<u8>),
     /// Something is mounted there.
     MountPoint,
+    /// The directory that it belongs in is of another user than the project is, and root is asked to write there.
+    ForeignDirectory,
     /// It is a repository of git, and this many changes are in it: git would run what they say, on the host.
     Git(u64),
+    /// Git would run it or read it as configuration, because something that is there already names it.
+    GitNamed {
+        /// How many changes are in it.
+        changes: u64,
+        /// What names it, in words.
+        by: String,
+    },
     /// It is to go, and something in it is left out.
     Holds,
     /// It is nothing that is taken over.
@@ -59,8 +68,12 @@ impl Reason {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Changed | Self::Disturbed | Self::Occupied(_) | Self::NoDirectory | Self::NotADirectory => false,
-            Self::BehindLink | Self::OtherFileSystem | Self::LinkLeaves(_) | Self::MountPoint => true,
-            Self::Git(_) | Self::Holds | Self::Skipped(_) => true,
+            Self::BehindLink
+            | Self::OtherFileSystem
+            | Self::LinkLeaves(_)
+            | Self::MountPoint
+            | Self::ForeignDirectory => true,
+            Self::Git(_) | Self::GitNamed { .. } | Self::Holds | Self::Skipped(_) => true,
         }
     }
 }
@@ -83,9 +96,11 @@ impl fmt::Display for Reason {
                 write!(f, "would leave the directory: it is a symbolic link to {}", Shown(target))
             }
             Self::MountPoint => f.write_str("would leave the directory: something is mounted here"),
+            Self::ForeignDirectory => f.write_str("its directory belongs to another user than the project does"),
             Self::Git(changes) => {
                 write!(f, "{}, by which git could be made to run anything here", Counted(*changes, "change", "changes"))
             }
+            Self::GitNamed { by, .. } => write!(f, "git would run it or read it as configuration: {by}"),
             Self::Holds => f.write_str("is to be deleted, but something in it is left out"),
             Self::Skipped(why) => write!(f, "is not taken over ({why})"),
         }
@@ -95,7 +110,7 @@ impl fmt::Display for Reason {
 /// All that stands against changes, a line each.
 pub(super) fn told(problems: &[Problem]) -> String {
     let git = problems.iter().filter_map(|problem| match problem.reason {
-        Reason::Git(changes) => Some(changes),
+        Reason::Git(changes) | Reason::GitNamed { changes, .. } => Some(changes),
         _ => None,
     });
     let (repositories, git) = (git.clone().count(), git.sum::<u64>());
@@ -110,7 +125,7 @@ pub(super) fn told(problems: &[Problem]) -> String {
         parts.push(counted(refused, "refusal", "refusals"));
     }
     if git > 0 {
-        parts.push(format!("{} in .git", Counted(git, "change", "changes")));
+        parts.push(format!("{} that git acts on", Counted(git, "change", "changes")));
     }
     let mut text = format!("nothing was applied: {}", parts.join(", "));
     for problem in problems {

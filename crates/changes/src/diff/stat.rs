@@ -13,7 +13,8 @@ const BAR: u64 = 40;
 /// A file in numbers.
 pub(super) struct Line {
     path: String,
-    git: bool,
+    /// Whether git would act on it.
+    pub(super) git: bool,
     count: Count,
 }
 
@@ -82,7 +83,7 @@ impl Line {
                 Count::Bytes { old: size(&pair.old), new: size(&pair.new) }
             }
         };
-        Self { path: pair.path.to_string(), git: pair.path.repository().is_some(), count }
+        Self { path: pair.path.to_string(), git: false, count }
     }
 
     fn changed(&self) -> u64 {

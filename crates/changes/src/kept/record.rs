@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Entry, Record};
 use crate::change::{Change, ChangeKind, Node, Skipped};
 use crate::collect::Changes;
+use crate::identity::ProjectIdentity;
 use crate::path::RelativePath;
 use crate::state::{State, bytes_from_json, bytes_to_json};
 
@@ -24,7 +25,7 @@ pub(super) enum BadRecord {
 
 impl Record {
     pub(super) fn to_json(&self) -> Value {
-        json!({
+        let mut record = json!({
             "version": VERSION,
             "project": bytes_to_json(self.project.as_os_str().as_bytes()),
             "user": self.user,
@@ -32,7 +33,11 @@ impl Record {
             "skipped": self.skipped.iter().map(|(path, why)| {
                 json!({"path": bytes_to_json(path.as_bytes()), "what": why.word()})
             }).collect::<Vec<_>>(),
-        })
+        });
+        if let (Some(identity), Some(record)) = (self.identity, record.as_object_mut()) {
+            record.insert("identity".to_owned(), identity.to_json());
+        }
+        record
     }
 
     pub(super) fn from_json(bytes: &[u8]) -> Result<Self, BadRecord> {
@@ -65,7 +70,12 @@ impl Record {
             Some((path, Skipped::ALL.into_iter().find(|why| why.word() == word)?))
         };
         value.get("changes")?.as_array()?;
+        let identity = match value.get("identity") {
+            Some(identity) => Some(ProjectIdentity::from_json(identity)?),
+            None => None,
+        };
         Some(Self {
+            identity,
             project: PathBuf::from(std::ffi::OsString::from_vec(bytes_from_json(value.get("project")?)?)),
             user: u32::try_from(value.get("user")?.as_u64()?).ok()?,
             entries: Vec::new(),

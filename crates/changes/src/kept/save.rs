@@ -81,7 +81,8 @@ pub(super) fn save(directory: &Path, name: &ChangeName, what: &Keep<'_>) -> Resu
         saving.entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
         (saving.entries, skipped)
     };
-    let record = Record { project: what.project.path().to_owned(), user: what.upper.user(), entries, skipped };
+    let (project, identity) = (what.project.path().to_owned(), Some(*what.project.identity()));
+    let record = Record { project, identity, user: what.upper.user(), entries, skipped };
     to.finish(name, record)
 }
 

@@ -22,7 +22,10 @@ fn what_was_added_modified_and_deleted_is_listed_and_counted() {
     let summary = trees.collect().summary();
     assert_eq!(summary.to_string(), "3 files changed: 1 added, 1 modified, 1 deleted");
     let bytes = "fn main() { go() }\n// new\n".len() as u64;
-    assert_eq!(summary, Summary { added: 1, modified: 1, deleted: 1, directories: 1, skipped: 0, git: 0, bytes });
+    assert_eq!(
+        summary,
+        Summary { added: 1, modified: 1, deleted: 1, directories: 1, skipped: 0, git: 0, marked: 0, bytes }
+    );
 }
 
 #[test]

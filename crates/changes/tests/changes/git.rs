@@ -46,7 +46,7 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
         let error = kept.apply(None, options).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "nothing was applied: 2 changes in .git\n  \
+            "nothing was applied: 2 changes that git acts on\n  \
              .git: 2 changes, by which git could be made to run anything here"
         );
         assert_eq!(trees.items(), before);
@@ -61,7 +61,10 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
     // The control: git really runs it, where it is asked for.
     let options = ApplyOptions { git: true, ..ApplyOptions::default() };
     let all = kept.apply(None, options).unwrap();
-    assert_eq!(all.to_string(), "applied: 2 files changed: 1 added, 1 modified; 2 in .git; 2 were there already");
+    assert_eq!(
+        all.to_string(),
+        "applied: 2 files changed: 1 added, 1 modified; 2 that git acts on; 2 were there already"
+    );
     assert_eq!(ran(&trees), [true, true]);
     assert!(kept.apply(None, ApplyOptions::default()).is_ok(), "what is there already needs no leave");
 }
@@ -119,9 +122,10 @@ fn a_summary_and_numbers_name_what_is_in_a_repository() {
     let trees = Trees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");
     let summary = trees.collect().summary();
     // The directories of it count as well: they are refused too.
-    assert_eq!(summary.to_string(), "3 files changed: 3 added; 4 in .git");
-    let caution = "in .git, by which git could be made to run anything here: `carrel apply` refuses them; \
-                   --skip-refused applies the rest, --allow-git takes the repository over too";
+    assert_eq!(summary.to_string(), "3 files changed: 3 added; 4 that git acts on");
+    let caution = "that git acts on (repositories, hooks, settings and what they name), by which it could be made to run \
+                   anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them \
+                   over too";
     assert_eq!(summary.caution(), Some(format!("4 changes {caution}")));
     let mut shown = Vec::new();
     trees.keep().diff(None, &mut shown, DiffStyle::Stat).unwrap();

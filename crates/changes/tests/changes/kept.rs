@@ -1,7 +1,7 @@
 //! What is on disk, and what becomes of it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use carrel_changes::{Changes, Keep, KeepError, Kept, Limits, Stop};
 
@@ -21,6 +21,8 @@ fn the_record_says_what_was_and_what_is() {
     trees.keep();
     let record = fs::read_to_string(trees.path("changes/kept/changes.json")).unwrap();
     let project = fs::canonicalize(trees.path("project")).unwrap();
+    let meta = fs::metadata(&project).unwrap();
+    let created = meta.created().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
     let one = "4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865";
     let two = "53c234e5e8472b6ac51c1ae1cab3fe06fad053beb8ebfd8977b010655bfdd3c3";
     let three = "1121cfccd5913f0a63fec40a6ffd44ea64f9dc135c66634ba001d10bcf4302a2";
@@ -35,7 +37,8 @@ fn the_record_says_what_was_and_what_is() {
         ),
         r#""after":{"type":"absent"}},"#.into(),
         r#"{"path":"l","kind":"added","before":{"type":"absent"},"after":{"type":"symlink","target":"a"},"#.into(),
-        r#""uid":1000,"gid":1001}],"skipped":[]}"#.into(),
+        r#""uid":1000,"gid":1001}],"skipped":[],"identity":{"#.into(),
+        format!(r#""device":{},"inode":{},"created":{created}}}}}"#, meta.dev(), meta.ino()),
         "\n".into(),
     ];
     assert_eq!(record, expected.concat());

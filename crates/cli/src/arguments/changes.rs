@@ -13,7 +13,7 @@ pub(crate) struct DiffArguments {
     /// Only which files, and how many lines of them
     #[arg(long)]
     pub(crate) stat: bool,
-    /// Where the project is now [default: where it was]
+    /// Where the project is now [default: the directory that it was, and no other]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
 }
@@ -32,10 +32,10 @@ pub(crate) struct ApplyArguments {
     /// Leave out what is refused, and apply the rest
     #[arg(long)]
     pub(crate) skip_refused: bool,
-    /// Take over what is in .git too, where hooks and settings make git run what they say
+    /// Take over what git would run or read as configuration too: repositories, hooks, and files that settings name
     #[arg(long)]
     pub(crate) allow_git: bool,
-    /// Where the project is now [default: where it was]
+    /// Where the project is now [default: the directory that it was, and no other]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
 }

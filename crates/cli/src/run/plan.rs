@@ -109,7 +109,8 @@ fn create(
     let project = match watched {
         Some(watched) => {
             let user::Ids { user, group } = ids()?;
-            Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user, group })
+            let identity = Some(watched.identity());
+            Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user, group, identity })
         }
         None => None,
     };

@@ -4,7 +4,11 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use carrel_changes::{ChangeName, Changes, Keep, Kept, Limits, Project, Shown, Snapshot, Stop, Summary, Upper};
+use carrel_changes::{
+    ChangeName, Changes, ChangesError, Keep, Kept, Limits, Mark, Marks, Project, ProjectIdentity, Shown, Snapshot,
+    Stop, Summary, Upper,
+};
+use carrel_shim_client::messages::FileIdentity;
 use serde_json::json;
 
 use crate::arguments::RunArguments;
@@ -33,6 +37,7 @@ struct KeepAs {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     changes: Changes,
+    summary: Summary,
     kept: Option<ChangeName>,
     project: PathBuf,
 }
@@ -65,6 +70,12 @@ impl Watched {
         self.project.path()
     }
 
+    /// Which directory it is: the supervisor mounts that one, or none.
+    pub(crate) fn identity(&self) -> FileIdentity {
+        let ProjectIdentity { device, inode, .. } = *self.project.identity();
+        FileIdentity { device, inode }
+    }
+
     /// Whether what is changed is to be kept.
     pub(crate) fn keeps(&self) -> bool {
         self.keep.is_some()
@@ -79,7 +90,12 @@ impl Watched {
             Kept::save(directory, name, &Keep { changes: &changes, upper, project, snapshot, limits, stop })?;
         }
         let kept = self.keep.as_ref().map(|keep| keep.name.clone());
-        Ok(Outcome { changes, kept, project: self.project.path().to_owned() })
+        // What is not kept is not applied: there the names are enough.
+        let summary = match kept {
+            Some(_) => changes.summary_in(&self.project).map_err(ChangesError::from)?,
+            None => changes.summary(),
+        };
+        Ok(Outcome { changes, summary, kept, project: self.project.path().to_owned() })
     }
 }
 
@@ -104,7 +120,7 @@ impl Outcome {
                 let _ = writeln!(text, "  … and {more} more");
             }
         }
-        let summary = self.changes.summary();
+        let summary = &self.summary;
         let _ = writeln!(text, "{summary} in the copy of {}", Shown::path(&self.project));
         if let Some(name) = &self.kept {
             let _ =
@@ -112,15 +128,24 @@ impl Outcome {
             if let Some(caution) = summary.caution() {
                 let _ = writeln!(text, "{caution}");
             }
+            let marks = Marks(&self.changes.marks()).to_string();
+            for line in marks.lines().take(LISTED) {
+                let _ = writeln!(text, "{line}");
+            }
+            let more = marks.lines().count().saturating_sub(LISTED);
+            if more > 0 {
+                let _ = writeln!(text, "  … and {more} more");
+            }
         }
         text
     }
 
     /// For programs.
     pub(crate) fn object(&self) -> serde_json::Value {
-        let mut object = summary(&self.changes.summary());
+        let mut object = summary(&self.summary);
         if let (Some(name), Some(object)) = (&self.kept, object.as_object_mut()) {
             object.insert("kept".to_owned(), name.as_str().into());
+            object.insert("marks".to_owned(), marks(&self.changes.marks()));
         }
         object
     }
@@ -128,7 +153,7 @@ impl Outcome {
 
 /// A summary for programs.
 pub(crate) fn summary(summary: &Summary) -> serde_json::Value {
-    let Summary { added, modified, deleted, directories, skipped, git, bytes } = summary;
+    let Summary { added, modified, deleted, directories, skipped, git, marked, bytes } = summary;
     json!({
         "added": added,
         "modified": modified,
@@ -136,6 +161,19 @@ pub(crate) fn summary(summary: &Summary) -> serde_json::Value {
         "directories": directories,
         "skipped": skipped,
         "git": git,
+        "marked": marked,
         "bytes": bytes,
     })
+}
+
+/// What tools run or follow by themselves, for programs.
+pub(crate) fn marks(marks: &[Mark]) -> serde_json::Value {
+    let object = |mark: &Mark| {
+        json!({
+            "path": String::from_utf8_lossy(mark.path.as_bytes()),
+            "tool": mark.kind.tool(),
+            "why": mark.kind.to_string(),
+        })
+    };
+    marks.iter().map(object).collect()
 }

@@ -141,9 +141,14 @@ fn a_repository_is_taken_over_only_if_that_is_asked_for() {
     let (world, project) = (World::new(), project());
     let script = "mkdir -p .git/hooks; echo '#!/bin/sh' > .git/hooks/post-checkout; echo fine > stays";
     let outcome = run(&world, project.path(), &["--keep-changes", "g"], script);
-    let caution = "in .git, by which git could be made to run anything here: `carrel apply` refuses them; \
-                   --skip-refused applies the rest, --allow-git takes the repository over too\n";
-    assert!(outcome.stderr.starts_with("2 files changed: 2 added; 3 in .git in the copy of "), "{}", outcome.stderr);
+    let caution = "that git acts on (repositories, hooks, settings and what they name), by which it could be made to run \
+                   anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them \
+                   over too\n";
+    assert!(
+        outcome.stderr.starts_with("2 files changed: 2 added; 3 that git acts on in the copy of "),
+        "{}",
+        outcome.stderr
+    );
     assert!(outcome.stderr.ends_with(&format!("3 changes {caution}")), "{}", outcome.stderr);
     let stat = text(&world, &["diff", "--stat", "g"]);
     assert!(stat.ends_with(&format!(" 1 change {caution}")), "{stat}");
@@ -152,10 +157,10 @@ fn a_repository_is_taken_over_only_if_that_is_asked_for() {
         (outcome.code, outcome.stderr.as_str()),
         (
             Some(1),
-            "error: nothing was applied: 3 changes in .git\n  \
+            "error: nothing was applied: 3 changes that git acts on\n  \
              .git: 3 changes, by which git could be made to run anything here\n\
              hint: `carrel apply --skip-refused g` leaves these out and applies the rest; \
-             `carrel apply --allow-git g` takes .git over too\n"
+             `carrel apply --allow-git g` takes over what git acts on too\n"
         )
     );
     assert!(!project.path().join("stays").exists());
@@ -241,4 +246,84 @@ fn no_name_of_a_project_steers_a_terminal() {
         assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(1), 1), "{outcome:?}");
         assert!(!outcome.stderr.trim_end().contains(char::is_control), "{}", outcome.stderr);
     }
+}
+
+#[test]
+fn a_project_that_the_sandbox_exchanges_for_a_link_leads_nothing_away() {
+    let (world, place) = (World::new(), tempfile::tempdir().unwrap());
+    let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    for name in ["given/proj", "precious"] {
+        std::fs::create_dir_all(at(name)).unwrap();
+    }
+    let mount = format!("{}:/m:rw", at("given"));
+    let script =
+        format!("echo evil > /workspace/planted; mv /m/proj /m/old; ln -s {} /m/proj; ls -l /m", at("precious"));
+    let flags = ["--mount", &mount, "--keep-changes", "n"];
+    let outcome = run(&world, Path::new(&at("given/proj")), &flags, &script);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("1 file changed: 1 added in the copy of "), "{}", outcome.stderr);
+    // The control: the path leads there by now.
+    assert_eq!(std::fs::canonicalize(at("given/proj")).unwrap(), std::fs::canonicalize(at("precious")).unwrap());
+    let project = std::fs::canonicalize(at("given")).unwrap().join("proj");
+    for command in ["apply", "diff"] {
+        let outcome = world.carrel([command, "n"]);
+        let said = format!(
+            "error: {} is reached through a symbolic link that was not there when the changes were made\n\
+             hint: look at what is there now; `carrel {command} --project DIR n` names the directory to use\n",
+            project.display()
+        );
+        assert_eq!((outcome.code, outcome.stderr), (Some(1), said));
+    }
+    assert_eq!(std::fs::read_dir(at("precious")).unwrap().count(), 0);
+    // What was kept is no part of the project, and a person can name where it is.
+    assert!(!world.carrel(["export", "n"]).stdout.is_empty());
+    let old = std::fs::canonicalize(at("given/old")).unwrap();
+    let said = text(&world, &["apply", "--project", old.to_str().unwrap(), "n"]);
+    assert_eq!(said, format!("applied: 1 file changed: 1 added in {}\n", old.display()));
+    assert_eq!(read(&old, "planted").as_deref(), Some("evil\n"));
+}
+
+#[test]
+fn what_tools_run_by_themselves_is_pointed_out_before_it_is_applied() {
+    let (world, project) = (World::new(), project());
+    let script = "echo x > .envrc; echo y > .gitmodules; echo z > Makefile";
+    let outcome = run(&world, project.path(), &["--keep-changes", "m"], script);
+    let marks = "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
+                 changes that tools run or follow by themselves, outside the sandbox:\n  \
+                 .envrc: run or followed by direnv when a shell enters the directory\n";
+    assert!(outcome.stderr.starts_with("3 files changed: 3 added; 2 that tools run in the copy of "), "{outcome:?}");
+    assert!(outcome.stderr.ends_with(marks), "{}", outcome.stderr);
+    for words in [&["diff", "m"][..], &["diff", "--stat", "m"], &["apply", "--dry-run", "m"]] {
+        assert_eq!(world.carrel(words).stderr, marks, "{words:?}");
+    }
+    let object: serde_json::Value = serde_json::from_str(&text(&world, &["--json", "diff", "m"])).unwrap();
+    assert_eq!((&object["marks"][0]["tool"], &object["summary"]["marked"]), (&"direnv".into(), &2.into()), "{object}");
+    let outcome = world.carrel(["apply", "m"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), marks));
+    assert_eq!(read(project.path(), ".envrc").as_deref(), Some("x\n"));
+}
+
+#[test]
+fn a_repository_without_its_name_is_refused_and_said_at_the_end_of_the_run() {
+    let (world, project) = (World::new(), project());
+    let script = "mkdir -p lib/objects lib/refs; echo ref: refs/heads/main > lib/HEAD; \
+                  printf '[core]\\nfsmonitor = touch /tmp/x\\n' > lib/config; echo fine > lib/stays";
+    let outcome = run(&world, project.path(), &["--keep-changes", "b"], script);
+    assert!(outcome.stderr.contains("4 changes that git acts on"), "{}", outcome.stderr);
+    let outcome = world.carrel(["apply", "b"]);
+    assert_eq!(
+        (outcome.code, outcome.stderr.as_str()),
+        (
+            Some(1),
+            "error: nothing was applied: 4 changes that git acts on\n  \
+             lib: 4 changes, by which git could be made to run anything here\n\
+             hint: `carrel apply --skip-refused b` leaves these out and applies the rest; \
+             `carrel apply --allow-git b` takes over what git acts on too\n"
+        )
+    );
+    text(&world, &["apply", "--skip-refused", "b"]);
+    assert_eq!(
+        (read(project.path(), "lib/stays").as_deref(), read(project.path(), "lib/HEAD")),
+        (Some("fine\n"), None)
+    );
 }

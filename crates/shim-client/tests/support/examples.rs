@@ -62,7 +62,13 @@ fn making() -> Vec<Sample> {
     let everything = Create {
         root: (&root()).into(),
         mounts: vec![mount],
-        project: Some(Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000 }),
+        project: Some(Project {
+            source: "/home/a".into(),
+            target: "/workspace".into(),
+            user: 1000,
+            group: 1000,
+            identity: None,
+        }),
         kept_disk: Some(KeptDisk { directory: "/var/lib/carrel/disks/1".into(), host_free: u64::MAX, unlimited: None }),
         limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
         allow_unenforced: true,
@@ -85,9 +91,12 @@ fn added() -> Vec<Sample> {
     let directory = "/var/lib/carrel/disks/1".into();
     let unlimited = KeptDisk { directory, host_free: 0, unlimited: Some(true) };
     let other = NetworkOf { pid: 4711, began: 1 << 40 };
+    let identity = Some(FileIdentity { device: 65_024, inode: u64::MAX });
+    let known = Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000, identity };
     vec![
         sample("a disk without a limit", Create { kept_disk: Some(unlimited), ..create() }),
         sample("beside another", Create { network_of: Some(other), ..create() }),
+        sample("a project that is known", Create { project: Some(known), ..create() }),
     ]
 }
 

@@ -1,0 +1,174 @@
+//! What git would run, or read as configuration: changes to that are refused unless they are asked for.
+//!
+//! A name alone does not tell. A directory with `HEAD`, `objects` and `refs` is a repository whatever it is called; a
+//! `.git` file points to one; and settings that are there already name hooks, filters and further settings in the work tree.
+
+mod config;
+mod discover;
+mod names;
+mod settings;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+pub(crate) use self::names::is_git;
+
+use crate::change::{Change, ChangeKind, Node};
+use crate::failure::Failure;
+use crate::path::{RelativePath, join};
+use crate::project::Project;
+
+/// Which changes git would act on.
+#[derive(Debug, Default)]
+pub(crate) struct Guard {
+    /// Git directories that are there already.
+    directories: HashSet<Vec<u8>>,
+    /// Directories that the changes would make git directories.
+    planted: HashSet<Vec<u8>>,
+    /// What settings that are there name.
+    named: BTreeMap<Vec<u8>, Named>,
+}
+
+/// Something that git's settings name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    /// What names it, in words.
+    by: String,
+    /// Whether all that is below it counts as well.
+    whole: bool,
+}
+
+/// Why git would act on a change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Guarded {
+    /// It is in a repository, or the repository itself.
+    Repository(RelativePath),
+    /// Something names it.
+    Named { path: RelativePath, by: String },
+}
+
+/// What makes a directory a git directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pieces(u8);
+
+// === impl Guard ===
+
+impl Guard {
+    /// By the changes alone.
+    pub(crate) fn of_changes(changes: &[Change]) -> Self {
+        let mut guard = Self::default();
+        guard.plant(changes, |_| false);
+        guard
+    }
+
+    /// By the changes and all that the project has.
+    pub(crate) fn of(project: &Project, changes: &[Change]) -> Result<Self, Failure> {
+        let discover::Discovered { directories, named } = discover::discover(project)?;
+        let mut guard = Self { directories, named, planted: HashSet::new() };
+        // What cannot be looked at counts as there.
+        guard.plant(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
+        Ok(guard)
+    }
+
+    fn plant(&mut self, changes: &[Change], has: impl Fn(&RelativePath) -> bool) {
+        let mut places: HashMap<&[u8], Pieces> = HashMap::new();
+        for change in changes.iter().filter(|change| change.is_there()) {
+            if Pieces::is_one(change.path.name()) {
+                places.entry(change.path.directory()).or_default().add(change.path.name());
+            }
+        }
+        for (directory, mut pieces) in places {
+            for piece in Pieces::NAMES {
+                if RelativePath::below(directory, piece.as_bytes()).is_ok_and(|path| has(&path)) {
+                    pieces.add(piece.as_bytes());
+                }
+            }
+            if pieces.is_git_directory() {
+                self.planted.insert(fold(directory));
+            }
+        }
+    }
+
+    /// Whether git would act on a change, and why.
+    pub(crate) fn find(&self, change: &Change) -> Option<Guarded> {
+        let path = &change.path;
+        if let Some(repository) = path.repository() {
+            return Some(Guarded::Repository(repository));
+        }
+        let folded = fold(path.as_bytes());
+        let directory = matches!(change.node, Node::Directory { .. });
+        let ends = folded.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        for end in std::iter::once(0).chain(ends).chain([folded.len()]) {
+            let (above, rest) = (folded.get(..end)?, folded.get(end..)?);
+            let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+            let next = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
+            if self.directories.contains(above) || (self.planted.contains(above) && names::is_own(next)) {
+                return Some(Guarded::Repository(top(path, end)));
+            }
+            if let Some(Named { by, whole }) = self.named.get(above) {
+                if *whole || (rest.is_empty() && !directory) {
+                    return Some(Guarded::Named { path: top(path, end), by: by.clone() });
+                }
+            }
+        }
+        // What takes the place of a directory leads to another in it.
+        if !directory && change.is_there() {
+            let below = join(&folded, b"");
+            let (named, Named { by, .. }) = self.named.range(below.clone()..).next()?;
+            return named.starts_with(&below).then(|| Guarded::Named { path: path.clone(), by: by.clone() });
+        }
+        None
+    }
+}
+
+// === impl Guarded ===
+
+impl Guarded {
+    pub(crate) fn path(&self) -> &RelativePath {
+        match self {
+            Self::Repository(path) | Self::Named { path, .. } => path,
+        }
+    }
+}
+
+// === impl Pieces ===
+
+impl Pieces {
+    const NAMES: [&'static str; 4] = ["HEAD", "objects", "refs", "commondir"];
+
+    fn is_one(name: &[u8]) -> bool {
+        Self::NAMES.iter().any(|piece| name.eq_ignore_ascii_case(piece.as_bytes()))
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        for (number, piece) in Self::NAMES.iter().enumerate() {
+            self.0 |= u8::from(name.eq_ignore_ascii_case(piece.as_bytes())) << number;
+        }
+    }
+
+    /// As git decides, but for what is in `HEAD`.
+    fn is_git_directory(self) -> bool {
+        let [head, objects, refs, common] = [1, 2, 4, 8].map(|bit| self.0 & bit != 0);
+        head && ((objects && refs) || common)
+    }
+}
+
+/// A path as a file system sees it that takes capital letters for small ones.
+fn fold(path: &[u8]) -> Vec<u8> {
+    path.to_ascii_lowercase()
+}
+
+/// A path up to a place in it; of the project itself, its uppermost name.
+fn top(path: &RelativePath, end: usize) -> RelativePath {
+    let bytes = path.as_bytes();
+    let end = if end == 0 { bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len()) } else { end };
+    bytes.get(..end).and_then(|bytes| RelativePath::new(bytes).ok()).unwrap_or_else(|| path.clone())
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Whether there is something at its path afterwards.
+    fn is_there(&self) -> bool {
+        !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped)
+    }
+}

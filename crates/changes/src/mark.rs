@@ -1,0 +1,280 @@
+//! Files that tools run or follow by themselves: a change to one is applied, and pointed out before that.
+
+use std::fmt;
+
+use crate::change::{Change, ChangeKind};
+use crate::path::RelativePath;
+
+/// A change that is pointed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Where.
+    pub path: RelativePath,
+    /// Why.
+    pub kind: MarkKind,
+}
+
+/// Why a change is pointed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkKind {
+    /// It says where the submodules of a repository come from.
+    Submodules,
+    /// It says by which of the configured programs git filters, compares and merges files.
+    Attributes,
+    /// A tool runs it, or what it says.
+    Tool {
+        /// Which.
+        tool: &'static str,
+        /// When.
+        when: &'static str,
+    },
+}
+
+/// Marks as a person reads them, those of submodules apart.
+#[derive(Debug)]
+pub struct Marks<'a>(pub &'a [Mark]);
+
+/// How a file is known. Names are compared without regard to case.
+enum Pattern {
+    /// By its name, in any directory.
+    Name(&'static str),
+    /// By the end of its path.
+    Path(&'static str),
+    /// By a directory that it is in, at any depth.
+    Below(&'static str),
+    /// By the end of its name.
+    Suffix(&'static str),
+}
+
+use Pattern::{Below, Name, Path, Suffix};
+
+const ENTER: &str = "when a shell enters the directory";
+const OPEN: &str = "when the directory is opened";
+const INSTALL: &str = "when packages are installed";
+const COMMIT: &str = "when something is committed";
+const BUILD: &str = "when the project is built, or opened in an editor";
+const START: &str = "when it is started here";
+const PUSH: &str = "when it is pushed";
+const INSTRUCTED: &str = "when they work here: it tells them what to do";
+
+/// The files, each with the tool that runs it and when. What a person runs by name, such as a `Makefile`, is not one.
+const TABLE: &[(&[Pattern], &str, &str)] = &[
+    (&[Name(".envrc"), Below(".direnv")], "direnv", ENTER),
+    (&[Name("mise.toml"), Name(".mise.toml"), Name("mise.local.toml"), Name(".mise.local.toml")], "mise", ENTER),
+    (&[Below(".mise"), Below(".config/mise"), Name(".tool-versions")], "mise", ENTER),
+    (&[Below(".vscode"), Suffix(".code-workspace")], "Visual Studio Code", OPEN),
+    (&[Below(".idea"), Below(".fleet")], "JetBrains IDEs", OPEN),
+    (&[Below(".zed")], "Zed", OPEN),
+    (&[Below(".helix")], "Helix", OPEN),
+    (&[Suffix(".sublime-project")], "Sublime Text", OPEN),
+    (&[Name(".exrc"), Name(".vimrc"), Name("_vimrc"), Name(".gvimrc"), Name(".lvimrc")], "Vim", START),
+    (&[Name(".nvimrc"), Name(".nvim.lua")], "Neovim", START),
+    (&[Name(".dir-locals.el"), Name(".dir-locals-2.el")], "Emacs", OPEN),
+    (&[Below(".devcontainer"), Name(".devcontainer.json"), Name(".gitpod.yml")], "development containers", OPEN),
+    (&[Below(".claude"), Below(".codex"), Below(".gemini"), Below(".opencode")], "coding agents", START),
+    (&[Below(".cursor"), Name(".mcp.json")], "coding agents", START),
+    (&[Name("AGENTS.md"), Name("CLAUDE.md"), Name("CLAUDE.local.md"), Name("GEMINI.md")], "coding agents", INSTRUCTED),
+    (&[Name(".cursorrules"), Name(".windsurfrules"), Name("copilot-instructions.md")], "coding agents", INSTRUCTED),
+    (&[Name("package.json"), Name("binding.gyp"), Name(".npmrc")], "npm", INSTALL),
+    (&[Name(".pnpmfile.cjs"), Name("pnpm-workspace.yaml")], "pnpm", INSTALL),
+    (&[Name(".yarnrc"), Name(".yarnrc.yml"), Below(".yarn")], "Yarn", START),
+    (&[Name("bunfig.toml")], "Bun", START),
+    (&[Name("composer.json")], "Composer", INSTALL),
+    (&[Name("setup.py")], "pip", INSTALL),
+    (&[Name("sitecustomize.py"), Name("usercustomize.py"), Suffix(".pth")], "Python", START),
+    (&[Name("conftest.py")], "pytest", "when tests are collected, also by an editor"),
+    (&[Name(".pylintrc"), Name("pylintrc")], "Pylint", OPEN),
+    (&[Below(".husky"), Below(".githooks"), Below("git-hooks")], "hooks of git", COMMIT),
+    (&[Name(".pre-commit-config.yaml"), Name(".pre-commit-hooks.yaml")], "pre-commit", COMMIT),
+    (&[Name("lefthook.yml"), Name(".lefthook.yml"), Name("lefthook.yaml"), Name(".lefthook.yaml")], "Lefthook", COMMIT),
+    (&[Name("lefthook.toml"), Name("lefthook-local.yml"), Below(".lefthook")], "Lefthook", COMMIT),
+    (&[Name(".lintstagedrc"), Name(".lintstagedrc.json"), Name("lint-staged.config.js")], "lint-staged", COMMIT),
+    (&[Name(".overcommit.yml")], "Overcommit", COMMIT),
+    (&[Path(".cargo/config.toml"), Path(".cargo/config"), Name("build.rs")], "Cargo", BUILD),
+    (&[Name("rust-toolchain"), Name("rust-toolchain.toml")], "rustup", BUILD),
+    (&[Name("build.gradle"), Name("build.gradle.kts"), Name("settings.gradle")], "Gradle", BUILD),
+    (&[Name("settings.gradle.kts"), Name("init.gradle"), Below("gradle/wrapper")], "Gradle", BUILD),
+    (&[Below(".mvn")], "Maven", BUILD),
+    (&[Name(".bazelrc"), Name(".bazelversion"), Path("tools/bazel")], "Bazel", BUILD),
+    (&[Name(".eslintrc.js"), Name(".eslintrc.cjs"), Name("eslint.config.js")], "ESLint", OPEN),
+    (&[Name("eslint.config.mjs"), Name("eslint.config.cjs"), Name("eslint.config.ts")], "ESLint", OPEN),
+    (&[Name(".prettierrc.js"), Name(".prettierrc.cjs"), Name("prettier.config.js")], "Prettier", OPEN),
+    (&[Name("prettier.config.mjs"), Name("prettier.config.cjs")], "Prettier", OPEN),
+    (&[Name(".gdbinit"), Name(".lldbinit")], "debuggers", START),
+    (&[Name(".bashrc"), Name(".bash_profile"), Name(".bash_login"), Name(".profile")], "shells", START),
+    (&[Name(".zshrc"), Name(".zshenv"), Name(".zprofile"), Name(".zlogin")], "shells", START),
+    (&[Below(".ssh")], "ssh", START),
+    (&[Name(".Rprofile"), Name(".Renviron")], "R", START),
+    (&[Name(".irbrc"), Name(".pryrc")], "Ruby", START),
+    (&[Name(".ghci")], "GHCi", START),
+    (&[Name(".ocamlinit")], "OCaml", START),
+    (&[Below(".github/workflows"), Below(".github/actions")], "GitHub Actions", PUSH),
+    (&[Name(".gitlab-ci.yml"), Below(".gitlab/ci")], "GitLab CI", PUSH),
+    (&[Below(".circleci"), Name(".travis.yml"), Name("Jenkinsfile"), Below(".buildkite")], "the CI service", PUSH),
+    (&[Name("azure-pipelines.yml"), Name("bitbucket-pipelines.yml"), Name(".drone.yml")], "the CI service", PUSH),
+    (&[Name(".woodpecker.yml"), Below(".woodpecker"), Below(".forgejo/workflows")], "the CI service", PUSH),
+];
+
+// === impl Mark ===
+
+impl Mark {
+    /// The marks of changes, by path. What is deleted is run no more.
+    pub(crate) fn of(changes: &[Change]) -> Vec<Self> {
+        changes.iter().filter_map(Change::mark).collect()
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.kind)
+    }
+}
+
+// === impl MarkKind ===
+
+impl MarkKind {
+    fn of(path: &RelativePath) -> Option<Self> {
+        let folded = path.as_bytes().to_ascii_lowercase();
+        match path.name().to_ascii_lowercase().as_slice() {
+            b".gitmodules" => return Some(Self::Submodules),
+            b".gitattributes" => return Some(Self::Attributes),
+            _ => {}
+        }
+        let row = TABLE.iter().find(|(patterns, _, _)| patterns.iter().any(|pattern| pattern.matches(&folded)))?;
+        Some(Self::Tool { tool: row.1, when: row.2 })
+    }
+
+    /// The tool that it is about.
+    pub fn tool(&self) -> &'static str {
+        match self {
+            Self::Submodules | Self::Attributes => "git",
+            Self::Tool { tool, .. } => tool,
+        }
+    }
+}
+
+impl fmt::Display for MarkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Submodules => f.write_str("git fetches submodules from where it says"),
+            Self::Attributes => f.write_str("git runs the filters, comparisons and merges that it selects"),
+            Self::Tool { tool, when } => write!(f, "run or followed by {tool} {when}"),
+        }
+    }
+}
+
+// === impl Marks ===
+
+impl fmt::Display for Marks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let submodules = |mark: &&Mark| mark.kind == MarkKind::Submodules;
+        let mut section = |head: &str, marks: Vec<&Mark>| {
+            if marks.is_empty() {
+                return Ok(());
+            }
+            writeln!(f, "{head}")?;
+            marks.iter().try_for_each(|mark| writeln!(f, "  {mark}"))
+        };
+        section("changes of submodules:", self.0.iter().filter(submodules).collect())?;
+        let tools = self.0.iter().filter(|mark| !submodules(mark)).collect();
+        section("changes that tools run or follow by themselves, outside the sandbox:", tools)
+    }
+}
+
+// === impl Pattern ===
+
+impl Pattern {
+    /// Whether a path, in small letters, is of this kind.
+    fn matches(&self, path: &[u8]) -> bool {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        match self {
+            Name(known) => name.eq_ignore_ascii_case(known.as_bytes()),
+            Suffix(known) => name.ends_with(known.as_bytes()),
+            Path(known) => [b"/", path].concat().ends_with(&[b"/", known.as_bytes()].concat()),
+            Below(known) => {
+                let (path, known) = ([b"/", path].concat(), [b"/", known.as_bytes(), b"/"].concat());
+                path.windows(known.len()).any(|part| part == known.as_slice())
+            }
+        }
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Why it is pointed out, if it is.
+    pub fn mark(&self) -> Option<Mark> {
+        let gone = matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped);
+        let kind = if gone || self.files == 0 { None } else { MarkKind::of(&self.path) };
+        kind.map(|kind| Mark { path: self.path.clone(), kind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(path: &str) -> Option<&'static str> {
+        MarkKind::of(&RelativePath::new(path).unwrap()).map(|kind| kind.tool())
+    }
+
+    #[test]
+    fn what_tools_run_by_themselves_is_known_at_any_depth() {
+        for (path, expected) in [
+            (".envrc", "direnv"),
+            ("a/b/.ENVRC", "direnv"),
+            (".vscode/tasks.json", "Visual Studio Code"),
+            ("sub/.vscode/settings.json", "Visual Studio Code"),
+            ("web/package.json", "npm"),
+            (".cargo/config.toml", "Cargo"),
+            ("x/.cargo/config", "Cargo"),
+            (".github/workflows/ci.yml", "GitHub Actions"),
+            (".husky/pre-commit", "hooks of git"),
+            ("lib/a.pth", "Python"),
+            ("agents.md", "coding agents"),
+            (".gitmodules", "git"),
+            ("a/.gitattributes", "git"),
+        ] {
+            assert_eq!(tool(path), Some(expected), "{path}");
+        }
+        for path in ["Makefile", "src/main.c", "cargo/config.toml", "xpackage.json", ".github/x", "vscode/tasks.json"] {
+            assert_eq!(tool(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_of_the_table_is_out_of_reach() {
+        for (patterns, tool, _) in TABLE {
+            for pattern in *patterns {
+                let (text, path) = match pattern {
+                    Name(name) => (name, (*name).to_owned()),
+                    Path(end) => (end, format!("a/{end}")),
+                    Below(directory) => (directory, format!("{directory}/x")),
+                    Suffix(end) => (end, format!("x{end}")),
+                };
+                let lower = text.to_ascii_lowercase();
+                assert!(matches!(pattern, Name(_)) || lower == **text, "{text} is compared in small letters");
+                assert_eq!(
+                    MarkKind::of(&RelativePath::new(path).unwrap()).map(|kind| kind.tool()),
+                    Some(*tool),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn submodules_are_shown_apart() {
+        let marks: Vec<_> = ["b/.envrc", ".gitmodules"]
+            .map(|path| RelativePath::new(path).unwrap())
+            .map(|path| Mark { kind: MarkKind::of(&path).unwrap(), path })
+            .into();
+        assert_eq!(
+            Marks(&marks).to_string(),
+            "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
+             changes that tools run or follow by themselves, outside the sandbox:\n  \
+             b/.envrc: run or followed by direnv when a shell enters the directory\n"
+        );
+        assert_eq!(Marks(&[]).to_string(), "");
+    }
+}
