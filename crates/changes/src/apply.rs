@@ -96,7 +96,12 @@ impl Kept {
         announce: impl FnOnce(&[Mark]),
     ) -> Result<Applied, ApplyError> {
         let project = self.open_project(project)?;
-        let guard = Guard::of(&project, &self.record().entries.iter().map(Entry::change).collect::<Vec<_>>())?;
+        let all: Vec<Change> = self.record().entries.iter().map(Entry::change).collect();
+        let guard = match Guard::of(&project, &all) {
+            // Where nothing is refused it only counts.
+            Err(_) if options.git => Guard::of_changes(&all),
+            guard => guard?,
+        };
         let plan = check::check(self, &project, &guard, options)?;
         let changes: Vec<Change> = plan.steps.iter().map(|step| step.entry.change()).collect();
         let marked = Mark::of(&changes);

@@ -128,3 +128,35 @@ pub(crate) fn is_directory(stat: &Stat) -> bool {
 pub(crate) fn failed(path: &Path) -> impl Fn(Errno) -> MountError {
     move |errno| MountError::Source { path: path.display().to_string(), source: errno.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use carrel_image::GuestPath;
+
+    use super::*;
+
+    #[test]
+    fn a_project_that_became_a_link_or_another_directory_is_not_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, moved) = (dir.path().join("project"), dir.path().join("moved"));
+        std::fs::create_dir(&source).unwrap();
+        let meta = std::fs::metadata(&source).unwrap();
+        let identity = Some((meta.dev(), meta.ino()));
+        let target = GuestPath::new("/workspace").unwrap();
+        let project = Project { source: source.clone(), target, user: 0, group: 0, identity };
+        let found = || match below(&project, &mut Owners::new(100_000)) {
+            Err(LaunchError::Mount(MountError::Source { source, .. })) => source.raw_os_error(),
+            // Whoever is not root goes no further than this.
+            Ok(_) | Err(_) => None,
+        };
+        assert_eq!(found(), None);
+        std::fs::rename(&source, &moved).unwrap();
+        symlink(&moved, &source).unwrap();
+        assert_eq!(found(), Some(Errno::LOOP.raw_os_error()));
+        std::fs::remove_file(&source).unwrap();
+        std::fs::create_dir(&source).unwrap();
+        assert_eq!(found(), Some(Errno::STALE.raw_os_error()));
+    }
+}

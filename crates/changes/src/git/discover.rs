@@ -215,7 +215,7 @@ impl Discovery<'_> {
             if meaning(&setting.key) == Meaning::Include {
                 for path in self.expanded(&setting.value) {
                     let path = above(file, &path);
-                    self.name(&path, &format!("{} in {shown} names it", setting.key), true);
+                    self.name(&path, &format!("{} in {shown} names it", Shown(setting.key.as_bytes())), true);
                     self.settings(&path, depth + 1, seen, into)?;
                 }
             } else {
@@ -246,7 +246,12 @@ impl Discovery<'_> {
                         self.name(&path, &by, whole);
                     }
                     if hooks {
-                        let _links = self.hooks_in(&self.resolve(&path).1);
+                        let end = self.resolve(&path).1;
+                        // Husky keeps its own part of the hooks there, which runs those beside it.
+                        if end.ends_with(b"/_") {
+                            self.name(&parent(&end), &by, true);
+                        }
+                        let _links = self.hooks_in(&end);
                     }
                 }
             }

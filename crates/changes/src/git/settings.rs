@@ -60,7 +60,9 @@ pub(super) fn words(value: &[u8]) -> Vec<Vec<u8>> {
     let expands = value.iter().any(|byte| matches!(byte, b'$' | b'`'));
     let mut words: Vec<Vec<u8>> = Vec::new();
     let whole = value.strip_prefix(b"!").unwrap_or(value).trim_ascii();
-    for word in std::iter::once(whole).chain(value.split(ends)).filter(|word| !word.is_empty()) {
+    for word in
+        std::iter::once(whole).chain(value.split(ends)).filter(|word| !word.is_empty() && !word.starts_with(b"-"))
+    {
         words.push(word.to_vec());
         // What the shell puts in front of it is not known: any end of the path may be one from the work tree.
         let slashes = word.iter().enumerate().filter(|(_, byte)| expands && **byte == b'/').map(|(at, _)| at);

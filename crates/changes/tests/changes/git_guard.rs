@@ -172,6 +172,9 @@ fn hooks_in_the_work_tree_are_refused_where_a_setting_names_them() {
     git(&trees, "", &["config", "core.hooksPath", path.to_str().unwrap()]);
     let trees = executable(trees, "h/post-checkout");
     Attack { trees, place: "", words, refused: &["h"] }.judge("an absolute path");
+    // As Husky has it: what is run lies beside what is named.
+    let trees = configured(&["core.hooksPath", ".husky/_"]).project(".husky/_/h", "1").upper(".husky/pre-commit", "2");
+    assert_eq!(refused(&trees.keep()), [".husky"]);
     let trees = executable(configured(&["core.hooksPath", "."]), "post-checkout");
     let kept = trees.keep();
     assert_eq!(refused(&kept), ["post-checkout"]);

@@ -80,8 +80,15 @@ fn a_directory_that_becomes_a_link_and_back_leads_nothing_away() {
     fs::remove_file(precious.join("control")).unwrap();
     fs::remove_file(trees.path("project/d")).unwrap();
     fs::rename(trees.path("project/old"), trees.path("project/d")).unwrap();
-    let target = precious.display();
-    let script = format!("rename 'd', 'old'; symlink '{target}', 'd'; unlink 'd'; rename 'old', 'd'");
+    // One place is root's; the other is the owner's own, but no part of the project.
+    let other = trees.path("other");
+    fs::create_dir(&other).unwrap();
+    chown(&other, Some(OWNER), Some(OWNER)).unwrap();
+    let swap = |target: &std::path::Path| {
+        let target = target.display();
+        format!("rename 'd', 'old'; symlink '{target}', 'd'; 1 for 1 .. 3000; unlink 'd'; rename 'old', 'd'")
+    };
+    let script = format!("{}; {}", swap(&other), swap(&precious));
     let swapper = Swapper::start(&trees, &script);
     let (applied, failed) = apply_often(&kept, || {
         for name in ["new", "sub/file", "link"] {
@@ -94,7 +101,9 @@ fn a_directory_that_becomes_a_link_and_back_leads_nothing_away() {
         }
     });
     drop(swapper);
-    assert_eq!(fs::read_dir(&precious).unwrap().count(), 0, "{applied} applied, {failed} failed");
+    for place in [&precious, &other] {
+        assert_eq!(fs::read_dir(place).unwrap().count(), 0, "{applied} applied, {failed} failed");
+    }
 }
 
 #[test]
