@@ -9,6 +9,7 @@ mod layers;
 mod limits;
 mod mounts;
 mod network;
+mod passive;
 mod places;
 mod project;
 mod shared;

@@ -4,6 +4,7 @@ mod overlay;
 mod place;
 mod root;
 mod system;
+mod tree;
 
 use std::os::fd::{AsFd, OwnedFd};
 
