@@ -11,4 +11,5 @@ mod idle;
 mod left;
 mod life;
 mod many;
+mod permissions;
 mod strangers;

@@ -10,6 +10,7 @@ mod layers;
 mod limits;
 mod mounts;
 mod network;
+mod passive;
 mod places;
 mod proc;
 mod project;

@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixListener;
 
+use carrel_control::provider::How;
 use carrel_control::spec::{Mount, Spec};
 use carrel_tests::run;
 
-use crate::world::{World, host};
+use crate::world::{World, host, script};
 
 #[test]
 fn directories_files_and_sockets_are_the_users_inside() {
@@ -51,5 +52,31 @@ fn directories_files_and_sockets_are_the_users_inside() {
                    print(s.recv(5).decode(), end='')";
         assert_eq!(world.shell(&place, "socket", &format!("python3 -c \"{ask}\"")).await, "pong\n");
         assert_eq!(&answering.join().unwrap(), b"ping");
+    });
+}
+
+#[test]
+fn what_the_host_replaces_in_a_read_only_tree_is_seen_by_the_next_exec() {
+    run(async {
+        let world = World::new();
+        let given = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = |name: &str| given.path().join(name);
+        std::fs::create_dir(path("below")).unwrap();
+        for name in ["file", "below/file", "below/gone"] {
+            std::fs::write(path(name), "old\n").unwrap();
+        }
+        let mounts = vec![Mount { source: given.path().into(), target: "/given".to_owned(), writable: false }];
+        let spec = Spec { mounts, ..host() };
+        let place = world.started("demo", &spec).await;
+        let look = "cd /given; cat file below/file; ls below/gone new 2>/dev/null; true";
+        assert_eq!(world.shell(&place, "before", look).await, "old\nold\nbelow/gone\n");
+        for name in ["file", "below/file"] {
+            std::fs::write(path("temporary"), "new\n").unwrap();
+            std::fs::rename(path("temporary"), path(name)).unwrap();
+        }
+        std::fs::remove_file(path("below/gone")).unwrap();
+        std::fs::write(path("new"), "").unwrap();
+        assert_eq!(world.ran_in(&place, &spec, &script("after", look)).await, How::Exited(0));
+        assert_eq!(world.wrote(&place, "after"), "new\nnew\nnew\n");
     });
 }

@@ -91,8 +91,13 @@ impl World {
 
     /// Runs a command, and returns how it ended.
     pub(crate) async fn ran(&self, place: &Place, exec: &ExecStart) -> How {
+        self.ran_in(place, &host(), exec).await
+    }
+
+    /// The same in a sandbox that was made of this.
+    pub(crate) async fn ran_in(&self, place: &Place, spec: &Spec, exec: &ExecStart) -> How {
         let mut facts = self.local.watch(place, 0);
-        self.local.exec(place, &host(), exec).await.unwrap();
+        self.local.exec(place, spec, exec).await.unwrap();
         ended(&mut facts, exec.id.as_str()).await
     }
 

@@ -106,7 +106,8 @@ async fn accept_local(listener: &UnixListener, room: &Arc<Semaphore>, connection
         };
         // One who is gone already cannot be asked.
         let Ok(credentials) = stream.peer_cred() else { continue };
-        let caller = Caller { user: credentials.uid(), trusted: credentials.uid() == own };
+        let (user, group) = (credentials.uid(), credentials.gid());
+        let caller = Caller { user, group, trusted: user == own };
         if connections.send(Connection::new(stream, Peer::Local(caller), place)).await.is_err() {
             return;
         }

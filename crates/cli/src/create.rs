@@ -14,6 +14,7 @@ use crate::failure::{Failure, Failures};
 use crate::images::progress::Telling;
 use crate::label::Label;
 use crate::moment::Moment;
+use crate::mount::{CopyPair, MountMode, MountPair};
 use crate::{find, images};
 
 /// What this exits with when it fails.
@@ -124,8 +125,8 @@ fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure>
     }
     let spec = CreateSpec {
         image: arguments.image.as_ref().map(image).transpose()?.unwrap_or_default(),
-        mounts: arguments.mounts.iter().map(mount).collect::<Result<_, _>>()?,
-        copies: arguments.copies.iter().map(copy).collect::<Result<_, _>>()?,
+        mounts: arguments.mounts.iter().filter_map(mount).collect::<Result<_, _>>()?,
+        copies: arguments.copies.iter().map(copy).chain(copied(&arguments.mounts)).collect::<Result<_, _>>()?,
         builtin_tools: arguments.tools.clone(),
         labels: Label::pairs(&arguments.labels),
         envs,
@@ -152,11 +153,24 @@ fn image(image: &ImageRef) -> Result<String, Failure> {
     }
 }
 
-fn mount(pair: &crate::mount::MountPair) -> Result<MountSpec, Failure> {
-    Ok(MountSpec { source: absolute(&pair.source)?, target: text(&pair.target)?, writable: pair.writable })
+/// A tree that is shown, unless it is copied.
+fn mount(pair: &MountPair) -> Option<Result<MountSpec, Failure>> {
+    let writable = match pair.mode {
+        MountMode::ReadOnly => false,
+        MountMode::Writable => true,
+        MountMode::Copy => return None,
+    };
+    let mount = || Ok(MountSpec { source: absolute(&pair.source)?, target: text(&pair.target)?, writable });
+    Some(mount())
 }
 
-fn copy(pair: &crate::mount::CopyPair) -> Result<CopySpec, Failure> {
+/// The mounts that are copies.
+fn copied(mounts: &[MountPair]) -> impl Iterator<Item = Result<CopySpec, Failure>> {
+    let pair = |mount: &MountPair| CopyPair { source: mount.source.clone(), target: mount.target.clone() };
+    mounts.iter().filter(|mount| mount.mode == MountMode::Copy).map(move |mount| copy(&pair(mount)))
+}
+
+fn copy(pair: &CopyPair) -> Result<CopySpec, Failure> {
     Ok(CopySpec { source: absolute(&pair.source)?, target: text(&pair.target)?, exclude_patterns: Vec::new() })
 }
 

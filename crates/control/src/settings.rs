@@ -38,6 +38,8 @@ pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 pub struct Caller {
     /// The user, as the kernel says.
     pub user: u32,
+    /// Its group, as the kernel says.
+    pub group: u32,
     /// Whether it is the daemon's own user on this machine: it sees all sandboxes, and may name what is on the host.
     pub trusted: bool,
 }
@@ -96,7 +98,7 @@ impl fmt::Debug for Clock {
 
 impl Caller {
     /// Somebody elsewhere who has the key.
-    pub const KEY: Self = Self { user: u32::MAX, trusted: false };
+    pub const KEY: Self = Self { user: u32::MAX, group: u32::MAX, trusted: false };
 
     /// Whether there is such a sandbox, as far as they are concerned.
     pub fn sees(&self, sandbox: &Sandbox) -> bool {

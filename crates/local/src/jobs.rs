@@ -14,7 +14,8 @@ use carrel_store::{ExecId, Pairs};
 use crate::live::Live;
 use crate::look::is_of;
 use crate::plan::WORKSPACE;
-use crate::{Inner, facts, failed};
+use crate::refresh::refresh;
+use crate::{Inner, blocking, facts, failed};
 
 /// How long a supervisor may take to answer what it can answer at once.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -42,10 +43,23 @@ impl Inner {
     }
 
     /// Runs a command, once.
-    pub(crate) async fn exec(&self, place: &Place, exec: &ExecStart) -> Result<(), ProviderError> {
+    pub(crate) async fn exec(&self, place: &Place, spec: &Spec, exec: &ExecStart) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
+        if spec.mounts.iter().any(|mount| !mount.writable) {
+            self.refresh(place, &live).await;
+        }
         let command = job(&live, &exec.command, &exec.cwd, &exec.env, &exec.options);
         self.run(place, &live, exec.id.as_str(), &command).await
+    }
+
+    /// Shows a command what the host has replaced in read-only trees before it begins.
+    async fn refresh(&self, place: &Place, live: &Live) {
+        self.greet(place).await;
+        let Some(pid) = live.shim.lock().await.as_ref().map(|shim| shim.hello().pid) else { return };
+        let refreshed = blocking(move || refresh(pid).map_err(failed)).await;
+        if let Err(error) = refreshed {
+            tracing::debug!(sandbox = %place.sandbox, %error, "read-only mounts are shown as they were");
+        }
     }
 
     async fn run(&self, place: &Place, live: &Live, id: &str, command: &JobCommand) -> Result<(), ProviderError> {

@@ -20,6 +20,7 @@ mod ports;
 mod provider;
 mod pulls;
 mod reap;
+mod refresh;
 mod services;
 mod skeleton;
 mod starts;
@@ -34,6 +35,7 @@ use carrel_control::provider::ProviderError;
 use carrel_fetch::Images;
 use carrel_shim_client::Programs;
 
+pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::ground::Ground;
 use self::live::Known;
 pub use self::logs::{BadTemplate, LogTemplate};

@@ -82,7 +82,7 @@ impl Inner {
         let copied = self.ground.copied(place)?;
         if !spec.copies.is_empty() && !exists(&copied).await? {
             tokio::select! {
-                put = copies::put(&live, &spec.copies) => put?,
+                put = copies::put(&live, &spec.copies, spec.host_owner()) => put?,
                 _ = left => return Err(given_up()),
             }
             blocking(move || mark(&copied).map_err(failed)).await?;

@@ -23,6 +23,8 @@ const UPPER: &str = "upper";
 /// Who execs run as, and the number of that user where the image has none.
 const USER: &str = "agbox";
 const NUMBER: u32 = 1000;
+/// Where sockets of the operator's are inside that tools talk to.
+const TOOL_SOCKETS: [&str; 2] = ["/ssh-agent", "/pulse-audio"];
 /// The kernel keeps no longer name of a host.
 pub(crate) const LONGEST_HOSTNAME: usize = 63;
 /// Jobs that have ended are known for as long as the sandbox runs, and their output is kept.
@@ -45,12 +47,15 @@ pub(crate) fn create(
     }
     make_way(&mut root, spec, &user);
     services::name_all(&mut root, &spec.services)?;
+    let owner = spec.host_owner();
     let mount = |mount: &carrel_control::spec::Mount| Mount {
         source: (&mount.source).into(),
         target: (&mount.target).into(),
-        writable: mount.writable,
+        writable: mount.writable || is_socket_of_a_tool(spec, mount),
         user: user.ids.user,
         group: user.ids.group,
+        owner_user: owner.map(|owner| owner.user),
+        owner_group: owner.map(|owner| owner.group),
     };
     let limits = Limits {
         memory: Some(spec.limits.memory.unwrap_or(settings.default_memory)),
@@ -83,6 +88,12 @@ pub(crate) fn create(
         keep: Keep { ended_jobs: KEPT_JOBS, ended_ms: KEPT_MS, ..Keep::default() },
         network_of: None,
     })
+}
+
+/// Whether a mount is a socket that a tool talks to. An earlier release wrote those down as read-only, when that did not
+/// keep anybody from talking.
+fn is_socket_of_a_tool(spec: &Spec, mount: &carrel_control::spec::Mount) -> bool {
+    !spec.stranger && !spec.builtin_tools.is_empty() && TOOL_SOCKETS.contains(&mount.target.as_str())
 }
 
 /// Whether a sandbox lies over what its image brings: a new one does, and one that did when its disk was made.

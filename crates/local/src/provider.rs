@@ -45,8 +45,8 @@ impl Provider for Local {
         Box::pin(self.0.command(place, spec, attempt))
     }
 
-    fn exec<'a>(&'a self, place: &'a Place, _: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {
-        Box::pin(self.0.exec(place, exec))
+    fn exec<'a>(&'a self, place: &'a Place, spec: &'a Spec, exec: &'a ExecStart) -> Answer<'a, ()> {
+        Box::pin(self.0.exec(place, spec, exec))
     }
 
     fn service(&self, place: &Place, spec: &Spec, service: &Service) -> mpsc::Receiver<ServiceFact> {

@@ -96,7 +96,7 @@ fn mount(text: &str) -> Result<Mount, Failure> {
     let [source, target, user, access] = parts(text)?;
     let (user, group) = owner(user)?;
     let access = if access == "rw" { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
-    Ok(Mount { source: source.into(), target: GuestPath::new(target)?, access })
+    Ok(Mount { source: source.into(), target: GuestPath::new(target)?, access, owner: None })
 }
 
 fn project(text: &str) -> Result<Option<Project>, Failure> {

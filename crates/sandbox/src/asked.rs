@@ -23,6 +23,26 @@ pub enum MountError {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// A source is something that programs talk through, and is asked for read-only.
+    #[error(
+        "{path} is {kind}, which cannot be mounted read-only: whoever opens it talks to the host; mount it with `:rw` to allow that"
+    )]
+    Active {
+        /// Which.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The file system of a source cannot lie below an overlay, which keeps a read-only mount apart from the host.
+    #[error(
+        "the file system behind {target} cannot be mounted read-only without a connection to the host ({source}); mount a copy with `:copy`"
+    )]
+    Passive {
+        /// Where it was to be.
+        target: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// An image or a project is the whole host.
     #[error("{path} is all of this host, and neither an image nor a project: choose a directory below it")]
     WholeHost {

@@ -34,6 +34,8 @@ pub(crate) const PROJECT_WORK: &str = "project-work";
 pub(crate) const PROJECT_LOWER: &str = "project-lower";
 /// Where layers have short names, for kernels that need them.
 pub(crate) const NAMES: &str = "names";
+/// Where read-only trees of the host are put while overlays are made of them.
+pub(crate) const TREES: &str = "trees";
 /// There once everything that an image brings has been put in.
 pub(crate) const FILLED: &str = "filled";
 /// How much shared memory a sandbox on a disk that stays has: the most that its limit of memory lets it use.

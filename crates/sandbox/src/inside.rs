@@ -5,6 +5,7 @@ mod overlay;
 mod place;
 mod root;
 mod system;
+mod tree;
 
 use std::os::fd::{AsFd, OwnedFd};
 

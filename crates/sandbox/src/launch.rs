@@ -276,6 +276,10 @@ impl From<StageError> for LaunchError {
             (Stage::MountPoint, Errno::NOTDIR, _) => TargetProblem::NotDirectory,
             (Stage::MountPoint, Errno::LOOP, _) => TargetProblem::Link,
             (Stage::Above | Stage::MountPoint, errno, _) => TargetProblem::Other(errno.into()),
+            (Stage::Passive, errno, _) => {
+                let target = failed.target.unwrap_or_default();
+                return MountError::Passive { target, source: errno.into() }.into();
+            }
             (_, _, within) => return Self::Inside(StageError { within, ..failed }),
         };
         MountError::Target { target: failed.target.unwrap_or_default(), problem }.into()

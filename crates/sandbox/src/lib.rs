@@ -23,6 +23,7 @@ pub mod seccomp;
 mod shed;
 mod spec;
 mod stage;
+mod submounts;
 mod sys;
 mod tree;
 
@@ -34,5 +35,5 @@ pub use self::ids::{IdRange, IdsError, SUPERVISORS};
 pub use self::launch::{LaunchError, forget_inherited, launch, leave_host_mounts};
 pub use self::network::Network;
 pub use self::shed::{Shed, ShedError, give_memory_back, shed};
-pub use self::spec::{Access, Disk, Mount, Project, Spec};
+pub use self::spec::{Access, Disk, HostOwner, Mount, Project, Spec};
 pub use self::stage::{Stage, StageError};

@@ -3,11 +3,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags, Stat};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
+use crate::spec::HostOwner;
 use crate::sys::{self, Cloned};
 
 /// The namespaces made so far, one for each owner and user.
@@ -41,9 +42,9 @@ impl Owners {
         Self { base, known: Vec::new() }
     }
 
-    /// The namespace by which a user and a group inside stand for the owner of a file.
-    pub(crate) fn namespace(&mut self, file: &Stat, (user, group): (u32, u32)) -> Result<BorrowedFd<'_>, Errno> {
-        let mapping = Mapping { uid: file.st_uid, gid: file.st_gid, user, group };
+    /// The namespace by which a user and a group inside stand for those of the host.
+    pub(crate) fn namespace(&mut self, host: HostOwner, (user, group): (u32, u32)) -> Result<BorrowedFd<'_>, Errno> {
+        let mapping = Mapping { uid: host.user, gid: host.group, user, group };
         let index = match self.known.iter().position(|(known, _)| *known == mapping) {
             Some(index) => index,
             None => {

@@ -51,14 +51,27 @@ pub struct Mount {
     pub target: GuestPath,
     /// What may be done with it.
     pub access: Access,
+    /// Who on the host the user and the group inside stand for; without it, the owner and the group of the source.
+    pub owner: Option<HostOwner>,
 }
 
-/// What a sandbox may do with a tree of the host, and who inside stands for the owner of its source. Whatever in the
-/// tree belongs to anybody else belongs to nobody inside.
+/// A user and a group of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostOwner {
+    /// The user.
+    pub user: u32,
+    /// The group.
+    pub group: u32,
+}
+
+/// What a sandbox may do with a tree of the host, and who inside stands for its owner: that of the source, or the one
+/// that the mount names. Whatever in the tree belongs to anybody else belongs to nobody inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is read. Where its file system cannot show other ids (a network's, often), it is shown as it is: then what is
-    /// not for everybody cannot be read.
+    /// It is read, and nothing else: a directory lies below an overlay, so that the sandbox has sockets, FIFOs, locks and
+    /// watches of its own there, and reaches nobody on the host by them. A source that is itself a socket, a FIFO or a
+    /// device is refused. Where its file system cannot show other ids (a network's, often), it is shown as it is: then
+    /// what is not for everybody cannot be read.
     ReadOnly {
         /// The user inside who reads as the owner does; so does root.
         user: u32,

@@ -48,6 +48,8 @@ stages! {
     Link = "make the link",
     /// A tree of the host.
     Tree = "show a tree of the host at",
+    /// The overlay that a read-only tree of the host lies below.
+    Passive = "mount an overlay over a tree of the host at",
     /// The directory that something that was asked for is to be shown in.
     Above = "reach the mount point",
     /// Where it is to be shown.

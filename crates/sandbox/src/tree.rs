@@ -1,7 +1,7 @@
 //! Trees of the host, as mounts that are attached nowhere yet.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -11,13 +11,17 @@ use crate::ids::COUNT;
 use crate::launch::LaunchError;
 use crate::mount;
 use crate::owner::Owners;
-use crate::spec::{Access, Mount, Project};
-use crate::sys;
+use crate::spec::{Access, HostOwner, Mount, Project};
+use crate::{submounts, sys};
 
 /// A tree that waits to be attached.
 pub(crate) struct Shown {
     pub(crate) mount: OwnedFd,
     pub(crate) directory: bool,
+    /// Whether an overlay is to lie over it, so that nobody on the host is reached through it.
+    pub(crate) passive: bool,
+    /// What is mounted below it and not part of its own mount, what lies above first.
+    pub(crate) below: Vec<(PathBuf, Shown)>,
 }
 
 /// What lies below a project, and what its directory is like.
@@ -34,7 +38,7 @@ pub(crate) fn shown(source: &Path) -> Result<Shown, MountError> {
     let mount = mount::copy(&named(source).map_err(&failed)?).map_err(&failed)?;
     sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(failed)?;
     let directory = rustix::fs::fstat(&mount).is_ok_and(|stat| is_directory(&stat));
-    Ok(Shown { mount, directory })
+    Ok(Shown { mount, directory, passive: false, below: Vec::new() })
 }
 
 /// A tree of the operator's, whose owner somebody inside stands for.
@@ -42,19 +46,59 @@ pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchE
     let failed = failed(&given.source);
     let source = plain(&given.source).map_err(&failed)?;
     let stat = rustix::fs::fstat(&source).map_err(&failed)?;
-    let mount = mount::copy(&source).map_err(&failed)?;
-    let attributes = match given.access {
-        Access::ReadOnly { .. } => sys::SHOWN,
-        Access::Writable { .. } => sys::GIVEN,
-    };
-    let owner = (given.access.user(), given.access.group());
-    match (stand_for(&mount, &stat, attributes, owner, &given.source, owners), given.access) {
-        (Err(LaunchError::Mount(MountError::Ids { .. })), Access::ReadOnly { .. }) => {
-            sys::set_mount(mount.as_fd(), attributes, None).map_err(&failed)?;
-        }
-        (outcome, _) => outcome?,
+    let host = given.owner.unwrap_or(HostOwner { user: stat.st_uid, group: stat.st_gid });
+    if let Access::Writable { user, group } = given.access {
+        let mount = mount::copy(&source).map_err(&failed)?;
+        stand_for(&mount, host, sys::GIVEN, (user, group), &given.source, owners)?;
+        return Ok(Shown { mount, directory: is_directory(&stat), passive: false, below: Vec::new() });
     }
-    Ok(Shown { mount, directory: is_directory(&stat) })
+    if let Some(kind) = active(&stat) {
+        return Err(MountError::Active { path: given.source.display().to_string(), kind }.into());
+    }
+    let mut read = |place: &OwnedFd, path: &Path| read_only(place, path, host, given.access, owners);
+    let mut shown = read(&source, &given.source)?;
+    if shown.directory {
+        for submount in submounts::below(&source, &given.source).map_err(&failed)? {
+            let stat = rustix::fs::fstat(&submount.place).map_err(&failed)?;
+            // What lies below it, in the directory's own mount, is as passive as everything there.
+            if active(&stat).is_none() {
+                let path = given.source.join(&submount.path);
+                shown.below.push((submount.path, read(&submount.place, &path)?));
+            }
+        }
+    }
+    Ok(shown)
+}
+
+/// One mount of a tree that is only read, without what is mounted below it.
+fn read_only(
+    place: &OwnedFd,
+    path: &Path,
+    host: HostOwner,
+    access: Access,
+    owners: &mut Owners,
+) -> Result<Shown, LaunchError> {
+    let failed = failed(path);
+    let directory = is_directory(&rustix::fs::fstat(place).map_err(&failed)?);
+    let mount = mount::copy_alone(place).map_err(&failed)?;
+    match stand_for(&mount, host, sys::SHOWN, (access.user(), access.group()), path, owners) {
+        Err(LaunchError::Mount(MountError::Ids { .. })) => {
+            sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(&failed)?;
+        }
+        outcome => outcome?,
+    }
+    // A file that is neither a socket nor a FIFO reaches nobody by itself, and an overlay is made of directories.
+    Ok(Shown { mount, directory, passive: directory, below: Vec::new() })
+}
+
+/// What something is that programs talk through.
+fn active(stat: &Stat) -> Option<&'static str> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Socket => Some("a socket"),
+        FileType::Fifo => Some("a FIFO"),
+        FileType::CharacterDevice | FileType::BlockDevice => Some("a device"),
+        _ => None,
+    }
 }
 
 /// The directory of a project, without what is mounted in it: an overlay sees one file system.
@@ -72,7 +116,8 @@ pub(crate) fn below(project: &Project, owners: &mut Owners) -> Result<Below, Lau
     below_the_root(&stat, &project.source)?;
     let mount = mount::copy_alone(&source).map_err(&failed)?;
     let owner = (project.user, project.group);
-    stand_for(&mount, &stat, sys::SHOWN, owner, &project.source, owners)?;
+    let host = HostOwner { user: stat.st_uid, group: stat.st_gid };
+    stand_for(&mount, host, sys::SHOWN, owner, &project.source, owners)?;
     Ok(Below { mount, mode: stat.st_mode & 0o7777, owner })
 }
 
@@ -85,10 +130,10 @@ pub(crate) fn below_the_root(stat: &Stat, path: &Path) -> Result<(), MountError>
     Ok(())
 }
 
-/// Shows a tree so that a user and a group inside stand for its owner.
+/// Shows a tree so that a user and a group inside stand for those of the host.
 fn stand_for(
     mount: &OwnedFd,
-    stat: &Stat,
+    host: HostOwner,
     attributes: u64,
     owner: (u32, u32),
     path: &Path,
@@ -97,7 +142,7 @@ fn stand_for(
     if let Some(id) = [owner.0, owner.1].into_iter().find(|id| *id >= COUNT) {
         return Err(MountError::User { id }.into());
     }
-    let namespace = owners.namespace(stat, owner).map_err(|errno| LaunchError::System("map an owner", errno.into()))?;
+    let namespace = owners.namespace(host, owner).map_err(|errno| LaunchError::System("map an owner", errno.into()))?;
     Ok(sys::set_mount(mount.as_fd(), attributes, Some(namespace)).map_err(unmapped(path))?)
 }
 

@@ -101,6 +101,10 @@ record! {
         user: u32 => default,
         /// The id inside that stands for its group.
         group: u32 => default,
+        /// The user of the host that `user` stands for instead of the owner of the source.
+        owner_user: Option<u32> => omitted,
+        /// The group of the host that `group` stands for instead of the group of the source.
+        owner_group: Option<u32> => omitted,
     }
 
     /// A directory of the host that the sandbox works on a copy of.

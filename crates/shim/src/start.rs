@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, IdRange, KeptDisk, Mount, Network, Project, Shed, Spec, Watermark, launch,
-    leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Shed, Spec, Watermark,
+    launch, leave_host_mounts, shed,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
@@ -303,7 +303,8 @@ fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
     let mount = |mount: &messages::Mount| {
         let (user, group) = (mount.user, mount.group);
         let access = if mount.writable { Access::Writable { user, group } } else { Access::ReadOnly { user, group } };
-        Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access })
+        let owner = mount.owner_user.zip(mount.owner_group).map(|(user, group)| HostOwner { user, group });
+        Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
     };
     create.mounts.iter().map(mount).collect()
 }

@@ -35,7 +35,15 @@ fn record() -> SandboxRecord {
         ids: "/run/carrel/ids".into(),
         agentd: "/usr/libexec/carrel/carrel-agentd".into(),
         root: (&root).into(),
-        mounts: vec![Mount { source: "/srv".into(), target: "/srv".into(), writable: true, user: 1000, group: 1000 }],
+        mounts: vec![Mount {
+            source: "/srv".into(),
+            target: "/srv".into(),
+            writable: true,
+            user: 1000,
+            group: 1000,
+            owner_user: None,
+            owner_group: None,
+        }],
         project: Some(Project {
             source: "/home/me/p".into(),
             target: "/workspace".into(),

@@ -18,8 +18,8 @@ use crate::size::{Size, Time};
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel run [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = RUN_HELP)]
 pub(crate) struct RunArguments {
-    /// Show a directory or file of the host inside; read-only unless it ends in `:rw`
-    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
+    /// Show a directory, file or socket of the host inside; read-only unless it ends in `:rw`, copied with `:copy`
+    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw|copy]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
     pub(crate) mounts: Vec<MountPair>,
     /// Set a variable, or pass one on from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]

@@ -82,8 +82,8 @@ pub(crate) struct CreateArguments {
     /// Set a variable, or pass one on from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
-    /// Show a directory, file or socket of the host inside; read-only unless it ends in `:rw`
-    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
+    /// Show a directory, file or socket of the host inside; read-only unless it ends in `:rw`, copied with `:copy`
+    #[arg(long = "mount", value_name = "SRC:DST[:ro|rw|copy]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
     pub(crate) mounts: Vec<MountPair>,
     /// Copy a file, or what is in a directory, into it before it runs
     #[arg(long = "copy", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(CopyPair::parse))]

@@ -117,6 +117,12 @@ async fn serve(
     notes: Notes,
 ) -> Result<Ending, Failure> {
     let socket = sandbox.shim_socket();
+    let copied = tokio::select! {
+        biased;
+        signal = signals.ending() => return Ok(Ending::Interrupted(signal)),
+        copied = carrel_local::copy_in(sandbox.agent_socket(), &plan.copies) => copied,
+    };
+    copied.map_err(|error| Failure::new("copy_failed", error))?;
     let begun = async {
         let mut client = ShimClient::connect(&socket).await?;
         client.start(RUN, &plan.command).await?;

@@ -6,6 +6,7 @@ use carrel_agent_client::sandbox_directory;
 use carrel_changes::Shown;
 use carrel_fetch::Image;
 use carrel_image::GuestPath;
+use carrel_local::HostCopy;
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 use crate::home::{Home, IDS};
 use crate::jobs::asked::Asked;
 use crate::jobs::session::terminal::TerminalSize;
-use crate::mount::MountPair;
+use crate::mount::{MountMode, MountPair};
 use crate::size::{Size, Time};
 use crate::user;
 
@@ -38,6 +39,8 @@ pub(crate) struct Plan {
     /// The memory limit, for what is said when it is reached.
     pub(crate) memory: Size,
     pub(crate) watched: Option<Watched>,
+    /// What is copied in before the command runs.
+    pub(crate) copies: Vec<HostCopy>,
     /// Where running sandboxes have their directories.
     pub(crate) sandboxes: PathBuf,
     /// Held for as long as it is used.
@@ -57,8 +60,9 @@ impl Plan {
         let command = command(arguments, &image)?;
         let watched = Watched::new(arguments, &home)?;
         let create = create(arguments, &home, programs, &image, memory, watched.as_ref())?;
+        let copies = copies(arguments, &image)?;
         let (timeout, sandboxes) = (arguments.timeout, home.sandboxes());
-        Ok(Self { create, command, timeout, memory, watched, sandboxes, _image: image })
+        Ok(Self { create, command, timeout, memory, watched, copies, sandboxes, _image: image })
     }
 }
 
@@ -101,10 +105,11 @@ fn create(
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{incarnation}"));
     let ids = || user::ids(image::user(arguments, image), &image.root);
     let mut mounts = Vec::new();
-    for mount in &arguments.mounts {
+    for mount in arguments.mounts.iter().filter(|mount| mount.mode != MountMode::Copy) {
         let (source, target) = (existing(&mount.source)?.into(), (&mount.target).into());
         let user::Ids { user, group } = ids()?;
-        mounts.push(Mount { source, target, writable: mount.writable, user, group });
+        let writable = mount.mode == MountMode::Writable;
+        mounts.push(Mount { source, target, writable, user, group, owner_user: None, owner_group: None });
     }
     let project = match watched {
         Some(watched) => {
@@ -139,6 +144,18 @@ fn create(
         keep: Keep::default(),
         network_of: None,
     })
+}
+
+/// The mounts that are copies, which belong to who the command runs as.
+fn copies(arguments: &RunArguments, image: &Image) -> Result<Vec<HostCopy>, Failure> {
+    let copy = |mount: &MountPair| {
+        let user::Ids { user, group } = user::ids(image::user(arguments, image), &image.root)?;
+        let target = mount.target.to_str().map(str::to_owned).ok_or_else(|| {
+            Failure::new("invalid_mount", format!("the path {} is not text (UTF-8)", Shown::path(&mount.target)))
+        })?;
+        Ok(HostCopy { source: existing(&mount.source)?, target, user, group })
+    };
+    arguments.mounts.iter().filter(|mount| mount.mode == MountMode::Copy).map(copy).collect()
 }
 
 /// Two things cannot be shown at one place.

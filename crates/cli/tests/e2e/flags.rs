@@ -51,6 +51,42 @@ fn a_mount_can_be_read_and_only_with_rw_be_written() {
 }
 
 #[test]
+fn a_copy_is_the_sandboxs_own_and_the_hosts_stays_as_it_is() {
+    let (world, data) = (World::new(), tempfile::tempdir().unwrap());
+    let path = |name: &str| data.path().join(name);
+    std::fs::create_dir(path("below")).unwrap();
+    for name in ["file", "below/file"] {
+        std::fs::write(path(name), "host\n").unwrap();
+        std::os::unix::fs::chown(path(name), Some(1234), Some(1234)).unwrap();
+    }
+    drop(std::os::unix::net::UnixListener::bind(path("socket")).unwrap());
+    let copy = format!("{}:/data:copy", data.path().display());
+    let script = "stat -c %U /data/file /data/below/file; echo inside >>/data/file; cat /data/file; ls /data";
+    let expected = "agbox\nagbox\nhost\ninside\nbelow\nfile\n";
+    assert_eq!(stdout(&world, &["--user", "agbox", "--mount", &copy], script), expected);
+    assert_eq!(std::fs::read_to_string(path("file")).unwrap(), "host\n");
+    // The control: a mount that is no copy has the socket too, and is written through.
+    let mount = format!("{}:/data:rw", data.path().display());
+    assert!(stdout(&world, &["--mount", &mount], "ls /data").contains("socket"));
+    // What leads out is not copied, and nothing of the sandbox is left.
+    std::os::unix::fs::symlink("/etc/hostname", path("out")).unwrap();
+    let outcome = world.shell(&["--mount", &copy], "true");
+    assert!(outcome.code == Some(125) && outcome.stderr.contains("leads out of what is copied"), "{}", outcome.stderr);
+}
+
+#[test]
+fn an_option_that_no_mount_has_is_no_part_of_its_path() {
+    let world = World::new();
+    for option in ["RW", "z", "ro,z"] {
+        let outcome = world.shell(&["--mount", &format!("/usr:/data:{option}")], "ls /");
+        assert!(outcome.code == Some(125) && outcome.stdout.is_empty(), "{option}: {:?}", outcome.code);
+        assert!(outcome.stderr.contains(&format!("`{option}` is no option")), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("SRC:DST:rw"), "{}", outcome.stderr);
+    }
+    assert_eq!(stdout(&world, &["--mount", "/usr:/data:ro"], "test -d /data/bin && echo there"), "there\n");
+}
+
+#[test]
 fn a_directory_is_an_image() {
     let (world, image) = (World::new(), tempfile::tempdir().unwrap());
     std::fs::set_permissions(image.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -73,9 +73,9 @@ impl Control {
             (Some(draft), None) | (None, Some(draft)) => draft,
             (None, None) => return Err(Refusal::invalid("create_spec", "it is missing")),
         };
-        let (host, trusted) = (self.0.settings.host.clone(), caller.trusted);
+        let (host, caller) = (self.0.settings.host.clone(), *caller);
         // It looks at files of the host, which may be slow.
-        let spec = tokio::task::spawn_blocking(move || draft.check(&host, trusted)).await;
+        let spec = tokio::task::spawn_blocking(move || draft.check(&host, &caller)).await;
         spec.map_err(|error| broken(&error))?
     }
 }

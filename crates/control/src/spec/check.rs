@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use carrel_image::ImageRef;
 use carrel_store::Pairs;
 
+use super::identity::HostIds;
 use super::source::{self, Caller, Kinds, Last, Unusable};
 use super::units::{self, shown};
 use super::{Copy, Draft, DraftCopy, DraftMount, DraftPort, Host, Limits, Mount, Port, Spec, services, tools};
@@ -22,10 +23,11 @@ const FIRST_PLAIN_PORT: u16 = 1024;
 // === impl Draft ===
 
 impl Draft {
-    /// Checks a draft for a caller: trusted ones may name any path of the host, others what the operator allows. It looks
-    /// at those paths, so it may take a while.
-    pub fn check(self, host: &Host, trusted: bool) -> Result<Spec, Refusal> {
-        let caller = Caller { host, trusted };
+    /// Checks a draft for a caller: trusted ones may name any path of the host, others what the operator allows and they
+    /// can read themselves. It looks at those paths, so it may take a while.
+    pub fn check(self, host: &Host, caller: &crate::Caller) -> Result<Spec, Refusal> {
+        let (trusted, ids) = (caller.trusted, HostIds::from(caller));
+        let caller = Caller { host, trusted, ids };
         let image = image("image", self.image, caller)?;
         let idle_ttl = services::duration("idle_ttl", self.idle_ttl)?;
         gpus(&self.gpus)?;
@@ -52,6 +54,7 @@ impl Draft {
             command: self.command,
             limits,
             stranger: !trusted,
+            caller: (!trusted).then_some(ids),
         })
     }
 }
@@ -75,7 +78,7 @@ pub(super) fn image(field: &str, image: String, caller: Caller<'_>) -> Result<St
         _ => return Err(Unusable::Forbidden.refusal(field, &image)),
     };
     // What is kept is the path without links: nobody can turn it into another one later.
-    let found = source::look(&path, Kinds::Tree, Last::NoLink, caller);
+    let found = source::look(&path, Kinds::Image, Last::NoLink, caller);
     let found = found.map_err(|unusable| unusable.refusal(field, &image))?;
     found.into_os_string().into_string().map_err(|_| Unusable::NotText.refusal(field, &image))
 }
@@ -109,7 +112,8 @@ pub(super) fn environment(field: &str, envs: &Pairs) -> Result<(), Refusal> {
 
 fn mounts(drafts: Vec<DraftMount>, caller: Caller<'_>, taken: &mut BTreeSet<String>) -> Result<Vec<Mount>, Refusal> {
     let mount = |(index, draft): (usize, DraftMount)| {
-        let source = source(&format!("mounts[{index}].source"), &draft.source, Kinds::TreeOrSocket, caller)?;
+        let kinds = if draft.writable { Kinds::TreeOrSocket } else { Kinds::Passive };
+        let source = source(&format!("mounts[{index}].source"), &draft.source, kinds, caller)?;
         let field = format!("mounts[{index}].target");
         let target = take(&field, &draft.target, taken)?;
         if target == "/" {

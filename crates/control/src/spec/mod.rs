@@ -2,6 +2,7 @@
 
 mod check;
 mod host;
+mod identity;
 mod merge;
 mod services;
 mod source;
@@ -18,6 +19,7 @@ use carrel_store::Pairs;
 use serde::{Deserialize, Serialize};
 
 pub use self::host::Host;
+pub use self::identity::HostIds;
 pub use self::source::open_source;
 
 /// As it is asked for: whatever a client or a file says, unchecked. A request lies over a file.
@@ -163,6 +165,8 @@ pub struct Spec {
     pub limits: Limits,
     /// Whether somebody asked for it who may name only what the operator allows.
     pub stranger: bool,
+    /// Who that is on the host.
+    pub caller: Option<HostIds>,
 }
 
 /// A tree of the host.
@@ -250,4 +254,13 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// Bytes of disk.
     pub disk: Option<u64>,
+}
+
+// === impl Spec ===
+
+impl Spec {
+    /// On whose behalf trees of the host are read, if not on behalf of whoever owns them.
+    pub fn host_owner(&self) -> Option<HostIds> {
+        self.stranger.then(|| self.caller.unwrap_or(HostIds::UNKNOWN))
+    }
 }

@@ -1,14 +1,17 @@
 //! Paths of the host: named by a caller, opened by handle, and kept without links.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Host;
+use super::identity::HostIds;
 use super::units::shown;
 use crate::{Code, Refusal};
 
@@ -17,7 +20,11 @@ use crate::{Code, Refusal};
 pub(super) enum Kinds {
     /// A file or a directory.
     Tree,
-    /// Or a socket.
+    /// The same, and all that is in it is shown to whoever is root inside.
+    Image,
+    /// A file or a directory, for a mount that reaches nobody on the host.
+    Passive,
+    /// A file, a directory or a socket.
     TreeOrSocket,
 }
 
@@ -28,6 +35,8 @@ pub(super) struct Caller<'a> {
     pub(super) host: &'a Host,
     /// Whether every path of it may be named.
     pub(super) trusted: bool,
+    /// Who it is there.
+    pub(super) ids: HostIds,
 }
 
 /// Why a path of the host is not to be had.
@@ -42,6 +51,12 @@ pub(super) enum Unusable {
     Moved,
     /// It leads to a path that is no text, which could not be kept.
     NotText,
+    /// The caller cannot read it, or not all of it.
+    Unreadable(Option<PathBuf>),
+    /// It has more in it than is looked through for a caller.
+    Large,
+    /// It is a socket, and was not asked for to be written.
+    Socket,
     /// It is of a kind that cannot be given.
     Kind(&'static str),
     /// The system says so.
@@ -57,6 +72,11 @@ pub(super) enum Last {
     Followed,
 }
 
+/// How much of an image is looked through, and how deep.
+const MOST_FILES: usize = 1_000_000;
+const DEEPEST: usize = 256;
+/// Reads something, without waiting.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 /// Names something, without opening it.
 const NAME: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -87,8 +107,22 @@ pub(super) fn at_home(path: &Path, host: &Host) -> PathBuf {
     path.strip_prefix("~").map_or_else(|_| path.to_owned(), |below| host.home.join(below))
 }
 
-/// Looks at a path for a caller, and finds the one that has no links.
+/// Looks at a path for a caller, and finds the one that has no links. Whoever is not trusted has to be able to reach it
+/// and to read it without us.
 pub(super) fn look(path: &Path, kinds: Kinds, last: Last, caller: Caller<'_>) -> Result<PathBuf, Unusable> {
+    if caller.trusted {
+        return find(path, kinds, last, caller).map(|(_, known)| known);
+    }
+    let found = caller.ids.act(|| {
+        let (handle, known) = find(path, kinds, last, caller)?;
+        readable(&handle, kinds)?;
+        Ok(known)
+    });
+    found.unwrap_or_else(|error| Err(Unusable::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))))
+}
+
+/// Finds a path, opens it and knows it without links.
+fn find(path: &Path, kinds: Kinds, last: Last, caller: Caller<'_>) -> Result<(OwnedFd, PathBuf), Unusable> {
     // A trailing slash would follow a link.
     let path: PathBuf = path.components().collect();
     let flags = if last == Last::NoLink { NAME | OFlags::NOFOLLOW } else { NAME };
@@ -100,11 +134,66 @@ pub(super) fn look(path: &Path, kinds: Kinds, last: Last, caller: Caller<'_>) ->
     kinds.admit(FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode))?;
     // The path that the kernel knows has no links. It is right if it leads to the same thing.
     let known = std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd())).map_err(|_| Unusable::Moved)?;
-    let again = open_source(&known).map_err(|_| Unusable::Moved)?;
+    let again = open_source(&known).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Unusable::Unreadable(None),
+        _ => Unusable::Moved,
+    })?;
     if !known.is_absolute() || identity(&handle)? != identity(&again)? {
         return Err(Unusable::Moved);
     }
-    if known.to_str().is_none() { Err(Unusable::NotText) } else { Ok(known) }
+    if known.to_str().is_none() { Err(Unusable::NotText) } else { Ok((handle, known)) }
+}
+
+/// Whether this thread may read what is open to be named. Of an image, all that is in it: its root is the sandbox's, and
+/// reads everything there.
+fn readable(handle: &OwnedFd, kinds: Kinds) -> Result<(), Unusable> {
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(handle)?.st_mode);
+    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
+        return Ok(());
+    }
+    let unreadable = |errno: Errno| if errno == Errno::ACCESS { Unusable::Unreadable(None) } else { errno.into() };
+    let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let opened = rustix::fs::open(path, READ, Mode::empty()).map_err(unreadable)?;
+    if kind == FileType::Directory {
+        rustix::fs::openat(&opened, c".", NAME, Mode::empty()).map_err(unreadable)?;
+        if kinds == Kinds::Image {
+            readable_below(&opened, Path::new(""), &mut 0)?;
+        }
+    }
+    Ok(())
+}
+
+fn readable_below(directory: &OwnedFd, path: &Path, count: &mut usize) -> Result<(), Unusable> {
+    if path.components().count() > DEEPEST {
+        return Err(Unusable::Large);
+    }
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if [c".", c".."].contains(&name) {
+            continue;
+        }
+        *count += 1;
+        if *count > MOST_FILES {
+            return Err(Unusable::Large);
+        }
+        let path = path.join(OsStr::from_bytes(name.to_bytes()));
+        let failed =
+            |errno: Errno| if errno == Errno::ACCESS { Unusable::Unreadable(Some(path.clone())) } else { errno.into() };
+        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {
+                drop(rustix::fs::openat(directory, name, READ | OFlags::NOFOLLOW, Mode::empty()).map_err(failed)?)
+            }
+            FileType::Directory => {
+                let below =
+                    rustix::fs::openat(directory, name, READ | OFlags::NOFOLLOW | OFlags::DIRECTORY, Mode::empty());
+                readable_below(&below.map_err(failed)?, &path, count)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Opens a path from what the operator allows, and never leaves that: neither by `..` nor by a link.
@@ -173,7 +262,9 @@ impl Kinds {
         match (self, kind) {
             (_, FileType::RegularFile | FileType::Directory) | (Self::TreeOrSocket, FileType::Socket) => Ok(()),
             (_, FileType::Symlink) => Err(Unusable::Link),
-            (Self::Tree, _) => Err(Unusable::Kind("a file or a directory")),
+            (Self::Passive, FileType::Socket) => Err(Unusable::Socket),
+            (Self::Tree | Self::Image, _) => Err(Unusable::Kind("a file or a directory")),
+            (Self::Passive, _) => Err(Unusable::Kind("a file, a directory or a socket")),
             (Self::TreeOrSocket, _) => Err(Unusable::Kind("a file, a directory or a socket")),
         }
     }
@@ -192,6 +283,10 @@ impl Unusable {
                 );
                 Refusal::new(Code::PermissionDenied, "HOST_PATH_FORBIDDEN", message).about("field", field)
             }
+            Self::Unreadable(_) | Self::Large => {
+                let message = format!("{field}: {} {self}", shown(text));
+                Refusal::new(Code::PermissionDenied, "HOST_PATH_FORBIDDEN", message).about("field", field)
+            }
             other => Refusal::invalid(field, format!("{} {other}", shown(text))),
         }
     }
@@ -205,6 +300,13 @@ impl fmt::Display for Unusable {
             Self::Forbidden => f.write_str("is not for this caller"),
             Self::Moved => f.write_str("was moved while it was looked at"),
             Self::NotText => f.write_str("leads to a path that is not in UTF-8"),
+            Self::Unreadable(None) => f.write_str("cannot be read by this caller"),
+            Self::Unreadable(Some(path)) => {
+                let path = shown(&path.to_string_lossy());
+                write!(f, "has {path} in it, which cannot be read by this caller: the root of a sandbox would read it")
+            }
+            Self::Large => f.write_str("has more in it than is looked through: import it as an image with a name"),
+            Self::Socket => f.write_str("is a socket, which is only mounted to be written: set writable"),
             Self::Kind(kinds) => write!(f, "is not {kinds}"),
             Self::Failed(errno) => write!(f, "cannot be opened: {}", io::Error::from(*errno)),
         }
@@ -216,6 +318,7 @@ impl From<Errno> for Unusable {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Self::Missing,
             Errno::LOOP => Self::Link,
+            Errno::ACCESS => Self::Unreadable(None),
             errno => Self::Failed(errno),
         }
     }

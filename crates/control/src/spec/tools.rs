@@ -53,14 +53,14 @@ const TOOLS: &[(&str, &[Thing])] = &[
 const SSH_AGENT: Thing = Thing {
     of: Of::SshAgent,
     at: At::Path("/ssh-agent"),
-    writable: false,
+    writable: true,
     required: false,
     env: Some(("SSH_AUTH_SOCK", "")),
 };
 const PULSE_AUDIO: Thing = Thing {
     of: Of::PulseAudio,
     at: At::Path("/pulse-audio"),
-    writable: false,
+    writable: true,
     required: false,
     env: Some(("PULSE_SERVER", "unix:")),
 };

@@ -132,7 +132,7 @@ async fn an_id_is_used_once() {
 async fn another_user_sees_nothing_and_gets_nothing() {
     let world = World::ready("box1").await;
     world.exec("box1", "exec1").await.unwrap();
-    let other = Caller { user: 1234, trusted: false };
+    let other = Caller { user: 1234, group: 1234, trusted: false };
     let unknown = |refusal: carrel_control::Refusal| assert_eq!(refusal.code, Code::NotFound, "{refusal}");
     unknown(world.control.get(&other, "box1").unwrap_err());
     unknown(world.control.stop(&other, "box1").await.unwrap_err());
@@ -143,9 +143,9 @@ async fn another_user_sees_nothing_and_gets_nothing() {
     assert!(world.control.list(&other, true, &carrel_store::Pairs::new()).is_empty());
     assert!(world.control.active_execs(&other, None).unwrap().is_empty());
     // The daemon's own user sees all; each sees what is theirs.
-    let root = Caller { user: 0, trusted: true };
+    let root = Caller { user: 0, group: 0, trusted: true };
     world.control.get(&root, "box1").unwrap();
-    let own = Caller { user: ME.user, trusted: false };
+    let own = Caller { user: ME.user, group: ME.group, trusted: false };
     world.control.get(&own, "box1").unwrap();
 }
 

@@ -9,7 +9,7 @@ use carrel_control::spec::{Draft, Host};
 use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
 use carrel_store::{Event, EventType, Exec, Options, Sandbox, SandboxState, Store};
 
-pub(crate) const ME: Caller = Caller { user: 1000, trusted: true };
+pub(crate) const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {

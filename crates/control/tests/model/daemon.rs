@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::model::{Event, Request};
 use crate::steps::{Ask, SANDBOXES};
 
-const ME: Caller = Caller { user: 1000, trusted: true };
+const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 
 /// How long the log of each sandbox is.
 pub(crate) type Lengths = [usize; SANDBOXES];

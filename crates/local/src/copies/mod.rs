@@ -4,12 +4,12 @@ mod glob;
 mod ignored;
 mod walk;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
 use carrel_agent_client::{AgentClient, Error, Files};
 use carrel_control::provider::ProviderError;
-use carrel_control::spec::Copy;
+use carrel_control::spec::{Copy, HostIds};
 use carrel_image::accounts::Ids;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -56,23 +56,76 @@ struct Putting {
     made: Vec<String>,
 }
 
-/// Copies everything that is to be copied. A second time it comes to the same.
-pub(crate) async fn put(live: &Live, copies: &[Copy]) -> Result<(), ProviderError> {
+/// Copies everything that is to be copied, as a user of the host may read it if one is named. A second time it comes to
+/// the same.
+pub(crate) async fn put(live: &Live, copies: &[Copy], reader: Option<HostIds>) -> Result<(), ProviderError> {
     let client = AgentClient::connect(live.agent.socket()).await.map_err(failed)?;
     for copy in copies {
-        let outcome = one(&client, live.user.ids, copy).await;
+        let outcome = one(&client, live.user.ids, copy, reader).await;
         outcome.map_err(|error| failed(format_args!("copy {} to {}: {error}", copy.source.display(), copy.target)))?;
     }
     client.close();
     Ok(())
 }
 
-async fn one(client: &AgentClient, ids: Ids, copy: &Copy) -> Result<(), CopyError> {
+/// A file or directory of the host that is copied into a sandbox which has no daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostCopy {
+    /// On the host: absolute, and without links.
+    pub source: PathBuf,
+    /// Inside, absolute.
+    pub target: String,
+    /// Who inside owns what is copied.
+    pub user: u32,
+    /// The group inside that owns it.
+    pub group: u32,
+}
+
+/// Why a copy was not made.
+#[derive(Debug, thiserror::Error)]
+#[error("copy {} to {target}: {message}", source_path.display())]
+pub struct CopyInError {
+    source_path: PathBuf,
+    target: String,
+    message: String,
+}
+
+/// Copies files and directories of the host into the sandbox whose agent has this socket.
+pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInError> {
+    if copies.is_empty() {
+        return Ok(());
+    }
+    let mut client = None;
+    for copy in copies {
+        let failed = |error: &dyn std::fmt::Display| CopyInError {
+            source_path: copy.source.clone(),
+            target: copy.target.clone(),
+            message: error.to_string(),
+        };
+        let client = match &mut client {
+            Some(client) => client,
+            none => none.insert(AgentClient::connect(agent).await.map_err(|error| failed(&error))?),
+        };
+        let ids = Ids { user: copy.user, group: copy.group };
+        let copy = Copy { source: copy.source.clone(), target: copy.target.clone(), exclude_patterns: Vec::new() };
+        one(client, ids, &copy, None).await.map_err(|error| failed(&error))?;
+    }
+    if let Some(client) = client {
+        client.close();
+    }
+    Ok(())
+}
+
+async fn one(client: &AgentClient, ids: Ids, copy: &Copy, reader: Option<HostIds>) -> Result<(), CopyError> {
     let (to, mut items) = mpsc::channel(AHEAD);
     let (source, exclude) = (copy.source.clone(), copy.exclude_patterns.clone());
     let walking = spawn_blocking(move || {
         let exclude: Vec<Glob> = exclude.iter().map(|pattern| Glob::new(pattern.trim_end_matches('/'))).collect();
-        walk(&source, &exclude, &to)
+        let walk = || walk(&source, &exclude, &to);
+        match reader {
+            None => walk(),
+            Some(reader) => reader.act(walk).unwrap_or_else(|error| Err(CopyError::Lost(error.to_string()))),
+        }
     });
     let target = copy.target.trim_end_matches('/').to_owned();
     let mut putting = Putting { files: client.files(), ids, target, transfers: JoinSet::new(), made: Vec::new() };

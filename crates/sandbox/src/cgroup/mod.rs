@@ -31,6 +31,7 @@ use self::host::Hierarchy;
 pub use self::host::{Controller, Host, Place, Policy};
 pub use self::limits::{CpuShare, LimitError, Limits};
 pub use self::missing::{Missing, Unenforceable};
+pub(crate) use self::mounts::unescape;
 pub use self::out_of_memory::OomWatch;
 pub use self::statistics::Statistics;
 use self::wait::Deadline;

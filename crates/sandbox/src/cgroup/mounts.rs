@@ -52,7 +52,7 @@ fn line(line: &str) -> Option<(PathBuf, Option<Mount>)> {
 }
 
 /// The kernel writes space, tab, newline and backslash of a path as a backslash and three octal digits.
-fn unescape(path: &str) -> PathBuf {
+pub(crate) fn unescape(path: &str) -> PathBuf {
     let bytes = path.as_bytes();
     let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while let Some(&byte) = bytes.get(at) {

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen,
 };
 
 use super::ASSEMBLY;
@@ -42,6 +42,22 @@ pub(super) fn overlay(lower: &[String], written: Written) -> Result<OwnedFd, Err
             }
         }
     }
+}
+
+/// Makes one of a directory that is only read, by its path, below an empty one.
+///
+/// Two layers and no directory that is written: then every socket, FIFO, lock and watch is of the overlay's own inodes,
+/// and none of the host's. What a file says about overlays is not believed: in a user namespace the attributes that the
+/// kernel would look at cannot be read.
+pub(super) fn read_only(empty: &str, lower: &str) -> Result<OwnedFd, Errno> {
+    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(overlay.as_fd(), "lowerdir", format!("{empty}:{lower}"))?;
+    for (option, value) in OPTIONS {
+        fsconfig_set_string(overlay.as_fd(), option, value)?;
+    }
+    fsconfig_set_flag(overlay.as_fd(), "ro")?;
+    fsconfig_create(overlay.as_fd())?;
+    fsmount(overlay.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, nodev() | MountAttrFlags::MOUNT_ATTR_RDONLY)
 }
 
 /// All layers in one value, if that is short enough and nothing in it has a meaning of its own.

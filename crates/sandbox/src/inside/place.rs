@@ -5,11 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::mount::attach_at;
 use crate::stage::{Stage, StageError};
+use crate::submounts::mount_id;
 
 /// The new root, and what is attached to it.
 pub(super) struct Root {
@@ -24,15 +25,20 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn new(directory: OwnedFd) -> Result<Self, Errno> {
-        let own = mount_of(&directory)?;
+        let own = mount_id(&directory)?;
         Ok(Self { directory, own, shown: Vec::new() })
     }
 
     /// Attaches a mount at an open place, which has the given path.
     pub(super) fn attach(&mut self, mount: &OwnedFd, place: &OwnedFd, path: &Path) -> Result<(), Errno> {
         attach_at(mount, place)?;
-        self.shown.push((mount_of(mount)?, path.to_owned()));
+        self.shown.push((mount_id(mount)?, path.to_owned()));
         Ok(())
+    }
+
+    /// How many mounts were attached.
+    pub(super) fn count(&self) -> usize {
+        self.shown.len()
     }
 
     /// Whether there is something at a path, whatever it is, with links above it followed as a program inside would.
@@ -105,7 +111,7 @@ impl Root {
 
     /// Refuses to make anything in a directory that is not the sandbox's own.
     fn may_make(&self, parent: &OwnedFd, at: impl Fn(Errno) -> StageError) -> Result<(), StageError> {
-        let mount = mount_of(parent).map_err(&at)?;
+        let mount = mount_id(parent).map_err(&at)?;
         if mount == self.own {
             return Ok(());
         }
@@ -115,7 +121,7 @@ impl Root {
 
     /// Whether a name is the sandbox's own.
     fn owns(&self, place: &OwnedFd) -> Result<bool, Errno> {
-        Ok(mount_of(place)? == self.own)
+        Ok(mount_id(place)? == self.own)
     }
 }
 
@@ -137,12 +143,6 @@ fn again<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         }
     }
     open()
-}
-
-/// The mount that something lies in.
-fn mount_of(place: &OwnedFd) -> Result<u64, Errno> {
-    let stat = rustix::fs::statx(place, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
-    if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(stat.stx_mnt_id) }
 }
 
 /// Opens one name without following anything.

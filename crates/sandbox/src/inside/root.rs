@@ -7,7 +7,7 @@ use rustix::process::{Gid, Uid};
 
 use super::overlay::{Written, overlay};
 use super::place::{Root, directory, file, open_directory, parent};
-use super::{ASSEMBLY, Part, Plan};
+use super::{ASSEMBLY, Part, Plan, tree};
 use crate::disk;
 use crate::layers::Place;
 use crate::mount::{attach, attach_at, copy};
@@ -76,7 +76,7 @@ pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
         } else {
             file(&root.directory, target, &[], 0o644)?
         };
-        root.attach(&shown.mount, &place, target).map_err(StageError::about(Stage::Tree, target))?;
+        tree::attach(shown, root, &place, target)?;
     }
     for made in &plan.spec.root.files {
         if !there(plan, root, &made.path) {
@@ -104,7 +104,7 @@ pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
         match part {
             Part::Tree(_, shown) => {
                 let place = root.mount_point(target, shown.directory)?;
-                root.attach(&shown.mount, &place, target).map_err(StageError::about(Stage::Tree, target))?;
+                tree::attach(shown, root, &place, target)?;
             }
             Part::Project(_, below) => {
                 let at = StageError::about(Stage::Project, target);

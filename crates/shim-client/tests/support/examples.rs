@@ -57,8 +57,15 @@ fn create() -> Create {
 }
 
 fn making() -> Vec<Sample> {
-    let mount =
-        Mount { source: "/srv/data".into(), target: "/data".into(), writable: true, user: 1000, group: u32::MAX };
+    let mount = Mount {
+        source: "/srv/data".into(),
+        target: "/data".into(),
+        writable: true,
+        user: 1000,
+        group: u32::MAX,
+        owner_user: None,
+        owner_group: None,
+    };
     let everything = Create {
         root: (&root()).into(),
         mounts: vec![mount],
@@ -93,10 +100,20 @@ fn added() -> Vec<Sample> {
     let other = NetworkOf { pid: 4711, began: 1 << 40 };
     let identity = Some(FileIdentity { device: 65_024, inode: u64::MAX });
     let known = Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000, identity };
+    let mount = Mount {
+        source: "/srv/data".into(),
+        target: "/data".into(),
+        writable: false,
+        user: 1000,
+        group: 1000,
+        owner_user: Some(1001),
+        owner_group: Some(u32::MAX - 1),
+    };
     vec![
         sample("a disk without a limit", Create { kept_disk: Some(unlimited), ..create() }),
         sample("beside another", Create { network_of: Some(other), ..create() }),
         sample("a project that is known", Create { project: Some(known), ..create() }),
+        sample("a mount on behalf of a caller", Create { mounts: vec![mount], ..create() }),
     ]
 }
 

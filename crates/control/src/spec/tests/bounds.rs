@@ -1,5 +1,6 @@
 //! How much may be asked for, and what strangers may not.
 
+use super::{OPERATOR, OTHER};
 use crate::spec::{Draft, DraftMount, DraftPort, DraftService, Host};
 use crate::{Code, Refusal};
 
@@ -7,7 +8,7 @@ fn checked(trusted: bool, change: impl FnOnce(&mut Draft)) -> Result<(), Refusal
     let allowed = vec!["/".into()];
     let mut draft = Draft { image: "host".to_owned(), ..Draft::default() };
     change(&mut draft);
-    draft.check(&Host { allowed, ..Host::default() }, trusted).map(drop)
+    draft.check(&Host { allowed, ..Host::default() }, if trusted { &OPERATOR } else { &OTHER }).map(drop)
 }
 
 fn port(host_port: u32) -> DraftPort {

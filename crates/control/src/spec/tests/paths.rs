@@ -136,7 +136,7 @@ fn a_source_that_became_a_link_is_not_opened() {
 fn a_home_that_is_not_known_is_no_path() {
     let host = Host::default();
     for source in ["~", "~/", "~/file"] {
-        let refusal = with_mount(source).check(&host, true).unwrap_err();
+        let refusal = with_mount(source).check(&host, &OPERATOR).unwrap_err();
         assert_eq!(refusal.message, format!("mounts[0].source: {source:?} is no absolute path of the host"));
     }
 }
@@ -152,4 +152,64 @@ fn a_path_that_cannot_be_kept_is_refused() {
     symlink(&odd, home.path("even")).unwrap();
     let refusal = home.check(with_mount("~/even/file")).unwrap_err();
     assert_eq!(refusal.message, r#"mounts[0].source: "~/even/file" leads to a path that is not in UTF-8"#);
+}
+
+#[test]
+fn what_the_caller_cannot_read_is_not_given_however_much_is_allowed() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let mut home = Home::new();
+    home.host.allowed = vec!["/".into()];
+    fs::create_dir(home.path("dir/closed")).unwrap();
+    fs::write(home.path("dir/closed/file"), "").unwrap();
+    fs::write(home.path("dir/own"), "").unwrap();
+    for (name, owner, mode) in [
+        ("", 0, 0o755),
+        ("dir", 0, 0o755),
+        ("dir/own", 4242, 0o600),
+        ("dir/below", 0, 0o755),
+        ("dir/below/file", 0, 0o600),
+        ("dir/closed", 0, 0o700),
+    ] {
+        chown(home.path(name), Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(home.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let caller = Caller { user: 4242, group: 4242, trusted: false };
+    let check = |caller: &Caller, draft: Draft| draft.check(&home.host, caller);
+    for source in ["dir/below/file", "dir/closed", "dir/closed/file"] {
+        for draft in [with_mount(home.text(source)), with_copy(home.text(source)), with_image(home.text(source))] {
+            assert_forbidden(check(&caller, draft.clone()), source);
+            assert_forbidden(check(&Caller::KEY, draft.clone()), source);
+            assert!(check(&OTHER, draft).is_ok(), "one who may read it gets it: {source}");
+        }
+    }
+    for source in ["dir", "dir/own"] {
+        let spec = check(&caller, with_mount(home.text(source))).unwrap();
+        assert_eq!(spec.host_owner(), Some(super::super::HostIds { user: 4242, group: 4242 }), "{source}");
+    }
+    // Whoever has a key and no user reads what everybody may.
+    assert_forbidden(check(&Caller::KEY, with_mount(home.text("dir/own"))), "dir/own");
+    let spec = check(&Caller::KEY, with_mount(home.text("dir"))).unwrap();
+    assert_eq!(spec.host_owner(), Some(super::super::HostIds::UNKNOWN));
+    // All that is in an image is shown to the root of the sandbox.
+    let refusal = check(&caller, with_image(home.text("dir"))).unwrap_err();
+    assert!(refusal.message.contains("which cannot be read by this caller"), "{}", refusal.message);
+    fs::set_permissions(home.path("dir/below/file"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::remove_dir_all(home.path("dir/closed")).unwrap();
+    assert!(check(&caller, with_image(home.text("dir"))).is_ok());
+    assert_eq!(check(&OPERATOR, with_mount(home.text("dir"))).unwrap().host_owner(), None, "the owner of what it is");
+}
+
+#[test]
+fn a_socket_is_only_mounted_to_be_written() {
+    let home = Home::new();
+    let mut draft = with_mount(home.text("socket"));
+    let refusal = home.check(draft.clone()).unwrap_err();
+    assert_eq!(
+        home.words(&refusal),
+        r#"mounts[0].source: "HOME/socket" is a socket, which is only mounted to be written: set writable"#
+    );
+    for mount in &mut draft.mounts {
+        mount.writable = true;
+    }
+    assert!(home.check(draft).is_ok());
 }

@@ -215,7 +215,10 @@ fn what_is_right_is_kept_as_it_was_meant() {
     };
     let spec = home
         .check(Draft {
-            mounts: vec![mount("~/socket", "~/s"), mount(home.text("dirlink/below/"), "//given/./space/")],
+            mounts: vec![
+                DraftMount { writable: true, ..mount("~/socket", "~/s") },
+                mount(home.text("dirlink/below/"), "//given/./space/"),
+            ],
             copies: vec![copy("~", "/")],
             labels: [(String::new(), "\u{1f4da}\0".to_owned())].into(),
             idle_ttl: Some(DraftDuration { seconds: 0, nanos: 0 }),

@@ -50,10 +50,10 @@ fn every_tool_gets_what_it_needs() {
     let expected = [
         ".claude /home/agbox/.claude rw",
         ".claude.json /home/agbox/.claude.json rw",
-        "socket /pulse-audio ro",
+        "socket /pulse-audio rw",
         ".codex /home/agbox/.codex rw",
         ".agents /home/agbox/.agents rw",
-        "socket /ssh-agent ro",
+        "socket /ssh-agent rw",
         ".config/gh /home/agbox/.config/gh ro",
         ".ssh/known_hosts /home/agbox/.ssh/known_hosts rw",
         ".cache/uv /home/agbox/.cache/uv rw",
@@ -82,7 +82,7 @@ fn what_a_tool_can_do_without_may_be_missing() {
         let refusal = home.check(with(words([tool]))).unwrap_err();
         assert_eq!(home.words(&refusal), format!("builtin_tools[0]: {missing:?} does not exist"));
     }
-    let refusal = with(words(["claude"])).check(&Host::default(), true).unwrap_err();
+    let refusal = with(words(["claude"])).check(&Host::default(), &OPERATOR).unwrap_err();
     assert_eq!(refusal.message, "builtin_tools[0]: needs a home, and there is none");
 }
 
@@ -91,13 +91,13 @@ fn what_the_caller_says_goes_before_what_a_tool_would_have() {
     let mut home = Home::new();
     fill(&mut home);
     let draft = Draft {
-        mounts: vec![mount("~/dir", "~/.npm"), mount("~/socket", "/ssh-agent")],
+        mounts: vec![mount("~/dir", "~/.npm"), DraftMount { writable: true, ..mount("~/socket", "/ssh-agent") }],
         copies: vec![copy("~/dir", "/var/cache/apt/archives")],
         envs: [("SSH_AUTH_SOCK".to_owned(), "/elsewhere".to_owned())].into(),
         ..with(words(["npm", "apt"]))
     };
     let spec = home.check(draft.clone()).unwrap();
-    assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm ro", "socket /ssh-agent ro"]);
+    assert_eq!(lines(&home, &spec), ["dir /home/agbox/.npm ro", "socket /ssh-agent rw"]);
     assert_eq!(spec.envs["SSH_AUTH_SOCK"], "/elsewhere");
     // The agent that the caller mounted itself is still the one that git is told of.
     let spec = home.check(Draft { envs: Default::default(), builtin_tools: words(["git"]), ..draft }).unwrap();

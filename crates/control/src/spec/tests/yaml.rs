@@ -194,7 +194,7 @@ fn an_answer_about_a_file_stays_small() {
 fn no_bytes_are_too_odd_to_be_read() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         if let Ok(draft) = parse(bytes) {
-            let _ = draft.check(&Host::default(), false);
+            let _ = draft.check(&Host::default(), &OTHER);
         }
     });
 }
@@ -239,7 +239,7 @@ fn no_file_out_of_known_pieces_is_too_odd_to_be_read() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|choices| {
         let file: String = choices.iter().map(|choice| PIECES[usize::from(*choice) % PIECES.len()]).collect();
         if let Ok(draft) = parse(file.as_bytes()) {
-            let _ = draft.check(&Host::default(), false);
+            let _ = draft.check(&Host::default(), &OTHER);
         }
     });
 }

@@ -1,0 +1,59 @@
+//! Read-only trees of the host, as they are now: an overlay remembers names that the host has replaced since.
+
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
+
+/// Names something, without following a link to it.
+const NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Lets every read-only overlay of a sandbox forget the names that nobody has open. The sandbox is that of a process.
+pub(crate) fn refresh(pid: u32) -> Result<(), Errno> {
+    let listed = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mut points = read_only_overlays(&listed).peekable();
+    if points.peek().is_none() {
+        return Ok(());
+    }
+    let root = rustix::fs::open(format!("/proc/{pid}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    for point in points {
+        // What the sandbox has there is where the kernel says: it mounts nothing itself, and no link is followed.
+        let below = point.strip_prefix("/").unwrap_or(point);
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        let place = rustix::fs::openat2(&root, below, NAME, Mode::empty(), resolve)?;
+        let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_NO_AUTOMOUNT;
+        // Whoever configures a file system anew lets it forget what is not in use; nothing else changes.
+        let overlay = fspick(&place, c"", flags)?;
+        fsconfig_set_flag(&overlay, c"ro")?;
+        fsconfig_reconfigure(&overlay)?;
+    }
+    Ok(())
+}
+
+/// `36 35 0:50 / /point ro,nosuid - overlay overlay ro,lowerdir=…`: the points of overlays that nothing is written over.
+fn read_only_overlays(mountinfo: &str) -> impl Iterator<Item = &Path> {
+    mountinfo.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let options = after.strip_prefix("overlay ")?;
+        // The kernel writes spaces of a path in octal. Such a tree is shown as it was first seen.
+        let point = before.split(' ').nth(4).filter(|point| !point.contains('\\'))?;
+        (!options.contains("upperdir=")).then(|| Path::new(point))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_overlays_that_nothing_is_written_over_are_found() {
+        let listed = "22 1 0:40 / / rw - overlay overlay rw,lowerdir=/a,upperdir=/b,workdir=/c\n\
+                      30 22 0:5 / /tmp rw - tmpfs tmpfs rw\n\
+                      31 22 0:41 / /given ro,nosuid,nodev - overlay overlay ro,lowerdir=/a:/b\n\
+                      32 22 0:42 / /odd\\040name ro - overlay overlay ro,lowerdir=/a:/b\n";
+        assert_eq!(read_only_overlays(listed).collect::<Vec<_>>(), [Path::new("/given")]);
+        assert!(refresh(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! Trees of the host: put where they belong, and read-only ones below an overlay.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Gid, Uid};
+
+use super::ASSEMBLY;
+use super::overlay::read_only;
+use super::place::Root;
+use crate::mount::{attach as attach_by_path, nodev};
+use crate::stage::{Stage, StageError};
+use crate::tree::Shown;
+use crate::{disk, mount};
+
+/// Where a tree lies while its overlay is made.
+const LOWER: &str = "lower";
+/// What a directory is like that is not shown yet.
+const NOBODYS: Mode = Mode::RWXU;
+
+/// Attaches a tree at an open place, which has the given path, and what is mounted below it.
+pub(super) fn attach(shown: &Shown, root: &mut Root, place: &OwnedFd, path: &Path) -> Result<(), StageError> {
+    let at = StageError::about(Stage::Tree, path);
+    let overlay = shown.passive.then(|| passive(&shown.mount, root.count())).transpose();
+    let overlay = overlay.map_err(StageError::about(Stage::Passive, path))?;
+    let top = overlay.as_ref().unwrap_or(&shown.mount);
+    root.attach(top, place, path).map_err(&at)?;
+    for (relative, below) in &shown.below {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(top, relative, flags, Mode::empty(), resolve) {
+            Ok(place) => attach(below, root, &place, &path.join(relative))?,
+            // What it was mounted on is gone, or lies in a mount that is left out.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(at(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// An overlay over a tree, which has no connection to anybody on the host. The number is that tree's alone.
+fn passive(tree: &OwnedFd, number: usize) -> Result<OwnedFd, Errno> {
+    let directory = format!("{ASSEMBLY}/{}", disk::TREES);
+    let (empty, lower) = (format!("{directory}/{number}"), format!("{directory}/{LOWER}"));
+    match rustix::fs::mkdirat(CWD, &empty, NOBODYS) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => {
+            assembly(&directory)?;
+            rustix::fs::mkdirat(CWD, &empty, NOBODYS)?;
+        }
+        Err(errno) => return Err(errno),
+    }
+    // The root of an overlay is that of its uppermost layer: it is to look like the tree's.
+    let stat = rustix::fs::fstat(tree)?;
+    let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    rustix::fs::chownat(CWD, &empty, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::chmodat(CWD, &empty, Mode::from_raw_mode(stat.st_mode & 0o7777), AtFlags::empty())?;
+    attach_by_path(tree, CWD, &lower)?;
+    let overlay = read_only(&empty, &lower);
+    // The overlay has its own hold on it.
+    rustix::mount::unmount(&lower, UnmountFlags::DETACH)?;
+    overlay
+}
+
+/// A place for empty directories and for a tree, in memory, so that nothing of it stays on a disk that does.
+fn assembly(directory: &str) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(CWD, directory, NOBODYS) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let memory = mount::new("tmpfs", &[("mode", "700")], nodev())?;
+    rustix::fs::mkdirat(&memory, LOWER, NOBODYS)?;
+    attach_by_path(&memory, CWD, directory)
+}

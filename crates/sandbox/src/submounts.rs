@@ -1,0 +1,89 @@
+//! What is mounted below a directory of the host, as `/proc/self/mountinfo` lists it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::cgroup::unescape;
+
+/// File systems that are left out of a tree: the host's processes are nothing that an overlay can lie over, and a mount
+/// that is only made when somebody looks is not made for a sandbox.
+const LEFT_OUT: [&str; 2] = ["proc", "autofs"];
+
+/// A mount below a directory.
+#[derive(Debug)]
+pub(crate) struct Submount {
+    /// Its root, open only to be named.
+    pub(crate) place: OwnedFd,
+    /// Where it is, relative to the directory.
+    pub(crate) path: PathBuf,
+}
+
+/// A line of the list.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    id: u64,
+    point: PathBuf,
+}
+
+/// What can be seen of the mounts below a directory, what lies above first. One that another mount covers is not
+/// there, and neither is one that went away meanwhile.
+pub(crate) fn below(directory: &OwnedFd, path: &Path) -> Result<Vec<Submount>, Errno> {
+    let listed =
+        std::fs::read("/proc/self/mountinfo").map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mut found = Vec::new();
+    for line in lines(&String::from_utf8_lossy(&listed), path) {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(directory, &line.point, flags, Mode::empty(), resolve) {
+            Ok(place) if mount_id(&place)? == line.id => found.push(Submount { place, path: line.point }),
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    found.sort_by_key(|submount| submount.path.components().count());
+    Ok(found)
+}
+
+/// `36 35 98:0 /root /point rw,noatime master:1 - type source rw`: those whose point lies below a path, relative to it.
+fn lines(mountinfo: &str, path: &Path) -> Vec<Line> {
+    let line = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ');
+        let id = before.next()?.parse().ok()?;
+        let point = unescape(before.nth(3)?);
+        let kind = after.split(' ').next()?;
+        let below = point.strip_prefix(path).ok()?;
+        let wanted = !below.as_os_str().is_empty() && !LEFT_OUT.contains(&kind);
+        wanted.then(|| Line { id, point: below.to_owned() })
+    };
+    mountinfo.lines().filter_map(line).collect()
+}
+
+/// The mount that something lies in.
+pub(crate) fn mount_id(place: impl AsFd) -> Result<u64, Errno> {
+    let stat = rustix::fs::statx(place, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(stat.stx_mnt_id) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_below_a_path_is_found_and_nothing_beside_it() {
+        let listed = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      30 22 0:5 / /srv rw,relatime shared:3 master:1 - tmpfs tmpfs rw\n\
+                      31 30 0:6 / /srv/a\\040b rw - tmpfs tmpfs rw\n\
+                      32 31 0:7 / /srv/a\\040b/c rw - ext4 /dev/sdb rw\n\
+                      33 22 0:8 / /srvother rw - tmpfs tmpfs rw\n\
+                      34 30 0:9 / /srv/proc rw - proc proc rw\n\
+                      a line of another kind\n";
+        let found = lines(listed, Path::new("/srv"));
+        let expected = [(31, "a b"), (32, "a b/c")].map(|(id, point)| Line { id, point: point.into() });
+        assert_eq!(found, expected);
+        assert_eq!(lines(listed, Path::new("/")).len(), 4);
+    }
+}

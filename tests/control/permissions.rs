@@ -1,0 +1,141 @@
+//! Another user on a socket that is open to everybody, where the operator allows all of the host: reads there what that user
+//! may read, and nothing more.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Stdio;
+
+use carrel_api::agbox::v1::{CopySpec, CreateSpec, MountSpec, SandboxState};
+use carrel_tests::{DaemonHome, run};
+use tonic::Code;
+
+use crate::client::{Client, host, reason};
+use crate::left::check;
+
+/// Somebody on the host.
+const CALLER: u32 = 4242;
+/// Where that user finds the socket and the files: then this program is that user.
+const MARK: &str = "CARREL_PERMISSIONS";
+
+const TEST: &str = "permissions::what_the_operator_allows_is_read_with_the_rights_of_the_caller";
+
+#[test]
+fn what_the_operator_allows_is_read_with_the_rights_of_the_caller() {
+    if let Some(place) = std::env::var_os(MARK) {
+        return run(as_caller(Path::new(&place)));
+    }
+    run(async {
+        let home = DaemonHome::new();
+        let open = home.open_directory("open");
+        let socket = open.join("grpc.sock");
+        home.configure(&format!(
+            "[[listen]]\ngrpc = \"unix:{}\"\nmode = \"0666\"\n[host]\nallow = [\"/\"]\n",
+            socket.display()
+        ));
+        fs::create_dir_all(open.join("data/closed")).unwrap();
+        for (name, owner, mode) in [
+            ("data/secret", 0, 0o600),
+            ("data/public", 0, 0o644),
+            ("data/own", CALLER, 0o600),
+            ("data/closed/file", 0, 0o644),
+            ("data/closed", 0, 0o700),
+            ("data", 0, 0o755),
+        ] {
+            let path = open.join(name);
+            if !path.exists() {
+                fs::write(&path, format!("{name}\n")).unwrap();
+            }
+            chown(&path, Some(owner), Some(owner)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let daemon = home.start().await;
+        // The control: the daemon's own user, on the same socket, gets all that root may read.
+        let mut client = Client::at(&socket).await;
+        for (id, spec) in [mount(&open, "data"), mount(&open, "data/secret"), copy(&open, "data")] {
+            client.ready(&id, spec).await;
+            let read = client.run(&id, &format!("read-{id}"), "cat /x/secret 2>/dev/null || cat /x").await;
+            assert_eq!(read.exit_code, 0, "{id}");
+            client.gone(&id).await;
+        }
+        let caller = tokio::process::Command::new("/proc/self/exe")
+            .args([TEST, "--exact", "--nocapture"])
+            .env(MARK, &open)
+            .current_dir("/")
+            .uid(CALLER)
+            .gid(CALLER)
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .unwrap();
+        let said = [caller.stdout, caller.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(caller.status.success() && said.contains("1 passed"), "{said}");
+        check(&home, daemon, &[]).await;
+    });
+}
+
+/// An id that nobody else here has.
+fn named(kind: &str, name: &str) -> String {
+    format!("{kind}-{}-{}", name.replace('/', "-"), rustix::process::geteuid().as_raw())
+}
+
+fn mount(open: &Path, name: &str) -> (String, CreateSpec) {
+    let source = open.join(name).display().to_string();
+    let mount = MountSpec { source, target: "/x".to_owned(), writable: false };
+    (named("mount", name), CreateSpec { mounts: vec![mount], ..host() })
+}
+
+fn copy(open: &Path, name: &str) -> (String, CreateSpec) {
+    let source = open.join(name).display().to_string();
+    let copy = CopySpec { source, target: "/x".to_owned(), ..CopySpec::default() };
+    (named("copy", name), CreateSpec { copies: vec![copy], ..host() })
+}
+
+/// What the other user gets.
+async fn as_caller(open: &Path) {
+    assert_eq!(rustix::process::geteuid().as_raw(), CALLER);
+    let mut client = Client::at(&open.join("grpc.sock")).await;
+    let image = CreateSpec { image: open.join("data").display().to_string(), ..CreateSpec::default() };
+    for (id, spec) in [
+        mount(open, "data/secret"),
+        mount(open, "data/closed"),
+        mount(open, "data/closed/file"),
+        copy(open, "data/secret"),
+        copy(open, "data/closed/file"),
+        ("image".to_owned(), image),
+    ] {
+        let refused = client.create(&id, spec).await.unwrap_err();
+        let expected = (Code::PermissionDenied, Some("HOST_PATH_FORBIDDEN".to_owned()));
+        assert_eq!((refused.code(), reason(&refused)), expected, "{id}: {refused}");
+        assert!(refused.message().contains("cannot be read by this caller"), "{id}: {refused}");
+    }
+    // What is below a directory that the caller may read is read as the caller would.
+    let (id, spec) = mount(open, "data");
+    client.ready(&id, spec).await;
+    for (number, (script, expected)) in [
+        ("cat /x/public && cat /x/own", 0),
+        ("cat /x/secret", 1),
+        ("ls /x/closed", 2),
+        ("cat /x/closed/file", 1),
+        ("test $(stat -c %U /x/own) = agbox", 0),
+        ("test $(stat -c %u /x/secret) = 65534", 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ran = client.run(&id, &format!("caller-{number}"), script).await;
+        assert_eq!(ran.exit_code, expected, "{script}");
+    }
+    // What the caller may read is copied, and a tree with anything else is not.
+    let (id, spec) = copy(open, "data/own");
+    client.ready(&id, spec).await;
+    assert_eq!(client.run(&id, "copied", "cat /x").await.exit_code, 0);
+    let (id, spec) = copy(open, "data");
+    client.create(&id, spec).await.unwrap();
+    let failed = client.until(&id, SandboxState::Failed).await.unwrap();
+    assert!(failed.error_message.contains("Permission denied"), "{}", failed.error_message);
+    for id in [named("mount", "data"), named("copy", "data/own"), named("copy", "data")] {
+        client.gone(&id).await;
+    }
+}
