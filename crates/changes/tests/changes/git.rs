@@ -65,7 +65,8 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
         all.to_string(),
         "applied: 2 files changed: 1 added, 1 modified; 2 that git acts on; 2 were there already"
     );
-    assert_eq!(ran(&trees), [true, true]);
+    // A hook that was just written may still be open in a child of another test: then the kernel does not run it yet.
+    assert!((0..100).any(|_| ran(&trees) == [true, true]));
     assert!(kept.apply(None, ApplyOptions::default()).is_ok(), "what is there already needs no leave");
 }
 

@@ -71,7 +71,9 @@ impl Attack {
         assert!(self.trees.path("project/plain.txt").exists(), "{name}");
         assert!(!self.ran(), "{name}: git ran it");
         kept.apply(None, ApplyOptions { git: true, force: true, ..ApplyOptions::default() }).unwrap();
-        assert!(self.ran(), "{name}: the control does not run");
+        // A program that was just written may still be open in a child of another test that is about to become git:
+        // then the kernel does not run it yet.
+        assert!((0..100).any(|_| self.ran()), "{name}: the control does not run");
     }
 }
 
@@ -205,8 +207,8 @@ fn files_that_commands_and_further_settings_name_are_refused() {
     Attack { trees, place: "", words: status, refused: &["tools/monitor"] }.judge("fsmonitor");
     let trees = configured(&["filter.f.clean", "sh tools/filter.sh"]).project(".gitattributes", "*.txt filter=f\n");
     let trees = executable(trees, "tools/filter.sh");
-    let add = &["add", "plain.txt"];
-    Attack { trees, place: "", words: add, refused: &["tools/filter.sh"] }.judge("a filter");
+    let hash = &["hash-object", "--path=plain.txt", "plain.txt"];
+    Attack { trees, place: "", words: hash, refused: &["tools/filter.sh"] }.judge("a filter");
     let trees = executable(configured(&["alias.x", "!\"$PWD/tools/x\""]), "tools/x");
     Attack { trees, place: "", words: &["x"], refused: &["tools/x"] }.judge("an alias");
     let trees = configured(&["include.path", "../shared.gitconfig"]);
