@@ -52,6 +52,79 @@ fn a_sandbox_that_takes_all_terminals_it_can_takes_few_of_the_hosts() {
     });
 }
 
+/// `fs.file-max`: what is open costs kernel memory, and that is counted with all other memory of the sandbox.
+#[test]
+fn open_files_count_as_memory() {
+    const CHILDREN: usize = 10;
+    const EACH: usize = 20_000;
+    run(async {
+        let hold = format!(
+            r#"
+import os, resource, signal
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+for child in range({CHILDREN}):
+    ready, told = os.pipe()
+    if os.fork() == 0:
+        for _ in range(min(most - 10, {EACH})): os.open("/dev/null", os.O_RDONLY)
+        os.write(told, b".")
+        signal.pause()
+    os.close(told)
+    # Nothing, if the child was killed.
+    os.read(ready, 1)
+    os.close(ready)
+"#
+        );
+        // Those who are left, counted from outside.
+        let held = async |sandbox: &Sandbox| {
+            let script = format!("cat > /tmp/hold.py <<'END'{hold}END\npython3 /tmp/hold.py");
+            let _killed = sandbox.client.run(carrel_tests::shell(&script), "").await;
+            let orphans = carrel_tests::children_of(sandbox.init());
+            let open = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+            orphans.into_iter().map(open).sum::<usize>()
+        };
+        let limited = Sandbox::with("host", &[("CARREL_MEMORY", 32 << 20)]).await;
+        let few = held(&limited).await;
+        let free = Sandbox::start("host").await;
+        let many = held(&free).await;
+        // A file is 192 bytes and more: what fits into the memory is all that there can be.
+        assert!(few > 0 && few <= (32 << 20) / 192 && few < many, "{few} with a limit, {many} without");
+    });
+}
+
+/// `net.core.bpf_jit_limit`: filters are bounded by the process, and processes by the sandbox.
+#[test]
+fn the_filters_of_a_sandbox_take_less_than_the_host_has() {
+    /// The most that the kernel keeps for one process, and what an instruction becomes at worst (a division).
+    const INSTRUCTIONS: u64 = 32_768;
+    const BYTES: u64 = 15;
+    run(async {
+        let sandbox = Sandbox::start("host").await;
+        let fill = r#"
+import ctypes, platform
+libc = ctypes.CDLL(None, use_errno=True)
+number = 277 if platform.machine() == "aarch64" else 317
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+# Each allows everything at once; behind that come divisions that are never reached.
+allow, divide = b"\x06\0\0\0\0\0\xff\x7f", b"\x34\0\0\0\x07\0\0\0"
+code = ctypes.create_string_buffer(allow + divide * 4094 + allow)
+program = Program(4096, ctypes.addressof(code))
+made = 0
+while made < 100 and libc.syscall(number, 1, 0, ctypes.byref(program)) == 0: made += 1
+print(made, ctypes.get_errno())
+"#;
+        let said = sandbox.shell(&format!("cat > /tmp/fill.py <<'END'{fill}END\npython3 /tmp/fill.py")).await;
+        let (made, error) = said.trim().split_once(' ').unwrap();
+        let made: u64 = made.parse().unwrap();
+        assert!(made > 0 && made * 4096 <= INSTRUCTIONS, "{said}");
+        assert_eq!(error, libc::ENOMEM.to_string());
+        let processes = u64::from(carrel_daemon::Config::default().limits.pids);
+        let limit: u64 = std::fs::read_to_string("/proc/sys/net/core/bpf_jit_limit").unwrap().trim().parse().unwrap();
+        assert!(processes * INSTRUCTIONS * BYTES < limit, "{processes} processes may take more than {limit}");
+    });
+}
+
 #[test]
 fn the_limits_of_a_caller_are_not_those_of_its_sandbox() {
     let lower = "ulimit -S -t 500; ulimit -S -f 1000000; ulimit -S -s 4096; ulimit -S -v 40000000; ulimit -S -p 5000";

@@ -39,6 +39,31 @@ const ATTEMPTS: &[Attempt] = &[
     ("host_process", || {
         std::fs::metadata(format!("/proc/{}", std::env::var("PROBE_PID").unwrap_or_default())).map(drop)
     }),
+    ("aio_contexts", aio_contexts),
+    ("socket_program", socket_program),
+    ("filter_listener", || call(libc::SYS_seccomp, &[1, 8, 0]).or_else(only(libc::EFAULT))),
+    ("huge_memory_file", || call(libc::SYS_memfd_create, &[pointer(c"probe"), 4])),
+    // Nothing has no length: a kernel that gets that far says so.
+    ("huge_mapping", || call(libc::SYS_mmap, &[0, 0, 1, 0x4_0022, as_arg(-1), 0]).or_else(only(libc::EINVAL))),
+    ("merged_pages", || call(libc::SYS_madvise, &[0, 4096, 12]).or_else(only(libc::ENOMEM))),
+    ("merged_process", || call(libc::SYS_prctl, &[67, 1])),
+    ("memory_placement", || call(libc::SYS_set_mempolicy, &[0, 0, 0])),
+    ("pressure_trigger", || open_to_write("/proc/pressure/memory")),
+    ("kernel_command_line", kernel_command_line),
+    ("file_system_map", || file_request(0xc0c0_583b).or_else(only(libc::EFAULT))),
+    ("file_extents", || file_request(0xc020_660b).or_else(only(libc::EFAULT))),
+    ("file_project", || file_request(0x401c_5820).or_else(only(libc::EFAULT))),
+    ("file_handle", || {
+        call(libc::SYS_name_to_handle_at, &[as_arg(libc::AT_FDCWD), pointer(c"/"), 0, 0]).or_else(only(libc::EFAULT))
+    }),
+    ("file_lease", file_lease),
+    ("whole_file_system_sync", whole_file_system_sync),
+    ("init_priority", || init_priority(libc::PRIO_PROCESS as u64, 1)),
+    ("group_priority", || init_priority(libc::PRIO_PGRP as u64, 0)),
+    ("init_limits", || call(libc::SYS_prlimit64, &[1, 7, 0, 0])),
+    ("init_class", || call(libc::SYS_sched_setscheduler, &[1, 99, 0]).or_else(only(libc::EINVAL))),
+    ("init_processors", || call(libc::SYS_sched_setaffinity, &[1, 8, 0]).or_else(only(libc::EFAULT))),
+    ("init_queued_signal", || call(libc::SYS_rt_sigqueueinfo, &[1, 0, 0]).or_else(only(libc::EFAULT))),
     ("abstract_socket", abstract_socket),
     ("host_port", host_port),
 ];
@@ -136,6 +161,67 @@ fn device_node() -> Result<()> {
     // SAFETY: the path is terminated.
     unsafe { libc::unlink(path.as_ptr()) };
     opened
+}
+
+fn aio_contexts() -> Result<()> {
+    let mut context: u64 = 0;
+    call(libc::SYS_io_setup, &[1, &raw mut context as u64])
+}
+
+/// A program for a socket that accepts everything.
+fn socket_program() -> Result<()> {
+    let (socket, _other) = std::os::unix::net::UnixStream::pair()?;
+    let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX }];
+    let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
+    // SAFETY: the kernel reads one structure of the kind that the option takes, and the instruction that it names.
+    check(
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                u32::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0),
+            )
+        }
+        .into(),
+    )
+}
+
+fn kernel_command_line() -> Result<()> {
+    match std::fs::read("/proc/cmdline")?.is_empty() {
+        true => Err(Error::from_raw_os_error(libc::ENODATA)),
+        false => Ok(()),
+    }
+}
+
+/// A request to the file system of this program, with an address that nothing is at.
+fn file_request(request: u64) -> Result<()> {
+    let program = File::open(std::env::current_exe()?)?;
+    call(libc::SYS_ioctl, &[u64::try_from(program.as_raw_fd()).unwrap_or(0), request, 0])
+}
+
+fn file_lease() -> Result<()> {
+    let path = format!("/tmp/probe-lease-{}", std::process::id());
+    std::fs::write(&path, "")?;
+    let file = File::open(&path)?;
+    // SAFETY: takes a lease on a file of our own, which goes with its descriptor.
+    let taken = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }.into());
+    std::fs::remove_file(path)?;
+    taken
+}
+
+fn whole_file_system_sync() -> Result<()> {
+    let root = File::open("/proc")?;
+    call(libc::SYS_syncfs, &[u64::try_from(root.as_raw_fd()).unwrap_or(0)])
+}
+
+/// Gives a process or a group the priority that it has.
+fn init_priority(which: u64, who: u64) -> Result<()> {
+    // SAFETY: asks. The kernel's own answer is turned around, so that it is never negative.
+    let now = unsafe { libc::syscall(libc::SYS_getpriority, which, who) };
+    check(now)?;
+    call(libc::SYS_setpriority, &[which, who, as_arg(20 - i32::try_from(now).unwrap_or(20))])
 }
 
 fn abstract_socket() -> Result<()> {

@@ -70,6 +70,40 @@ fn a_compiler_compiles_and_its_program_runs() {
     assert!(runs(&["sh", "-c", &build]).contains("hello from c"));
 }
 
+/// What is installed of these, each with what it asks of descriptors, files and processes.
+#[test]
+fn tools_that_people_use_run() {
+    let tools = [
+        ("git", "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && git gc -q"),
+        ("node", "node -e 'const {execSync} = require(\"child_process\"); execSync(\"true\"); process.stdout.isTTY'"),
+        ("perl", "perl -MPOSIX -e 'ttyname(0); exit !(`echo x` eq \"x\\n\")'"),
+        ("sqlite3", "sqlite3 db 'pragma journal_mode=wal; create table t(a); insert into t values(1); vacuum;'"),
+        ("script", "script -qec 'stty -a; stty size; tty' /dev/null </dev/null"),
+        ("tmux", "tmux -S ./s -f /dev/null new-session -d cat && tmux -S ./s kill-server"),
+        ("strace", "strace -f -o trace true"),
+        ("gdb", "gdb -nx -batch -ex run true"),
+        ("ssh-keygen", "ssh-keygen -q -t ed25519 -N '' -f key"),
+        ("tar", "echo a > a && tar cf x.tar a && tar xOf x.tar"),
+        ("cp", "head -c 100000 /dev/zero > a && cp --reflink=auto a b && cp --sparse=always a c && cmp b c"),
+        ("sync", "echo a > a && sync && sync a"),
+        ("ip", "ip address"),
+        ("nice", "nice -n 5 true && taskset 1 true && chrt --batch 0 true && prlimit --nofile=64 true"),
+        ("busybox", "busybox ash -c 'busybox stty -a </dev/null; true'"),
+    ];
+    let installed = |tool: &str| {
+        std::env::split_paths(&std::env::var_os("PATH").unwrap()).any(|directory| directory.join(tool).exists())
+    };
+    let mut tried = 0;
+    for (tool, script) in tools.iter().filter(|(tool, _)| installed(tool)) {
+        let dir = tempfile::tempdir().unwrap();
+        let script =
+            format!("set -e; cd {0}; export HOME={0} TERM=xterm; ({script}) 2>&1; echo done", dir.path().display());
+        assert!(runs(&["sh", "-c", &script]).contains("done"), "{tool}");
+        tried += 1;
+    }
+    assert!(tried >= 5);
+}
+
 /// What it sees of others by `ptrace` it sees under the filter, too.
 #[test]
 fn a_tracer_traces() {
