@@ -52,6 +52,7 @@ impl Draft {
             command: self.command,
             limits,
             stranger: !trusted,
+            allow_unenforced_limits: false,
         })
     }
 }

@@ -163,6 +163,8 @@ pub struct Spec {
     pub limits: Limits,
     /// Whether somebody asked for it who may name only what the operator allows.
     pub stranger: bool,
+    /// Whether it runs, now and whenever it is resumed, although this host cannot enforce a limit.
+    pub allow_unenforced_limits: bool,
 }
 
 /// A tree of the host.
