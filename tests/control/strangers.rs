@@ -8,6 +8,7 @@ use carrel_api::agbox::v1::{
 };
 use carrel_tests::{DaemonHome, run};
 use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
 use crate::client::{Client, host, reason};
 use crate::left::check;
@@ -16,6 +17,9 @@ use crate::left::check;
 const NOBODY: u32 = 65_534;
 /// Where that user finds the socket, and an image: then this program is that user.
 const MARK: &str = "CARREL_STRANGER";
+
+/// What nothing was ever called.
+const NEVER: &str = "never";
 
 const TEST: &str = "strangers::another_user_gets_nothing_of_the_host_and_nothing_of_others";
 
@@ -77,6 +81,28 @@ fn forbidden(open: &Path) -> [(&'static str, CreateSpec); 3] {
     ]
 }
 
+/// How everything is refused that can be asked about a sandbox and an exec, with what they are called left out.
+async fn refusals(client: &mut Client, id: &str, exec: &str) -> Vec<(Code, String, String)> {
+    let answers = [
+        client.get(id).await.map(drop),
+        client.subscribe(id, 0).await.map(drop),
+        client.subscribe(id, 1 << 40).await.map(drop),
+        client.exec(id, "theirs", "true").await,
+        client.stop(id).await,
+        client.resume(id).await,
+        client.delete(id).await,
+        client.get_exec(exec).await.map(drop),
+        client.cancel(exec).await,
+    ];
+    let told = |answer: Result<(), Status>| {
+        let status = answer.unwrap_err();
+        let details = format!("{:?}", status.get_error_details());
+        let bare = |text: String| text.replace(id, "ID").replace(exec, "ID");
+        (status.code(), bare(status.message().to_owned()), bare(details))
+    };
+    answers.map(told).to_vec()
+}
+
 /// What another user sees of it.
 async fn strange(open: &Path) {
     assert_eq!(rustix::process::geteuid().as_raw(), NOBODY);
@@ -88,17 +114,14 @@ async fn strange(open: &Path) {
         let expected = (Code::PermissionDenied, Some("HOST_PATH_FORBIDDEN".to_owned()));
         assert_eq!((refused.code(), reason(&refused)), expected, "{id}: {refused}");
     }
-    let unknown = |answer: Result<(), Status>| assert_eq!(answer.unwrap_err().code(), Code::NotFound);
+    // What is somebody else's is refused word for word as what never was.
+    let never = refusals(&mut client, NEVER, NEVER).await;
+    assert!(never.iter().all(|(code, ..)| *code == Code::NotFound), "{never:?}");
     for id in ["image", "mounts", "copies"] {
-        unknown(client.get(id).await.map(drop));
-        unknown(client.subscribe(id, 0).await.map(drop));
-        unknown(client.exec(id, "theirs", "true").await);
-        unknown(client.stop(id).await);
-        unknown(client.resume(id).await);
-        unknown(client.delete(id).await);
+        assert_eq!(refusals(&mut client, id, "secret").await, never, "{id}");
     }
-    unknown(client.get_exec("secret").await.map(drop));
-    unknown(client.cancel("secret").await);
+    let execs = ListActiveExecsRequest { sandbox_id: Some("image".to_owned()) };
+    assert_eq!(client.api.list_active_execs(execs).await.unwrap().into_inner().execs, []);
     let all = ListSandboxesRequest { include_deleted: true, ..ListSandboxesRequest::default() };
     assert_eq!(client.api.list_sandboxes(all.clone()).await.unwrap().into_inner().sandboxes, []);
     let execs = client.api.list_active_execs(ListActiveExecsRequest::default()).await.unwrap();

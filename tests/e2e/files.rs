@@ -178,7 +178,12 @@ fn a_handle_of_another_client_is_no_handle() {
         for handle in 0..16 {
             use carrel_agent_client::protocol::payload::{FsHandle, FsOp, FsRequest, FsResponse};
             let id = peer.first_id + handle;
-            peer.send(10, id, &FsRequest { op: FsOp::FStat(FsHandle { handle: handle.into() }), bulk: None }).await;
+            peer.send(
+                10,
+                id,
+                &FsRequest { op: FsOp::FStat(FsHandle { handle: handle.into() }), bulk: None, no_symlinks: false },
+            )
+            .await;
             let response: FsResponse = peer.next_of(id).await.payload(|envelope| envelope.payload().unwrap());
             assert_eq!((response.ok, response.errno_name.as_deref()), (false, Some("EBADF")));
         }

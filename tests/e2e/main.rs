@@ -5,4 +5,5 @@ mod exec;
 mod failures;
 mod files;
 mod images;
+mod links;
 mod tree;

@@ -71,7 +71,7 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
         assert_eq!(peer.next_of(id).await.message_type(), MessageType::ExecExited);
         // What was under way to a session that was over at once, or when it ended, is nobody's mistake.
         let write = FsRange { handle: 77, offset: 0, len: None };
-        peer.send(7, id + 3, &FsRequest { op: FsOp::Write(write), bulk: None }).await;
+        peer.send(7, id + 3, &FsRequest { op: FsOp::Write(write), bulk: None, no_symlinks: false }).await;
         assert_eq!(peer.next_of(id + 3).await.message_type(), MessageType::FsResponse);
         peer.send(7, id + 3, &FsData { data: b"x"[..].into() }).await;
         peer.send(7, id, &ExecSignal { signal: 9, whole: false }).await;

@@ -122,11 +122,18 @@ fn many_small_things_are_no_more_than_a_few_large_ones() {
         let file = agentd.path("file");
         std::fs::write(&file, "content").unwrap();
         let options = FsOpenOptions { read: true, ..FsOpenOptions::default() };
-        reader.send(10, first, &FsRequest { op: FsOp::OpenFile(FsOpenFile { path: file, options }), bulk: None }).await;
+        reader
+            .send(
+                10,
+                first,
+                &FsRequest { op: FsOp::OpenFile(FsOpenFile { path: file, options }), bulk: None, no_symlinks: false },
+            )
+            .await;
         let opened: FsResponse = reader.next_of(first).await.payload(|envelope| envelope.payload().unwrap());
         let Some(FsResult::Handle(handle)) = opened.data else { panic!("{opened:?}") };
         let range = FsRange { handle, offset: 0, len: None };
-        let read = FsRequest { op: FsOp::Read(range), bulk: Some(BulkOffer::new(RecordLimit::MAX, 0)) };
+        let read =
+            FsRequest { op: FsOp::Read(range), bulk: Some(BulkOffer::new(RecordLimit::MAX, 0)), no_symlinks: false };
         for number in 1..=600 {
             reader.send(10, first + number, &read).await;
         }

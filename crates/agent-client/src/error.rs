@@ -147,6 +147,12 @@ pub enum Error {
     /// Input after the end of input, or after the command's own end.
     #[error("input is closed")]
     InputClosed,
+    /// The agent followed symbolic links although it was asked not to: it does not know how.
+    #[error(
+        "the agent of this sandbox is too old to follow no symbolic link; restart the sandbox, so that it is provisioned \
+         with the current agent"
+    )]
+    FollowsSymlinks,
     /// The file operation failed.
     #[error(transparent)]
     File(#[from] FileError),

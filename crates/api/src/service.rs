@@ -60,7 +60,7 @@ impl SandboxService for Published {
         let caller = caller(request.extensions())?;
         let CreateSandboxRequest { create_spec, sandbox_id, config_yaml } = request.into_inner();
         let spec = create_spec.map(convert::draft);
-        let request = CreateRequest { id: given(sandbox_id), spec, config_yaml };
+        let request = CreateRequest { id: given(sandbox_id), spec, config_yaml, ..CreateRequest::default() };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
         Ok(Response::new(CreateSandboxResponse { sandbox: Some(self.handle(&sandbox)?) }))
     }

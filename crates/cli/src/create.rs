@@ -6,6 +6,7 @@ use carrel_api::agbox::v1::{
     CopySpec, CreateSandboxRequest, CreateSpec, MountSpec, PortMapping, ResumeSandboxRequest, SandboxHandle,
     SandboxState,
 };
+use carrel_api::carrel::v1 as carrel;
 use carrel_image::ImageRef;
 
 use crate::arguments::{CreateArguments, GetArguments, Pull, ResumeArguments};
@@ -15,7 +16,7 @@ use crate::images::progress::Telling;
 use crate::label::Label;
 use crate::moment::Moment;
 use crate::mount::{CopyPair, MountMode, MountPair};
-use crate::{find, images};
+use crate::{find, images, limits};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -26,18 +27,34 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
         let mut daemon = Daemon::needed().await?;
-        let answer = daemon.sandboxes.create_sandbox(request).await.map_err(|status| refused(&status))?;
-        let handle = answer.into_inner().sandbox.unwrap_or_default();
+        let handle = if arguments.allow_unenforced_limits {
+            let request = carrel::CreateSandboxRequest { request: Some(request), allow_unenforced_limits: true };
+            let answer = daemon.nearby.create_sandbox(request).await.map_err(|status| refused(&status))?;
+            answer.into_inner().sandbox.unwrap_or_default()
+        } else {
+            let answer = daemon.sandboxes.create_sandbox(request).await.map_err(|status| refused(&status))?;
+            answer.into_inner().sandbox.unwrap_or_default()
+        };
         if arguments.no_wait {
             return Ok(handle);
         }
         let id = handle.sandbox_id.clone();
         let ready = wait::until(&mut daemon, handle, SandboxState::Ready).await?;
-        ready.ok_or_else(|| find::no_such_sandbox(&id))
+        let ready = ready.ok_or_else(|| find::no_such_sandbox(&id))?;
+        warn(&id, json).await;
+        Ok(ready)
     });
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
     let text = if json { crate::json::line(&told::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
     crate::say(text.as_bytes())
+}
+
+/// Warns of limits that are not enforced.
+async fn warn(id: &str, json: bool) {
+    // One that is gone already, or that does not answer, has none left to speak of.
+    if let Ok(seen) = find::see(id).await {
+        limits::warn_of(&seen, json);
+    }
 }
 
 /// Has an image of a registry here before the daemon is asked for a sandbox of it, so that a person sees how far it is.
@@ -69,6 +86,9 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
     for id in &arguments.ids {
         match runtime.block_on(one_resumed(id, arguments.no_wait)) {
             Ok(handle) => {
+                if !arguments.no_wait {
+                    runtime.block_on(warn(id, json));
+                }
                 let line = format!("{}\n", carrel_changes::Line(id));
                 crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
             }

@@ -9,7 +9,7 @@ use crate::daemon::told;
 use crate::failure::{Failure, Failures};
 use crate::moment::Moment;
 use crate::seen::Seen;
-use crate::{find, listed};
+use crate::{find, limits, listed};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -88,6 +88,7 @@ pub(crate) fn sandbox(seen: &Seen) -> Value {
             "pids": create.limits.pids,
             "cpu_millis": create.limits.cpu_millis,
         })),
+        "unenforced_limits": told.map(|_| limits::names(limits::of(seen))),
         "disk": create.map(|create| create.disk),
         "hostname": create.map(|create| &create.hostname),
         "mounts": create.map(|create| create.mounts.iter().map(|mount| json!({
@@ -194,6 +195,7 @@ mod tests {
             ("owner", json!({"pid": u32::MAX, "user": 0, "command": "carrel run host", "alive": false})),
             ("created_at", json!("2024-02-29T12:34:56.007Z")),
             ("limits", json!({"memory": 67_108_864, "pids": 4096, "cpu_millis": null})),
+            ("unenforced_limits", json!([])),
             ("jobs", json!({"running": 1, "ended": 2, "pruned": 0})),
             ("sequence", json!(3)),
             ("ended", Value::Null),

@@ -17,6 +17,7 @@ mod inspect;
 mod jobs;
 mod json;
 mod label;
+mod limits;
 mod listed;
 mod moment;
 mod mount;

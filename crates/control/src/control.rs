@@ -42,6 +42,8 @@ pub struct CreateRequest {
     pub spec: Option<Draft>,
     /// What lies below that, in YAML; empty if nothing.
     pub config_yaml: Vec<u8>,
+    /// Whether it is made although this host cannot enforce a limit.
+    pub allow_unenforced_limits: bool,
 }
 
 /// A command that is asked for.

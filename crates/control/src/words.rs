@@ -10,6 +10,7 @@ pub(crate) mod reason {
     pub(crate) const EXEC_ID_ALREADY_EXISTS: &str = "EXEC_ID_ALREADY_EXISTS";
     pub(crate) const EXEC_ALREADY_TERMINAL: &str = "EXEC_ALREADY_TERMINAL";
     pub(crate) const SEQUENCE_EXPIRED: &str = "SANDBOX_EVENT_SEQUENCE_EXPIRED";
+    pub(crate) const UNENFORCED_LIMITS_FORBIDDEN: &str = "UNENFORCED_LIMITS_FORBIDDEN";
     pub(crate) const LIMIT_REACHED: &str = "LIMIT_REACHED";
     pub(crate) const DAEMON_STOPPING: &str = "DAEMON_STOPPING";
     pub(crate) const STORE_FAILED: &str = "STORE_FAILED";

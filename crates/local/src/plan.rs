@@ -81,7 +81,7 @@ pub(crate) fn create(
         kept_disk: Some(kept),
         hostname: place.sandbox.as_str().chars().take(LONGEST_HOSTNAME).collect(),
         limits,
-        allow_unenforced: false,
+        allow_unenforced: spec.allow_unenforced_limits,
         image: spec.image.clone(),
         lasting: true,
         logs: Some(settings.logs.directory(&place.sandbox).into()),

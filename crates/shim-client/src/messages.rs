@@ -151,6 +151,16 @@ record! {
         id_base: u32 => required,
         /// Whether a handle of the project's changes travels along.
         changes: bool => default,
+        /// Limits that were asked for and are not enforced: the owner said that it may be so.
+        unenforced: Option<Vec<UnenforcedLimit>> => omitted,
+    }
+
+    /// A limit that was asked for and that this host does not enforce.
+    pub struct UnenforcedLimit {
+        /// What it limits: `memory`, `pids` or `cpu`.
+        limit: String => required,
+        /// What the host lacks.
+        reason: String => default,
     }
 
     /// The sandbox could not be made; nothing of it is left.

@@ -13,7 +13,9 @@ use tokio::net::UnixStream;
 
 use crate::layout::SHIM_SOCKET;
 use crate::link::{self, Arrivals, Link, LinkError};
-use crate::messages::{Create, Done, Ended, Failed, GetStatistics, Pause, Ready, Resume, Statistics, Stop, VERSION};
+use crate::messages::{
+    Create, Done, Ended, Failed, GetStatistics, Pause, Ready, Resume, Statistics, Stop, UnenforcedLimit, VERSION,
+};
 use crate::programs::Programs;
 use crate::wire::{self, Message};
 
@@ -145,6 +147,11 @@ impl OwnedSandbox {
     /// The host's id behind its id 0.
     pub fn id_base(&self) -> u32 {
         self.ready.id_base
+    }
+
+    /// Limits that were asked for and that this host does not enforce.
+    pub fn unenforced(&self) -> &[UnenforcedLimit] {
+        self.ready.unenforced.as_deref().unwrap_or_default()
     }
 
     /// The handle of what was changed in its project; it stays usable when the sandbox is gone.

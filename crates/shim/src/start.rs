@@ -9,12 +9,12 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, CpuShare, Host, Limits, OomWatch, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
     Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Shed, Spec, Watermark,
     launch, leave_host_mounts, shed,
 };
-use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, VERSION};
+use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -40,6 +40,8 @@ const SEND_BUFFER: usize = 1024 * 1024;
 pub(crate) struct Running {
     pub(crate) container: Container,
     pub(crate) cgroup: Option<Cgroup>,
+    /// Limits that were asked for and are not enforced.
+    pub(crate) unenforced: Option<Vec<UnenforcedLimit>>,
     /// Tells when memory runs out.
     pub(crate) memory: Option<OomWatch>,
     directory: Option<RunDirectory>,
@@ -103,6 +105,7 @@ struct Made<'a> {
 struct Whole {
     container: Container,
     cgroup: Option<Cgroup>,
+    unenforced: Option<Vec<UnenforcedLimit>>,
     memory: Option<OomWatch>,
     channel: OwnedFd,
     listener: UnixListener,
@@ -120,7 +123,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let record = record(create, owner, directory, &ids)?;
     directory.record(&record)?;
     reached(Failpoint::Recorded);
-    let cgroup = group(create, limits, made.host)?;
+    let (cgroup, unenforced) = group(create, limits, made.host)?;
     reached(Failpoint::GroupMade);
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
@@ -153,7 +156,13 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let desk = directory.listen_shim()?;
     let changes = container.changes().map(AsFd::as_fd);
     let pid = container.pid().as_raw_nonzero().get().unsigned_abs();
-    let ready = Ready { agent_socket: directory.socket().into(), pid, id_base, changes: changes.is_some() };
+    let ready = Ready {
+        agent_socket: directory.socket().into(),
+        pid,
+        id_base,
+        changes: changes.is_some(),
+        unenforced: unenforced.clone(),
+    };
     cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.give(supervisor))?;
     directory.give(supervisor)?;
     reached(Failpoint::Given);
@@ -179,7 +188,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
         pid,
         agent_version: greeted.version.clone(),
     };
-    Ok(Whole { container, cgroup, memory, channel: ours, listener, desk, logs, greeted, hello })
+    Ok(Whole { container, cgroup, unenforced, memory, channel: ours, listener, desk, logs, greeted, hello })
 }
 
 /// Puts nothing in the place of standard output and error: they are somebody else's files, and nobody who reads them has
@@ -224,12 +233,35 @@ fn record(
     })
 }
 
-/// The group of the sandbox. It has one even without limits: that is how it is paused and counted.
-fn group(create: &Create, limits: &Limits, host: Result<Host, CgroupError>) -> Result<Option<Cgroup>, StartError> {
+/// The group of the sandbox, and the limits that it does not enforce. It has one even without limits: that is how it is
+/// paused and counted.
+fn group(
+    create: &Create,
+    limits: &Limits,
+    host: Result<Host, CgroupError>,
+) -> Result<(Option<Cgroup>, Option<Vec<UnenforcedLimit>>), StartError> {
     let policy = if create.allow_unenforced { Policy::AllowUnenforced } else { Policy::Refuse };
+    let unenforced = |controller: Controller, reason: &dyn std::fmt::Display| UnenforcedLimit {
+        limit: controller.name().to_owned(),
+        reason: reason.to_string(),
+    };
     match host.and_then(|host| Cgroup::create(&host, &create.incarnation, limits, policy)) {
-        Ok(group) => Ok(Some(group)),
-        Err(_) if create.allow_unenforced => Ok(None),
+        Ok(group) => {
+            let without: Vec<_> =
+                group.unenforced().missing().map(|(controller, missing)| unenforced(controller, missing)).collect();
+            Ok((Some(group), (!without.is_empty()).then_some(without)))
+        }
+        // Without a group nothing is enforced.
+        Err(error) if create.allow_unenforced => {
+            let wanted = [
+                (Controller::Memory, limits.memory().is_some()),
+                (Controller::Pids, limits.pids().is_some()),
+                (Controller::Cpu, limits.cpus().is_some()),
+            ];
+            let wanted = wanted.into_iter().filter(|(_, wanted)| *wanted);
+            let without: Vec<_> = wanted.map(|(controller, _)| unenforced(controller, &error)).collect();
+            Ok((None, (!without.is_empty()).then_some(without)))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -331,6 +363,7 @@ impl Whole {
         Running {
             container: self.container,
             cgroup: self.cgroup,
+            unenforced: self.unenforced,
             memory: self.memory,
             directory: Some(directory),
             channel: self.channel,

@@ -143,7 +143,7 @@ impl Drop for OpenHandle {
 fn close_unasked(link: &Link, handle: u64) {
     if let Some(id) = link.allocate(0) {
         let op = FsOp::CloseHandle(FsHandle { handle });
-        let _sent = link.send(id, &FsRequest { op, bulk: None });
+        let _sent = link.send(id, &FsRequest { op, bulk: None, no_symlinks: false });
     }
 }
 

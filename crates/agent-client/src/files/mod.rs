@@ -30,6 +30,7 @@ use crate::session::Session;
 pub struct Files {
     client: AgentClient,
     user: Option<String>,
+    no_symlinks: bool,
 }
 
 // === impl AgentClient ===
@@ -37,7 +38,7 @@ pub struct Files {
 impl AgentClient {
     /// Operations on files of the sandbox.
     pub fn files(&self) -> Files {
-        Files { client: self.clone(), user: None }
+        Files { client: self.clone(), user: None, no_symlinks: false }
     }
 }
 
@@ -47,6 +48,15 @@ impl Files {
     /// The same operations, with everything that is created owned by a user.
     pub fn on_behalf_of(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
+        self
+    }
+
+    /// The same operations, with no symbolic link followed in any path: only those that look at, open, make or remove one
+    /// entry. An agent that is too old to do so fails with [`Error::FollowsSymlinks`], after it did it with links: ask it to
+    /// look at something first.
+    #[must_use]
+    pub fn without_symlinks(mut self) -> Self {
+        self.no_symlinks = true;
         self
     }
 
@@ -141,8 +151,8 @@ impl Files {
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
         let sink = LateHandle::new(&connection.link);
-        let session = connection.open(id, sink, &FsRequest { op, bulk: None }, Cancel::Nothing).await?;
-        let handle = yielded(answer(&session, operation).await?, operation, |data| match data {
+        let session = connection.open(id, sink, &self.asked(op), Cancel::Nothing).await?;
+        let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
         })?;
@@ -151,16 +161,29 @@ impl Files {
 
     async fn done(&self, op: FsOp) -> Result<(), Error> {
         let operation = op.tag();
-        answer(&self.request(op).await?, operation).await.map(drop)
+        self.answer(&self.request(op).await?, operation).await.map(drop)
     }
 
     async fn call<T>(&self, op: FsOp, take: impl FnOnce(FsResult) -> Option<T>) -> Result<T, Error> {
         let operation = op.tag();
-        yielded(answer(&self.request(op).await?, operation).await?, operation, take)
+        yielded(self.answer(&self.request(op).await?, operation).await?, operation, take)
     }
 
     async fn request(&self, op: FsOp) -> Result<Session, Error> {
-        self.client.open(Inbox::new(UNCREDITED), &FsRequest { op, bulk: None }, Cancel::Nothing).await
+        self.client.open(Inbox::new(UNCREDITED), &self.asked(op), Cancel::Nothing).await
+    }
+
+    fn asked(&self, op: FsOp) -> FsRequest {
+        FsRequest { op, bulk: None, no_symlinks: self.no_symlinks }
+    }
+
+    async fn answer<S: Sink>(&self, session: &Session<S>, operation: &'static str) -> Result<Option<FsResult>, Error> {
+        let frame = session.next().await?;
+        let response: FsResponse = Message::parse(&frame)?.expect()?;
+        if self.no_symlinks && !response.no_symlinks {
+            return Err(Error::FollowsSymlinks);
+        }
+        succeeded(response, operation)
     }
 }
 
@@ -173,12 +196,12 @@ async fn answer<S: Sink>(session: &Session<S>, operation: &'static str) -> Resul
 /// An operation without a stream on something open, hence on its very connection.
 async fn pinned(connection: &std::sync::Arc<Connection>, op: FsOp) -> Result<Option<FsResult>, Error> {
     let operation = op.tag();
-    let request = FsRequest { op, bulk: None };
+    let request = FsRequest { op, bulk: None, no_symlinks: false };
     answer(&connection.open_pinned(UNCREDITED, &request, Cancel::Nothing).await?, operation).await
 }
 
 fn succeeded(response: FsResponse, operation: &'static str) -> Result<Option<FsResult>, Error> {
-    let FsResponse { ok, error, data, errno_name } = response;
+    let FsResponse { ok, error, data, errno_name, .. } = response;
     if ok {
         return Ok(data);
     }

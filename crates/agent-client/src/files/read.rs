@@ -51,7 +51,7 @@ impl ReadStream {
         } else {
             (None, UNCREDITED, Cancel::Nothing)
         };
-        let session = connection.open_pinned(budget, &FsRequest { op, bulk }, cancel).await?;
+        let session = connection.open_pinned(budget, &FsRequest { op, bulk, no_symlinks: false }, cancel).await?;
         let transfer = bulk.map_or(Transfer::Inline, Transfer::Offered);
         Ok(Self { session, _file: file, transfer, over: false })
     }

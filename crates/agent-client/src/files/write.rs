@@ -58,7 +58,7 @@ impl WriteStream {
         } else {
             (None, Cancel::EndWrite)
         };
-        let session = connection.open_pinned(UNCREDITED, &FsRequest { op, bulk }, cancel).await?;
+        let session = connection.open_pinned(UNCREDITED, &FsRequest { op, bulk, no_symlinks: false }, cancel).await?;
         let transfer = bulk.map_or(Transfer::Inline, Transfer::Offered);
         Ok(Self { session, _file: file, transfer, over: false })
     }

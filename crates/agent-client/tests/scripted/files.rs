@@ -71,14 +71,14 @@ async fn below_generation_eight_a_file_is_read_and_written_inline() {
     let file = opened(&client, &mut peer).await;
     let agent = async {
         let (id, request) = peer.expect::<FsRequest>().await;
-        assert!(matches!(request, FsRequest { op: FsOp::Read(_), bulk: None }));
+        assert!(matches!(request, FsRequest { op: FsOp::Read(_), bulk: None, .. }));
         peer.send(id, &FsData { data: data(b"abc") }).await;
         peer.send(id, &FsData { data: data(b"") }).await;
         peer.send(id, &FsData { data: data(b"def") }).await;
         peer.send(id, &ok(None)).await;
 
         let (id, request) = peer.expect::<FsRequest>().await;
-        assert!(matches!(request, FsRequest { op: FsOp::Write(_), bulk: None }));
+        assert!(matches!(request, FsRequest { op: FsOp::Write(_), bulk: None, .. }));
         let mut written = 0;
         loop {
             let (_, chunk) = peer.expect_data(MessageType::FsData).await;

@@ -49,7 +49,7 @@ pub(crate) fn set_path(path: &str, follow: bool, attributes: &FsAttributes) -> R
     }
 }
 
-fn timestamps(attributes: &FsAttributes) -> Option<Timestamps> {
+pub(super) fn timestamps(attributes: &FsAttributes) -> Option<Timestamps> {
     if attributes.atime.is_none() && attributes.mtime.is_none() {
         return None;
     }

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod copy;
+mod direct;
 mod entries;
 mod handles;
 mod identity;
@@ -48,6 +49,11 @@ pub(crate) fn start(io: &mut Io, key: Key, request: FsRequest) -> Result<Started
         }
         _ => None,
     };
+    if request.no_symlinks {
+        let outcome = direct::perform(io, key, request.op);
+        send(io, key, outcome, true);
+        return Ok(Started::Answered);
+    }
     let session: Result<Box<dyn Session>, FileError> = match request.op {
         FsOp::Read(range) => read::Read::start(io, key, &range, bulk).map(|read| Box::new(read) as _),
         FsOp::Write(range) => write::Write::start(io, key, &range, bulk).map(|write| Box::new(write) as _),
@@ -72,12 +78,17 @@ pub(crate) fn start(io: &mut Io, key: Key, request: FsRequest) -> Result<Started
 
 /// Sends the outcome of an operation, which is its last frame.
 pub(crate) fn respond(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>) {
+    send(io, key, outcome, false);
+}
+
+fn send(io: &mut Io, key: Key, outcome: Result<Option<FsResult>, FileError>, no_symlinks: bool) {
     let response = match outcome {
-        Ok(data) => FsResponse { ok: true, data, ..FsResponse::default() },
+        Ok(data) => FsResponse { ok: true, data, no_symlinks, ..FsResponse::default() },
         Err(error) => FsResponse {
             ok: false,
             error: Some(error.to_string()),
             errno_name: error.errno_name(),
+            no_symlinks,
             ..FsResponse::default()
         },
     };

@@ -135,13 +135,18 @@ fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
     let identity = Identity::take("open", options.user.as_deref())?;
     let fd = rustix::fs::open(&open.path, flags, mode).map_err(failed("open"))?;
     drop(identity);
+    opened(fd, open.path.clone())
+}
+
+/// An open file, if it is one that a peer may have.
+pub(super) fn opened(fd: OwnedFd, path: String) -> Result<OpenFile, FileError> {
     let stat = rustix::fs::fstat(&fd).map_err(failed("open"))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Err(FileError::new("open", Errno::ISDIR)),
         _ if is_own_process(&fd) => Err(FileError::new("open", Errno::ACCESS)),
         kind => {
             let seekable = kind == FileType::RegularFile;
-            Ok(OpenFile { fd, path: open.path.clone(), seekable, closed: false.into() })
+            Ok(OpenFile { fd, path, seekable, closed: false.into() })
         }
     }
 }
@@ -159,7 +164,7 @@ fn is_own_process(fd: &OwnedFd) -> bool {
     std::fs::read_link(link).map_or(true, |path| path.to_string_lossy().starts_with(&own))
 }
 
-fn open_flags(options: &FsOpenOptions) -> Option<OFlags> {
+pub(super) fn open_flags(options: &FsOpenOptions) -> Option<OFlags> {
     let writes = options.write || options.append;
     let access = match (options.read, writes) {
         (true, false) => OFlags::RDONLY,

@@ -12,7 +12,7 @@ use super::{Failure, token::TokenArguments};
 use crate::{
     agents::Agents,
     child,
-    http::{self, App, Cors, Listener, Token},
+    http::{self, AllowedHosts, App, Cors, Listener, Token},
     install::Settings,
     keep::Keep,
     session::{Locate, Rules},
@@ -48,6 +48,9 @@ pub(super) struct Server {
     socket: Option<PathBuf>,
     #[command(flatten)]
     token: TokenArguments,
+    /// Without a token, also answer requests for this host, whatever its port; by default only for loopback names
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
     /// Keep sessions in this directory, so that they outlive the server
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -86,6 +89,10 @@ impl Server {
             self.cors_allow_credentials,
         )
         .map_err(Failure::new)?;
+        let hosts = AllowedHosts::new(&self.allow_host).map_err(|error| {
+            Failure::new(format!("--allow-host: {error}"))
+                .hint("name a host without its port: --allow-host agent.internal")
+        })?;
         let keep = self.data_dir.as_deref().map(Keep::open).transpose().map_err(Failure::new)?;
         tracing_subscriber::fmt()
             .with_max_level(tracing::Level::WARN)
@@ -96,7 +103,7 @@ impl Server {
         child::raise_descriptors();
         // One thread: nothing here keeps a core busy, and what happens at once need not be put in order.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
-        let served = runtime.block_on(self.serve(token, cors, keep));
+        let served = runtime.block_on(self.serve(token, cors, hosts, keep));
         runtime.shutdown_timeout(FILES);
         served
     }
@@ -112,7 +119,13 @@ impl Server {
         }
     }
 
-    async fn serve(self, token: Option<Token>, cors: Cors, keep: Option<Keep>) -> Result<(), Failure> {
+    async fn serve(
+        self,
+        token: Option<Token>,
+        cors: Cors,
+        hosts: AllowedHosts,
+        keep: Option<Keep>,
+    ) -> Result<(), Failure> {
         let (stop, stopping) = watch::channel(false);
         let agents = Arc::new(Agents::new(Settings::from_environment()));
         let locate: Locate = {
@@ -135,9 +148,15 @@ impl Server {
             .into_iter()
             .collect::<Result<Vec<_>, _>>()
             .map_err(Failure::new)?;
+        if token.is_none() && listener.is_remote() && self.allow_host.is_empty() {
+            eprintln!(
+                "warning: without a token, only requests for loopback names are answered, such as http://localhost:PORT"
+            );
+            eprintln!("hint: pass --token-file FILE, or --allow-host NAME for each name that clients use");
+        }
         let app = Arc::new(App {
             token,
-            loopback: listener.is_loopback(),
+            hosts: listener.is_tcp().then_some(hosts),
             cors,
             agents: Arc::clone(&agents),
             sessions,

@@ -1,6 +1,6 @@
 //! Who may come in: whoever has the server's one token.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -68,37 +68,65 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Whether a page of a browser on this machine stands behind the request that has no business here. Without a token nothing
-/// else would keep it out: a browser takes any page's request to an address of its own machine.
-fn is_from_a_page(app: &App, headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let host = text(header::HOST).unwrap_or_default();
-    // A name that leads to the loopback interface may be anybody's who owns a domain.
-    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
-    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    let lower = name.to_ascii_lowercase();
-    let is_public = lower.contains('.') && !lower.ends_with(".localhost") && !lower.ends_with(".internal");
-    if app.loopback && is_public && !is_address {
-        return true;
-    }
-    text(header::ORIGIN).is_some_and(|origin| {
-        let own = origin.split_once("://").is_some_and(|(_, authority)| authority == host);
-        !own && !app.cors.allows(origin)
-    })
+/// Why a request without a token is refused.
+#[derive(Debug, PartialEq, Eq)]
+enum Refused {
+    /// It is for another host than this.
+    Host(String),
+    /// A page of a browser made it.
+    Origin,
 }
 
-/// Refuses whoever does not have the token.
+/// Whether a request may come from a page of a browser that has no business here. Without a token nothing else would keep
+/// it out: a browser sends any page's request to an address of its own machine.
+fn check_names(app: &App, request: &Request) -> Result<(), Refused> {
+    let headers = request.headers();
+    let text = |value: &HeaderValue| value.to_str().map_or_else(|_| String::new(), str::to_owned);
+    let mut hosts = headers.get_all(header::HOST).iter().map(text);
+    let host = hosts.next().unwrap_or_default();
+    if let Some(allowed) = &app.hosts {
+        // Of two hosts, one that checks and one that routes might each take its own.
+        let others = hosts.chain(request.uri().authority().map(|authority| authority.as_str().to_owned()));
+        if let Some(wrong) = std::iter::once(host.clone()).chain(others).find(|name| !allowed.allows(name)) {
+            return Err(Refused::Host(wrong));
+        }
+    }
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, authority)| authority == host);
+    let mut origins = headers.get_all(header::ORIGIN).iter().map(text);
+    if origins.all(|origin| is_own(&origin) || app.cors.allows(&origin)) { Ok(()) } else { Err(Refused::Origin) }
+}
+
+/// Refuses a request without the token or, where there is none, one that a page of a browser may have made.
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match &app.token {
-        None if is_from_a_page(&app, request.headers()) => {
-            let detail =
-                "permission denied: without a token, pages of a browser are let in only by --cors-allow-origin";
-            Problem::new(Code::PermissionDenied, detail).into_response()
-        }
+        None => match check_names(&app, &request) {
+            Ok(()) => next.run(request).await,
+            Err(refused) => Problem::new(Code::PermissionDenied, refused.to_string()).into_response(),
+        },
         Some(token) if !token.admits(request.headers()) => Problem::new(Code::TokenInvalid, "token invalid")
             .with("message", "missing or invalid token")
             .into_response(),
         _ => next.run(request).await,
+    }
+}
+
+// === impl Refused ===
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(name) if name.is_empty() => f.write_str(
+                "permission denied: without a token, a request has to name its host, and that has to be a loopback name",
+            ),
+            Self::Host(name) => write!(
+                f,
+                "permission denied: without a token, the host has to be a loopback name such as localhost, and is {name:?}; \
+                 start the server with a token, or with --allow-host"
+            ),
+            Self::Origin => f.write_str(
+                "permission denied: without a token, pages of a browser are let in only by --cors-allow-origin",
+            ),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod auth;
 mod cors;
 mod events;
 mod extract;
+mod hosts;
 mod openapi;
 mod problem;
 mod serve;
@@ -28,6 +29,7 @@ pub use self::{
     auth::Token,
     cors::{Cors, CorsError},
     events::{EventList, EventQuery, UniversalEvent},
+    hosts::{AllowedHosts, HostNameError},
     openapi::document,
     problem::{Code, Problem, ProblemDetails},
     serve::{Listener, ServeError, serve},
@@ -41,8 +43,8 @@ const BODY: usize = 32 * 1024 * 1024;
 pub struct App {
     /// The token, unless anybody may come in.
     pub token: Option<Token>,
-    /// Whether only this machine can connect.
-    pub loopback: bool,
+    /// Which hosts a request without a token may be for; any, on a socket that no browser can reach.
+    pub hosts: Option<AllowedHosts>,
     /// Whose pages may come.
     pub cors: Cors,
     /// The agents.

@@ -81,10 +81,15 @@ impl Listener {
         Ok(Self::Unix(listener, path))
     }
 
-    /// Whether only this machine can connect, by an address.
-    pub fn is_loopback(&self) -> bool {
+    /// Whether a browser can connect: it can to an address, and not to a Unix socket.
+    pub fn is_tcp(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
+    /// Whether other machines can connect.
+    pub fn is_remote(&self) -> bool {
         match self {
-            Self::Tcp(listener) => listener.local_addr().is_ok_and(|address| address.ip().is_loopback()),
+            Self::Tcp(listener) => listener.local_addr().is_ok_and(|address| !address.ip().is_loopback()),
             Self::Unix(..) => false,
         }
     }

@@ -82,16 +82,9 @@ async fn without_a_token_no_page_of_a_browser_does_anything() {
     let asked = async |name: &str, value: &str| Answer::to(abort().header(name, value)).await;
     asked("origin", PAGE).await.refuses(403, "permission_denied");
     asked("origin", "null").await.refuses(403, "permission_denied");
-    // A name that somebody made lead here is no name of ours.
-    asked("host", "evil.example:2468").await.refuses(403, "permission_denied");
-    asked("host", "evil.example").await.refuses(403, "permission_denied");
-    for (name, value) in [
-        ("origin", server.base.as_str()),
-        ("host", host),
-        ("host", "localhost:1"),
-        ("host", "[::1]:1"),
-        ("host", "desk"),
-    ] {
+    for (name, value) in
+        [("origin", server.base.as_str()), ("host", host), ("host", "localhost:1"), ("host", "[::1]:1")]
+    {
         asked(name, value).await.is(204);
     }
     let server = Server::with(&["--no-token", "-O", PAGE]).await;

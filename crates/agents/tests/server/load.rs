@@ -141,7 +141,7 @@ async fn clients_that_say_nothing_or_nonsense_disturb_nobody() {
         let half: &[u8] = match number % 4 {
             0 => b"",
             1 => b"G",
-            2 => b"POST /v1/sessions/s HTTP/1.1\r\nhost: x\r\ncontent-",
+            2 => b"POST /v1/sessions/s HTTP/1.1\r\nhost: localhost\r\ncontent-",
             _ => {
                 b"POST /v1/sessions/s HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"agent"
             }

@@ -9,6 +9,7 @@ mod bench;
 mod cors;
 mod ends;
 mod events;
+mod hosts;
 mod load;
 mod openapi;
 mod place;

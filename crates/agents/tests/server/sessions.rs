@@ -268,9 +268,8 @@ async fn a_session_has_its_first_event_before_it_is_answered() {
     let server = Server::start().await;
     let mut stream = server.connect().await;
     // Both at once, so that nothing of the server's runs between the two but what has to.
-    let create =
-        "POST /v1/sessions/s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n";
-    let list = "GET /v1/sessions/s/events HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let create = "POST /v1/sessions/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n";
+    let list = "GET /v1/sessions/s/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(format!("{create}{{\"agent\":\"mock\"}}{list}").as_bytes()).await.unwrap();
     let mut answers = String::new();
     soon(stream.read_to_string(&mut answers)).await.unwrap();

@@ -16,7 +16,7 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
     server.say("s", "echo one\ntwo\r\nthree\u{2028}four").await;
     let events = server.get("/v1/sessions/s/events").await.is(200);
     let mut stream = BufReader::new(server.connect().await);
-    let request = b"GET /v1/sessions/s/events/sse HTTP/1.0\r\n\r\n";
+    let request = b"GET /v1/sessions/s/events/sse HTTP/1.0\r\nhost: localhost\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let mut lines = stream.lines();
     // Over HTTP/1.0 the body is the bare stream.

@@ -347,7 +347,7 @@ pub struct Limits {
     pub disk: ::core::option::Option<u64>,
 }
 /// A sandbox that runs.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Running {
     #[prost(string, tag = "1")]
     pub agent_socket: ::prost::alloc::string::String,
@@ -366,6 +366,32 @@ pub struct Running {
     pub shim_release: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub agent_version: ::prost::alloc::string::String,
+    /// Limits that were asked for and that the host does not enforce.
+    #[prost(message, repeated, tag = "8")]
+    pub unenforced_limits: ::prost::alloc::vec::Vec<UnenforcedLimit>,
+}
+/// A limit that was asked for and that the host does not enforce.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnenforcedLimit {
+    /// "memory", "pids" or "cpu".
+    #[prost(string, tag = "1")]
+    pub limit: ::prost::alloc::string::String,
+    /// What the host lacks.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateSandboxRequest {
+    #[prost(message, optional, tag = "1")]
+    pub request: ::core::option::Option<super::super::agbox::v1::CreateSandboxRequest>,
+    /// It runs, now and whenever it is resumed, although the host cannot enforce a limit. Only for the daemon's own user.
+    #[prost(bool, tag = "2")]
+    pub allow_unenforced_limits: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateSandboxResponse {
+    #[prost(message, optional, tag = "1")]
+    pub sandbox: ::core::option::Option<super::super::agbox::v1::SandboxHandle>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatisticsRequest {
@@ -619,6 +645,31 @@ pub mod sandboxes_client {
         pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
+        }
+        /// Makes a sandbox as agbox.v1.SandboxService does, with what cannot be said there.
+        pub async fn create_sandbox(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateSandboxRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateSandboxResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/CreateSandbox",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "CreateSandbox"));
+            self.inner.unary(req, path, codec).await
         }
         /// Accepts a command, as CreateExec does, with a user, a terminal, an input and a limit of time.
         pub async fn start_exec(
@@ -886,6 +937,14 @@ pub mod sandboxes_server {
     /// Generated trait containing gRPC methods that should be implemented for use with SandboxesServer.
     #[async_trait]
     pub trait Sandboxes: std::marker::Send + std::marker::Sync + 'static {
+        /// Makes a sandbox as agbox.v1.SandboxService does, with what cannot be said there.
+        async fn create_sandbox(
+            &self,
+            request: tonic::Request<super::CreateSandboxRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateSandboxResponse>,
+            tonic::Status,
+        >;
         /// Accepts a command, as CreateExec does, with a user, a terminal, an input and a limit of time.
         async fn start_exec(
             &self,
@@ -1059,6 +1118,51 @@ pub mod sandboxes_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
+                "/carrel.v1.Sandboxes/CreateSandbox" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateSandboxSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::CreateSandboxRequest>
+                    for CreateSandboxSvc<T> {
+                        type Response = super::CreateSandboxResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateSandboxRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::create_sandbox(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateSandboxSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/carrel.v1.Sandboxes/StartExec" => {
                     #[allow(non_camel_case_types)]
                     struct StartExecSvc<T: Sandboxes>(pub Arc<T>);

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::reach::{by_supervisor, supervisor};
-use crate::carrel::v1::{GetStatisticsResponse, InspectSandboxResponse, Running};
+use crate::carrel::v1::{GetStatisticsResponse, InspectSandboxResponse, Running, UnenforcedLimit};
 use crate::convert;
 use crate::status::refused;
 
@@ -72,6 +72,9 @@ async fn running(control: &Control, caller: &Caller, id: &str) -> Option<Running
     };
     if let Ok(Ok((hello, status))) = timeout(PATIENCE, asked).await {
         running.paused = status.state == State::Paused;
+        let unenforced = status.unenforced.unwrap_or_default().into_iter();
+        running.unenforced_limits =
+            unenforced.map(|one| UnenforcedLimit { limit: one.limit, reason: one.reason }).collect();
         (running.shim_pid, running.pid) = (hello.shim_pid, hello.pid);
         (running.shim_release, running.agent_version) = (hello.release, hello.agent_version);
     }

@@ -7,7 +7,7 @@ mod inspect;
 mod reach;
 mod watch;
 
-use carrel_control::{Control, ExecRequest, Refusal};
+use carrel_control::{Control, CreateRequest, ExecRequest, Refusal};
 use tokio::sync::watch as flag;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -15,10 +15,10 @@ use tonic::{Request, Response, Status, Streaming};
 use self::watch::Watched;
 use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
-    AttachExecRequest, AttachExecResponse, GetStatisticsRequest, GetStatisticsResponse, InspectSandboxRequest,
-    InspectSandboxResponse, PauseSandboxRequest, PauseSandboxResponse, ReadFileRequest, ReadFileResponse,
-    SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse, UnpauseSandboxRequest,
-    UnpauseSandboxResponse, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+    AttachExecRequest, AttachExecResponse, CreateSandboxRequest, CreateSandboxResponse, GetStatisticsRequest,
+    GetStatisticsResponse, InspectSandboxRequest, InspectSandboxResponse, PauseSandboxRequest, PauseSandboxResponse,
+    ReadFileRequest, ReadFileResponse, SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse,
+    UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -50,6 +50,21 @@ impl Near {
 
 #[tonic::async_trait]
 impl Sandboxes for Near {
+    async fn create_sandbox(&self, request: Request<CreateSandboxRequest>) -> Answer<CreateSandboxResponse> {
+        let caller = caller(request.extensions())?;
+        let CreateSandboxRequest { request, allow_unenforced_limits } = request.into_inner();
+        let published = request.unwrap_or_default();
+        let request = CreateRequest {
+            id: given(published.sandbox_id),
+            spec: published.create_spec.map(convert::draft),
+            config_yaml: published.config_yaml,
+            allow_unenforced_limits,
+        };
+        let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
+        let spec = self.control.spec(&sandbox).map_err(refused)?;
+        Ok(Response::new(CreateSandboxResponse { sandbox: Some(convert::handle(&sandbox, &spec)) }))
+    }
+
     async fn start_exec(&self, request: Request<StartExecRequest>) -> Answer<StartExecResponse> {
         let caller = caller(request.extensions())?;
         let request = request.into_inner();

@@ -72,7 +72,7 @@ pub(crate) struct RunArguments {
     /// Say nothing but errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Run even where this host cannot enforce a limit
+    /// Run even where this host cannot enforce a limit, and warn of each such limit
     #[arg(long)]
     pub(crate) allow_unenforced_limits: bool,
     /// When to ask a registry for the image: always, missing or never

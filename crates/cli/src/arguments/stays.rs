@@ -109,6 +109,9 @@ pub(crate) struct CreateArguments {
     /// A description in YAML, over which all else that is said here lies
     #[arg(short, long, value_name = "YAML")]
     pub(crate) file: Option<PathBuf>,
+    /// Make it even where this host cannot enforce a limit, and warn of each such limit
+    #[arg(long)]
+    pub(crate) allow_unenforced_limits: bool,
     /// When to ask a registry for the image: always, missing or never
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
     pub(crate) pull: Pull,

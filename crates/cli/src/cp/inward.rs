@@ -1,4 +1,5 @@
-//! Into a sandbox: a tree of the host is read by handles, and no link in it is followed.
+//! Into a sandbox: a tree of the host is read by handles, and no link in it is followed, nor one of the sandbox on the way
+//! to where it goes.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use super::links;
 use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
 use super::transfers::{Transferred, Transfers};
@@ -56,8 +58,10 @@ pub(super) async fn copy(
     }
     let tree = kind == FileType::Directory;
     let path = target.path();
+    // Everything is done with the rights of the sandbox's root: a link that anybody else in there made must not direct it.
+    let files = &files.clone().without_symlinks();
     let mut named_itself = false;
-    let target = match files.stat(&path).await {
+    let target = match files.lstat(&path).await {
         Ok(found) if found.kind == FsEntryKind::Dir && tree && shows_contents(source) => {
             named_itself = true;
             path
@@ -66,12 +70,16 @@ pub(super) async fn copy(
             let name = source.file_name().and_then(|name| name.to_str());
             below(&path, name.ok_or_else(|| failed(format!("{}: its name is not text (UTF-8)", source.display())))?)
         }
+        Ok(found) if found.kind == FsEntryKind::Symlink && (kind != FileType::Symlink || target.directory) => {
+            return Err(links::refused(&path));
+        }
         Ok(_) if tree || target.directory => return Err(failed(format!("{path}: it is no directory"))),
         Ok(_) => path,
         Err(Error::File(error)) if error.errno_name.as_deref() == Some("ENOENT") => {
             named(files, target, tree).await?;
             path
         }
+        Err(error) if links::is_too_old(&error) => return Err(links::too_old()),
         Err(error) => return Err(inside(&path, &error)),
     };
     // The path is its user's own: whatever leads there is meant.
@@ -92,8 +100,9 @@ async fn named(files: &Files, target: &Inside, tree: bool) -> Result<(), Failure
     if target.contents || (target.directory && !tree) {
         return Err(failed(format!("{path}: there is no such directory")));
     }
-    match files.stat(&parent).await {
+    match files.lstat(&parent).await {
         Ok(found) if found.kind == FsEntryKind::Dir => Ok(()),
+        Ok(found) if found.kind == FsEntryKind::Symlink => Err(links::refused(&parent)),
         Ok(_) => Err(failed(format!("{parent}: it is no directory"))),
         Err(error) => {
             Err(inside(&parent, &error).hint(format!("make it first: carrel exec NAME -- mkdir -p {parent}")))
@@ -160,7 +169,7 @@ async fn one<F: AsFd>(
         FileType::Directory => {
             let opened = entry.open(OFlags::DIRECTORY, follow)?;
             let directory = Dir::new(opened).map_err(|errno| host(entry.shown, errno))?;
-            let ours = files.stat(&target).await.is_err();
+            let ours = files.lstat(&target).await.is_err();
             files.mkdir(&target, Some(0o700)).await.map_err(|error| inside(&target, &error))?;
             report.directories += 1;
             // What was there keeps its mode.

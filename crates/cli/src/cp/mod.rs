@@ -2,6 +2,7 @@
 
 mod beneath;
 mod inward;
+mod links;
 mod name;
 mod outward;
 mod place;
@@ -11,7 +12,7 @@ mod transfers;
 
 use std::fmt;
 
-use carrel_agent_client::{AgentClient, Error};
+use carrel_agent_client::{AgentClient, Error, FileError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::place::Copy;
@@ -53,7 +54,8 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
         return Ok(0);
     }
     let words = format!("{} could not be copied; everything else is", report.missing());
-    Err(Failure::new("copy_incomplete", words).exit(FAILED))
+    let failure = Failure::new("copy_incomplete", words).exit(FAILED);
+    Err(if report.leaves() { failure.hint(links::LEFT_OUT) } else { failure })
 }
 
 async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
@@ -66,7 +68,10 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
     let mut report = Report::default();
     match copy {
         Copy::Into { source, target, .. } => {
-            inward::copy(&files, source, target, arguments.follow_link, &mut report).await?;
+            let copied = inward::copy(&files, source, target, arguments.follow_link, &mut report).await;
+            if let Err(failure) = copied {
+                return Err(links::explained(&files, name, source, target, failure).await);
+            }
         }
         Copy::OutOf { source, target, .. } => {
             outward::copy(&files, source, target, arguments.follow_link, &mut report).await?;
@@ -114,6 +119,9 @@ fn failed(words: impl fmt::Display) -> Failure {
 /// What went wrong with a path inside.
 fn inside(path: &str, error: &Error) -> Failure {
     match error {
+        Error::File(FileError { message, errno_name: Some(errno), .. }) if errno == links::NOT_FOLLOWED => {
+            Failure::new(links::CODE, format!("{path} in the sandbox: {message}")).exit(FAILED)
+        }
         Error::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
         Error::Lost(_) => Failure::new("sandbox_ended", "the sandbox ended during the copy").exit(FAILED),
         error => Failure::new("agent_failed", format!("{path} in the sandbox: {error}")).exit(FAILED),

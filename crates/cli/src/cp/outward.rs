@@ -9,6 +9,7 @@ use carrel_agent_client::protocol::payload::{FsEntry, FsEntryKind, FsOpenOptions
 use carrel_agent_client::{Directory, Error, Files};
 
 use super::beneath::{Beneath, Kept};
+use super::links;
 use super::name::Name;
 use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
@@ -44,6 +45,9 @@ pub(super) async fn copy(
     if found.kind == FsEntryKind::Other {
         return Err(failed(format!("{path} in the sandbox: {NO_COPY}")));
     }
+    if found.kind == FsEntryKind::Symlink {
+        return Err(failed(format!("{path} in the sandbox: {}", links::ALONE)).hint(links::FOLLOW));
+    }
     let directory = found.kind == FsEntryKind::Dir;
     let (parent, name) = match (destination(target, source.name(), directory)?, source.contents && directory) {
         (Destination::Within(directory), true) => {
@@ -54,7 +58,8 @@ pub(super) async fn copy(
     };
     let (name, parent) = (name.map_err(failed)?, Arc::new(parent));
     let mut transfers = Transfers::default();
-    match one(files, (path, &found), &parent, &name, &mut transfers, report).await? {
+    // What is named itself is no link, and so has no depth to climb from.
+    match one(files, (path, &found), (&parent, 0), &name, &mut transfers, report).await? {
         Some(level) => tree(files, level, report).await,
         None => transfers.finish(report).await,
     }
@@ -106,7 +111,9 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
         // Of what the sandbox calls its path, only the last name counts: it is in this directory, or nowhere.
         let name = Name::last(&entry.path).map_err(|bad| failed(format!("the sandbox names a file wrongly: {bad}")))?;
         let path = below(&level.path, name.as_str());
-        let copied = one(files, (path, &entry), &level.target, &name, &mut transfers, report).await?;
+        let target = Arc::clone(&level.target);
+        let depth = levels.len() - 1;
+        let copied = one(files, (path, &entry), (&target, depth), &name, &mut transfers, report).await?;
         if levels.len() >= DEEPEST && copied.is_some() {
             return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
         }
@@ -115,11 +122,12 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// Copies one entry, or begins to; of a directory, what is in it is left to do.
+/// Copies one entry, or begins to; of a directory, what is in it is left to do. It goes to a directory that is so many
+/// below the one that is copied.
 async fn one(
     files: &Files,
     (path, entry): (String, &FsEntry),
-    target: &Arc<Beneath>,
+    (target, depth): (&Arc<Beneath>, usize),
     name: &Name,
     transfers: &mut Transfers,
     report: &mut Report,
@@ -148,6 +156,10 @@ async fn one(
         FsEntryKind::Symlink => match files.read_link(&path).await {
             Ok(leads_to) if !is_text(&leads_to) => {
                 report.leave_out(&path, LeftOut::NotText);
+                Ok(None)
+            }
+            Ok(leads_to) if links::leaves(&leads_to, depth) => {
+                report.leave_out(&path, LeftOut::Leaves);
                 Ok(None)
             }
             Ok(leads_to) => {

@@ -18,6 +18,8 @@ pub(crate) struct Report {
     left_out: u64,
     /// Those among them that were wanted.
     missing: u64,
+    /// There is a link among them that leads out of the copy.
+    leaves: bool,
     named: Vec<(String, LeftOut)>,
 }
 
@@ -28,6 +30,8 @@ pub(crate) enum LeftOut {
     Kind,
     /// Its name, or what it leads to, is not text.
     NotText,
+    /// It is a symbolic link to something that was not copied with it.
+    Leaves,
 }
 
 // === impl Report ===
@@ -35,7 +39,8 @@ pub(crate) enum LeftOut {
 impl Report {
     pub(crate) fn leave_out(&mut self, path: impl Into<String>, why: LeftOut) {
         self.left_out += 1;
-        self.missing += u64::from(why == LeftOut::NotText);
+        self.missing += u64::from(why != LeftOut::Kind);
+        self.leaves |= why == LeftOut::Leaves;
         if self.named.len() < NAMED {
             self.named.push((path.into(), why));
         }
@@ -44,6 +49,11 @@ impl Report {
     /// Whether everything was copied that can be.
     pub(crate) fn is_whole(&self) -> bool {
         self.missing == 0
+    }
+
+    /// Whether a link was left out because it leads out of the copy.
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaves
     }
 
     /// How many were left out though they were wanted.
@@ -84,6 +94,7 @@ impl LeftOut {
         match self {
             Self::Kind => "it is a device, a pipe or a socket",
             Self::NotText => "its name is not text (UTF-8)",
+            Self::Leaves => "it is a symbolic link that leads out of the copy",
         }
     }
 
@@ -91,6 +102,7 @@ impl LeftOut {
         match self {
             Self::Kind => "kind",
             Self::NotText => "not_text",
+            Self::Leaves => "leaves",
         }
     }
 }

@@ -57,6 +57,7 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
         ("idle_ms", json!(told.idle_ttl.as_ref().map(millis))),
         ("active_at", json!(told.active_at.as_ref().map(|at| moment(Some(at)).to_string()))),
         ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
+        ("unenforced_limits", json!(told.running.as_ref().map(unenforced))),
         ("paused", json!(told.running.as_ref().map(|running: &Running| running.paused))),
         ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
         ("execs", told.execs.iter().map(exec).collect()),
@@ -65,6 +66,10 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
         object.extend(more.map(|(key, value)| (key.to_owned(), value)));
     }
     value
+}
+
+fn unenforced(running: &Running) -> Vec<&str> {
+    running.unenforced_limits.iter().map(|one| one.limit.as_str()).collect()
 }
 
 fn desired(state: DesiredState) -> &'static str {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_shim_client::messages::Ended;
+use carrel_shim_client::messages::{Ended, UnenforcedLimit};
 use serde_json::json;
 
 use super::Ran;
@@ -17,6 +17,7 @@ use crate::size::{Size, Time};
 pub(crate) struct Report<'a> {
     ending: &'a Ending,
     ended: Option<&'a Ended>,
+    unenforced: &'a [UnenforcedLimit],
     memory: Size,
     timeout: Option<Time>,
     took: Duration,
@@ -27,8 +28,8 @@ pub(crate) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(crate) fn new(plan: &Plan, ran: &'a Ran, outcome: Option<&'a Outcome>, took: Duration) -> Self {
-        let Ran { ending, ended, .. } = ran;
-        Self { ending, ended: ended.as_ref(), memory: plan.memory, timeout: plan.timeout, took, outcome }
+        let Ran { ending, ended, unenforced, .. } = ran;
+        Self { unenforced, ending, ended: ended.as_ref(), memory: plan.memory, timeout: plan.timeout, took, outcome }
     }
 
     /// Says what has to be said: a failure as such, all else as a note.
@@ -60,6 +61,9 @@ impl<'a> Report<'a> {
         });
         if let (Some(outcome), Some(object)) = (self.outcome, object.as_object_mut()) {
             object.insert("changes".to_owned(), outcome.object());
+        }
+        if let (false, Some(object)) = (self.unenforced.is_empty(), object.as_object_mut()) {
+            object.insert("unenforced_limits".to_owned(), crate::limits::names(self.unenforced));
         }
         object
     }
@@ -93,7 +97,15 @@ mod tests {
 
     fn report<'a>(ending: &'a Ending, ended: &'a Ended) -> Report<'a> {
         let took = Duration::from_millis(12);
-        Report { ending, ended: Some(ended), memory: Size(64 << 20), timeout: None, took, outcome: None }
+        Report {
+            unenforced: &[],
+            ending,
+            ended: Some(ended),
+            memory: Size(64 << 20),
+            timeout: None,
+            took,
+            outcome: None,
+        }
     }
 
     const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };

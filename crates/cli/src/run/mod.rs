@@ -8,7 +8,7 @@ pub(crate) mod project;
 use std::time::{Duration, Instant};
 
 use carrel_changes::{Stop, Upper};
-use carrel_shim_client::messages::{Ended, InputWish, JobFollow};
+use carrel_shim_client::messages::{Ended, InputWish, JobFollow, UnenforcedLimit};
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
 use tokio::runtime::Runtime;
 
@@ -18,7 +18,6 @@ use self::project::{Outcome, Watched};
 use crate::arguments::RunArguments;
 use crate::descriptors;
 use crate::failure::Failure;
-use crate::find;
 use crate::jobs::RUN;
 use crate::jobs::session::attend::{Manner, Role, SIGKILL, Session};
 use crate::jobs::session::detach::DetachKeys;
@@ -27,6 +26,7 @@ use crate::jobs::session::input::End;
 use crate::jobs::session::notes::Notes;
 use crate::jobs::session::orders::Way;
 use crate::jobs::session::signals::Signals;
+use crate::{find, limits};
 
 /// How long a sandbox may take to say why it ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
@@ -40,6 +40,8 @@ pub(crate) struct Ran {
     ended: Option<Ended>,
     /// What it wrote to its copy of the project.
     upper: Option<Upper>,
+    /// Limits that it was given and that were not enforced.
+    unenforced: Vec<UnenforcedLimit>,
 }
 
 /// Runs a command in a sandbox of its own; returns what to exit with.
@@ -86,11 +88,13 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes
     let started = tokio::select! {
         biased;
         signal = signals.ending() => {
-            return Ok(Ran { ending: Ending::Interrupted(signal), ended: None, upper: None });
+            return Ok(Ran { ending: Ending::Interrupted(signal), ended: None, upper: None, unenforced: Vec::new() });
         }
         started = supervisor.create(&plan.create) => started,
     };
     let mut sandbox = started.map_err(|error| gone(plan, error))?;
+    let unenforced = sandbox.unenforced().to_vec();
+    limits::warn(&unenforced, &plan.create.limits, notes.json);
     let (user, group) = plan.create.project.as_ref().map_or((0, 0), |project| (project.user, project.group));
     let upper = sandbox.take_changes().map(|handle| Upper::new(handle, sandbox.id_base(), user, group));
     let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
@@ -106,7 +110,7 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes
             (ending?, stopped.map_err(|error| gone(plan, error))?)
         }
     };
-    Ok(Ran { ending, ended: Some(ended), upper })
+    Ok(Ran { ending, ended: Some(ended), upper, unenforced })
 }
 
 /// Runs the command as the first job of the sandbox.

@@ -60,11 +60,12 @@ fn tree(at: &Path) {
     std::fs::write(at.join("deep/er/file"), b"content \0 \xff").unwrap();
     std::fs::write(at.join("empty"), "").unwrap();
     symlink("er/file", at.join("deep/link")).unwrap();
-    symlink("/nowhere/../at all", at.join("dangling")).unwrap();
+    symlink("../nowhere at all", at.join("deep/dangling")).unwrap();
     for (name, bits) in [("deep/er/file", 0o640), ("empty", 0o4755), ("deep/er", 0o500), ("deep", 0o1777)] {
         mode(&at.join(name), bits);
     }
-    for (second, name) in ["deep/er/file", "empty", "deep/link", "dangling", "deep/er", "deep", "."].iter().enumerate()
+    for (second, name) in
+        ["deep/er/file", "empty", "deep/link", "deep/dangling", "deep/er", "deep", "."].iter().enumerate()
     {
         times(&at.join(name), 1_000_000_000 + i64::try_from(second).unwrap());
     }
@@ -133,7 +134,7 @@ fn a_tree_keeps_names_modes_times_and_links_both_ways() {
     assert_eq!(described(&desk.here.path().join("flat/deep")), described(&source.join("deep")));
     desk.inside("mkdir /tmp/flat");
     desk.cp(&[&format!("{}/.", desk.path("source")), "web:/tmp/flat"]);
-    assert_eq!(desk.inside("cd /tmp/flat && ls"), "dangling\ndeep\nempty\n");
+    assert_eq!(desk.inside("cd /tmp/flat && ls"), "deep\nempty\n");
     let told = json(&desk.world, &["--json", "cp", "web:/tmp/copy", &desk.path("told")]);
     assert_eq!((&told["files"], &told["directories"], &told["links"]), (&2.into(), &3.into(), &2.into()));
     assert_eq!((&told["bytes"], &told["left_out"]["count"]), (&11.into(), &0.into()));
@@ -193,11 +194,13 @@ fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
     let victim = outside.path().join("victim");
     std::fs::write(&victim, "untouched").unwrap();
     let (out, place) = (desk.path("out"), outside.path().to_str().unwrap());
-    // First only links, which are copied as they are; then, in their places, what would be written through them.
+    // First only links, which lead out and are left out; then what would be written through them, where they are.
     let links = format!("mkdir /tmp/t && ln -s {place} /tmp/t/directory && ln -s {place}/victim /tmp/t/file");
     desk.inside(&links);
-    desk.cp(&["web:/tmp/t", &out]);
-    assert_eq!(std::fs::read_to_string(Path::new(&out).join("directory/victim")).unwrap(), "untouched");
+    assert_eq!(desk.world.carrel(["cp", "web:/tmp/t", &out]).code, Some(1));
+    assert_eq!(Path::new(&out).read_dir().unwrap().count(), 0);
+    symlink(place, Path::new(&out).join("directory")).unwrap();
+    symlink(&victim, Path::new(&out).join("file")).unwrap();
     desk.inside("cd /tmp/t && rm file directory && echo owned > file");
     desk.cp(&["web:/tmp/t/.", &out]);
     assert!(Path::new(&out).join("file").symlink_metadata().unwrap().is_file());
@@ -215,11 +218,97 @@ fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
 }
 
 #[test]
-fn a_link_is_copied_as_one_unless_what_it_leads_to_is_asked_for() {
+fn no_link_that_leads_out_of_the_copy_comes_with_it() {
+    let desk = Desk::new();
+    desk.inside(
+        "mkdir -p /tmp/t/a/b && cd /tmp/t && echo x > a/file && ln -s a/file kept && ln -s ../file a/b/up \
+         && ln -s ../.. a/b/top && ln -s /etc/passwd absolute && ln -s ../../etc climbs && ln -s b/top/../x a/hidden",
+    );
+    let outcome = desk.world.carrel(["cp", "web:/tmp/t", &desk.path("out")]);
+    assert_eq!(outcome.code, Some(1));
+    let lines: Vec<_> = outcome.stderr.lines().collect();
+    for name in ["absolute", "climbs", "a/hidden"] {
+        let said = format!("note: left out /tmp/t/{name}: it is a symbolic link that leads out of the copy");
+        assert!(lines.contains(&said.as_str()), "{lines:?}");
+    }
+    let last = [
+        "error: 3 could not be copied; everything else is",
+        "hint: copy what such a link leads to by its own path, or with --follow-link",
+    ];
+    assert_eq!(lines[3..], last);
+    let kept = |name: &str| Path::new(&desk.path("out")).join(name).read_link().unwrap();
+    assert_eq!((kept("kept"), kept("a/b/up"), kept("a/b/top")), ("a/file".into(), "../file".into(), "../..".into()));
+    assert_eq!(std::fs::read_to_string(desk.path("out/a/b/up")).unwrap(), "x\n");
+    for name in ["absolute", "climbs", "a/hidden"] {
+        assert!(Path::new(&desk.path("out")).join(name).symlink_metadata().is_err(), "{name}");
+    }
+    let told = desk.world.carrel(["--json", "cp", "web:/tmp/t/.", desk.here.path().to_str().unwrap()]);
+    assert_eq!(told.code, Some(1));
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!((&told["links"], &told["left_out"]["count"]), (&3.into(), &3.into()));
+    assert!(told["left_out"]["some"].as_array().unwrap().iter().all(|left| left["why"] == "leaves"), "{told}");
+    desk.done();
+}
+
+#[test]
+fn no_link_in_the_sandbox_directs_what_is_copied_into_it() {
+    let desk = Desk::new();
+    std::fs::write(desk.path("file"), "new").unwrap();
+    std::fs::create_dir_all(desk.path("tree/out")).unwrap();
+    std::fs::write(desk.path("tree/out/file"), "new").unwrap();
+    // What an unprivileged user inside prepares: root inside would write through it.
+    desk.inside(
+        "mkdir /root/secret && echo old > /root/secret/file && mkdir -m 777 /tmp/w && setpriv --reuid 1000 --clear-groups sh -c \
+         'ln -s /root/secret /tmp/w/out; ln -s /root/secret/file /tmp/w/file; ln -s /root/secret/absent /tmp/w/new'",
+    );
+    for target in [
+        "web:/tmp/w/out",
+        "web:/tmp/w/out/",
+        "web:/tmp/w/out/file",
+        "web:/tmp/w/out/x",
+        "web:/tmp/w/file",
+        "web:/tmp/w/new",
+        "web:/tmp/w",
+        "web:/tmp/w/out/.",
+    ] {
+        let (code, said) = refused(&desk.world, &["cp", &desk.path("file"), target]);
+        assert!(
+            code == "link_not_followed" && said.contains("is a symbolic link, which is not followed"),
+            "{target}: {said}"
+        );
+    }
+    // In a tree as well.
+    let (code, said) = refused(&desk.world, &["cp", &format!("{}/.", desk.path("tree")), "web:/tmp/w"]);
+    assert_eq!(code, "link_not_followed");
+    assert!(said.starts_with("/tmp/w/out in the sandbox: "), "{said}");
+    assert_eq!(desk.inside("cat /root/secret/*"), "old\n");
+    // The same link is no obstacle to root inside, and the path that it leads to can be named.
+    let outcome = desk.world.carrel(["cp", &desk.path("file"), "web:/tmp/w/out/x"]);
+    let hint = format!("hint: if that is where it is to go: carrel cp {} web:/root/secret/x", desk.path("file"));
+    assert_eq!((outcome.code, outcome.stderr.lines().last()), (Some(1), Some(hint.as_str())));
+    desk.cp(&[&desk.path("file"), "web:/root/secret/x"]);
+    desk.inside("echo more >> /tmp/w/out/x");
+    assert_eq!(desk.inside("cat /root/secret/x"), "newmore\n");
+    // What the sandbox calls its directories is not put into a line that may be pasted.
+    desk.inside("mkdir '/tmp/w/a;reboot' && ln -s 'a;reboot' /tmp/w/lure");
+    let outcome = desk.world.carrel(["cp", &desk.path("file"), "web:/tmp/w/lure/x"]);
+    assert_eq!(outcome.stderr.lines().last(), Some("hint: name a path without symbolic links"));
+    // A link is replaced by a link, and not followed.
+    symlink("elsewhere", desk.path("link")).unwrap();
+    desk.cp(&[&desk.path("link"), "web:/tmp/w/file"]);
+    assert_eq!(desk.inside("readlink /tmp/w/file; cat /root/secret/file"), "elsewhere\nold\n");
+    desk.done();
+}
+
+#[test]
+fn of_a_link_that_is_named_only_what_it_leads_to_is_copied() {
     let desk = Desk::new();
     desk.inside("echo real > /tmp/real; ln -s real /tmp/link");
-    desk.cp(&["web:/tmp/link", &desk.path("a")]);
-    assert_eq!(Path::new(&desk.path("a")).read_link().unwrap(), Path::new("real"));
+    // What it leads to would be whatever has that name here.
+    let (code, said) = refused(&desk.world, &["cp", "web:/tmp/link", &desk.path("a")]);
+    assert_eq!(code, "copy_failed");
+    assert!(said.ends_with("it is a symbolic link, and what it leads to is not copied with it"), "{said}");
+    assert!(Path::new(&desk.path("a")).symlink_metadata().is_err());
     desk.cp(&["-L", "web:/tmp/link", &desk.path("b")]);
     assert_eq!(std::fs::read_to_string(desk.path("b")).unwrap(), "real\n");
     symlink("b", desk.path("c")).unwrap();

@@ -10,6 +10,7 @@ mod flags;
 mod images;
 mod inspect;
 mod leftovers;
+mod limits;
 mod logs;
 mod project;
 mod ps;

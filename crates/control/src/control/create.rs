@@ -21,7 +21,13 @@ const LONGEST_SPEC: usize = 256 * 1024;
 impl Control {
     /// Accepts a sandbox.
     pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<Arc<Sandbox>, Refusal> {
+        // What is not limited is taken from everybody on this machine.
+        if request.allow_unenforced_limits && !caller.trusted {
+            let words = "only the daemon's own user may have limits left out that this host cannot enforce";
+            return Err(Refusal::new(Code::PermissionDenied, reason::UNENFORCED_LIMITS_FORBIDDEN, words));
+        }
         let spec = self.checked(caller, request.spec, &request.config_yaml).await?;
+        let spec = Spec { allow_unenforced_limits: request.allow_unenforced_limits, ..spec };
         let id = match request.id {
             Some(id) => id,
             None => random_id()?,

@@ -55,6 +55,7 @@ impl Draft {
             limits,
             stranger: !trusted,
             caller: (!trusted).then_some(ids),
+            allow_unenforced_limits: false,
         })
     }
 }

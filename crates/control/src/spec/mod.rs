@@ -167,6 +167,8 @@ pub struct Spec {
     pub stranger: bool,
     /// Who that is on the host.
     pub caller: Option<HostIds>,
+    /// Whether it runs, now and whenever it is resumed, although this host cannot enforce a limit.
+    pub allow_unenforced_limits: bool,
 }
 
 /// A tree of the host.

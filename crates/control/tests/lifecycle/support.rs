@@ -132,7 +132,7 @@ impl World {
 pub(crate) fn request(id: Option<&str>, change: impl FnOnce(&mut Draft)) -> CreateRequest {
     let mut draft = Draft { image: "host".to_owned(), ..Draft::default() };
     change(&mut draft);
-    CreateRequest { id: id.map(str::to_owned), spec: Some(draft), config_yaml: Vec::new() }
+    CreateRequest { id: id.map(str::to_owned), spec: Some(draft), ..CreateRequest::default() }
 }
 
 pub(crate) fn kinds(events: &[Arc<Event>]) -> Vec<EventType> {

@@ -158,7 +158,7 @@ async fn answered(control: &Control, what: Ask) -> Result<(), Refusal> {
     match what {
         Ask::Create(sandbox) => {
             let spec = Some(Draft { image: "host".to_owned(), ..Draft::default() });
-            let request = CreateRequest { id: Some(sandbox_id(sandbox)), spec, config_yaml: Vec::new() };
+            let request = CreateRequest { id: Some(sandbox_id(sandbox)), spec, ..CreateRequest::default() };
             control.create(&ME, request).await.map(drop)
         }
         Ask::Stop(sandbox) => control.stop(&ME, &sandbox_id(sandbox)).await,

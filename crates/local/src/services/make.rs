@@ -161,7 +161,7 @@ fn create(
         kept_disk: Some(kept),
         hostname: hostname(&service.name),
         limits,
-        allow_unenforced: false,
+        allow_unenforced: spec.allow_unenforced_limits,
         image: service.image.clone(),
         lasting: true,
         logs: None,

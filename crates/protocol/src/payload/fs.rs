@@ -11,6 +11,8 @@ record! {
         op: FsOp => required since 2,
         /// An offer to carry the bytes of a read or write as bulk records.
         bulk: Option<BulkOffer> => omitted since 8,
+        /// Whether no symbolic link is followed in its path, the last name included. An agent that does so says so.
+        no_symlinks: bool => omitted since 11,
     }
 
     /// The outcome of a file operation.
@@ -24,6 +26,8 @@ record! {
         data: Option<FsResult> => default since 2,
         /// The name of the error number.
         errno_name: Option<String> => omitted since 11,
+        /// Whether the agent heeded that no symbolic link is to be followed.
+        no_symlinks: bool => omitted since 11,
     }
 
     /// Bytes of a file, inline; empty ends a write.

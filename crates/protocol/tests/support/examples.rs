@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use carrel_protocol::payload::*;
 
-use self::files::{bootstrap, file_operations, files, relay, tcp, tree_operations, trees};
+use self::files::{bootstrap, file_operations, files, relay, tcp, tree_operations, trees, without_symlinks};
 use crate::sample::{Sample, sample};
 
 #[path = "examples_files.rs"]
@@ -27,6 +27,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         tree_operations(),
         relay(),
         jobs(),
+        without_symlinks(),
     ]
     .into_iter()
     .flatten()

@@ -88,8 +88,12 @@ pub(super) fn file_operations() -> Vec<Sample> {
         FsOp::FStat(FsHandle { handle: 0 }),
         FsOp::FSetStat(FsFSetStat { handle: 24, attrs: FsAttributes::default() }),
     ];
-    let mut samples: Vec<_> = ops.into_iter().map(|op| sample(op.tag(), FsRequest { op, bulk: None })).collect();
-    samples.push(sample("a read with an offer", FsRequest { op: FsOp::Read(range()), bulk: Some(OFFER) }));
+    let mut samples: Vec<_> =
+        ops.into_iter().map(|op| sample(op.tag(), FsRequest { op, bulk: None, no_symlinks: false })).collect();
+    samples.push(sample(
+        "a read with an offer",
+        FsRequest { op: FsOp::Read(range()), bulk: Some(OFFER), no_symlinks: false },
+    ));
     samples
 }
 
@@ -235,4 +239,12 @@ pub(super) fn tree_operations() -> Vec<Sample> {
     let watch = TreeOp::Watch(TreeWatch { path: text("/home/u"), recursive: false });
     samples.push(sample("on behalf of a user", CarrelFsRequest { op: watch, user: some("u") }));
     samples
+}
+
+pub(super) fn without_symlinks() -> Vec<Sample> {
+    let op = FsOp::Mkdir(FsMkdir { path: text("/w/new"), mode: Some(0o700), user: None });
+    vec![
+        sample("by no symbolic link", FsRequest { op, bulk: None, no_symlinks: true }),
+        sample("done, by no symbolic link", FsResponse { ok: true, no_symlinks: true, ..FsResponse::default() }),
+    ]
 }

@@ -202,9 +202,10 @@ fn file_requests() -> Vec<Sample> {
         FsOp::FStat(FsHandle { handle: 1 }),
         FsOp::FSetStat(FsFSetStat { handle: 1, attrs }),
     ];
-    let mut samples: Vec<_> = ops.into_iter().map(|op| sample(op.tag(), FsRequest { op, bulk: None })).collect();
-    let read = FsRequest { op: FsOp::Read(range(None)), bulk: offer(8_388_608) };
-    let write = FsRequest { op: FsOp::Write(range(Some(5))), bulk: offer(0) };
+    let mut samples: Vec<_> =
+        ops.into_iter().map(|op| sample(op.tag(), FsRequest { op, bulk: None, no_symlinks: false })).collect();
+    let read = FsRequest { op: FsOp::Read(range(None)), bulk: offer(8_388_608), no_symlinks: false };
+    let write = FsRequest { op: FsOp::Write(range(Some(5))), bulk: offer(0), no_symlinks: false };
     samples.push(sample("Read, with a bulk offer", read));
     samples.push(sample("Write, with a bulk offer", write));
     samples

@@ -96,6 +96,11 @@ const ALL: [Controller; 5] =
 // === impl Controller ===
 
 impl Controller {
+    /// What a limit of it is called.
+    pub fn name(self) -> &'static str {
+        self.v1_name()
+    }
+
     /// Its name in the kernel's v1 lists.
     pub(super) fn v1_name(self) -> &'static str {
         match self {
@@ -195,6 +200,12 @@ impl Host {
 
     /// Refuses limits that this host cannot enforce, unless the policy allows that.
     pub fn check(&self, limits: &Limits, policy: Policy) -> Result<(), Unenforceable> {
+        let unenforced = self.unenforced(limits);
+        if policy == Policy::AllowUnenforced || unenforced.0.is_empty() { Ok(()) } else { Err(unenforced) }
+    }
+
+    /// Those limits that this host cannot enforce.
+    pub fn unenforced(&self, limits: &Limits) -> Unenforceable {
         let wanted = [
             (Controller::Memory, limits.memory().is_some()),
             (Controller::Pids, limits.pids().is_some()),
@@ -202,13 +213,13 @@ impl Host {
         ];
         let missing: Vec<_> = wanted
             .into_iter()
-            .filter(|(_, wanted)| *wanted && policy == Policy::Refuse)
+            .filter(|(_, wanted)| *wanted)
             .filter_map(|(controller, _)| match self.place(controller) {
                 Place::Missing(missing) => Some((controller, missing.clone())),
                 Place::V1(_) | Place::V2(_) => None,
             })
             .collect();
-        if missing.is_empty() { Ok(()) } else { Err(Unenforceable(missing)) }
+        Unenforceable(missing)
     }
 
     /// Every hierarchy that a group has a directory in, each once, v2 first.

@@ -86,6 +86,11 @@ impl Unenforceable {
         self.0.iter().map(|(controller, missing)| (*controller, missing))
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What to do about it, each remedy once.
     pub fn remedies(&self) -> Vec<String> {
         let mut remedies: Vec<String> = self.0.iter().map(|(_, missing)| missing.remedy()).collect();

@@ -49,6 +49,8 @@ const SUBTREE: &str = "cgroup.subtree_control";
 pub struct Cgroup {
     name: String,
     parts: Vec<Part>,
+    /// Limits that were asked for and are not in place.
+    unenforced: Unenforceable,
     remove_on_drop: bool,
 }
 
@@ -69,7 +71,8 @@ impl Cgroup {
         name::check(name)?;
         host.check(limits, policy)?;
         // From here on, dropping it undoes what was done.
-        let mut group = Self { name: name.to_owned(), parts: Vec::new(), remove_on_drop: true };
+        let unenforced = host.unenforced(limits);
+        let mut group = Self { name: name.to_owned(), parts: Vec::new(), unenforced, remove_on_drop: true };
         for hierarchy in host.hierarchies() {
             let controllers: Vec<Controller> = host.controllers(&hierarchy).collect();
             let parent = parent(&hierarchy, &controllers)?;
@@ -88,7 +91,10 @@ impl Cgroup {
             group.parts.push(part);
         }
         for part in &group.parts {
-            part.limit(limits, policy)?;
+            let without = part.limit(limits, policy)?;
+            let missing =
+                without.into_iter().map(|controller| (controller, Missing::NotInKernel(controller.v1_name())));
+            group.unenforced.0.extend(missing);
         }
         Ok(group)
     }
@@ -114,7 +120,7 @@ impl Cgroup {
         if parts.is_empty() {
             return Err(CgroupError::NotFound { name: name.to_owned() });
         }
-        Ok(Self { name: name.to_owned(), parts, remove_on_drop: false })
+        Ok(Self { name: name.to_owned(), parts, unenforced: Unenforceable(Vec::new()), remove_on_drop: false })
     }
 
     /// The names of all groups in any hierarchy, sorted: for one who knows which of them should be there.
@@ -134,6 +140,11 @@ impl Cgroup {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Limits that were asked for when it was made, and that this host does not enforce.
+    pub fn unenforced(&self) -> &Unenforceable {
+        &self.unenforced
     }
 
     /// Gives it to a supervisor that is to be root no longer: that one may pause, count and remove it, and nothing else
@@ -191,12 +202,15 @@ impl Drop for Cgroup {
 // === impl Part ===
 
 impl Part {
-    fn limit(&self, limits: &Limits, policy: Policy) -> Result<(), CgroupError> {
+    /// Puts limits in place; returns those whose files this kernel does not have, if that is allowed.
+    fn limit(&self, limits: &Limits, policy: Policy) -> Result<Vec<Controller>, CgroupError> {
+        let mut without = Vec::new();
         for controller in &self.controllers {
             for setting in settings::settings(*controller, self.unified, limits) {
                 match self.directory.write(setting.file, &setting.value) {
                     Ok(()) => {}
-                    Err(Errno::NOENT) if setting.optional || policy == Policy::AllowUnenforced => {}
+                    Err(Errno::NOENT) if setting.optional => {}
+                    Err(Errno::NOENT) if policy == Policy::AllowUnenforced => without.push(*controller),
                     Err(errno) => {
                         let file = self.directory.join(setting.file);
                         return Err(CgroupError::Limit { file, value: setting.value, errno });
@@ -204,7 +218,8 @@ impl Part {
                 }
             }
         }
-        Ok(())
+        without.dedup();
+        Ok(without)
     }
 
     fn remove(&self, name: &str, mut deadline: Deadline) -> Result<(), CgroupError> {

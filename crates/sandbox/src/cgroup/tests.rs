@@ -52,6 +52,10 @@ fn all_limits() -> Limits {
     Limits::new(Some(64 << 20), Some(32), Some("1.5".parse().unwrap())).unwrap()
 }
 
+fn unenforced(group: &Cgroup) -> Vec<&'static str> {
+    group.unenforced().missing().map(|(controller, _)| controller.name()).collect()
+}
+
 fn refusal(host: &Host) -> (String, Vec<String>) {
     let refused = host.check(&all_limits(), Policy::Refuse).unwrap_err();
     assert!(host.check(&all_limits(), Policy::AllowUnenforced).is_ok());
@@ -88,6 +92,10 @@ fn a_host_with_v2_alone_has_everything_in_v2_enabled_or_not() {
 fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
     let unified = Unified { controllers: "cpu pids".into(), enabled: "cpu pids".into(), top: false, occupied: false };
     let host = host(V2, CGROUPS, unified);
+    // One of three, and none where it is not asked for.
+    let named = |limits: &Limits| host.unenforced(limits).missing().map(|(one, _)| one.name()).collect::<Vec<_>>();
+    assert_eq!(named(&all_limits()), ["memory"]);
+    assert!(named(&Limits::new(None, Some(32), None).unwrap()).is_empty());
     let (words, remedies) = refusal(&host);
     assert_eq!(
         words,
@@ -243,7 +251,8 @@ fn a_kernel_without_swap_or_peak_is_no_error_but_one_without_a_limit_is() {
     assert!(matches!(&failed, CgroupError::Limit { errno: Errno::NOENT, .. }), "{failed:?}");
     assert!(failed.to_string().ends_with("carrel/a1/cpu.max: No such file or directory (os error 2)"), "{failed}");
     assert!(!root.path().join("carrel/a1").exists(), "what was made is removed");
-    assert!(Cgroup::create(&host, "a1", &all_limits(), Policy::AllowUnenforced).is_ok());
+    let group = Cgroup::create(&host, "a1", &all_limits(), Policy::AllowUnenforced).unwrap();
+    assert_eq!(unenforced(&group), ["cpu"]);
 }
 
 #[test]
@@ -276,6 +285,7 @@ fn a_host_without_control_groups_gives_a_group_that_does_nothing() {
     let none = host("", "", Unified::default());
     assert!(matches!(Cgroup::create(&none, "a1", &all_limits(), Policy::Refuse), Err(CgroupError::Unenforceable(_))));
     let group = Cgroup::create(&none, "a1", &all_limits(), Policy::AllowUnenforced).unwrap();
+    assert_eq!(unenforced(&group), ["memory", "pids", "cpu"]);
     assert_eq!(group.statistics().unwrap(), Statistics::default());
     assert!(matches!(group.out_of_memory_kills(), Err(CgroupError::Absent(Controller::Memory))));
     assert!(group.watch_out_of_memory().unwrap().is_none());

@@ -12,7 +12,7 @@ mod jobs;
 
 /// All of them, in the order of the corpus: new ones are added at its end.
 pub(crate) fn samples() -> Vec<Sample> {
-    [making(), ends(), requests(), presence(), journal(), command(), lists(), output(), input(), added()]
+    [making(), ends(), requests(), presence(), journal(), command(), lists(), output(), input(), added(), unenforced()]
         .into_iter()
         .flatten()
         .collect()
@@ -84,7 +84,13 @@ fn making() -> Vec<Sample> {
         keep: Keep { stream_bytes: 0, total_bytes: 255, ended_jobs: 65_535, ended_ms: 1 << 32 },
         ..create()
     };
-    let ready = |changes| Ready { agent_socket: "/run/agent.sock".into(), pid: 4711, id_base: 655_360, changes };
+    let ready = |changes| Ready {
+        agent_socket: "/run/agent.sock".into(),
+        pid: 4711,
+        id_base: 655_360,
+        changes,
+        unenforced: None,
+    };
     vec![
         sample("the least", create()),
         sample("everything", everything),
@@ -198,7 +204,15 @@ fn presence() -> Vec<Sample> {
         pid: 4711,
         agent_version: "0.1.0".to_owned(),
     };
-    let alone = |state| Status { state, supervisor: None, sequence: 0, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0 };
+    let alone = |state| Status {
+        state,
+        supervisor: None,
+        sequence: 0,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        unenforced: None,
+    };
     let everything = Status {
         supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
         sequence: u64::MAX,
@@ -263,5 +277,25 @@ fn journal() -> Vec<Sample> {
         sample("every end", JournalFacts { facts: ends }),
         sample("every end of a job", JournalFacts { facts: outcomes.collect() }),
         sample("the last", JournalEnd { last: 11 }),
+    ]
+}
+
+/// Limits that are not enforced.
+fn unenforced() -> Vec<Sample> {
+    let limit = |limit: &str, reason: &str| UnenforcedLimit { limit: limit.to_owned(), reason: reason.to_owned() };
+    let unenforced = Some(vec![limit("memory", "the memory controller is not mounted"), limit("pids", "")]);
+    let (agent_socket, pid, id_base) = ("/run/agent.sock".into(), 4711, 655_360);
+    let status = Status {
+        state: State::Running,
+        supervisor: None,
+        sequence: 0,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        unenforced: unenforced.clone(),
+    };
+    vec![
+        sample("without two limits", Ready { agent_socket, pid, id_base, changes: false, unenforced }),
+        sample("without two limits", status),
     ]
 }

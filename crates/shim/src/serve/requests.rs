@@ -224,6 +224,7 @@ impl Server {
             running_jobs: u32::try_from(running).unwrap_or(u32::MAX),
             ended_jobs: u32::try_from(ended).unwrap_or(u32::MAX),
             pruned_jobs: pruned as u64,
+            unenforced: self.running.unenforced.clone(),
         }
     }
 

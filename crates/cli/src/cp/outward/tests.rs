@@ -53,7 +53,7 @@ impl Liar {
                 }
                 _ => None,
             };
-            self.say(header.id, &FsResponse { ok: true, error: None, data, errno_name: None });
+            self.say(header.id, &FsResponse { ok: true, error: None, data, errno_name: None, no_symlinks: false });
         }
     }
 }
@@ -138,14 +138,25 @@ fn what_is_no_name_ends_the_copy() {
 fn one_name_told_twice_is_not_a_way_through_a_link() {
     let (around, out) = place();
     let twice = [("x", FsEntryKind::Symlink), ("x", FsEntryKind::Dir)];
-    let said = copied(&out, "..", &twice).unwrap_err();
+    let said = copied(&out, ".", &twice).unwrap_err();
     assert!(said.ends_with("/x: something else than a directory is there, and is not replaced"), "{said}");
-    // The link is there, and leads out.
-    assert_eq!(names(&out.join("x")), ["out"]);
-    let report = copied(&out, "..", &[("x", FsEntryKind::Symlink), ("x", FsEntryKind::File)]).unwrap();
+    // The link is there, and leads somewhere.
+    assert_eq!(names(&out.join("x")), ["x"]);
+    let report = copied(&out, ".", &[("x", FsEntryKind::Symlink), ("x", FsEntryKind::File)]).unwrap();
     assert_eq!((report.links, report.files), (1, 1));
     assert!(out.join("x").symlink_metadata().unwrap().is_file());
     assert_eq!(names(around.path()), ["out"]);
+}
+
+#[test]
+fn a_link_that_leads_out_is_not_made() {
+    let (around, out) = place();
+    for leads_to in ["/etc", "..", "./..", "a/../..", "../out"] {
+        let report = copied(&out, leads_to, &[("x", FsEntryKind::Symlink)]).unwrap();
+        assert_eq!((report.links, report.missing(), report.leaves()), (0, 1, true), "{leads_to}");
+    }
+    assert_eq!((names(&out), names(around.path())), (Vec::new(), vec!["out".to_owned()]));
+    assert_eq!(copied(&out, "y/z", &[("x", FsEntryKind::Symlink)]).unwrap().links, 1);
 }
 
 #[test]

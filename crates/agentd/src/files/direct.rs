@@ -1,0 +1,168 @@
+//! File operations on paths in which no symbolic link is followed: a host that writes with the agent's rights must not be
+//! led elsewhere by whoever may make a link on the way.
+//!
+//! A path is walked by handle, one name at a time: whatever is swapped meanwhile, no step follows a link.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use carrel_protocol::payload::{FsAttributes, FsMkdir, FsOp, FsOpenFile, FsResult};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::handles::{OpenDirectory, OpenFile, Opened};
+use super::{FileError, Identity, attributes, entries, ops};
+use crate::io::Io;
+use crate::session::Key;
+
+/// The last name of a path, and the directory that it is in.
+struct Walked<'a> {
+    directory: OwnedFd,
+    name: &'a str,
+    what: &'static str,
+    path: &'a str,
+}
+
+/// Performs an operation, on behalf of a user where it names one.
+pub(super) fn perform(io: &mut Io, key: Key, op: FsOp) -> Result<Option<FsResult>, FileError> {
+    let owner = io.owner(key);
+    match op {
+        FsOp::Stat(stat) => {
+            let found = Walked::to("stat", &stat.path)?.stat()?;
+            Ok(Some(FsResult::Stat(entries::entry(stat.path, &found))))
+        }
+        FsOp::SetStat(set) => done(Walked::to("setstat", &set.path)?.set(&set.attrs)),
+        FsOp::ReadLink(path) => {
+            let walked = Walked::to("readlink", &path.path)?;
+            let target = rustix::fs::readlinkat(&walked.directory, walked.name, Vec::new());
+            let target = target.map_err(|errno| walked.failed(errno))?;
+            Ok(Some(FsResult::Path(target.to_string_lossy().into_owned())))
+        }
+        FsOp::Symlink(link) => {
+            let _identity = Identity::take("symlink", link.user.as_deref())?;
+            let walked = Walked::to("symlink", &link.link_path)?;
+            let made = rustix::fs::symlinkat(&link.target, &walked.directory, walked.name);
+            done(made.map_err(|errno| walked.failed(errno)))
+        }
+        FsOp::Remove(path) => {
+            let walked = Walked::to("remove", &path.path)?;
+            let removed = rustix::fs::unlinkat(&walked.directory, walked.name, AtFlags::empty());
+            done(removed.map_err(|errno| walked.failed(errno)))
+        }
+        FsOp::Mkdir(make) => done(mkdir(&make)),
+        FsOp::OpenFile(open) => {
+            let opened = Opened::File(Rc::new(open_file(&open)?));
+            io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
+        }
+        FsOp::OpenDir(path) => {
+            let walked = Walked::to("opendir", &path.path)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = Dir::new(walked.open(flags, Mode::empty())?).map_err(|errno| walked.failed(errno))?;
+            let opened = Opened::Directory(Rc::new(OpenDirectory { entries: directory.into(), path: path.path }));
+            io.handles.insert(key, owner, opened).map(FsResult::Handle).map(Some)
+        }
+        op => Err(FileError::other(op.tag(), "it is not one of the operations that can be asked to follow no link")),
+    }
+}
+
+fn done(outcome: Result<(), FileError>) -> Result<Option<FsResult>, FileError> {
+    outcome.map(|()| None)
+}
+
+/// Makes a directory, and not its parents. One that is there already is no failure.
+fn mkdir(make: &FsMkdir) -> Result<(), FileError> {
+    let _identity = Identity::take("mkdir", make.user.as_deref())?;
+    let walked = Walked::to("mkdir", &make.path)?;
+    let mode = Mode::from_raw_mode(make.mode.unwrap_or(0o755) & 0o7777);
+    match rustix::fs::mkdirat(&walked.directory, walked.name, mode) {
+        Err(Errno::EXIST) => match FileType::from_raw_mode(walked.stat()?.st_mode) {
+            FileType::Directory => Ok(()),
+            FileType::Symlink => Err(link(walked.what, walked.path)),
+            _ => Err(walked.failed(Errno::EXIST)),
+        },
+        made => made.map_err(|errno| walked.failed(errno)),
+    }
+}
+
+/// Opens a file without ever waiting for it. What is written to is a regular file: a pipe or a device that somebody put in
+/// its place would carry the bytes elsewhere.
+fn open_file(open: &FsOpenFile) -> Result<OpenFile, FileError> {
+    let _identity = Identity::take("open", open.options.user.as_deref())?;
+    let walked = Walked::to("open", &open.path)?;
+    let flags = ops::open_flags(&open.options).ok_or_else(|| walked.failed(Errno::INVAL))?;
+    let mode = Mode::from_raw_mode(open.options.mode.unwrap_or(0o644) & 0o7777);
+    let opened = ops::opened(walked.open(flags, mode)?, open.path.clone())?;
+    if !opened.seekable && (open.options.write || open.options.append) {
+        return Err(FileError::other("open", "it is a device, a pipe or a socket"));
+    }
+    Ok(opened)
+}
+
+// === impl Walked ===
+
+impl<'a> Walked<'a> {
+    /// Walks to the directory of a path's last name, from the root.
+    fn to(what: &'static str, path: &'a str) -> Result<Self, FileError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let failed = |errno| FileError::new(what, errno);
+        let mut directory = rustix::fs::open("/", flags, Mode::empty()).map_err(failed)?;
+        let mut names = path.split('/').filter(|name| !matches!(*name, "" | ".")).peekable();
+        let mut walked = String::new();
+        while let Some(name) = names.next() {
+            if names.peek().is_none() {
+                return Ok(Self { directory, name, what, path });
+            }
+            walked = entries::join(&walked, name);
+            directory = match rustix::fs::openat(&directory, name, flags, Mode::empty()) {
+                Err(Errno::NOTDIR | Errno::LOOP) if is_link(&directory, name) => return Err(link(what, &walked)),
+                opened => opened.map_err(failed)?,
+            };
+        }
+        // The root itself.
+        Ok(Self { directory, name: ".", what, path })
+    }
+
+    fn stat(&self) -> Result<rustix::fs::Stat, FileError> {
+        rustix::fs::statat(&self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.failed(errno))
+    }
+
+    fn open(&self, flags: OFlags, mode: Mode) -> Result<OwnedFd, FileError> {
+        let opened = rustix::fs::openat(&self.directory, self.name, flags | OFlags::NOFOLLOW, mode);
+        opened.map_err(|errno| match errno {
+            Errno::NOTDIR | Errno::LOOP if is_link(&self.directory, self.name) => link(self.what, self.path),
+            errno => self.failed(errno),
+        })
+    }
+
+    /// Sets owner and times, of a link itself too. What else there is needs an open file.
+    fn set(&self, set: &FsAttributes) -> Result<(), FileError> {
+        if set.mode.is_some() || set.size.is_some() {
+            return Err(self.failed(Errno::OPNOTSUPP));
+        }
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let owned = if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            rustix::fs::chownat(&self.directory, self.name, uid, gid, nofollow)
+        } else {
+            Ok(())
+        };
+        let timed = owned.and_then(|()| match attributes::timestamps(set) {
+            Some(times) => rustix::fs::utimensat(&self.directory, self.name, &times, nofollow),
+            None => Ok(()),
+        });
+        timed.map_err(|errno| self.failed(errno))
+    }
+
+    fn failed(&self, errno: Errno) -> FileError {
+        FileError::new(self.what, errno)
+    }
+}
+
+/// Whether it is a link; only to say why it was not passed.
+fn is_link(directory: &OwnedFd, name: &str) -> bool {
+    rustix::fs::readlinkat(directory, name, Vec::new()).is_ok()
+}
+
+fn link(what: &'static str, path: &str) -> FileError {
+    FileError { what, reason: format!("{path} is a symbolic link, which is not followed"), errno: Some(Errno::LOOP) }
+}

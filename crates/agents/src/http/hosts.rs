@@ -1,0 +1,178 @@
+//! Which names a server without a token answers to: those of the loopback interface, and those that a flag names.
+//!
+//! A browser sends a page's request to whatever address the name of the page leads to, and whoever controls that name can
+//! have it lead to 127.0.0.1 (DNS rebinding). What the browser cannot be made to change is the name itself, in `Host`.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// The host names that are answered to.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedHosts(Vec<HostName>);
+
+/// What is not the name of a host.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a host name or an address, without a port")]
+pub struct HostNameError(String);
+
+/// A host in its one spelling, so that two can be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HostName {
+    Name(String),
+    V4(Ipv4Addr),
+    V6(Ipv6Addr),
+}
+
+// === impl AllowedHosts ===
+
+impl AllowedHosts {
+    /// The loopback names and these.
+    pub fn new(names: &[String]) -> Result<Self, HostNameError> {
+        let parse = |name: &String| HostName::parse(name).ok_or_else(|| HostNameError(name.clone()));
+        names.iter().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether an authority, which is a host and perhaps a port, is one of them.
+    pub(super) fn allows(&self, authority: &str) -> bool {
+        host(authority).is_some_and(|name| name.is_loopback() || self.0.contains(&name))
+    }
+}
+
+/// The host of an authority. User information, an empty port and a port that is none make it no authority at all.
+fn host(authority: &str) -> Option<HostName> {
+    let colon = authority.rfind(':').filter(|at| authority.rfind(']').is_none_or(|bracket| bracket < *at));
+    let name = match colon.and_then(|at| authority.split_at_checked(at)) {
+        Some((name, port)) => {
+            let digits = port.get(1..).unwrap_or_default();
+            let is_port = digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok();
+            is_port.then_some(name)?
+        }
+        None => authority,
+    };
+    HostName::parse(name)
+}
+
+// === impl HostName ===
+
+impl HostName {
+    fn parse(name: &str) -> Option<Self> {
+        if let Some(address) = name.strip_prefix('[') {
+            return address.strip_suffix(']')?.parse().ok().map(Self::V6);
+        }
+        if let Ok(address) = name.parse() {
+            return Some(Self::V4(address));
+        }
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let last = name.rsplit('.').next().unwrap_or_default();
+        // A resolver takes `127.1`, `2130706433` and `0x7f.1` for addresses: one that has another spelling has none here.
+        let is_numeric = last.starts_with(|first: char| first.is_ascii_digit());
+        (name.split('.').all(is_label) && !is_numeric).then_some(Self::Name(name))
+    }
+
+    fn is_loopback(&self) -> bool {
+        match self {
+            // Browsers and resolvers take these for loopback without asking a name server (RFC 6761).
+            Self::Name(name) => name == "localhost" || name.ends_with(".localhost"),
+            Self::V4(address) => address.is_loopback(),
+            Self::V6(address) => {
+                address.is_loopback() || address.to_ipv4_mapped().is_some_and(|mapped| mapped.is_loopback())
+            }
+        }
+    }
+}
+
+fn is_label(label: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !label.is_empty() && label.len() <= 63 && label.bytes().all(is_fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_loopback_interface_are_answered_to() {
+        let hosts = AllowedHosts::default();
+        for name in [
+            "localhost",
+            "LocalHost",
+            "localhost.",
+            "localhost:2468",
+            "agent.localhost",
+            "a.b.localhost:80",
+            "127.0.0.1",
+            "127.0.0.1:2468",
+            "127.255.0.9",
+            "[::1]",
+            "[::1]:1",
+            "[0:0:0:0:0:0:0:1]",
+            "[::ffff:127.0.0.1]:2468",
+        ] {
+            assert!(hosts.allows(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_other_name_and_no_other_spelling_is() {
+        let hosts = AllowedHosts::default();
+        for name in [
+            "",
+            ":80",
+            ".",
+            "myhost",
+            "myhost:2468",
+            "agent.internal",
+            "host.docker.internal",
+            "evil.example",
+            "localhost.evil.example",
+            "notlocalhost",
+            "x-localhost",
+            ".localhost",
+            "a..localhost",
+            "localhost..",
+            "127.1",
+            "127.0.1",
+            "0x7f.0.0.1",
+            "0177.0.0.1",
+            "127.0.0.01",
+            "2130706433",
+            "127.0.0.1.",
+            "0.0.0.0",
+            "10.0.0.1",
+            "[::]",
+            "::1",
+            "[::1",
+            "[::1]x",
+            "[::1%lo]",
+            "[::ffff:10.0.0.1]",
+            "[fe80::1]",
+            "user@localhost",
+            "localhost:2468@evil.example",
+            "localhost:",
+            "localhost:+1",
+            "localhost:65536",
+            "localhost:1:2",
+            "localhost/",
+            "localhost evil.example",
+            "localhost,evil.example",
+            "l\u{f6}calhost",
+        ] {
+            assert!(!hosts.allows(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_flag_names_is_answered_to_whatever_its_port_and_spelling() {
+        let names = ["Agent", "box.internal.", "192.0.2.7", "[2001:db8::7]"].map(str::to_owned);
+        let hosts = AllowedHosts::new(&names).unwrap();
+        for name in ["agent", "AGENT:2468", "agent.", "box.internal:1", "192.0.2.7:80", "[2001:db8:0::7]", "localhost"]
+        {
+            assert!(hosts.allows(name), "{name}");
+        }
+        for name in ["agents", "x.agent", "internal", "192.0.2.70", "[2001:db8::8]"] {
+            assert!(!hosts.allows(name), "{name}");
+        }
+        for wrong in ["", "*", "*.internal", "agent:2468", "http://agent", "a b", "::1", "0.1"] {
+            assert!(AllowedHosts::new(&[wrong.to_owned()]).is_err(), "{wrong}");
+        }
+    }
+}

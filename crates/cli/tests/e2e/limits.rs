@@ -1,0 +1,90 @@
+//! Limits where a host cannot enforce them: refused, or left out by request and named.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::ps::{json, text};
+use crate::support::{Outcome, World, carrel, finish};
+
+/// Hides all control groups from a command and from what it starts, as far as this host has them.
+const HIDDEN: &str = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
+const FLAG: &str = "--allow-unenforced-limits";
+
+/// A command of a host without control groups.
+fn without_cgroups(world: &World, words: &[&str]) -> Outcome {
+    let plain = world.command([""; 0]);
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", HIDDEN, "sh"]).arg(carrel()).args(words);
+    for (key, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    finish(command.stderr(std::process::Stdio::piped()).spawn().unwrap())
+}
+
+/// The limits that lines of warning name.
+fn named(outcome: &Outcome) -> Vec<&str> {
+    let warnings = outcome.stderr.lines().filter_map(|line| line.strip_prefix("warning: "));
+    warnings.filter_map(|line| line.split_once(" is not enforced: ").map(|(limit, _)| limit)).collect()
+}
+
+fn run<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+    [&["run"], flags, &["-m", "64M", "--pids", "20", "host", "--", "true"]].concat()
+}
+
+#[test]
+fn a_limit_that_is_left_out_is_named_and_one_that_holds_is_not() {
+    let world = World::new();
+    // Without the flag there is no sandbox.
+    let outcome = without_cgroups(&world, &run(&[]));
+    assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("cannot enforce the memory limit"), "{}", outcome.stderr);
+    let both = ["the memory limit of 64 MiB", "the limit of 20 processes (pids)"];
+    for flags in [&[FLAG][..], &[FLAG, "--quiet"]] {
+        let outcome = without_cgroups(&world, &run(flags));
+        assert_eq!((outcome.code, named(&outcome)), (Some(0), both.to_vec()), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("hint: carrel doctor"), "{}", outcome.stderr);
+    }
+    let outcome = without_cgroups(&world, &run(&[FLAG, "--cpus", "1.5"]));
+    assert_eq!(named(&outcome).last(), Some(&"the limit of 1.500 processors (cpus)"), "{}", outcome.stderr);
+    // For programs, as they come and in the result.
+    let outcome = without_cgroups(&world, &[&["--json"][..], &run(&[FLAG])].concat());
+    let lines: Vec<Value> = outcome.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&lines[0]["limit"], &lines[1]["limit"]), (&"memory".into(), &"pids".into()));
+    assert_eq!(lines[2]["unenforced_limits"], serde_json::json!(["memory", "pids"]));
+    // Where they hold, the same flag changes nothing: nobody is warned, and a process too many is refused.
+    let outcome = world.carrel(run(&[FLAG]));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let fork = "for i in $(seq 40); do sleep 5 & done; echo all";
+    assert_ne!(world.shell(&[FLAG, "--pids", "16"], fork).code, Some(0));
+}
+
+#[test]
+fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
+    let world = World::new();
+    let outcome = without_cgroups(&world, &["create", "--id", "desk", "-m", "64M", "host"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("cannot enforce the memory limit"), "{}", outcome.stderr);
+    // The daemon that this started has no control groups either.
+    let outcome = without_cgroups(&world, &["create", FLAG, "--id", "bare", "-m", "64M", "host"]);
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"bare\n"[..]), "{}", outcome.stderr);
+    assert_eq!(named(&outcome).first(), Some(&"the memory limit of 64 MiB"), "{}", outcome.stderr);
+    let inspected = || {
+        let told = json(&world, &["inspect", "bare"]);
+        (told["unenforced_limits"].clone(), told["daemon"]["unenforced_limits"].clone())
+    };
+    let both = serde_json::json!(["memory", "pids"]);
+    assert_eq!(inspected(), (both.clone(), both.clone()));
+    // It is kept with the sandbox.
+    assert_eq!(text(&world, &["stop", "bare"]), "bare\n");
+    let outcome = world.carrel(["resume", "bare"]);
+    assert_eq!((outcome.code, named(&outcome).len()), (Some(0), 2), "{}", outcome.stderr);
+    assert_eq!(inspected(), (both.clone(), both));
+    for id in ["desk", "bare"] {
+        text(&world, &["rm", "--force", id]);
+    }
+}
