@@ -14,12 +14,13 @@ use rustix::process::Pid;
 use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
 use crate::container::{Container, Waiting};
+use crate::disk::DiskKind;
 use crate::inside::{self, Part, Plan};
 use crate::layers::Layers;
 use crate::network::Network;
 use crate::owner::Owners;
-use crate::seccomp::Filter;
-use crate::spec::{Disk, Spec};
+use crate::seccomp::{Filter, Preallocation};
+use crate::spec::{Access, Disk, Spec};
 use crate::stage::{REPORT, Stage, StageError};
 use crate::sys::{self, Cloned};
 use crate::tree::{self, Below};
@@ -173,7 +174,7 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
         layers,
         disk,
         entrances: cgroup.map_or(Ok(Vec::new()), Cgroup::entrances)?,
-        filter: Filter::native()?,
+        filter: Filter::for_sandbox(preallocation(spec))?,
         args: pointers(&spec.args).chain([std::ptr::null()]).collect(),
         env: pointers(&spec.env)
             .chain(spec.oom_score.then_some(OOM_SCORE.as_ptr()))
@@ -181,6 +182,13 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
             .collect(),
     };
     Ok((plan, changes))
+}
+
+/// A disk of a fixed size holds what it is asked to reserve; the host's own file system is everybody's.
+fn preallocation(spec: &Spec) -> Preallocation {
+    let on_host_disk = matches!(&spec.disk, Disk::Kept(kept) if kept.kind() == DiskKind::Plain);
+    let writes_to_host = spec.mounts.iter().any(|mount| matches!(mount.access, Access::Writable { .. }));
+    if on_host_disk || writes_to_host { Preallocation::Refused } else { Preallocation::Allowed }
 }
 
 /// Refuses targets that can never be one.

@@ -1,6 +1,6 @@
 //! Every system call we know, its number on each architecture, and what becomes of it in a sandbox.
 
-use super::checks::{CLONE, IOCTL, PERSONALITY, SOCKET, SOCKETPAIR, UNSHARE};
+use super::checks::{CLONE, FALLOCATE, IOCTL, PERSONALITY, SOCKET, SOCKETPAIR, UNSHARE};
 use super::list::{Call, Group, List, action, groups, number, rule};
 use super::{Action, Rule};
 
@@ -170,3 +170,14 @@ groups! {
         vserver 236 -,
     }
 }
+
+groups! {
+    /// What is different where the disk is the host's.
+    ON_HOST_DISK: otherwise absent;
+    check "preallocation" FALLOCATE {
+        fallocate 285 47,
+    }
+}
+
+/// The same list for a sandbox that writes to a file system of the host.
+pub(super) const SANDBOX_ON_HOST_DISK: List = List { overrides: ON_HOST_DISK.groups, ..SANDBOX };

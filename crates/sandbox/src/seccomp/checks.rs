@@ -32,6 +32,9 @@ const ICMPV6: u32 = 58;
 /// console's output, `TIOCSETD` has the kernel load a driver.
 const TERMINAL_REQUESTS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
 
+/// `FALLOC_FL_PUNCH_HOLE`.
+const PUNCH_HOLE: u32 = 0x2;
+
 /// `PROT_EXEC`.
 const EXECUTABLE: u32 = 0x4;
 /// `F_DUPFD` to `F_SETLKW`, the locks of open files, `F_DUPFD_CLOEXEC`, and the size of a pipe.
@@ -94,6 +97,12 @@ pub(super) const SOCKETPAIR: Check = Check {
 pub(super) const IOCTL: Check = Check {
     clauses: &[Clause { tests: &[is("request", 1, TERMINAL_REQUESTS)], action: Action::Refuse }],
     otherwise: Action::Allow,
+};
+
+/// Everything but `FALLOC_FL_PUNCH_HOLE` allocates.
+pub(super) const FALLOCATE: Check = Check {
+    clauses: &[Clause { tests: &[bits("mode", 1, PUNCH_HOLE, &[PUNCH_HOLE])], action: Action::Allow }],
+    otherwise: Action::Unsupported,
 };
 
 /// A supervisor has all its code: no memory becomes executable any more.

@@ -6,6 +6,8 @@ use super::{Action, Architecture, Rule};
 #[derive(Clone, Copy)]
 pub(super) struct List {
     pub(super) groups: &'static [Group],
+    /// Groups that decide instead of those above for the calls in them.
+    pub(super) overrides: &'static [Group],
     /// What becomes of a number that is not in it.
     pub(super) otherwise: Action,
 }
@@ -25,6 +27,15 @@ pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) x86_64: Option<u16>,
     pub(super) aarch64: Option<u16>,
+}
+
+// === impl List ===
+
+impl List {
+    /// Every call with its rule; what comes later decides.
+    pub(super) fn rules(&self) -> impl Iterator<Item = (&'static Call, &'static Group)> {
+        self.groups.iter().chain(self.overrides).flat_map(|group| group.calls.iter().map(move |call| (call, group)))
+    }
 }
 
 // === impl Call ===
@@ -54,6 +65,7 @@ macro_rules! groups {
                     Call { name: stringify!($name), x86_64: number!($x86_64), aarch64: number!($aarch64) },
                 )*],
             },)*],
+            overrides: &[],
             otherwise: action!($otherwise),
         };
     };

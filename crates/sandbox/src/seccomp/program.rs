@@ -47,11 +47,9 @@ pub(super) fn assemble(list: &List, architecture: Architecture) -> Result<Vec<li
 /// that includes the x32 entry, which sets a high bit of the number.)
 pub(super) fn ranges(list: &List, architecture: Architecture) -> Vec<(u32, Rule)> {
     let mut rules = [Rule::Always(list.otherwise); 512];
-    for group in list.groups {
-        for call in group.calls {
-            if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
-                *slot = group.rule;
-            }
+    for (call, group) in list.rules() {
+        if let Some(slot) = call.number(architecture).and_then(|number| rules.get_mut(usize::from(number))) {
+            *slot = group.rule;
         }
     }
     let mut ranges: Vec<(u32, Rule)> = Vec::with_capacity(256);

@@ -1,5 +1,6 @@
 //! The list as text, one line per call: what a reviewer of a change reads.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::list::List;
@@ -7,15 +8,12 @@ use super::{Action, Architecture, Check, Rule};
 
 /// The whole list for an architecture.
 pub(super) fn render(list: &List, architecture: Architecture) -> String {
-    let mut lines = Vec::new();
-    for group in list.groups {
-        for call in group.calls {
-            if let Some(number) = call.number(architecture) {
-                lines.push((number, format!("{number:>3} {:<24} {}", call.name, rule(&group.rule, group.why))));
-            }
+    let mut lines = BTreeMap::new();
+    for (call, group) in list.rules() {
+        if let Some(number) = call.number(architecture) {
+            lines.insert(number, format!("{number:>3} {:<24} {}", call.name, rule(&group.rule, group.why)));
         }
     }
-    lines.sort();
     let mut text = String::new();
     for (_, line) in lines {
         writeln!(text, "{line}").unwrap();
@@ -59,6 +57,7 @@ fn action(action: Action) -> &'static str {
         Action::Absent => "ENOSYS",
         Action::NoFamily => "EAFNOSUPPORT",
         Action::NoProtocol => "EPROTONOSUPPORT",
+        Action::Unsupported => "EOPNOTSUPP",
         Action::Kill => "kill",
     }
 }

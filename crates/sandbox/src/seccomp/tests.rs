@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::calls::SANDBOX;
+use super::calls::{SANDBOX, SANDBOX_ON_HOST_DISK};
 use super::list::{Call, List};
 use super::supervisor::SUPERVISOR;
 use super::{Action, Architecture, Check, Filter, Rule, program, snapshot};
 
 const BOTH: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
-const LISTS: [(&str, List); 2] = [("seccomp", SANDBOX), ("seccomp-supervisor", SUPERVISOR)];
+const LISTS: [(&str, List); 3] =
+    [("seccomp", SANDBOX), ("seccomp-host-disk", SANDBOX_ON_HOST_DISK), ("seccomp-supervisor", SUPERVISOR)];
 
 fn filter(list: &List, architecture: Architecture) -> Filter {
     Filter(program::assemble(list, architecture).unwrap())
@@ -99,10 +100,8 @@ fn the_program_does_what_the_list_says_for_every_number() {
     for (name, list, architecture) in each() {
         let filter = filter(&list, architecture);
         let rules: BTreeMap<u32, Rule> = list
-            .groups
-            .iter()
-            .flat_map(|group| group.calls.iter().map(move |call| (call.number(architecture), group.rule)))
-            .filter_map(|(number, rule)| Some((u32::from(number?), rule)))
+            .rules()
+            .filter_map(|(call, group)| Some((u32::from(call.number(architecture)?), group.rule)))
             .collect();
         for number in (0..2048).chain([999, 0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x4000_0027, u32::MAX]) {
             match rules.get(&number).copied().unwrap_or(Rule::Always(list.otherwise)) {
@@ -244,6 +243,18 @@ fn the_program_is_small() {
     for (name, list, architecture) in each() {
         let filter = filter(&list, architecture);
         assert!(filter.0.len() < 256, "{name} {architecture:?}: {} instructions", filter.0.len());
+    }
+}
+
+#[test]
+fn on_a_disk_of_the_host_only_fallocate_differs() {
+    for architecture in BOTH {
+        let usual = snapshot::render(&SANDBOX, architecture);
+        let on_host = snapshot::render(&SANDBOX_ON_HOST_DISK, architecture);
+        let rest =
+            |text: &str| text.lines().filter(|line| !usual.contains(line)).map(str::to_owned).collect::<Vec<_>>();
+        let differing = rest(&on_host);
+        assert!(differing[0].contains("fallocate") && differing.len() == 3, "{differing:?}");
     }
 }
 

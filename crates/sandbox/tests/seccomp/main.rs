@@ -180,6 +180,26 @@ fn what_libraries_have_another_way_for_does_not_exist() {
     );
 }
 
+/// Space is reserved at once and without a write; a hole gives some back.
+#[test]
+fn space_of_the_hosts_disk_is_not_reserved() {
+    let modes = attempts(&[
+        ("allocate", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0, 0, 4096]),
+        ("allocate, high bits", libc::SYS_fallocate, &[NO_DESCRIPTOR, 1 << 33, 0, 4096]),
+        ("keep size", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x01, 0, 4096]),
+        ("zero range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x10, 0, 4096]),
+        ("insert range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x20, 0, 4096]),
+        ("unshare range", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x40, 0, 4096]),
+        ("punch hole", libc::SYS_fallocate, &[NO_DESCRIPTOR, 0x03, 0, 4096]),
+    ]);
+    let (bare, usual) = (outcomes(Side::Bare, &modes), outcomes(Side::Filtered, &modes));
+    assert!(bare == usual && bare.values().all(|outcome| *outcome == libc::EBADF), "{bare:?} {usual:?}");
+    for (name, outcome) in outcomes(Side::OnHostDisk, &modes) {
+        let expected = if name == "punch hole" { libc::EBADF } else { libc::EOPNOTSUPP };
+        assert_eq!(outcome, expected, "{name}");
+    }
+}
+
 /// There is no control: without the filter the kernel does not know them either.
 #[test]
 fn an_unused_number_does_not_exist() {

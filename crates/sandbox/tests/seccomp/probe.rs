@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use carrel_sandbox::seccomp::Filter;
+use carrel_sandbox::seccomp::{Filter, Preallocation};
 
 const SIDE: &str = "CARREL_SECCOMP_SIDE";
 const TASK: &str = "CARREL_SECCOMP_TASK";
@@ -13,10 +13,12 @@ const SEPARATOR: &str = "\x1f";
 const MARK: &str = "outcome ";
 
 /// Under the filter, or not.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Bare,
     Filtered,
+    /// Under the filter of a sandbox that writes to a file system of the host.
+    OnHostDisk,
 }
 
 /// One call. Its arguments are such that it does no harm where it is not refused.
@@ -56,7 +58,7 @@ fn again(side: Side, task: &str, input: &str) -> Output {
     assert!(rustix::process::geteuid().is_root(), "only root can install the filter and make the control attempts");
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "probe::the_probe_tells_what_a_call_came_to", "--nocapture", "--test-threads=1"])
-        .env(SIDE, if side == Side::Filtered { "filtered" } else { "bare" })
+        .env(SIDE, format!("{side:?}"))
         .env(TASK, task)
         .env(INPUT, input)
         .output()
@@ -74,8 +76,10 @@ fn the_probe_tells_what_a_call_came_to() {
     let input = std::env::var(INPUT).unwrap();
     // Some attempts need a second thread to fail for, and the test runner may have only one.
     let inside = std::thread::spawn(move || {
-        if std::env::var(SIDE).unwrap() == "filtered" {
-            Filter::native().unwrap().install().unwrap();
+        match std::env::var(SIDE).unwrap().as_str() {
+            "Filtered" => Filter::native().unwrap().install().unwrap(),
+            "OnHostDisk" => Filter::for_sandbox(Preallocation::Refused).unwrap().install().unwrap(),
+            _ => {}
         }
         match task.as_str() {
             "attempts" => make(&input),
