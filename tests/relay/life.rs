@@ -183,7 +183,7 @@ fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() 
     run(async {
         let disks = home();
         let kept =
-            |host_free| Some(KeptDisk { directory: disks.path().join("one").into(), host_free, unlimited: None });
+            |host_free| Some(KeptDisk { host_free, ..KeptDisk::at(disks.path().join("one")) });
         let first = Sandbox::with(|create| create.kept_disk = kept(1)).await;
         first.shell("echo kept >/root/note; sync").await;
         drop(first);

@@ -180,6 +180,7 @@ pub(crate) mod tests {
             running_jobs: 1,
             ended_jobs: 2,
             pruned_jobs: 0,
+            pause_reason: None,
         };
         Seen {
             directory: "/h/run/sandboxes/x".into(),

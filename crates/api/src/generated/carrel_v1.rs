@@ -366,6 +366,9 @@ pub struct Running {
     pub shim_release: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub agent_version: ::prost::alloc::string::String,
+    /// Why it is paused where nobody asked for that: `host_disk` while the host's disk is nearly full and it writes to it.
+    #[prost(string, tag = "8")]
+    pub pause_reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatisticsRequest {

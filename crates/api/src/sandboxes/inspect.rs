@@ -72,6 +72,7 @@ async fn running(control: &Control, caller: &Caller, id: &str) -> Option<Running
     };
     if let Ok(Ok((hello, status))) = timeout(PATIENCE, asked).await {
         running.paused = status.state == State::Paused;
+        running.pause_reason = status.pause_reason.map(|reason| reason.as_str().to_owned()).unwrap_or_default();
         (running.shim_pid, running.pid) = (hello.shim_pid, hello.pid);
         (running.shim_release, running.agent_version) = (hello.release, hello.agent_version);
     }

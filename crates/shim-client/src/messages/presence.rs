@@ -2,6 +2,8 @@
 
 use carrel_protocol::{record, text_enum};
 
+use super::PauseReason;
+
 record! {
     /// The first thing that a supervisor says on its socket.
     pub struct Hello {
@@ -41,6 +43,8 @@ record! {
         ended_jobs: u32 => default,
         /// Jobs that have ended and are no longer kept.
         pruned_jobs: u64 => default,
+        /// Why it is paused, where the caller did not simply want it so.
+        pause_reason: Option<PauseReason> => omitted,
     }
 
     /// A process that talks to a supervisor, as the kernel names it.

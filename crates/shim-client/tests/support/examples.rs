@@ -63,7 +63,7 @@ fn making() -> Vec<Sample> {
         root: (&root()).into(),
         mounts: vec![mount],
         project: Some(Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000 }),
-        kept_disk: Some(KeptDisk { directory: "/var/lib/carrel/disks/1".into(), host_free: u64::MAX, unlimited: None }),
+        kept_disk: Some(KeptDisk { host_free: u64::MAX, ..KeptDisk::at("/var/lib/carrel/disks/1") }),
         limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
         allow_unenforced: true,
         lasting: true,
@@ -82,12 +82,31 @@ fn making() -> Vec<Sample> {
 
 /// What was added to messages that were there.
 fn added() -> Vec<Sample> {
-    let directory = "/var/lib/carrel/disks/1".into();
-    let unlimited = KeptDisk { directory, host_free: 0, unlimited: Some(true) };
+    let unlimited = KeptDisk { unlimited: Some(true), ..KeptDisk::at("/var/lib/carrel/disks/1") };
+    let quota = KeptDisk {
+        host_free_inodes: Some(65_536),
+        quota_bytes: Some(10 << 30),
+        quota_inodes: Some(1 << 20),
+        ..unlimited.clone()
+    };
+    let reason = Some(PauseReason::HostDisk);
+    let paused = Status {
+        state: State::Paused,
+        supervisor: None,
+        sequence: 1,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        pause_reason: reason,
+    };
     let other = NetworkOf { pid: 4711, began: 1 << 40 };
     vec![
         sample("a disk without a limit", Create { kept_disk: Some(unlimited), ..create() }),
         sample("beside another", Create { network_of: Some(other), ..create() }),
+        sample("a disk with a quota", Create { kept_disk: Some(quota), ..create() }),
+        sample("for the host's disk", Pause { reason }),
+        sample("for the host's disk", Resume { reason }),
+        sample("for the host's disk", paused),
     ]
 }
 
@@ -152,8 +171,8 @@ fn requests() -> Vec<Sample> {
     };
     vec![
         sample("half a second", Stop { grace_ms: 500 }),
-        sample("", Pause {}),
-        sample("", Resume {}),
+        sample("", Pause::default()),
+        sample("", Resume::default()),
         sample("", GetStatistics {}),
         sample("what is always counted", nothing),
         sample("everything", everything),
@@ -172,7 +191,7 @@ fn presence() -> Vec<Sample> {
         pid: 4711,
         agent_version: "0.1.0".to_owned(),
     };
-    let alone = |state| Status { state, supervisor: None, sequence: 0, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0 };
+    let alone = |state| Status { state, supervisor: None, sequence: 0, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0, pause_reason: None };
     let everything = Status {
         supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
         sequence: u64::MAX,
