@@ -26,7 +26,9 @@ const STOP: f64 = 1.0;
 const WINDOW: Duration = Duration::from_millis(250);
 /// How long it takes to see whether a fall has ended.
 const TRIAL: Duration = Duration::from_millis(100);
-/// For how long one is not suspected again whom it was not, and after which one who was slowed down is tried again.
+/// How long what each does is added up.
+const ACCOUNT: Duration = Duration::from_millis(500);
+/// For how long one is not suspected again whom it was not, and for how long one may go on that was slowed down.
 const CLEARED: Duration = Duration::from_secs(2);
 const SLOWED: Duration = Duration::from_secs(5);
 /// What may be written in all, too slowly to be anybody's attack, when almost nothing is left but the reserve. It is kept
@@ -35,6 +37,8 @@ const ALLOWANCE: u64 = 16 << 20;
 /// What one has to write from look to look to be suspected, and how much of the time the kernel has to work for it.
 const LEAST_WRITTEN: u64 = 64 << 10;
 const LEAST_WORK: f64 = 0.05;
+/// How much of the time the kernel works for one who goes on although it was slowed down.
+const SLOW_WORK: f64 = 0.01;
 
 /// What a sandbox did since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,11 +82,21 @@ pub(super) struct Policy {
     allowance: u64,
     /// What was free, and when.
     looks: VecDeque<(Instant, [u64; 2])>,
+    /// What each did since some moment, and what was free then; none while nobody looks.
+    account: Option<Account>,
     held: HashMap<String, Held>,
     /// Whom it was not, and until when that is believed.
     cleared: HashMap<String, Instant>,
     /// What each has written since nothing was left.
     spent: HashMap<String, u64>,
+}
+
+/// What each sandbox did in some time, against what fell in it.
+#[derive(Debug)]
+struct Account {
+    since: Instant,
+    free: [u64; 2],
+    usage: HashMap<String, Usage>,
 }
 
 /// One who is kept from writing.
@@ -95,8 +109,9 @@ struct Held {
     rate: f64,
     free: u64,
     left: u64,
-    /// What it has written since.
+    /// What it has written since, and how long the kernel has worked for it.
     written: u64,
+    system: Duration,
     /// Whether it was seen to be the one.
     confirmed: bool,
 }
@@ -115,9 +130,6 @@ struct Fall {
     /// What will be used up first, and in how many seconds.
     resource: usize,
     seconds: f64,
-    /// How much fell since the last look, and when that was.
-    fell: [u64; 2],
-    elapsed: Duration,
 }
 
 // === impl Policy ===
@@ -125,9 +137,10 @@ struct Fall {
 impl Policy {
     pub(super) fn new(reserve: Reserve) -> Self {
         let allowance = ALLOWANCE.min(reserve.bytes / 16);
-        let reserve = Reserve { bytes: reserve.bytes.saturating_add(2 * allowance), ..reserve };
+        let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
+        let reserve = Reserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
         let (held, cleared, spent) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { reserve, allowance, looks: VecDeque::new(), held, cleared, spent }
+        Self { reserve, allowance, looks: VecDeque::new(), account: None, held, cleared, spent }
     }
 
     /// One that was paused before this began.
@@ -158,9 +171,10 @@ impl Policy {
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
         let spent = fall.left.contains(&0);
+        self.count(now, &fall, usage);
         let mut actions = self.judge(now, &fall, usage);
         match usage {
-            Some(usage) if alarmed => actions.extend(self.suspect(now, &fall, usage)),
+            Some(_) if alarmed => actions.extend(self.suspect(now, &fall)),
             None if alarmed => {}
             _ => actions.extend(self.release(now, &fall)),
         }
@@ -169,9 +183,37 @@ impl Policy {
         } else {
             self.spent.clear();
         }
+        if !actions.is_empty() {
+            // What fell until now says nothing about who is left.
+            self.looks.drain(..self.looks.len().saturating_sub(1));
+            self.account = None;
+        }
         let trial = self.held.values().any(|held| !held.confirmed);
-        let next = if alarmed || trial { ALARMED } else { self.pace(&fall) };
-        Verdict { actions, next, measure: alarmed || trial || spent }
+        let slowed = self.held.values().any(|held| held.how == How::Slowed);
+        let next = match self.pace(&fall) {
+            _ if alarmed || trial => ALARMED,
+            pace if slowed => pace.min(SPENT),
+            pace => pace,
+        };
+        Verdict { actions, next, measure: alarmed || trial || slowed || spent }
+    }
+
+    /// Adds what each did since the last look to what it did before.
+    fn count(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) {
+        let Some(usage) = usage else {
+            self.account = None;
+            return;
+        };
+        let before = self.looks.iter().rev().nth(1).copied().unwrap_or((now, fall.free));
+        let lasts = |account: &Account| now.saturating_duration_since(account.since) < ACCOUNT;
+        let new = || Account { since: before.0, free: before.1, usage: HashMap::new() };
+        let account = self.account.take().filter(lasts).unwrap_or_else(new);
+        let account = self.account.insert(account);
+        for (sandbox, usage) in usage {
+            let sum = account.usage.entry(sandbox.clone()).or_default();
+            sum.written = sum.written.saturating_add(usage.written);
+            sum.system += usage.system;
+        }
     }
 
     fn left(&self, free: FreeSpace) -> [u64; 2] {
@@ -182,7 +224,6 @@ impl Policy {
     fn fall(&mut self, now: Instant, free: FreeSpace) -> Fall {
         let left = self.left(free);
         let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
-        let last = self.looks.back().copied().unwrap_or((now, free));
         self.looks.push_back((now, free));
         // One that is older than the window is where the window begins.
         while self.looks.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
@@ -197,8 +238,7 @@ impl Policy {
         });
         let [bytes, inodes] = seconds;
         let (resource, seconds) = if inodes < bytes { (1, inodes) } else { (0, bytes) };
-        let elapsed = now.saturating_duration_since(last.0);
-        Fall { free, left, rate, resource, seconds, fell: fallen(last.1, free), elapsed }
+        Fall { free, left, rate, resource, seconds }
     }
 
     /// When to look again: at half the time that the fastest would take for all that is left.
@@ -217,27 +257,30 @@ impl Policy {
         let Some(usage) = usage else { return actions };
         self.held.retain(|sandbox, _| usage.contains_key(sandbox));
         for (sandbox, held) in &mut self.held {
-            let written = usage.get(sandbox).map_or(0, |usage| usage.written);
+            let Usage { written, system } = usage.get(sandbox).copied().unwrap_or_default();
             held.written = held.written.saturating_add(written);
+            held.system += system;
             if held.how == How::Paused && written >= LEAST_WRITTEN && fall.seconds < STOP {
                 actions.push(Action::Insist(sandbox.clone()));
                 continue;
             }
             let elapsed = now.saturating_duration_since(held.since);
-            if held.confirmed || elapsed < TRIAL {
+            if elapsed < TRIAL {
                 continue;
             }
-            held.confirmed = true;
-            let fell = held.free.saturating_sub(fall.free.get(held.resource).copied().unwrap_or(0));
-            let lasts = fell as f64 / elapsed.as_secs_f64() > held.rate / 2.0;
-            // One who writes on in the middle of a system call is slowed down only after that.
-            let writes_on = held.resource == 0 && held.written >= fell / 2;
-            if lasts && !writes_on {
+            if !std::mem::replace(&mut held.confirmed, true) && !held.was_it(fall, elapsed) {
                 actions.push(match held.how {
                     How::Slowed => Action::SpeedUp(sandbox.clone()),
                     How::Paused => Action::Resume(sandbox.clone()),
                 });
                 self.cleared.insert(sandbox.clone(), now + CLEARED);
+                continue;
+            }
+            let left = fall.left.get(held.resource).copied().unwrap_or(0);
+            let over = elapsed >= SLOWED || (left as f64) < held.rate * STOP;
+            if held.how == How::Slowed && over && held.goes_on(elapsed) {
+                (held.how, held.since, held.left) = (How::Paused, now, left);
+                actions.push(Action::Pause(sandbox.clone()));
             }
         }
         let cleared = &self.cleared;
@@ -246,8 +289,8 @@ impl Policy {
     }
 
     /// Holds those who write.
-    fn suspect(&mut self, now: Instant, fall: &Fall, usage: &HashMap<String, Usage>) -> Vec<Action> {
-        let (named, sure) = self.writers(fall, usage);
+    fn suspect(&mut self, now: Instant, fall: &Fall) -> Vec<Action> {
+        let (named, sure) = self.writers(now, fall);
         let mut actions = Vec::new();
         for sandbox in named {
             let held = self.held.get(&sandbox).copied();
@@ -267,23 +310,28 @@ impl Policy {
     }
 
     /// Those who are behind a fall as far as can be told, and whether it is sure.
-    fn writers(&self, fall: &Fall, usage: &HashMap<String, Usage>) -> (Vec<String>, bool) {
-        let known = usage.iter().filter(|(sandbox, _)| !self.cleared.contains_key(*sandbox));
+    fn writers(&self, now: Instant, fall: &Fall) -> (Vec<String>, bool) {
+        let nobody = (Vec::new(), false);
+        let Some(account) = &self.account else { return nobody };
+        let known = account.usage.iter().filter(|(sandbox, _)| !self.cleared.contains_key(*sandbox));
+        let fell = fallen(account.free, fall.free);
         let most = known.clone().map(|(_, usage)| usage.written).max().unwrap_or(0);
         let all: u64 = known.clone().map(|(_, usage)| usage.written).sum();
-        if fall.resource == 0 && most >= LEAST_WRITTEN && all >= fall.fell[0] / 4 {
+        if fall.resource == 0 && most >= LEAST_WRITTEN && all >= fell[0] / 4 {
             let named = known.filter(|(_, usage)| usage.written >= (most / 2).max(LEAST_WRITTEN));
             return (named.map(|(sandbox, _)| sandbox.clone()).collect(), true);
         }
-        // What makes inodes, or hides what it writes, at least keeps the kernel busy. One at a time is tried.
-        let slowed = |sandbox: &&String| self.held.get(*sandbox).is_some_and(|held| held.how == How::Slowed);
-        let tried: Vec<String> = usage.keys().filter(slowed).cloned().collect();
-        if !tried.is_empty() {
-            return (tried, false);
+        // What makes inodes, or hides what it writes, at least keeps the kernel busy. One at a time is tried, if as much
+        // fell while it was looked at as before.
+        let elapsed = now.saturating_duration_since(account.since);
+        let rate = per_second(fell, elapsed)[fall.resource];
+        let lasts = rate >= SLOWEST[fall.resource] && rate * SLOW >= fall.left[fall.resource] as f64;
+        if elapsed < TRIAL || !lasts || self.held.values().any(|held| !held.confirmed) {
+            return nobody;
         }
+        let least = LEAST_WORK * elapsed.as_secs_f64();
         let busy = known.filter(|(sandbox, usage)| {
-            !self.held.contains_key(*sandbox)
-                && usage.system.as_secs_f64() >= LEAST_WORK * fall.elapsed.as_secs_f64()
+            !self.held.contains_key(*sandbox) && usage.system.as_secs_f64() >= least
         });
         (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)
     }
@@ -336,8 +384,23 @@ impl Policy {
 // === impl Held ===
 
 impl Held {
+    /// Whether a fall ended when it was held, or it is seen to go on.
+    fn was_it(&self, fall: &Fall, elapsed: Duration) -> bool {
+        let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
+        let lasts = fell as f64 / elapsed.as_secs_f64() > self.rate / 2.0;
+        // One who writes in the middle of a system call is slowed down only after that.
+        let writes_on = self.resource == 0 && self.written >= fell / 2;
+        !lasts || writes_on
+    }
+
+    /// Whether it goes on although it was slowed down.
+    fn goes_on(&self, elapsed: Duration) -> bool {
+        let writes = self.resource == 0 && self.written as f64 >= LEAST_WRITTEN as f64 * elapsed.as_secs_f64();
+        writes || self.system.as_secs_f64() >= SLOW_WORK * elapsed.as_secs_f64()
+    }
+
     fn new(how: How, since: Instant, confirmed: bool) -> Self {
-        Self { how, since, resource: 0, rate: 0.0, free: 0, left: 0, written: 0, confirmed }
+        Self { how, since, resource: 0, rate: 0.0, free: 0, left: 0, written: 0, system: Duration::ZERO, confirmed }
     }
 }
 
