@@ -19,8 +19,8 @@ use crate::link::{self, Arrivals, Link};
 use crate::messages::{
     Done, Ended, Fact, GetStatistics, GetStatus, Hello, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded,
     JobFollow, JobGet, JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobWait,
-    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, Resume, Statistics, Status, Stop, StreamName,
-    Supervise, VERSION,
+    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, Resume, Statistics, Status, Stop,
+    StreamName, Supervise, VERSION,
 };
 use crate::wire::{self, Message};
 

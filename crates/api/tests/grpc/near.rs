@@ -138,8 +138,15 @@ async fn everything_that_is_known_of_a_sandbox_is_told() {
         let mut peer = supervisor.greet().await;
         let (id, GetStatus {}) = peer.expect().await;
         let (supervised, state) = (None, State::Paused);
-        let status =
-            Status { state, supervisor: supervised, sequence: 1, running_jobs: 1, ended_jobs: 0, pruned_jobs: 0, pause_reason: None };
+        let status = Status {
+            state,
+            supervisor: supervised,
+            sequence: 1,
+            running_jobs: 1,
+            ended_jobs: 0,
+            pruned_jobs: 0,
+            pause_reason: None,
+        };
         peer.say(id, &status).await;
         let mut peer = supervisor.greet().await;
         let (id, GetStatistics {}) = peer.expect().await;

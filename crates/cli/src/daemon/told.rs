@@ -58,7 +58,10 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
         ("active_at", json!(told.active_at.as_ref().map(|at| moment(Some(at)).to_string()))),
         ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
         ("paused", json!(told.running.as_ref().map(|running: &Running| running.paused))),
-        ("pause_reason", json!(told.running.as_ref().map(|running| &running.pause_reason).filter(|why| !why.is_empty()))),
+        (
+            "pause_reason",
+            json!(told.running.as_ref().map(|running| &running.pause_reason).filter(|why| !why.is_empty())),
+        ),
         ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
         ("execs", told.execs.iter().map(exec).collect()),
     ];

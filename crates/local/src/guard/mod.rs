@@ -45,8 +45,14 @@ pub(crate) fn start(inner: &Arc<Inner>) {
         return;
     }
     let (tell, done) = mpsc::unbounded_channel();
-    let guard =
-        Guard { inner: Arc::downgrade(inner), policy: Policy::new(reserve), seen: None, pausing: HashSet::new(), done, tell };
+    let guard = Guard {
+        inner: Arc::downgrade(inner),
+        policy: Policy::new(reserve),
+        seen: None,
+        pausing: HashSet::new(),
+        done,
+        tell,
+    };
     drop(runtime.spawn(guard.run()));
 }
 
@@ -178,7 +184,8 @@ impl Guard {
             let asked = async {
                 let (incarnation, name) = (incarnation.clone(), name);
                 let found = blocking(move || find(&home, &name, &incarnation)).await.map_err(|error| error.message)?;
-                let mut shim = found.ok_or("it is gone")?.connect().await.map_err(|error: AdoptError| error.to_string())?;
+                let mut shim =
+                    found.ok_or("it is gone")?.connect().await.map_err(|error: AdoptError| error.to_string())?;
                 let asked = if paused {
                     shim.pause_for(PauseReason::HostDisk).await
                 } else {

@@ -161,12 +161,7 @@ impl Policy {
     }
 
     /// Decides. Without a usage, nobody looked at what sandboxes do.
-    pub(super) fn look(
-        &mut self,
-        now: Instant,
-        free: FreeSpace,
-        usage: Option<&HashMap<String, Usage>>,
-    ) -> Verdict {
+    pub(super) fn look(&mut self, now: Instant, free: FreeSpace, usage: Option<&HashMap<String, Usage>>) -> Verdict {
         let fall = self.fall(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
@@ -231,7 +226,8 @@ impl Policy {
         }
         let (began, were) = self.looks.front().copied().unwrap_or((now, free));
         let window = now.saturating_duration_since(began);
-        let (rate, lasting) = (per_second(fallen(were, free), window), per_second(fallen(were, free), window.max(WINDOW)));
+        let (rate, lasting) =
+            (per_second(fallen(were, free), window), per_second(fallen(were, free), window.max(WINDOW)));
         let seconds = [0, 1].map(|kind: usize| match (left.get(kind), lasting.get(kind), SLOWEST.get(kind)) {
             (Some(left), Some(rate), Some(slowest)) if rate >= slowest => *left as f64 / rate,
             _ => f64::INFINITY,
@@ -330,9 +326,8 @@ impl Policy {
             return nobody;
         }
         let least = LEAST_WORK * elapsed.as_secs_f64();
-        let busy = known.filter(|(sandbox, usage)| {
-            !self.held.contains_key(*sandbox) && usage.system.as_secs_f64() >= least
-        });
+        let busy =
+            known.filter(|(sandbox, usage)| !self.held.contains_key(*sandbox) && usage.system.as_secs_f64() >= least);
         (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)
     }
 
@@ -346,9 +341,7 @@ impl Policy {
             let step = if held.resource == 0 { reserve } else { held.left.max(1) };
             let free_again = left >= held.left.saturating_add(step);
             let (action, over) = match held.how {
-                How::Slowed => {
-                    (Action::SpeedUp(sandbox.clone()), now.saturating_duration_since(held.since) >= SLOWED)
-                }
+                How::Slowed => (Action::SpeedUp(sandbox.clone()), now.saturating_duration_since(held.since) >= SLOWED),
                 How::Paused => (Action::Resume(sandbox.clone()), false),
             };
             if free_again || over {

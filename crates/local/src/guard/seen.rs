@@ -68,7 +68,8 @@ impl Seen {
             let Ok(cgroup) = Cgroup::adopt(&self.host, &record.cgroup) else { continue };
             let share = record.create.limits.cpu_millis.and_then(|share| CpuShare::from_thousandths(share).ok());
             let name = record.name.clone();
-            let one = One { found, name, cgroup, share, last: None, writers: Vec::new(), peak: 0, usage: Usage::default() };
+            let one =
+                One { found, name, cgroup, share, last: None, writers: Vec::new(), peak: 0, usage: Usage::default() };
             self.sandboxes.insert(incarnation, one);
         }
         Ok(())

@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn what_was_deleted_before_it_was_written_does_not_count() {
-        let text = "rchar: 9\nwchar: 8\nsyscr: 7\nsyscw: 6\nread_bytes: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n";
+        let text =
+            "rchar: 9\nwchar: 8\nsyscr: 7\nsyscw: 6\nread_bytes: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n";
         assert_eq!(written(text), Some(4096));
         assert_eq!(written("rchar: 9\n"), None);
     }

@@ -110,9 +110,12 @@ impl KeptDisk {
     /// Makes a disk that is held by a quota where the file system of the host has project quotas, and by nothing where
     /// it has none: either takes no time to prepare.
     pub fn create_within(directory: &Path, quota: Quota) -> Result<Self, DiskError> {
-        Self::make(directory, |locked| {
-            if quota::enforced(locked) { quota::create(locked, FILES, quota) } else { plain(locked) }
-        })
+        Self::make(
+            directory,
+            |locked| {
+                if quota::enforced(locked) { quota::create(locked, FILES, quota) } else { plain(locked) }
+            },
+        )
     }
 
     fn make(directory: &Path, fill: impl FnOnce(&OwnedFd) -> Result<(), DiskError>) -> Result<Self, DiskError> {
@@ -133,6 +136,12 @@ impl KeptDisk {
     pub fn open(directory: &Path) -> Result<Self, DiskError> {
         let locked = lock(directory)?;
         Self::attach(directory, locked)
+    }
+
+    /// Whether the size of disks in a directory of the host is held by project quotas.
+    pub fn has_quotas(directory: &Path) -> std::io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(quota::enforced(&rustix::fs::open(directory, flags, Mode::empty())?))
     }
 
     /// Removes a disk that nobody uses, with all that is on it.

@@ -13,7 +13,15 @@ use carrel_shim_client::{Chunk, ShimError, decode};
 use crate::peer::{Peer, connected, ended, failed, info, invented};
 
 fn status() -> Status {
-    Status { state: State::Paused, supervisor: None, sequence: 7, running_jobs: 1, ended_jobs: 2, pruned_jobs: 3, pause_reason: None }
+    Status {
+        state: State::Paused,
+        supervisor: None,
+        sequence: 7,
+        running_jobs: 1,
+        ended_jobs: 2,
+        pruned_jobs: 3,
+        pause_reason: None,
+    }
 }
 
 /// The next frame, which has to be input for the job `job`.

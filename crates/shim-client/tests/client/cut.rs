@@ -99,8 +99,15 @@ async fn a_request_finds_its_answer_behind_a_frame_that_was_read_in_part() {
     let stray = frame(77, &output(0, b"nobody's"));
     let (head, tail) = stray.split_at(11);
     assert!(drip(&mut peer, head, async || client.ended().await).await.is_empty());
-    let status =
-        Status { state: State::Running, supervisor: None, sequence: 0, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0, pause_reason: None };
+    let status = Status {
+        state: State::Running,
+        supervisor: None,
+        sequence: 0,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        pause_reason: None,
+    };
     let answering = async {
         peer.raw(tail).await;
         let id = peer.frame().await.unwrap().id;

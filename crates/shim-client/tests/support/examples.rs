@@ -191,7 +191,15 @@ fn presence() -> Vec<Sample> {
         pid: 4711,
         agent_version: "0.1.0".to_owned(),
     };
-    let alone = |state| Status { state, supervisor: None, sequence: 0, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0, pause_reason: None };
+    let alone = |state| Status {
+        state,
+        supervisor: None,
+        sequence: 0,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        pause_reason: None,
+    };
     let everything = Status {
         supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
         sequence: u64::MAX,

@@ -95,8 +95,11 @@ impl Model {
     }
 
     fn paused(&self) -> Vec<&str> {
-        let mut paused: Vec<&str> =
-            self.taken.iter().filter_map(|action| if let Action::Pause(name) = action { Some(name.as_str()) } else { None }).collect();
+        let mut paused: Vec<&str> = self
+            .taken
+            .iter()
+            .filter_map(|action| if let Action::Pause(name) = action { Some(name.as_str()) } else { None })
+            .collect();
         paused.dedup();
         paused
     }
