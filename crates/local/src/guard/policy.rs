@@ -363,7 +363,9 @@ impl Policy {
             return Vec::new();
         }
         let mut actions = Vec::new();
-        for (sandbox, _) in self.spent.extract_if(|_, spent| *spent >= (most / 2).max(1)) {
+        let spenders = self.spent.iter().filter(|(_, spent)| **spent >= (most / 2).max(1));
+        for sandbox in spenders.map(|(sandbox, _)| sandbox.clone()).collect::<Vec<_>>() {
+            self.spent.remove(&sandbox);
             let held = Held { resource: 0, left: 0, ..fall.held(How::Paused, now, true) };
             let before = self.held.insert(sandbox.clone(), held);
             if before.is_none_or(|held| held.how != How::Paused) {
