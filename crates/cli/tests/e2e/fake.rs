@@ -84,8 +84,15 @@ impl Caller {
             }
             assert!(decode::<GetStatus>(&envelope).is_some(), "{}", envelope.type_name);
             let (running_jobs, ended_jobs, pruned_jobs) = (0, 0, 0);
-            let status =
-                Status { state: State::Running, supervisor: None, sequence: 1, running_jobs, ended_jobs, pruned_jobs };
+            let status = Status {
+                state: State::Running,
+                supervisor: None,
+                sequence: 1,
+                running_jobs,
+                ended_jobs,
+                pruned_jobs,
+                pause_reason: None,
+            };
             self.send(id, &status);
         }
     }
