@@ -108,7 +108,7 @@ impl Stage {
         }
         let mut create = create(home.path(), "fails");
         create.lasting = lasting;
-        create.kept_disk = Some(KeptDisk { directory: home.path().join("disk").into(), host_free: 1, unlimited: None });
+        create.kept_disk = Some(KeptDisk { host_free: 1, ..KeptDisk::at(home.path().join("disk")) });
         let programs = Programs::within(&beside).unwrap();
         Self { home, programs, create, guest: None, base: None }
     }

@@ -4,6 +4,7 @@ mod agents;
 mod client;
 mod courses;
 mod deaths;
+mod disk;
 mod failpoints;
 mod full;
 mod homes;

@@ -25,6 +25,9 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
         default_memory: 256 << 20,
         pids: 512,
         host_free: 0,
+        host_free_inodes: None,
+        default_disk: 0,
+        default_inodes: 0,
         parked: 1,
         registries: carrel_registry::Settings::default(),
     }

@@ -182,17 +182,21 @@ fn want_of_memory_is_told_from_an_exit() {
 fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() {
     run(async {
         let disks = home();
-        let kept =
-            |host_free| Some(KeptDisk { directory: disks.path().join("one").into(), host_free, unlimited: None });
+        let kept = |host_free| Some(KeptDisk { host_free, ..KeptDisk::at(disks.path().join("one")) });
         let first = Sandbox::with(|create| create.kept_disk = kept(1)).await;
         first.shell("echo kept >/root/note; sync").await;
         drop(first);
         let second = Sandbox::with(|create| create.kept_disk = kept(1)).await;
         assert_eq!(second.shell("cat /root/note").await, "kept\n");
         drop(second);
-        // No host has that much room.
+        // No host has that much room. One that only waits is not paused, one that writes is.
         let mut starved = Sandbox::with(|create| create.kept_disk = kept(u64::MAX)).await;
+        assert_eq!(starved.shell("echo still").await, "still\n");
+        assert!(!starved.owned.statistics().await.unwrap().paused);
+        let client = starved.client().await;
+        let writing = client.exec(shell("while :; do head -c 8m /dev/zero >/root/large; done")).await.unwrap();
         while !starved.owned.statistics().await.unwrap().paused {}
+        drop(writing);
         let ended = starved.owned.stop(Duration::from_secs(10)).await.unwrap();
         assert_eq!(ended.reason, EndReason::Stopped);
         assert_eq!(starved.traces(), NOTHING);

@@ -181,6 +181,7 @@ pub(crate) mod tests {
             ended_jobs: 2,
             pruned_jobs: 0,
             unenforced: None,
+            pause_reason: None,
         };
         Seen {
             directory: "/h/run/sandboxes/x".into(),

@@ -16,7 +16,7 @@ mod socket;
 mod succession;
 
 pub use self::address::{Address, BadAddress};
-pub use self::config::{Config, ConfigError, Registries};
+pub use self::config::{Config, ConfigError, Limits, Registries};
 pub use self::error::ServeError;
 pub use self::home::{lock_file, log_file, socket_file, store_file};
 pub use self::ready::Ready;

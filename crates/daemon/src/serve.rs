@@ -161,6 +161,9 @@ fn provider_settings(home: &Path, config: &Config, default_memory: u64) -> Resul
         default_memory,
         pids: config.limits.pids,
         host_free: config.limits.host_free,
+        host_free_inodes: config.limits.host_free_inodes,
+        default_disk: config.limits.sandbox_disk,
+        default_inodes: config.limits.sandbox_inodes,
         parked: PARKED,
         // The mirrors were read before, when the file was.
         registries: config.registries.settings().unwrap_or_default(),

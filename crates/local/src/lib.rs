@@ -8,6 +8,7 @@ mod copies;
 mod end;
 mod facts;
 mod ground;
+mod guard;
 mod images;
 mod jobs;
 mod life;
@@ -34,6 +35,7 @@ use carrel_agent_client::PathError;
 use carrel_control::provider::ProviderError;
 use carrel_fetch::Images;
 use carrel_shim_client::Programs;
+use carrel_shim_client::messages::KeptDisk;
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::ground::Ground;
@@ -59,8 +61,15 @@ pub struct Settings {
     pub default_memory: u64,
     /// How many processes and threads a sandbox may have.
     pub pids: u32,
-    /// How many bytes of the host's own disk have to stay free: below that sandboxes are paused. 0 is none.
+    /// How many bytes of the host's own disk have to stay free: before fewer are, whoever writes is paused. 0 is none.
     pub host_free: u64,
+    /// The same for inodes; none is 65,536 or a sixteenth of all, whichever is less.
+    pub host_free_inodes: Option<u64>,
+    /// How many bytes the disk of a sandbox may take that has no limit of its own, where the file system has project
+    /// quotas. 0 is no limit.
+    pub default_disk: u64,
+    /// How many inodes it may take there. 0 is no limit.
+    pub default_inodes: u64,
     /// How many supervisors are started ahead.
     pub parked: usize,
     /// What is special about registries of images.
@@ -103,6 +112,24 @@ pub(crate) struct Inner {
     sweeping: tokio::sync::Mutex<()>,
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// The disk of a sandbox in a directory, with a limit of its own or without.
+    fn kept_disk(&self, directory: PathBuf, limit: Option<u64>) -> KeptDisk {
+        // Where there are no quotas, a disk without a limit is a directory, and the guard sees to the host's disk.
+        let quota = |most: u64| (limit.is_none() && most > 0).then_some(most);
+        KeptDisk {
+            host_free: self.host_free,
+            unlimited: limit.is_none().then_some(true),
+            host_free_inodes: self.host_free_inodes,
+            quota_bytes: quota(self.default_disk),
+            quota_inodes: quota(self.default_inodes),
+            ..KeptDisk::at(directory)
+        }
+    }
+}
+
 // === impl Local ===
 
 impl Local {
@@ -119,7 +146,7 @@ impl Local {
         let images = Arc::new(Images::new(&settings.home, &programs.shim, settings.registries.clone()));
         let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
         parked.fill();
-        Ok(Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             settings,
             programs,
             ground,
@@ -131,7 +158,9 @@ impl Local {
             turns: Turns::default(),
             tended: Tended::default(),
             sweeping: tokio::sync::Mutex::default(),
-        })))
+        });
+        guard::start(&inner);
+        Ok(Self(inner))
     }
 }
 

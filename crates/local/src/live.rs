@@ -15,7 +15,7 @@ use crate::ports::{Agent, Forwards};
 
 /// What is known of sandboxes that this process was asked about.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<Inside>);
+pub(crate) struct Known(Mutex<Inside>, Arc<tokio::sync::Notify>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -76,8 +76,19 @@ impl Known {
         self.lock().live.get(&place.incarnation).map(Arc::clone)
     }
 
+    /// Whether none is known that runs.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().live.is_empty()
+    }
+
+    /// Notified when one is known that runs.
+    pub(crate) fn changed(&self) -> Arc<tokio::sync::Notify> {
+        Arc::clone(&self.1)
+    }
+
     /// Remembers one that runs; one that is known already stays as it is.
     pub(crate) fn runs(&self, place: &Place, live: Live) -> Arc<Live> {
+        self.1.notify_one();
         let mut inside = self.lock();
         Arc::clone(inside.live.entry(place.incarnation.clone()).or_insert_with(|| Arc::new(live)))
     }

@@ -9,7 +9,7 @@ use carrel_image::accounts::{self, AccountError, Ids, User};
 use carrel_image::{Directory, GuestPath, RootFs, Stacked};
 use carrel_layers::Config;
 use carrel_shim_client::Programs;
-use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, Mount};
+use carrel_shim_client::messages::{Create, Keep, Limits, Mount};
 
 use crate::ground::{Ground, name};
 use crate::{IDS, Settings, failed, services, skeleton};
@@ -62,11 +62,7 @@ pub(crate) fn create(
         pids: Some(settings.pids),
         cpu_millis: spec.limits.cpu_millis,
     };
-    let kept = KeptDisk {
-        directory: disk.into(),
-        host_free: settings.host_free,
-        unlimited: spec.limits.disk.is_none().then_some(true),
-    };
+    let kept = settings.kept_disk(disk, spec.limits.disk);
     Ok(Create {
         name: name(&place.sandbox),
         incarnation: place.incarnation.clone(),

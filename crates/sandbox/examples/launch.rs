@@ -2,7 +2,8 @@
 //! input. The environment says the rest:
 //!
 //! - `CARREL_MEMORY`, `CARREL_PIDS`, `CARREL_DISK`: its limits;
-//! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there;
+//! - `CARREL_KEPT`: the directory of a disk that stays, made if it is not there; with `CARREL_INODES`, held by a quota of
+//!   so many inodes where there are quotas, and by nothing where there are none;
 //! - `CARREL_LAYERS`: directories that lie over the image, the uppermost first, separated by spaces;
 //! - `CARREL_MOUNTS`: trees of the host, `SOURCE:TARGET:USER:ro` or `…:rw`, separated by spaces; `USER.GROUP` names a
 //!   group of another number;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, IdRange, KeptDisk, Mount, Network, Project, Spec, launch, leave_host_mounts,
+    Access, Container, Disk, IdRange, KeptDisk, Mount, Network, Project, Quota, Spec, launch, leave_host_mounts,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -84,7 +85,10 @@ fn disk() -> Result<Disk, Failure> {
     Ok(match std::env::var_os("CARREL_KEPT") {
         None => Disk::Memory { bytes },
         Some(directory) if Path::new(&directory).exists() => Disk::Kept(KeptDisk::open(Path::new(&directory))?),
-        Some(directory) => Disk::Kept(KeptDisk::create(Path::new(&directory), bytes)?),
+        Some(directory) => Disk::Kept(match number("CARREL_INODES")? {
+            None => KeptDisk::create(Path::new(&directory), bytes)?,
+            inodes => KeptDisk::create_within(Path::new(&directory), Quota { bytes, inodes })?,
+        }),
     })
 }
 

@@ -6,6 +6,7 @@
 mod image;
 mod kept;
 mod quota;
+mod space;
 mod top;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-pub use self::kept::{DiskError, DiskKind, KeptDisk, Watermark};
+pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota};
+pub use self::space::{FreeSpace, Reserve};
 use crate::ids::IdRange;
 use crate::layers::Layers;
 use crate::mount;

@@ -187,9 +187,10 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
     Ok((plan, changes))
 }
 
-/// A disk of a fixed size holds what it is asked to reserve; the host's own file system is everybody's.
+/// An image holds what it is asked to reserve without taking it from the host; a quota does not, and all quotas together
+/// may be more than the host has.
 fn preallocation(spec: &Spec) -> Preallocation {
-    let on_host_disk = matches!(&spec.disk, Disk::Kept(kept) if kept.kind() == DiskKind::Plain);
+    let on_host_disk = matches!(&spec.disk, Disk::Kept(kept) if kept.kind() != DiskKind::Image);
     let writes_to_host = spec.mounts.iter().any(|mount| matches!(mount.access, Access::Writable { .. }));
     if on_host_disk || writes_to_host { Preallocation::Refused } else { Preallocation::Allowed }
 }

@@ -29,7 +29,7 @@ mod tree;
 
 pub use self::asked::{MountError, NetworkError, TargetProblem};
 pub use self::container::Container;
-pub use self::disk::{DiskError, DiskKind, KeptDisk, Watermark, upper};
+pub use self::disk::{DiskError, DiskKind, FreeSpace, KeptDisk, Quota, Reserve, upper};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};
 pub use self::launch::{LaunchError, forget_inherited, launch, leave_host_mounts};

@@ -19,8 +19,8 @@ use crate::link::{self, Arrivals, Link};
 use crate::messages::{
     Done, Ended, Fact, GetStatistics, GetStatus, Hello, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded,
     JobFollow, JobGet, JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobWait,
-    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, Resume, Statistics, Status, Stop, StreamName,
-    Supervise, VERSION,
+    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, Resume, Statistics, Status, Stop,
+    StreamName, Supervise, VERSION,
 };
 use crate::wire::{self, Message};
 
@@ -122,12 +122,22 @@ impl ShimClient {
 
     /// Stops all its processes where they are.
     pub async fn pause(&mut self) -> Result<(), ShimError> {
-        self.ask(&Pause {}).await.map(|Done {}| ())
+        self.ask(&Pause::default()).await.map(|Done {}| ())
+    }
+
+    /// Stops all its processes where they are, for a reason. A supervisor of an older release does not keep the reason.
+    pub async fn pause_for(&mut self, reason: PauseReason) -> Result<(), ShimError> {
+        self.ask(&Pause { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
     /// Lets them continue.
     pub async fn resume(&mut self) -> Result<(), ShimError> {
-        self.ask(&Resume {}).await.map(|Done {}| ())
+        self.ask(&Resume::default()).await.map(|Done {}| ())
+    }
+
+    /// Lets them continue if they are stopped for that reason.
+    pub async fn resume_from(&mut self, reason: PauseReason) -> Result<(), ShimError> {
+        self.ask(&Resume { reason: Some(reason) }).await.map(|Done {}| ())
     }
 
     /// Supervises the sandbox for as long as this connection lasts.

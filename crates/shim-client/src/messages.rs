@@ -83,10 +83,16 @@ record! {
     pub struct KeptDisk {
         /// A directory of the host.
         directory: HostPath => required,
-        /// How many bytes of the host's own disk have to stay free: below that the sandbox is paused.
+        /// How many bytes of the host's own disk have to stay free: below that the sandbox is paused if it writes.
         host_free: u64 => default,
         /// Whether it has no limit of its own, whatever `disk` says: then it ends where the host's own disk does.
         unlimited: Option<bool> => omitted,
+        /// How many inodes of the host's own disk have to stay free: below that the sandbox is paused if it writes.
+        host_free_inodes: Option<u64> => omitted,
+        /// How many bytes a disk without a limit of its own may take where the host's file system has project quotas.
+        quota_bytes: Option<u64> => omitted,
+        /// How many inodes such a disk may take there.
+        quota_inodes: Option<u64> => omitted,
     }
 
     /// A tree of the host, shown inside.
@@ -198,11 +204,17 @@ record! {
 
     /// Stop all its processes where they are.
     #[derive(Copy, Default)]
-    pub struct Pause {}
+    pub struct Pause {
+        /// Why. Without a reason, the caller wants it so: such a pause lasts until a resume without a reason.
+        reason: Option<PauseReason> => omitted,
+    }
 
     /// Let them continue.
     #[derive(Copy, Default)]
-    pub struct Resume {}
+    pub struct Resume {
+        /// Which pause is to end: one for that reason alone. Without a reason, any.
+        reason: Option<PauseReason> => omitted,
+    }
 
     /// Tell what it uses.
     #[derive(Copy, Default)]
@@ -279,6 +291,16 @@ text_enum! {
         Unsupported = "unsupported",
     } else
         /// A kind that a newer supervisor invented.
+        Unknown = "unknown"
+}
+
+text_enum! {
+    /// Why a sandbox is paused, where the caller did not simply want it so.
+    pub enum PauseReason {
+        /// The host's disk is nearly full, and this sandbox writes to it.
+        HostDisk = "host_disk",
+    } else
+        /// A reason that a newer side invented.
         Unknown = "unknown"
 }
 
@@ -360,6 +382,22 @@ messages! {
     JobSignal, "shim.job.signal", 1, NONE;
     JobCancel, "shim.job.cancel", 1, NONE;
     JobWait, "shim.job.wait", 1, NONE;
+}
+
+// === impl KeptDisk ===
+
+impl KeptDisk {
+    /// A disk in a directory of the host, about which nothing more is said.
+    pub fn at(directory: impl Into<HostPath>) -> Self {
+        Self {
+            directory: directory.into(),
+            host_free: 0,
+            unlimited: None,
+            host_free_inodes: None,
+            quota_bytes: None,
+            quota_inodes: None,
+        }
+    }
 }
 
 // === impl Keep ===

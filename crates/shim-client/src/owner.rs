@@ -180,12 +180,12 @@ impl OwnedSandbox {
 
     /// Stops all its processes where they are.
     pub async fn pause(&mut self) -> Result<(), OwnerError> {
-        self.ask::<Pause, Done>(&Pause {}).await.map(drop)
+        self.ask::<Pause, Done>(&Pause::default()).await.map(drop)
     }
 
     /// Lets them continue.
     pub async fn resume(&mut self) -> Result<(), OwnerError> {
-        self.ask::<Resume, Done>(&Resume {}).await.map(drop)
+        self.ask::<Resume, Done>(&Resume::default()).await.map(drop)
     }
 
     /// What it uses.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Shed, Spec, Watermark,
+    Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Quota, Reserve, Shed, Spec,
     launch, leave_host_mounts, shed,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
@@ -49,7 +49,7 @@ pub(crate) struct Running {
     pub(crate) listener: UnixListener,
     pub(crate) greeted: Greeted,
     /// How much of the host's own disk has to stay free.
-    pub(crate) watermark: Watermark,
+    pub(crate) reserve: Reserve,
     /// Whether it stays when its owner leaves.
     pub(crate) lasting: bool,
     /// What the loop begins with.
@@ -268,9 +268,12 @@ fn group(
 
 fn disk(create: &Create) -> Result<Disk, StartError> {
     let Some(kept) = &create.kept_disk else { return Ok(Disk::Memory { bytes: create.disk }) };
-    let make = || match kept.unlimited {
-        Some(true) => KeptDisk::create_unlimited(&kept.directory.0),
-        Some(false) | None => KeptDisk::create(&kept.directory.0, create.disk),
+    let make = || match (kept.unlimited, kept.quota_bytes) {
+        (Some(true), None) => KeptDisk::create_unlimited(&kept.directory.0),
+        (Some(true), Some(bytes)) => {
+            KeptDisk::create_within(&kept.directory.0, Quota { bytes, inodes: kept.quota_inodes })
+        }
+        (Some(false) | None, _) => KeptDisk::create(&kept.directory.0, create.disk),
     };
     Ok(Disk::Kept(match KeptDisk::open(&kept.directory.0) {
         Err(DiskError::Absent(_)) => make()?,
@@ -369,7 +372,10 @@ impl Whole {
             channel: self.channel,
             listener: self.listener,
             greeted: self.greeted,
-            watermark: Watermark { free_bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free) },
+            reserve: Reserve {
+                bytes: create.kept_disk.as_ref().map_or(0, |kept| kept.host_free),
+                inodes: create.kept_disk.as_ref().and_then(|kept| kept.host_free_inodes),
+            },
             lasting: create.lasting,
             parts: Some(Parts { desk: self.desk, hello: self.hello, jobs, log }),
         }

@@ -52,11 +52,7 @@ fn record() -> SandboxRecord {
             identity: None,
         }),
         disk: 64 << 20,
-        kept_disk: Some(KeptDisk {
-            directory: "/var/lib/carrel/disks/one".into(),
-            host_free: 1 << 30,
-            unlimited: None,
-        }),
+        kept_disk: Some(KeptDisk { host_free: 1 << 30, ..KeptDisk::at("/var/lib/carrel/disks/one") }),
         hostname: "carrel".to_owned(),
         limits: Limits { memory: Some(256 << 20), pids: Some(512), cpu_millis: Some(1500) },
         allow_unenforced: true,

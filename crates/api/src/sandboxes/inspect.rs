@@ -75,6 +75,7 @@ async fn running(control: &Control, caller: &Caller, id: &str) -> Option<Running
         let unenforced = status.unenforced.unwrap_or_default().into_iter();
         running.unenforced_limits =
             unenforced.map(|one| UnenforcedLimit { limit: one.limit, reason: one.reason }).collect();
+        running.pause_reason = status.pause_reason.map(|reason| reason.as_str().to_owned()).unwrap_or_default();
         (running.shim_pid, running.pid) = (hello.shim_pid, hello.pid);
         (running.shim_release, running.agent_version) = (hello.release, hello.agent_version);
     }

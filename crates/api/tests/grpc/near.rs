@@ -146,6 +146,7 @@ async fn everything_that_is_known_of_a_sandbox_is_told() {
             ended_jobs: 0,
             pruned_jobs: 0,
             unenforced: None,
+            pause_reason: None,
         };
         peer.say(id, &status).await;
         let mut peer = supervisor.greet().await;

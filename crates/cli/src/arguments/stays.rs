@@ -100,7 +100,7 @@ pub(crate) struct CreateArguments {
     /// How many processors it may use, such as 1.5 [default: all]
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
-    /// How much it may write to its own files [default: what the host has]
+    /// How much it may write to its own files, such as 10M for 10 MiB [default: what the daemon or the host has]
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<Size>,
     /// How long it may be idle before it is stopped; 0 is for ever [default: what the daemon says]

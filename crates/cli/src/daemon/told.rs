@@ -59,6 +59,10 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
         ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
         ("unenforced_limits", json!(told.running.as_ref().map(unenforced))),
         ("paused", json!(told.running.as_ref().map(|running: &Running| running.paused))),
+        (
+            "pause_reason",
+            json!(told.running.as_ref().map(|running| &running.pause_reason).filter(|why| !why.is_empty())),
+        ),
         ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
         ("execs", told.execs.iter().map(exec).collect()),
     ];

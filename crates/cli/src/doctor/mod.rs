@@ -1,5 +1,6 @@
 //! `carrel doctor`: whether this host can run sandboxes, and what to do where it cannot.
 
+mod disk;
 mod host;
 mod limits;
 mod ours;
@@ -39,6 +40,7 @@ pub(crate) fn doctor(json: bool) -> Result<u8, Failure> {
     checks.extend(host::checks());
     checks.extend(limits::checks());
     checks.extend(ours::checks());
+    checks.extend(disk::checks());
     // What is known to fail need not be tried, and would only say the same in other words.
     if worst(&checks) < Status::Fail {
         checks.extend(probe::checks());

@@ -92,6 +92,7 @@ impl Caller {
                 ended_jobs,
                 pruned_jobs,
                 unenforced: None,
+                pause_reason: None,
             };
             self.send(id, &status);
         }

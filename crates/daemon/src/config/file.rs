@@ -45,6 +45,9 @@ struct LimitsSaid {
     sandbox_memory: Option<Bytes>,
     pids: Option<u32>,
     host_free: Option<Bytes>,
+    host_free_inodes: Option<u64>,
+    sandbox_disk: Option<Bytes>,
+    sandbox_inodes: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -109,6 +112,9 @@ impl File {
                 sandbox_memory: at.size("limits.sandbox_memory", limits.sandbox_memory)?,
                 pids: limits.pids.unwrap_or(usual.limits.pids),
                 host_free: at.size("limits.host_free", limits.host_free)?.unwrap_or(usual.limits.host_free),
+                host_free_inodes: limits.host_free_inodes,
+                sandbox_disk: at.size("limits.sandbox_disk", limits.sandbox_disk)?.unwrap_or(usual.limits.sandbox_disk),
+                sandbox_inodes: limits.sandbox_inodes.unwrap_or(usual.limits.sandbox_inodes),
             },
             allow: self.host.allow.into_iter().map(|one| at.absolute("host.allow", one)).collect::<Result<_, _>>()?,
             registries: self.registries,

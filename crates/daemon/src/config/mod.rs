@@ -58,6 +58,12 @@ pub struct Limits {
     pub pids: u32,
     /// How many bytes of the host's disk are left alone.
     pub host_free: u64,
+    /// How many inodes of it are; 65,536 or a sixteenth of all, whichever is less, if none is given.
+    pub host_free_inodes: Option<u64>,
+    /// How many bytes of disk one has that does not say, where there are project quotas; 0 is no limit.
+    pub sandbox_disk: u64,
+    /// How many inodes it has then; 0 is no limit.
+    pub sandbox_inodes: u64,
 }
 
 /// How much is told.
@@ -225,7 +231,16 @@ impl Default for Config {
             grace: Duration::from_secs(2),
             exec_output_root: None,
             exec_output_template: LogTemplate::DEFAULT.to_owned(),
-            limits: Limits { sandboxes: None, memory: None, sandbox_memory: None, pids: 1024, host_free: 1 << 30 },
+            limits: Limits {
+                sandboxes: None,
+                memory: None,
+                sandbox_memory: None,
+                pids: 1024,
+                host_free: 1 << 30,
+                host_free_inodes: None,
+                sandbox_disk: 10 << 30,
+                sandbox_inodes: 1 << 20,
+            },
             allow: Vec::new(),
             registries: Registries::default(),
             listen: Vec::new(),

@@ -24,6 +24,9 @@ impl fmt::Display for Config {
         number(f, "sandbox_memory", self.limits.sandbox_memory)?;
         number(f, "pids", Some(self.limits.pids.into()))?;
         number(f, "host_free", Some(self.limits.host_free))?;
+        number(f, "host_free_inodes", self.limits.host_free_inodes)?;
+        number(f, "sandbox_disk", Some(self.limits.sandbox_disk))?;
+        number(f, "sandbox_inodes", Some(self.limits.sandbox_inodes))?;
         let allowed: Vec<_> = self.allow.iter().map(|one| one.to_string_lossy()).collect();
         writeln!(f, "\n[host]\nallow = {}", quoted_all(allowed.iter().map(AsRef::as_ref)))?;
         self.registries.fmt(f)?;

@@ -28,6 +28,9 @@ memory = 17179869184
 sandbox_memory = 536870912
 pids = 512
 host_free = 0
+host_free_inodes = 5000
+sandbox_disk = 1073741824
+sandbox_inodes = 0
 
 [host]
 allow = ["/srv/data", "/opt"]
@@ -68,6 +71,8 @@ exec_output_template = "{sandbox_id}/{exec_id}"
 [limits]
 pids = 1024
 host_free = 1073741824
+sandbox_disk = 10737418240
+sandbox_inodes = 1048576
 
 [host]
 allow = []

@@ -27,6 +27,9 @@ impl World {
             default_memory: 1 << 30,
             pids: 77,
             host_free: 5,
+            host_free_inodes: Some(6),
+            default_disk: 7,
+            default_inodes: 0,
             parked: 0,
             registries: carrel_registry::Settings::default(),
         };
@@ -91,7 +94,8 @@ fn limits_are_those_of_the_sandbox_or_of_all() {
     let create = world.plan(&world.spec()).unwrap();
     assert_eq!((create.limits.memory, create.limits.pids, create.limits.cpu_millis), (Some(1 << 30), Some(77), None));
     let kept = create.kept_disk.unwrap();
-    assert_eq!((kept.unlimited, kept.host_free), (Some(true), 5));
+    assert_eq!((kept.unlimited, kept.host_free, kept.host_free_inodes), (Some(true), 5, Some(6)));
+    assert_eq!((kept.quota_bytes, kept.quota_inodes), (Some(7), None));
     assert_eq!((create.hostname.len(), create.name.len(), create.lasting), (63, 25, true));
     let limits = spec::Limits { cpu_millis: Some(500), memory: Some(1 << 28), disk: Some(1 << 26) };
     let create = world.plan(&Spec { limits, ..world.spec() }).unwrap();

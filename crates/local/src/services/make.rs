@@ -8,7 +8,7 @@ use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
 use carrel_fetch::Image;
 use carrel_layers::Config;
-use carrel_shim_client::messages::{Create, Keep, KeptDisk, Limits, NetworkOf};
+use carrel_shim_client::messages::{Create, Keep, Limits, NetworkOf};
 use carrel_shim_client::{Found, Life, Programs, began};
 
 use super::hosts::{hostname, name_all};
@@ -142,11 +142,7 @@ fn create(
         pids: Some(settings.pids),
         cpu_millis: service.limits.cpu_millis,
     };
-    let kept = KeptDisk {
-        directory: beside.disk().into(),
-        host_free: settings.host_free,
-        unlimited: service.limits.disk.is_none().then_some(true),
-    };
+    let kept = settings.kept_disk(beside.disk(), service.limits.disk);
     Ok(Create {
         name: beside.name.clone(),
         incarnation: beside.incarnation.clone(),

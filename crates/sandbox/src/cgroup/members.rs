@@ -170,7 +170,11 @@ impl Part {
     }
 
     fn signal_all(&self) -> Result<(), CgroupError> {
-        for pids in wait::processes(&self.directory)?.chunks(BATCH) {
+        self.signal(&wait::processes(&self.directory)?)
+    }
+
+    pub(super) fn signal(&self, pids: &[Pid]) -> Result<(), CgroupError> {
+        for pids in pids.chunks(BATCH) {
             for (_, pidfd) in wait::held(&self.directory, pids)? {
                 match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
                     Ok(()) | Err(Errno::SRCH) => {}

@@ -4,6 +4,7 @@
 //! `carrel` that stays. Limits are in place before anything joins. Where a host has the controllers in v1 alone, those of
 //! v2 are tried on a tree of plain files; in kernels that have v2 alone, by the machines of `tests/vm`.
 
+mod activity;
 mod directory;
 mod error;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
+pub use self::activity::Activity;
 use self::directory::Directory;
 pub use self::error::CgroupError;
 use self::host::Hierarchy;

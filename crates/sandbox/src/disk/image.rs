@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,11 +20,70 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often another process may be faster to take a loop device.
 const ATTEMPTS: u32 = 64;
 
-/// Makes a file of some size with a file system in it.
+/// How often the size of the file is corrected.
+const SIZES: usize = 6;
+/// The size of a block.
+const BLOCK: u64 = 4096;
+/// What the first directories of a sandbox and the trees of its extents take.
+const DIRECTORIES: u64 = 256 << 10;
+
+/// Makes a file with a file system in it that as many bytes can be written to as were asked for: what the file system
+/// needs for itself comes on top.
 pub(super) fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
     let failed = |what| move |error| DiskError::System(what, error);
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed("make the image"))?;
-    file.set_len(bytes).map_err(failed("make the image"))?;
+    let options = File::options().read(true).write(true).create_new(true).mode(0o600).clone();
+    let file = options.open(path).map_err(failed("make the image"))?;
+    let wanted = bytes.saturating_add(DIRECTORIES).next_multiple_of(BLOCK);
+    let mut size = wanted.saturating_add(overhead(wanted)).next_multiple_of(BLOCK);
+    for _ in 0..SIZES {
+        // What the attempt before wrote is not there any more.
+        file.set_len(0).and_then(|()| file.set_len(size)).map_err(failed("make the image"))?;
+        make_file_system(path)?;
+        let missing = wanted.saturating_sub(writable(&file).map_err(failed("read the image"))?);
+        if missing == 0 {
+            break;
+        }
+        size = size.saturating_add(missing + missing / 8).next_multiple_of(BLOCK);
+    }
+    file.sync_all().map_err(failed("make the image"))
+}
+
+/// About what a file system for some bytes needs for itself: inodes, a journal, and what the kernel holds back.
+fn overhead(bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    let journal = match bytes {
+        0..0x0080_0000 => 0,
+        0x0080_0000..0x0800_0000 => 4 * MIB,
+        0x0800_0000..0x4000_0000 => 16 * MIB,
+        0x4000_0000..0x8000_0000 => 32 * MIB,
+        0x8000_0000..0x4_0000_0000 => 64 * MIB,
+        _ => 1024 * MIB,
+    };
+    let inodes = if bytes < 512 * MIB { bytes / 14 } else { bytes / 60 };
+    journal + inodes + held_back(bytes) + MIB / 4
+}
+
+/// What the kernel holds back for its own blocks when it puts off where to write: a fiftieth, and 4,096 blocks at most.
+fn held_back(bytes: u64) -> u64 {
+    (bytes / 50).min(4096 * BLOCK)
+}
+
+/// How many bytes can be written to the file system in a file, by what is in its superblock.
+fn writable(file: &File) -> std::io::Result<u64> {
+    /// Where the superblock is, and in it the lower and the upper halves of two numbers.
+    const SUPERBLOCK: u64 = 1024;
+    const ALL: [u64; 2] = [0x04, 0x150];
+    const FREE: [u64; 2] = [0x0c, 0x158];
+    let half = |at: u64| {
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, SUPERBLOCK + at).map(|()| u64::from(u32::from_le_bytes(bytes)))
+    };
+    let number = |[low, high]: [u64; 2]| Ok::<_, std::io::Error>(half(low)? | half(high)? << 32);
+    Ok((number(FREE)? * BLOCK).saturating_sub(held_back(number(ALL)? * BLOCK)))
+}
+
+fn make_file_system(path: &Path) -> Result<(), DiskError> {
+    let failed = |what| move |error| DiskError::System(what, error);
     // What can be put off until it is needed is put off; nothing is reserved for a root that does not use it.
     let options = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0";
     let mut mkfs = Command::new(find("mkfs.ext4").ok_or(DiskError::NoMkfs)?);
@@ -33,7 +92,7 @@ pub(super) fn create(path: &Path, bytes: u64) -> Result<(), DiskError> {
     if !output.status.success() {
         return Err(DiskError::Mkfs(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-    file.sync_all().map_err(failed("make the image"))
+    Ok(())
 }
 
 /// Mounts it, attached nowhere.
@@ -84,4 +143,24 @@ fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     directories.map(|directory| directory.join(OsStr::new(program))).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_can_be_written_and_not_much_more() {
+        if find("mkfs.ext4").is_none() {
+            return;
+        }
+        let home = tempfile::tempdir().unwrap();
+        for mebibytes in [1, 5, 10, 32, 100, 1000, 5000, 100_000] {
+            let (path, bytes) = (home.path().join(mebibytes.to_string()), mebibytes << 20);
+            create(&path, bytes).unwrap();
+            let writable = writable(&File::open(&path).unwrap()).unwrap();
+            let most = bytes + bytes / 8 + (1 << 20);
+            assert!(writable >= bytes && writable <= most, "{mebibytes} MiB: {writable}");
+        }
+    }
 }

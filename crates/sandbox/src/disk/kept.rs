@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::space::FreeSpace;
 use super::{image, quota};
 
 /// The file system of its own.
@@ -44,11 +45,13 @@ pub enum DiskKind {
     Plain,
 }
 
-/// How much of the host's own disk has to stay free.
+/// How much a disk may take where a project quota holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watermark {
+pub struct Quota {
     /// In bytes.
-    pub free_bytes: u64,
+    pub bytes: u64,
+    /// In inodes; none is one for each 4 KiB of them, and 1,024 more.
+    pub inodes: Option<u64>,
 }
 
 /// Why there is no disk.
@@ -92,7 +95,7 @@ impl KeptDisk {
     pub fn create(directory: &Path, bytes: u64) -> Result<Self, DiskError> {
         Self::make(directory, |locked| {
             if quota::enforced(locked) {
-                quota::create(locked, FILES, bytes)
+                quota::create(locked, FILES, Quota { bytes, inodes: None })
             } else {
                 image::create(&directory.join(IMAGE), bytes)
             }
@@ -101,8 +104,18 @@ impl KeptDisk {
 
     /// Makes a disk that has no size of its own: there is nothing to prepare, and nothing to wait for.
     pub fn create_unlimited(directory: &Path) -> Result<Self, DiskError> {
-        let mode = Mode::from_raw_mode(0o755);
-        Self::make(directory, |locked| rustix::fs::mkdirat(locked, TREE, mode).map_err(system("make a directory")))
+        Self::make(directory, plain)
+    }
+
+    /// Makes a disk that is held by a quota where the file system of the host has project quotas, and by nothing where
+    /// it has none: either takes no time to prepare.
+    pub fn create_within(directory: &Path, quota: Quota) -> Result<Self, DiskError> {
+        Self::make(
+            directory,
+            |locked| {
+                if quota::enforced(locked) { quota::create(locked, FILES, quota) } else { plain(locked) }
+            },
+        )
     }
 
     fn make(directory: &Path, fill: impl FnOnce(&OwnedFd) -> Result<(), DiskError>) -> Result<Self, DiskError> {
@@ -123,6 +136,12 @@ impl KeptDisk {
     pub fn open(directory: &Path) -> Result<Self, DiskError> {
         let locked = lock(directory)?;
         Self::attach(directory, locked)
+    }
+
+    /// Whether the size of disks in a directory of the host is held by project quotas.
+    pub fn has_quotas(directory: &Path) -> std::io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(quota::enforced(&rustix::fs::open(directory, flags, Mode::empty())?))
     }
 
     /// Removes a disk that nobody uses, with all that is on it.
@@ -161,20 +180,14 @@ impl KeptDisk {
         Ok(super::upper(&self.mount)?)
     }
 
-    /// How many bytes the host's own disk has left, for those who are not root.
-    pub fn host_free(&self) -> std::io::Result<u64> {
-        let stat = rustix::fs::fstatvfs(&self.directory)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    /// What is free on the host's own disk, for those who are not root.
+    pub fn host_free(&self) -> std::io::Result<FreeSpace> {
+        Ok(FreeSpace::of(&self.directory)?)
     }
 }
 
-// === impl Watermark ===
-
-impl Watermark {
-    /// Whether less is free than has to be.
-    pub fn is_reached(self, free_bytes: u64) -> bool {
-        free_bytes < self.free_bytes
-    }
+fn plain(locked: &OwnedFd) -> Result<(), DiskError> {
+    rustix::fs::mkdirat(locked, TREE, Mode::from_raw_mode(0o755)).map_err(system("make a directory"))
 }
 
 /// Opens a directory and takes it for oneself, until the descriptor is closed. It cannot be left by `..`.
@@ -213,15 +226,4 @@ fn empty(directory: &Path) -> std::io::Result<()> {
 
 pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> DiskError {
     move |errno| DiskError::System(what, errno.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_watermark_is_reached_when_less_is_free() {
-        let mark = Watermark { free_bytes: 10 };
-        assert!(mark.is_reached(9) && !mark.is_reached(10) && !mark.is_reached(11));
-    }
 }

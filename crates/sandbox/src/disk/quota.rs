@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::kept::{DiskError, system};
+use super::kept::{DiskError, Quota, system};
 use crate::mount;
 use crate::sys::{self, Usage};
 
@@ -25,12 +25,13 @@ pub(super) fn enforced(directory: &OwnedFd) -> bool {
 }
 
 /// Makes a directory of at most some size.
-pub(super) fn create(parent: &OwnedFd, name: &str, bytes: u64) -> Result<(), DiskError> {
+pub(super) fn create(parent: &OwnedFd, name: &str, quota: Quota) -> Result<(), DiskError> {
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).map_err(system("make a directory"))?;
     let directory = open(parent, name).map_err(system("open the directory"))?;
     let project = free_project(directory.as_fd()).map_err(system("find a project"))?;
-    let files = (bytes / BYTES_PER_FILE).saturating_add(LEAST_FILES);
-    sys::set_project_quota(directory.as_fd(), project, bytes, files).map_err(system("set the quota"))?;
+    let usual = || (quota.bytes / BYTES_PER_FILE).saturating_add(LEAST_FILES);
+    let inodes = quota.inodes.unwrap_or_else(usual);
+    sys::set_project_quota(directory.as_fd(), project, quota.bytes, inodes).map_err(system("set the quota"))?;
     sys::set_project(directory.as_fd(), project).map_err(system("number the project"))
 }
 

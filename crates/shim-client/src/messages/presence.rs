@@ -2,7 +2,7 @@
 
 use carrel_protocol::{record, text_enum};
 
-use super::UnenforcedLimit;
+use super::{PauseReason, UnenforcedLimit};
 
 record! {
     /// The first thing that a supervisor says on its socket.
@@ -45,6 +45,8 @@ record! {
         pruned_jobs: u64 => default,
         /// Limits that were asked for and are not enforced.
         unenforced: Option<Vec<UnenforcedLimit>> => omitted,
+        /// Why it is paused, where the caller did not simply want it so.
+        pause_reason: Option<PauseReason> => omitted,
     }
 
     /// A process that talks to a supervisor, as the kernel names it.

@@ -21,6 +21,7 @@ fn status() -> Status {
         ended_jobs: 2,
         pruned_jobs: 3,
         unenforced: None,
+        pause_reason: None,
     }
 }
 
@@ -49,9 +50,9 @@ async fn every_request_has_its_answer() {
         peer.send(id, &status()).await;
         let (id, GetStatistics {}) = peer.expect().await;
         peer.send(id, &Statistics { clients: 5, ..Statistics::default() }).await;
-        let (id, Pause {}) = peer.expect().await;
+        let (id, Pause { .. }) = peer.expect().await;
         peer.send(id, &Done {}).await;
-        let (id, Resume {}) = peer.expect().await;
+        let (id, Resume { .. }) = peer.expect().await;
         peer.send(id, &Done {}).await;
         let (id, Supervise {}) = peer.expect().await;
         peer.send(id, &Done {}).await;
@@ -220,9 +221,9 @@ async fn a_request_that_is_given_up_is_withdrawn_and_its_late_answer_passed_over
 async fn a_request_that_is_answered_is_not_withdrawn() {
     let (mut client, mut peer) = connected().await;
     let answering = async {
-        let (id, Pause {}) = peer.expect().await;
+        let (id, Pause { .. }) = peer.expect().await;
         peer.send(id, &failed(FailureCode::WrongState)).await;
-        let (id, Resume {}) = peer.expect().await;
+        let (id, Resume { .. }) = peer.expect().await;
         peer.send(id, &Done {}).await;
     };
     let asking = async {

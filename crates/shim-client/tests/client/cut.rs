@@ -107,6 +107,7 @@ async fn a_request_finds_its_answer_behind_a_frame_that_was_read_in_part() {
         ended_jobs: 0,
         pruned_jobs: 0,
         unenforced: None,
+        pause_reason: None,
     };
     let answering = async {
         peer.raw(tail).await;

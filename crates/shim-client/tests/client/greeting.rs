@@ -20,7 +20,7 @@ async fn greeted(bytes: &[u8]) -> Result<ShimClient, ShimError> {
 async fn works(client: &mut ShimClient, mut peer: Peer) {
     peer.version = client.version();
     let answering = async {
-        let (id, Pause {}) = peer.expect().await;
+        let (id, Pause { .. }) = peer.expect().await;
         peer.send(id, &Done {}).await;
     };
     tokio::join!(client.pause(), answering).0.unwrap();
@@ -92,7 +92,7 @@ async fn whoever_is_no_supervisor_is_refused() {
         b"\0\0\0\x05\0\0\0\0\0".to_vec(),
         b"\0\0\0\x08\0\0\0\0\0abc".to_vec(),
         invented(0, Flags::NONE),
-        frame(0, &Resume {}),
+        frame(0, &Resume::default()),
     ];
     for bytes in unreadable {
         let error = greeted(&bytes).await.unwrap_err();

@@ -76,7 +76,7 @@ fn making() -> Vec<Sample> {
             group: 1000,
             identity: None,
         }),
-        kept_disk: Some(KeptDisk { directory: "/var/lib/carrel/disks/1".into(), host_free: u64::MAX, unlimited: None }),
+        kept_disk: Some(KeptDisk { host_free: u64::MAX, ..KeptDisk::at("/var/lib/carrel/disks/1") }),
         limits: Limits { memory: Some(u64::MAX), pids: Some(u32::MAX), cpu_millis: Some(1500) },
         allow_unenforced: true,
         lasting: true,
@@ -101,8 +101,23 @@ fn making() -> Vec<Sample> {
 
 /// What was added to messages that were there.
 fn added() -> Vec<Sample> {
-    let directory = "/var/lib/carrel/disks/1".into();
-    let unlimited = KeptDisk { directory, host_free: 0, unlimited: Some(true) };
+    let unlimited = KeptDisk { unlimited: Some(true), ..KeptDisk::at("/var/lib/carrel/disks/1") };
+    let quota = KeptDisk {
+        host_free_inodes: Some(65_536),
+        quota_bytes: Some(10 << 30),
+        quota_inodes: Some(1 << 20),
+        ..unlimited.clone()
+    };
+    let reason = Some(PauseReason::HostDisk);
+    let paused = Status {
+        state: State::Paused,
+        supervisor: None,
+        sequence: 1,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        pause_reason: reason,
+    };
     let other = NetworkOf { pid: 4711, began: 1 << 40 };
     let identity = Some(FileIdentity { device: 65_024, inode: u64::MAX });
     let known = Project { source: "/home/a".into(), target: "/workspace".into(), user: 1000, group: 1000, identity };
@@ -120,6 +135,10 @@ fn added() -> Vec<Sample> {
         sample("beside another", Create { network_of: Some(other), ..create() }),
         sample("a project that is known", Create { project: Some(known), ..create() }),
         sample("a mount on behalf of a caller", Create { mounts: vec![mount], ..create() }),
+        sample("a disk with a quota", Create { kept_disk: Some(quota), ..create() }),
+        sample("for the host's disk", Pause { reason }),
+        sample("for the host's disk", Resume { reason }),
+        sample("for the host's disk", paused),
     ]
 }
 
@@ -184,8 +203,8 @@ fn requests() -> Vec<Sample> {
     };
     vec![
         sample("half a second", Stop { grace_ms: 500 }),
-        sample("", Pause {}),
-        sample("", Resume {}),
+        sample("", Pause::default()),
+        sample("", Resume::default()),
         sample("", GetStatistics {}),
         sample("what is always counted", nothing),
         sample("everything", everything),
@@ -212,6 +231,7 @@ fn presence() -> Vec<Sample> {
         ended_jobs: 0,
         pruned_jobs: 0,
         unenforced: None,
+        pause_reason: None,
     };
     let everything = Status {
         supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),

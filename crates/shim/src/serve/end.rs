@@ -56,7 +56,7 @@ impl Server {
     fn ask_to_end(&mut self) {
         if self.paused.is_some() {
             // Whoever is frozen cannot end. Killed it will be, if this fails.
-            let _thawed = self.resume();
+            let _thawed = self.resume(None);
         }
         let mut frame = Vec::new();
         // It is small and always fits.
@@ -67,7 +67,7 @@ impl Server {
 
     pub(super) fn kill(&mut self) {
         if self.paused.is_some() {
-            let _thawed = self.resume();
+            let _thawed = self.resume(None);
         }
         self.killed = true;
         let _killed = self.running.container.signal(Signal::KILL);

@@ -2,41 +2,56 @@
 
 use std::time::{Duration, Instant};
 
-use carrel_shim_client::messages::{Fact, FactKind, Statistics};
+use carrel_shim_client::messages::{Fact, FactKind, PauseReason, Statistics};
 
 use super::Server;
 use crate::failpoint::{Failpoint, reached};
 use crate::log::wall_ms;
 
-/// How often the host's own disk is looked at, where the sandbox writes to it.
-const DISK: Duration = Duration::from_secs(1);
+/// How often the host's own disk is looked at, where the sandbox writes to it: rarely while nobody could fill it in between.
+const DISK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// No host makes files dirty faster than this, in bytes a second.
+const FASTEST: u64 = 4 << 30;
+/// What the sandbox has to have written that is on no disk yet to be one who writes.
+const WRITES: u64 = 1 << 20;
 /// How often it is recorded that processes were ended for want of memory.
 const KILLS: Duration = Duration::from_secs(1);
 /// When is counted again who was ended for want of memory: the kernel says that memory ran out before it ends anybody.
 const COUNTS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
 
+/// What is said of a pause that nobody asked for.
+const HOST_DISK: &str = "the host's disk is nearly full, and this sandbox writes to it";
+
 impl Server {
-    pub(super) fn pause(&mut self) -> Result<(), String> {
+    /// Stops all processes. One who is paused for a reason and then by its owner is its owner's to resume.
+    pub(super) fn pause(&mut self, reason: Option<PauseReason>) -> Result<(), String> {
         if self.ending.is_some() {
             return Err("a sandbox that is ending cannot be paused".to_owned());
         }
         let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup cannot be paused")?;
         if self.paused.is_some() {
+            self.pause_reason = self.pause_reason.filter(|_| reason.is_some());
             return Ok(());
         }
         reached(Failpoint::Pausing);
         cgroup.freeze().map_err(|error| error.to_string())?;
         self.paused = Some(Instant::now());
-        self.record(Fact::new(wall_ms(), FactKind::Paused));
+        self.pause_reason = reason;
+        let message = (reason == Some(PauseReason::HostDisk)).then(|| HOST_DISK.to_owned());
+        self.record(Fact { message, ..Fact::new(wall_ms(), FactKind::Paused) });
         reached(Failpoint::Paused);
         Ok(())
     }
 
-    pub(super) fn resume(&mut self) -> Result<(), String> {
+    /// Lets all processes continue; if only a pause for some reason is to end, no other does.
+    pub(super) fn resume(&mut self, reason: Option<PauseReason>) -> Result<(), String> {
+        if reason.is_some() && reason != self.pause_reason {
+            return Ok(());
+        }
         let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup is never paused")?;
         cgroup.thaw().map_err(|error| error.to_string())?;
-        self.disk_full = false;
+        (self.pause_reason, self.disk_full) = (None, false);
         if let Some(since) = self.paused.take() {
             self.jobs.postpone(since, Instant::now());
             self.record(Fact::new(wall_ms(), FactKind::Resumed));
@@ -50,23 +65,36 @@ impl Server {
         self.desk.stirred = true;
     }
 
-    /// Pauses the sandbox before the host's own disk is full, and lets it continue when there is room again.
+    /// Pauses the sandbox if it writes while less is free on the host's own disk than has to be, and lets it continue
+    /// when there is room again. Whoever supervises it sees to the disk earlier and better: this is for when nobody does.
     pub(super) fn watch_disk(&mut self, now: Instant) {
         if self.disk.is_none_or(|due| now < due) {
             return;
         }
         // Whoever ends writes no more.
-        self.disk = self.ending.is_none().then_some(now + DISK);
+        self.disk = None;
         if self.ending.is_some() {
             return;
         }
-        let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
-        let full = free.is_some_and(|free| self.running.watermark.is_reached(free));
-        if full && self.paused.is_none() {
-            self.disk_full = self.pause().is_ok();
-        } else if !full && std::mem::take(&mut self.disk_full) {
-            let _continued = self.resume();
+        let reserve = self.running.reserve;
+        let Some(free) = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok()) else { return };
+        if reserve.is_touched(free) {
+            if self.paused.is_none() && self.writes() {
+                self.disk_full = self.pause(Some(PauseReason::HostDisk)).is_ok();
+            }
+        } else if self.disk_full && free.bytes / 2 >= reserve.bytes {
+            let _continued = self.resume(Some(PauseReason::HostDisk));
         }
+        let [shortest, longest] = DISK;
+        let left = free.bytes.saturating_sub(reserve.bytes);
+        let half = Duration::from_millis(left / (FASTEST / 1000) / 2);
+        self.disk = Some(now + half.clamp(shortest, longest));
+    }
+
+    /// Whether the sandbox has written just now. What it writes past the memory of the host is not seen from here.
+    fn writes(&self) -> bool {
+        let unwritten = self.running.cgroup.as_ref().and_then(|cgroup| cgroup.unwritten_bytes().ok());
+        unwritten.is_some_and(|bytes| bytes >= WRITES)
     }
 
     // --- memory

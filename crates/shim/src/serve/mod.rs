@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::Frame;
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, Peer};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Peer};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -56,7 +56,9 @@ pub(crate) struct Server {
     over: bool,
     /// Since when it is paused.
     paused: Option<Instant>,
-    /// It was paused because the host's own disk is full, and not by its owner.
+    /// Why, unless its owner wanted it so.
+    pause_reason: Option<PauseReason>,
+    /// It was paused by this supervisor itself because of the host's own disk.
     disk_full: bool,
     /// When to look at that disk again.
     disk: Option<Instant>,
@@ -93,7 +95,7 @@ impl Server {
         let ready = std::mem::take(&mut running.greeted.ready);
         let relay = Relay::new(ready, running.greeted.credit, Instant::now());
         let poller = Poller::new()?;
-        let disk = (running.watermark.free_bytes > 0).then(Instant::now);
+        let disk = running.reserve.is_some().then(Instant::now);
         poller.add(&running.channel, Token::Guest, Interest::READ)?;
         poller.add(&running.listener, Token::Listener, Interest::READ)?;
         poller.add(running.container.process(), Token::Process, Interest::READ)?;
@@ -123,6 +125,7 @@ impl Server {
             deaf: false,
             over: false,
             paused: None,
+            pause_reason: None,
             disk_full: false,
             disk,
             kills: 0,

@@ -102,8 +102,14 @@ impl Server {
                 self.end(EndReason::Stopped, words, Duration::from_millis(grace_ms));
                 Ok(Answer::Done)
             }
-            Pause::NAME => self.pause().map(|()| Answer::Done).map_err(wrong_state),
-            Resume::NAME => self.resume().map(|()| Answer::Done).map_err(wrong_state),
+            Pause::NAME => {
+                let Pause { reason } = read(envelope)?;
+                self.pause(reason).map(|()| Answer::Done).map_err(wrong_state)
+            }
+            Resume::NAME => {
+                let Resume { reason } = read(envelope)?;
+                self.resume(reason).map(|()| Answer::Done).map_err(wrong_state)
+            }
             GetStatistics::NAME => {
                 let statistics = self.statistics().map_err(wrong_state)?;
                 self.tell(asker, &statistics)
@@ -225,6 +231,7 @@ impl Server {
             ended_jobs: u32::try_from(ended).unwrap_or(u32::MAX),
             pruned_jobs: pruned as u64,
             unenforced: self.running.unenforced.clone(),
+            pause_reason: self.pause_reason.filter(|_| self.paused.is_some()),
         }
     }
 

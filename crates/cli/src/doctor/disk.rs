@@ -1,0 +1,90 @@
+//! What keeps one sandbox from taking the disk that all share.
+
+use std::path::Path;
+
+use carrel_daemon::{Config, Limits};
+use carrel_sandbox::{FreeSpace, KeptDisk};
+
+use super::Check;
+use crate::home::Home;
+use crate::size::Size;
+
+/// File systems by the number that the kernel has for them.
+const FILE_SYSTEMS: [(u64, &str); 6] = [
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x0102_1994, "tmpfs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xf2f5_2010, "f2fs"),
+];
+
+pub(super) fn checks() -> Vec<Check> {
+    // A home that is not there, and a configuration that is wrong, are told of elsewhere.
+    let Ok(home) = Home::find() else { return Vec::new() };
+    let limits = Config::load(None).unwrap_or_default().limits;
+    look(home.path(), &limits).into_iter().collect()
+}
+
+fn look(home: &Path, limits: &Limits) -> Option<Check> {
+    let stat = rustix::fs::statfs(home).ok()?;
+    let number = u64::try_from(stat.f_type).ok()?;
+    let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
+    let opened = std::fs::File::open(home).ok()?;
+    let counts = FreeSpace::of(&opened).ok()?.inodes.is_some();
+    Some(check(name, KeptDisk::has_quotas(home).ok()?, counts, limits))
+}
+
+fn check(name: &str, quotas: bool, counts: bool, limits: &Limits) -> Check {
+    let quota = match (quotas, limits.sandbox_disk) {
+        (true, 0) => {
+            "with project quotas, but no default size: a persistent disk has a size only with --disk".to_owned()
+        }
+        (true, size) => {
+            format!("with project quotas: a persistent disk has {} unless --disk says otherwise", Size(size))
+        }
+        (false, _) => "without project quotas: a persistent disk has a size only with --disk".to_owned(),
+    };
+    let found = format!("{name} {quota}");
+    if limits.host_free == 0 {
+        let found = format!("{found}; host_free is 0: nothing stops a sandbox that fills the file system");
+        return Check::warn(
+            "disk",
+            found,
+            "set host_free in [limits] of the configuration, such as host_free = \"1g\"",
+        );
+    }
+    let inodes = if counts { "" } else { "; inodes are not counted here" };
+    let free = Size(limits.host_free);
+    Check::ok("disk", format!("{found}; the daemon pauses whoever writes before less than {free} is free{inodes}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn what_is_not_held_is_said() {
+        let limits = Config::default().limits;
+        let said = |quotas, counts, limits: &Limits| check("ext4", quotas, counts, limits).found;
+        assert_eq!(
+            said(false, true, &limits),
+            "ext4 without project quotas: a persistent disk has a size only with --disk; the daemon pauses whoever \
+             writes before less than 1 GiB is free"
+        );
+        assert!(said(true, true, &limits).starts_with("ext4 with project quotas: a persistent disk has 10 GiB unless"));
+        assert!(said(false, false, &limits).ends_with("inodes are not counted here"));
+        let none = Limits { host_free: 0, sandbox_disk: 0, ..limits };
+        let check = check("xfs", true, true, &none);
+        assert_eq!(check.status, Status::Warn);
+        assert!(check.found.contains("no default size") && check.found.contains("nothing stops"), "{}", check.found);
+    }
+
+    #[test]
+    fn the_file_system_of_a_home_is_looked_at() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(look(home.path(), &Config::default().limits).is_some());
+        assert!(look(&home.path().join("missing"), &Config::default().limits).is_none());
+    }
+}

@@ -1,0 +1,428 @@
+//! Who has to stop before the host's disk is full: decided from what is free and from what each sandbox does, without
+//! looking at either.
+//!
+//! A fall of what is free says how long it would last. Under a few seconds, the one who writes is slowed down, and whether
+//! the fall ends with that shows whether it was the one; under one second it is paused. Nobody else is.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use carrel_sandbox::{FreeSpace, Reserve};
+
+/// No host makes files dirty or makes inodes faster than this, in a second.
+const FASTEST: [f64; 2] = [(4_u64 << 30) as f64, 200_000.0];
+/// What falls slower is nobody's attack.
+const SLOWEST: [f64; 2] = [(1 << 20) as f64, 100.0];
+/// How often to look, at least and at most; and while something falls fast.
+const LONGEST: Duration = Duration::from_secs(5);
+const SHORTEST: Duration = Duration::from_millis(20);
+const ALARMED: Duration = Duration::from_millis(10);
+/// How often to look when nothing is left but the reserve.
+const SPENT: Duration = Duration::from_millis(100);
+/// For how many seconds the rest has to last before anybody is slowed down, and before anybody is paused.
+const SLOW: f64 = 4.0;
+const STOP: f64 = 1.0;
+/// How far back a fall is looked at: what is written in a moment is not taken for what is written in a second.
+const WINDOW: Duration = Duration::from_millis(250);
+/// How long it takes to see whether a fall has ended.
+const TRIAL: Duration = Duration::from_millis(100);
+/// How long what each does is added up.
+const ACCOUNT: Duration = Duration::from_millis(500);
+/// For how long one is not suspected again whom it was not, and for how long one may go on that was slowed down.
+const CLEARED: Duration = Duration::from_secs(2);
+const SLOWED: Duration = Duration::from_secs(5);
+/// What may be written in all, too slowly to be anybody's attack, when almost nothing is left but the reserve. It is kept
+/// free besides the reserve.
+const ALLOWANCE: u64 = 16 << 20;
+/// What one has to write from look to look to be suspected, and how much of the time the kernel has to work for it.
+const LEAST_WRITTEN: u64 = 64 << 10;
+const LEAST_WORK: f64 = 0.05;
+/// How much of the time the kernel works for one who goes on although it was slowed down.
+const SLOW_WORK: f64 = 0.01;
+
+/// What a sandbox did since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Bytes that it wrote.
+    pub(super) written: u64,
+    /// How long the kernel worked for it.
+    pub(super) system: Duration,
+}
+
+/// What to do to a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Action {
+    /// Let it have little of the processors.
+    SlowDown(String),
+    /// Let it have what its limit says.
+    SpeedUp(String),
+    /// Stop all its processes.
+    Pause(String),
+    /// It was to be paused, and writes all the same.
+    Insist(String),
+    /// Let them continue.
+    Resume(String),
+}
+
+/// What follows from a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) actions: Vec<Action>,
+    /// When to look again.
+    pub(super) next: Duration,
+    /// Whether to look then at what each sandbox does.
+    pub(super) measure: bool,
+}
+
+/// What is known from one look to the next.
+#[derive(Debug)]
+pub(super) struct Policy {
+    /// What is kept free: more than has to be.
+    reserve: Reserve,
+    allowance: u64,
+    /// What was free, and when.
+    looks: VecDeque<(Instant, [u64; 2])>,
+    /// What each did since some moment, and what was free then; none while nobody looks.
+    account: Option<Account>,
+    held: HashMap<String, Held>,
+    /// Whom it was not, and until when that is believed.
+    cleared: HashMap<String, Instant>,
+    /// What each has written since nothing was left.
+    spent: HashMap<String, u64>,
+}
+
+/// What each sandbox did in some time, against what fell in it.
+#[derive(Debug)]
+struct Account {
+    since: Instant,
+    free: [u64; 2],
+    usage: HashMap<String, Usage>,
+}
+
+/// One who is kept from writing.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    how: How,
+    since: Instant,
+    /// What fell, how fast it fell before, and what was free and left then.
+    resource: usize,
+    rate: f64,
+    free: u64,
+    left: u64,
+    /// What it has written since, and how long the kernel has worked for it.
+    written: u64,
+    system: Duration,
+    /// Whether it was seen to be the one.
+    confirmed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Slowed,
+    Paused,
+}
+
+/// What is left, and how fast it falls.
+struct Fall {
+    free: [u64; 2],
+    left: [u64; 2],
+    rate: [f64; 2],
+    /// What will be used up first, and in how many seconds.
+    resource: usize,
+    seconds: f64,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    pub(super) fn new(reserve: Reserve) -> Self {
+        let allowance = ALLOWANCE.min(reserve.bytes / 16);
+        let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
+        let reserve = Reserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
+        let (held, cleared, spent) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { reserve, allowance, looks: VecDeque::new(), account: None, held, cleared, spent }
+    }
+
+    /// One that was paused before this began.
+    pub(super) fn was_paused(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
+        let [left, _] = self.left(free);
+        let held = Held { left, free: free.bytes, ..Held::new(How::Paused, now, true) };
+        self.held.insert(sandbox, held);
+    }
+
+    /// One is not there any more, or could not be paused.
+    pub(super) fn forget(&mut self, sandbox: &str) {
+        self.held.remove(sandbox);
+    }
+
+    /// Whether anybody is kept from writing.
+    pub(super) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Decides. Without a usage, nobody looked at what sandboxes do.
+    pub(super) fn look(&mut self, now: Instant, free: FreeSpace, usage: Option<&HashMap<String, Usage>>) -> Verdict {
+        let fall = self.fall(now, free);
+        self.cleared.retain(|_, until| *until > now);
+        let alarmed = fall.seconds < SLOW;
+        let spent = fall.left.contains(&0);
+        self.count(now, &fall, usage);
+        let mut actions = self.judge(now, &fall, usage);
+        match usage {
+            Some(_) if alarmed => actions.extend(self.suspect(now, &fall)),
+            None if alarmed => {}
+            _ => actions.extend(self.release(now, &fall)),
+        }
+        if spent {
+            actions.extend(self.charge(now, &fall, usage));
+        } else {
+            self.spent.clear();
+        }
+        if !actions.is_empty() {
+            // What fell until now says nothing about who is left.
+            self.looks.drain(..self.looks.len().saturating_sub(1));
+            self.account = None;
+        }
+        let trial = self.held.values().any(|held| !held.confirmed);
+        let slowed = self.held.values().any(|held| held.how == How::Slowed);
+        let next = match self.pace(&fall) {
+            _ if alarmed || trial => ALARMED,
+            pace if slowed => pace.min(SPENT),
+            pace => pace,
+        };
+        Verdict { actions, next, measure: alarmed || trial || slowed || spent }
+    }
+
+    /// Adds what each did since the last look to what it did before.
+    fn count(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) {
+        let Some(usage) = usage else {
+            self.account = None;
+            return;
+        };
+        let before = self.looks.iter().rev().nth(1).copied().unwrap_or((now, fall.free));
+        let lasts = |account: &Account| now.saturating_duration_since(account.since) < ACCOUNT;
+        let new = || Account { since: before.0, free: before.1, usage: HashMap::new() };
+        let account = self.account.take().filter(lasts).unwrap_or_else(new);
+        let account = self.account.insert(account);
+        for (sandbox, usage) in usage {
+            let sum = account.usage.entry(sandbox.clone()).or_default();
+            sum.written = sum.written.saturating_add(usage.written);
+            sum.system += usage.system;
+        }
+    }
+
+    fn left(&self, free: FreeSpace) -> [u64; 2] {
+        let inodes = free.inodes.map_or(u64::MAX, |inodes| inodes.saturating_sub(self.reserve.inodes_on(free)));
+        [free.bytes.saturating_sub(self.reserve.bytes), inodes]
+    }
+
+    fn fall(&mut self, now: Instant, free: FreeSpace) -> Fall {
+        let left = self.left(free);
+        let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
+        self.looks.push_back((now, free));
+        // One that is older than the window is where the window begins.
+        while self.looks.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
+            self.looks.pop_front();
+        }
+        let (began, were) = self.looks.front().copied().unwrap_or((now, free));
+        let window = now.saturating_duration_since(began);
+        let (rate, lasting) =
+            (per_second(fallen(were, free), window), per_second(fallen(were, free), window.max(WINDOW)));
+        let seconds = [0, 1].map(|kind: usize| match (left.get(kind), lasting.get(kind), SLOWEST.get(kind)) {
+            (Some(left), Some(rate), Some(slowest)) if rate >= slowest => *left as f64 / rate,
+            _ => f64::INFINITY,
+        });
+        let [bytes, inodes] = seconds;
+        let (resource, seconds) = if inodes < bytes { (1, inodes) } else { (0, bytes) };
+        Fall { free, left, rate, resource, seconds }
+    }
+
+    /// When to look again: at half the time that the fastest would take for all that is left.
+    fn pace(&self, fall: &Fall) -> Duration {
+        if fall.left.contains(&0) {
+            return SPENT;
+        }
+        let times = fall.left.iter().zip(FASTEST).map(|(left, fastest)| *left as f64 / fastest / 2.0);
+        let seconds = times.fold(LONGEST.as_secs_f64(), f64::min);
+        Duration::from_secs_f64(seconds).max(SHORTEST)
+    }
+
+    /// Sees whether those who are held were the ones.
+    fn judge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let Some(usage) = usage else { return actions };
+        self.held.retain(|sandbox, _| usage.contains_key(sandbox));
+        for (sandbox, held) in &mut self.held {
+            let Usage { written, system } = usage.get(sandbox).copied().unwrap_or_default();
+            held.written = held.written.saturating_add(written);
+            held.system += system;
+            if held.how == How::Paused && written >= LEAST_WRITTEN && fall.seconds < STOP {
+                actions.push(Action::Insist(sandbox.clone()));
+                continue;
+            }
+            let elapsed = now.saturating_duration_since(held.since);
+            if elapsed < TRIAL {
+                continue;
+            }
+            if !std::mem::replace(&mut held.confirmed, true) && !held.was_it(fall, elapsed) {
+                actions.push(match held.how {
+                    How::Slowed => Action::SpeedUp(sandbox.clone()),
+                    How::Paused => Action::Resume(sandbox.clone()),
+                });
+                self.cleared.insert(sandbox.clone(), now + CLEARED);
+                continue;
+            }
+            let left = fall.left.get(held.resource).copied().unwrap_or(0);
+            let over = elapsed >= SLOWED || (left as f64) < held.rate * STOP;
+            if held.how == How::Slowed && over && held.goes_on(elapsed) {
+                (held.how, held.since, held.left) = (How::Paused, now, left);
+                actions.push(Action::Pause(sandbox.clone()));
+            }
+        }
+        let cleared = &self.cleared;
+        self.held.retain(|sandbox, _| !cleared.contains_key(sandbox));
+        actions
+    }
+
+    /// Holds those who write.
+    fn suspect(&mut self, now: Instant, fall: &Fall) -> Vec<Action> {
+        let (named, sure) = self.writers(now, fall);
+        let mut actions = Vec::new();
+        for sandbox in named {
+            let held = self.held.get(&sandbox).copied();
+            let confirmed = held.is_some_and(|held| held.confirmed);
+            let action = match held.map(|held| held.how) {
+                Some(How::Paused) => continue,
+                // Whoever writes most of what falls is the one; anybody else has to be seen to be first.
+                _ if fall.seconds < STOP && (sure || confirmed) => Action::Pause(sandbox.clone()),
+                Some(How::Slowed) => continue,
+                None => Action::SlowDown(sandbox.clone()),
+            };
+            let how = if matches!(action, Action::Pause(_)) { How::Paused } else { How::Slowed };
+            self.held.insert(sandbox, fall.held(how, now, confirmed && how == How::Paused));
+            actions.push(action);
+        }
+        actions
+    }
+
+    /// Those who are behind a fall as far as can be told, and whether it is sure.
+    fn writers(&self, now: Instant, fall: &Fall) -> (Vec<String>, bool) {
+        let nobody = (Vec::new(), false);
+        let Some(account) = &self.account else { return nobody };
+        let known = account.usage.iter().filter(|(sandbox, _)| !self.cleared.contains_key(*sandbox));
+        let fell = fallen(account.free, fall.free);
+        let most = known.clone().map(|(_, usage)| usage.written).max().unwrap_or(0);
+        let all: u64 = known.clone().map(|(_, usage)| usage.written).sum();
+        if fall.resource == 0 && most >= LEAST_WRITTEN && all >= fell[0] / 4 {
+            let named = known.filter(|(_, usage)| usage.written >= (most / 2).max(LEAST_WRITTEN));
+            return (named.map(|(sandbox, _)| sandbox.clone()).collect(), true);
+        }
+        // What makes inodes, or hides what it writes, at least keeps the kernel busy. One at a time is tried, if as much
+        // fell while it was looked at as before.
+        let elapsed = now.saturating_duration_since(account.since);
+        let rate = per_second(fell, elapsed)[fall.resource];
+        let lasts = rate >= SLOWEST[fall.resource] && rate * SLOW >= fall.left[fall.resource] as f64;
+        if elapsed < TRIAL || !lasts || self.held.values().any(|held| !held.confirmed) {
+            return nobody;
+        }
+        let least = LEAST_WORK * elapsed.as_secs_f64();
+        let busy =
+            known.filter(|(sandbox, usage)| !self.held.contains_key(*sandbox) && usage.system.as_secs_f64() >= least);
+        (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)
+    }
+
+    /// Lets those go on who can.
+    fn release(&mut self, now: Instant, fall: &Fall) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let reserve = self.reserve.bytes;
+        self.held.retain(|sandbox, held| {
+            let left = fall.left.get(held.resource).copied().unwrap_or(0);
+            // As much as the reserve has to have become free, so that nobody is paused and let go in turns.
+            let step = if held.resource == 0 { reserve } else { held.left.max(1) };
+            let free_again = left >= held.left.saturating_add(step);
+            let (action, over) = match held.how {
+                How::Slowed => (Action::SpeedUp(sandbox.clone()), now.saturating_duration_since(held.since) >= SLOWED),
+                How::Paused => (Action::Resume(sandbox.clone()), false),
+            };
+            if free_again || over {
+                actions.push(action);
+            }
+            !(free_again || over)
+        });
+        actions
+    }
+
+    /// Pauses those who go on writing when nothing is left but the reserve, however slowly and whoever used up the rest.
+    fn charge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+        for (sandbox, usage) in usage.into_iter().flatten() {
+            let spent = self.spent.entry(sandbox.clone()).or_default();
+            *spent = spent.saturating_add(usage.written);
+        }
+        let (all, most) = (self.spent.values().sum::<u64>(), self.spent.values().copied().max().unwrap_or(0));
+        if all <= self.allowance || fall.left[0] > 0 {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        let spenders = self.spent.iter().filter(|(_, spent)| **spent >= (most / 2).max(1));
+        for sandbox in spenders.map(|(sandbox, _)| sandbox.clone()).collect::<Vec<_>>() {
+            self.spent.remove(&sandbox);
+            let held = Held { resource: 0, left: 0, ..fall.held(How::Paused, now, true) };
+            let before = self.held.insert(sandbox.clone(), held);
+            if before.is_none_or(|held| held.how != How::Paused) {
+                actions.push(Action::Pause(sandbox));
+            }
+        }
+        actions
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Whether a fall ended when it was held, or it is seen to go on.
+    fn was_it(&self, fall: &Fall, elapsed: Duration) -> bool {
+        let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
+        let lasts = fell as f64 / elapsed.as_secs_f64() > self.rate / 2.0;
+        // One who writes in the middle of a system call is slowed down only after that.
+        let writes_on = self.resource == 0 && self.written >= fell / 2;
+        !lasts || writes_on
+    }
+
+    /// Whether it goes on although it was slowed down.
+    fn goes_on(&self, elapsed: Duration) -> bool {
+        let writes = self.resource == 0 && self.written as f64 >= LEAST_WRITTEN as f64 * elapsed.as_secs_f64();
+        writes || self.system.as_secs_f64() >= SLOW_WORK * elapsed.as_secs_f64()
+    }
+
+    fn new(how: How, since: Instant, confirmed: bool) -> Self {
+        Self { how, since, resource: 0, rate: 0.0, free: 0, left: 0, written: 0, system: Duration::ZERO, confirmed }
+    }
+}
+
+// === impl Fall ===
+
+impl Fall {
+    /// One who is held because of this fall.
+    fn held(&self, how: How, now: Instant, confirmed: bool) -> Held {
+        let of = |values: [u64; 2]| values.get(self.resource).copied().unwrap_or(0);
+        Held {
+            resource: self.resource,
+            rate: self.rate.get(self.resource).copied().unwrap_or(0.0),
+            free: of(self.free),
+            left: of(self.left),
+            ..Held::new(how, now, confirmed)
+        }
+    }
+}
+
+fn fallen(were: [u64; 2], are: [u64; 2]) -> [u64; 2] {
+    let ([bytes, inodes], [bytes_now, inodes_now]) = (were, are);
+    [bytes.saturating_sub(bytes_now), inodes.saturating_sub(inodes_now)]
+}
+
+fn per_second(fallen: [u64; 2], time: Duration) -> [f64; 2] {
+    fallen.map(|fallen| fallen as f64 / time.as_secs_f64().max(0.001))
+}
+
+#[cfg(test)]
+mod tests;

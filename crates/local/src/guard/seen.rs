@@ -1,0 +1,147 @@
+//! What each sandbox of a home does to the disk, from look to look.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use carrel_sandbox::cgroup::{Activity, Cgroup, CgroupError, CpuShare, Host};
+use carrel_shim_client::{Found, FoundError, Life};
+
+use super::policy::Usage;
+
+/// How often it is asked again which sandboxes there are.
+const LISTED: Duration = Duration::from_millis(250);
+
+/// The sandboxes of a home that run.
+#[derive(Debug)]
+pub(super) struct Seen {
+    host: Host,
+    listed: Option<Instant>,
+    /// By incarnation.
+    sandboxes: HashMap<String, One>,
+}
+
+#[derive(Debug)]
+struct One {
+    found: Found,
+    name: String,
+    cgroup: Cgroup,
+    /// The share of processors that it has by its limit.
+    share: Option<CpuShare>,
+    /// What it had done until then; none before the first look.
+    last: Option<Activity>,
+    /// The most that its processes were ever seen to have written. One that has ended is not seen until its parent waits
+    /// for it, and what it wrote is the parent's then, and nothing new.
+    peak: u64,
+    /// What it did from the look before to the last one, and the processes that wrote meanwhile.
+    usage: Usage,
+    writers: Vec<u32>,
+}
+
+// === impl Seen ===
+
+impl Seen {
+    pub(super) fn new() -> Result<Self, CgroupError> {
+        Ok(Self { host: Host::detect()?, listed: None, sandboxes: HashMap::new() })
+    }
+
+    /// Looks at all of them; what one did before the first look does not count.
+    pub(super) fn look(&mut self, home: &Path) -> Result<HashMap<String, Usage>, FoundError> {
+        if self.listed.is_none_or(|at| at.elapsed() >= LISTED) {
+            self.list(home)?;
+            self.listed = Some(Instant::now());
+        }
+        self.sandboxes.retain(|_, one| one.look().is_ok());
+        Ok(self.sandboxes.iter().map(|(incarnation, one)| (incarnation.clone(), one.usage)).collect())
+    }
+
+    fn list(&mut self, home: &Path) -> Result<(), FoundError> {
+        let mut before = std::mem::take(&mut self.sandboxes);
+        for found in carrel_shim_client::sandboxes(home)? {
+            let Some(record) = found.record.as_ref().filter(|_| found.life == Life::Running) else { continue };
+            let incarnation = record.incarnation.clone();
+            if let Some(known) = before.remove(&incarnation) {
+                self.sandboxes.insert(incarnation, known);
+                continue;
+            }
+            // One that has no group cannot be told from others.
+            let Ok(cgroup) = Cgroup::adopt(&self.host, &record.cgroup) else { continue };
+            let share = record.create.limits.cpu_millis.and_then(|share| CpuShare::from_thousandths(share).ok());
+            let name = record.name.clone();
+            let one =
+                One { found, name, cgroup, share, last: None, writers: Vec::new(), peak: 0, usage: Usage::default() };
+            self.sandboxes.insert(incarnation, one);
+        }
+        Ok(())
+    }
+
+    /// Forgets what they did: only what they do from the next look on counts.
+    pub(super) fn begin_again(&mut self) {
+        for one in self.sandboxes.values_mut() {
+            (one.last, one.peak, one.usage) = (None, 0, Usage::default());
+            one.writers.clear();
+        }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Found> {
+        self.sandboxes.values().map(|one| &one.found)
+    }
+
+    pub(super) fn name(&self, incarnation: &str) -> &str {
+        self.sandboxes.get(incarnation).map_or("", |one| &one.name)
+    }
+
+    pub(super) fn slow_down(&self, incarnation: &str) {
+        self.of(incarnation, |one| one.cgroup.slow_down());
+    }
+
+    pub(super) fn speed_up(&self, incarnation: &str) {
+        self.of(incarnation, |one| one.cgroup.speed_up(one.share));
+    }
+
+    /// Gives all of them what their limits say.
+    pub(super) fn speed_up_all(&self) {
+        self.sandboxes.keys().for_each(|incarnation| self.speed_up(incarnation));
+    }
+
+    /// Kills those processes that wrote until the last look, but for the first one, with which the sandbox would end.
+    pub(super) fn kill_writers(&self, incarnation: &str) {
+        self.of(incarnation, |one| {
+            let writers: Vec<u32> = one.writers.iter().copied().filter(|pid| !is_first(*pid)).collect();
+            one.cgroup.kill(&writers)
+        });
+    }
+
+    fn of(&self, incarnation: &str, act: impl FnOnce(&One) -> Result<(), CgroupError>) {
+        let Some(one) = self.sandboxes.get(incarnation) else { return };
+        if let Err(error) = act(one) {
+            // A host without that limit: it is paused all the same.
+            tracing::debug!(sandbox = one.name, %error, "a sandbox cannot be slowed down");
+        }
+    }
+}
+
+// === impl One ===
+
+impl One {
+    fn look(&mut self) -> Result<(), CgroupError> {
+        let now = self.cgroup.activity()?;
+        let total = now.written.values().sum();
+        if let Some(last) = &self.last {
+            let written = u64::saturating_sub(total, self.peak);
+            let system = Duration::from_nanos(now.system_nanos.saturating_sub(last.system_nanos));
+            self.usage = Usage { written, system };
+            self.writers = now.writers_since(last).into_iter().map(|(pid, _)| pid).collect();
+        }
+        self.peak = self.peak.max(total);
+        self.last = Some(now);
+        Ok(())
+    }
+}
+
+/// Whether a process is the first of its sandbox.
+fn is_first(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    ids.and_then(|ids| ids.split_whitespace().last()).is_none_or(|id| id == "1")
+}
