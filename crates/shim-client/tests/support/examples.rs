@@ -116,6 +116,7 @@ fn added() -> Vec<Sample> {
         running_jobs: 0,
         ended_jobs: 0,
         pruned_jobs: 0,
+        unenforced: None,
         pause_reason: reason,
     };
     let other = NetworkOf { pid: 4711, began: 1 << 40 };
@@ -313,6 +314,7 @@ fn unenforced() -> Vec<Sample> {
         ended_jobs: 0,
         pruned_jobs: 0,
         unenforced: unenforced.clone(),
+        pause_reason: None,
     };
     vec![
         sample("without two limits", Ready { agent_socket, pid, id_base, changes: false, unenforced }),
