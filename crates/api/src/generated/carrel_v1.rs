@@ -369,6 +369,9 @@ pub struct Running {
     /// Limits that were asked for and that the host does not enforce.
     #[prost(message, repeated, tag = "8")]
     pub unenforced_limits: ::prost::alloc::vec::Vec<UnenforcedLimit>,
+    /// Why it is paused where nobody asked for that: `host_disk` while the host's disk is nearly full and it writes to it.
+    #[prost(string, tag = "9")]
+    pub pause_reason: ::prost::alloc::string::String,
 }
 /// A limit that was asked for and that the host does not enforce.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
