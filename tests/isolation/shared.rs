@@ -52,43 +52,32 @@ fn a_sandbox_that_takes_all_terminals_it_can_takes_few_of_the_hosts() {
     });
 }
 
-/// `fs.file-max`: what is open costs kernel memory, and that is counted with all other memory of the sandbox.
+/// What the kernel itself uses of the memory of a sandbox, as the host counts it.
+fn kernel_memory(sandbox: &Sandbox) -> u64 {
+    let group = format!("carrel/{}", sandbox._group.name);
+    let first = format!("/sys/fs/cgroup/memory/{group}/memory.kmem.usage_in_bytes");
+    if let Ok(usage) = std::fs::read_to_string(first) {
+        return usage.trim().parse().unwrap();
+    }
+    let statistics = std::fs::read_to_string(format!("/sys/fs/cgroup/{group}/memory.stat")).unwrap();
+    let kernel = statistics.lines().find_map(|line| line.strip_prefix("kernel ")).unwrap();
+    kernel.parse().unwrap()
+}
+
+/// `fs.file-max`: what is open is memory of the kernel, and that counts with all other memory of the sandbox.
 #[test]
 fn open_files_count_as_memory() {
-    const CHILDREN: usize = 10;
-    const EACH: usize = 20_000;
     run(async {
-        let hold = format!(
-            r#"
-import os, resource, signal
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-for child in range({CHILDREN}):
-    ready, told = os.pipe()
-    if os.fork() == 0:
-        for _ in range(min(most - 10, {EACH})): os.open("/dev/null", os.O_RDONLY)
-        os.write(told, b".")
-        signal.pause()
-    os.close(told)
-    # Nothing, if the child was killed.
-    os.read(ready, 1)
-    os.close(ready)
-"#
-        );
-        // Those who are left, counted from outside.
-        let held = async |sandbox: &Sandbox| {
-            let script = format!("cat > /tmp/hold.py <<'END'{hold}END\npython3 /tmp/hold.py");
-            let _killed = sandbox.client.run(carrel_tests::shell(&script), "").await;
-            let orphans = carrel_tests::children_of(sandbox.init());
-            let open = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-            orphans.into_iter().map(open).sum::<usize>()
-        };
-        let limited = Sandbox::with("host", &[("CARREL_MEMORY", 32 << 20)]).await;
-        let few = held(&limited).await;
-        let free = Sandbox::start("host").await;
-        let many = held(&free).await;
-        // A file is 192 bytes and more: what fits into the memory is all that there can be.
-        assert!(few > 0 && few <= (32 << 20) / 192 && few < many, "{few} with a limit, {many} without");
+        let mut used = Vec::new();
+        for (take, least) in [("kept.append(None)", 0), ("kept.append(os.open('/dev/null', os.O_RDONLY))", 160)] {
+            let sandbox = Sandbox::with("host", &[("CARREL_MEMORY", 256 << 20)]).await;
+            let before = kernel_memory(&sandbox);
+            assert_eq!(taken(&sandbox, take).await, "15000 0\n");
+            let after = kernel_memory(&sandbox);
+            used.push(after.saturating_sub(before));
+            assert!(after >= before + 15_000 * least, "{take}: {before} and then {after}");
+        }
+        assert!(used[1] > used[0] + 15_000 * 160, "the control: {used:?} bytes without files and with them");
     });
 }
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Quota, Reserve, Shed, Spec,
-    launch, leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Quota, Reserve, Shed,
+    Spec, launch, leave_host_mounts, shed,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};

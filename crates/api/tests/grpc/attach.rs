@@ -60,7 +60,16 @@ async fn one_exec() -> (World, Supervisor) {
 
 fn status(sequence: u64) -> Status {
     let (supervisor, state) = (None, State::Running);
-    Status { state, supervisor, sequence, running_jobs: 0, ended_jobs: 0, pruned_jobs: 0, unenforced: None, pause_reason: None }
+    Status {
+        state,
+        supervisor,
+        sequence,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        unenforced: None,
+        pause_reason: None,
+    }
 }
 
 /// Has no job of that id twice: for whoever comes first, and for the second look. In between somebody asks what happens.

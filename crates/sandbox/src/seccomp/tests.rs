@@ -266,18 +266,6 @@ fn on_a_disk_of_the_host_only_fallocate_differs() {
 }
 
 #[test]
-fn on_a_disk_of_the_host_only_fallocate_differs() {
-    for architecture in BOTH {
-        let usual = snapshot::render(&SANDBOX, architecture);
-        let on_host = snapshot::render(&SANDBOX_ON_HOST_DISK, architecture);
-        let rest =
-            |text: &str| text.lines().filter(|line| !usual.contains(line)).map(str::to_owned).collect::<Vec<_>>();
-        let differing = rest(&on_host);
-        assert!(differing[0].contains("fallocate") && differing.len() == 3, "{differing:?}");
-    }
-}
-
-#[test]
 fn the_list_is_the_reviewed_one() {
     for (list, contents, architecture) in each() {
         let name = format!("{architecture:?}").to_lowercase();
