@@ -112,14 +112,28 @@ struct Held {
     /// What it has written since, and how long the kernel has worked for it.
     written: u64,
     system: Duration,
-    /// Whether it was seen to be the one.
+    /// How much of the time the kernel worked for it before.
+    work: f64,
+    /// Whether it was looked at whether it was the one, and whether that could be told.
     confirmed: bool,
+    unclear: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Slowed,
     Paused,
+}
+
+/// What is seen when one is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    /// The fall ended with that.
+    Guilty,
+    /// It did not.
+    Innocent,
+    /// It did not, and the one that was held did not do less either.
+    Unclear,
 }
 
 /// What is left, and how fast it falls.
@@ -264,18 +278,23 @@ impl Policy {
             if elapsed < TRIAL {
                 continue;
             }
-            if !std::mem::replace(&mut held.confirmed, true) && !held.was_it(fall, elapsed) {
-                actions.push(match held.how {
-                    How::Slowed => Action::SpeedUp(sandbox.clone()),
-                    How::Paused => Action::Resume(sandbox.clone()),
-                });
-                self.cleared.insert(sandbox.clone(), now + CLEARED);
-                continue;
+            if !std::mem::replace(&mut held.confirmed, true) {
+                let trial = held.tried(fall, elapsed);
+                held.unclear = trial == Trial::Unclear;
+                if trial == Trial::Innocent {
+                    actions.push(match held.how {
+                        How::Slowed => Action::SpeedUp(sandbox.clone()),
+                        How::Paused => Action::Resume(sandbox.clone()),
+                    });
+                    self.cleared.insert(sandbox.clone(), now + CLEARED);
+                    continue;
+                }
             }
             let left = fall.left.get(held.resource).copied().unwrap_or(0);
             let over = elapsed >= SLOWED || (left as f64) < held.rate * STOP;
             if held.how == How::Slowed && over && held.goes_on(elapsed) {
-                (held.how, held.since, held.left) = (How::Paused, now, left);
+                // What could not be told from slowing it down is told from the pause.
+                *held = fall.held(held.resource, How::Paused, now, !held.unclear);
                 actions.push(Action::Pause(sandbox.clone()));
             }
         }
@@ -299,7 +318,9 @@ impl Policy {
                 None => Action::SlowDown(sandbox.clone()),
             };
             let how = if matches!(action, Action::Pause(_)) { How::Paused } else { How::Slowed };
-            self.held.insert(sandbox, fall.held(how, now, confirmed && how == How::Paused));
+            let work = self.account.as_ref().map_or(0.0, |account| account.work(&sandbox, now));
+            let held = fall.held(fall.resource, how, now, confirmed && how == How::Paused);
+            self.held.insert(sandbox, Held { work, ..held });
             actions.push(action);
         }
         actions
@@ -366,7 +387,7 @@ impl Policy {
         let spenders = self.spent.iter().filter(|(_, spent)| **spent >= (most / 2).max(1));
         for sandbox in spenders.map(|(sandbox, _)| sandbox.clone()).collect::<Vec<_>>() {
             self.spent.remove(&sandbox);
-            let held = Held { resource: 0, left: 0, ..fall.held(How::Paused, now, true) };
+            let held = Held { left: 0, ..fall.held(0, How::Paused, now, true) };
             let before = self.held.insert(sandbox.clone(), held);
             if before.is_none_or(|held| held.how != How::Paused) {
                 actions.push(Action::Pause(sandbox));
@@ -379,13 +400,19 @@ impl Policy {
 // === impl Held ===
 
 impl Held {
-    /// Whether a fall ended when it was held, or it is seen to go on.
-    fn was_it(&self, fall: &Fall, elapsed: Duration) -> bool {
+    /// What is seen from a fall that ended when it was held, or did not.
+    fn tried(&self, fall: &Fall, elapsed: Duration) -> Trial {
         let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
         let lasts = fell as f64 / elapsed.as_secs_f64() > self.rate / 2.0;
         // One who writes in the middle of a system call is slowed down only after that.
         let writes_on = self.resource == 0 && self.written >= fell / 2;
-        !lasts || writes_on
+        // On a busy host one may have had so little before that it has as much now.
+        let works_on = self.how == How::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
+        match (lasts && !writes_on, works_on) {
+            (false, _) => Trial::Guilty,
+            (true, true) => Trial::Unclear,
+            (true, false) => Trial::Innocent,
+        }
     }
 
     /// Whether it goes on although it was slowed down.
@@ -395,7 +422,29 @@ impl Held {
     }
 
     fn new(how: How, since: Instant, confirmed: bool) -> Self {
-        Self { how, since, resource: 0, rate: 0.0, free: 0, left: 0, written: 0, system: Duration::ZERO, confirmed }
+        Self {
+            how,
+            since,
+            resource: 0,
+            rate: 0.0,
+            free: 0,
+            left: 0,
+            written: 0,
+            system: Duration::ZERO,
+            work: 0.0,
+            confirmed,
+            unclear: false,
+        }
+    }
+}
+
+// === impl Account ===
+
+impl Account {
+    /// How much of the time the kernel worked for one.
+    fn work(&self, sandbox: &str, now: Instant) -> f64 {
+        let system = self.usage.get(sandbox).map_or(0.0, |usage| usage.system.as_secs_f64());
+        system / now.saturating_duration_since(self.since).as_secs_f64().max(0.001)
     }
 }
 
@@ -403,11 +452,11 @@ impl Held {
 
 impl Fall {
     /// One who is held because of this fall.
-    fn held(&self, how: How, now: Instant, confirmed: bool) -> Held {
-        let of = |values: [u64; 2]| values.get(self.resource).copied().unwrap_or(0);
+    fn held(&self, resource: usize, how: How, now: Instant, confirmed: bool) -> Held {
+        let of = |values: [u64; 2]| values.get(resource).copied().unwrap_or(0);
         Held {
-            resource: self.resource,
-            rate: self.rate.get(self.resource).copied().unwrap_or(0.0),
+            resource,
+            rate: self.rate.get(resource).copied().unwrap_or(0.0),
             free: of(self.free),
             left: of(self.left),
             ..Held::new(how, now, confirmed)

@@ -17,6 +17,8 @@ struct Writer {
     hides: bool,
     /// Whether a pause does not stop it until it is insisted on.
     in_call: bool,
+    /// Whether the host is so busy that it is as slow without being slowed down.
+    starved: bool,
     slowed: bool,
     paused: bool,
     killed: bool,
@@ -55,7 +57,7 @@ impl Model {
                 if writer.killed || writer.paused && !writer.in_call {
                     continue;
                 }
-                let part = if writer.slowed && !writer.in_call { 20 } else { 1 };
+                let part = if writer.slowed && !writer.in_call && !writer.starved { 20 } else { 1 };
                 self.free.bytes = self.free.bytes.saturating_sub(writer.bytes / part);
                 self.free.inodes = self.free.inodes.map(|free| free.saturating_sub(writer.inodes.div_ceil(part)));
                 if !writer.hides {
@@ -151,6 +153,15 @@ fn one_who_makes_inodes_is_found_by_slowing_down_who_keeps_the_kernel_busy() {
 fn one_who_hides_what_it_writes_is_found_too() {
     let attacker = Writer { bytes: MIB, hides: true, ..Writer::default() };
     let mut model = Model::new(4000, &[("attacker", attacker), ("victim", writer(1000))]);
+    model.run(60_000);
+    assert!(model.is_whole(), "{:?}", model.free);
+    assert_eq!(model.paused(), ["attacker"]);
+}
+
+#[test]
+fn one_that_cannot_be_slowed_down_on_a_busy_host_is_paused() {
+    let attacker = Writer { inodes: 100, starved: true, ..Writer::default() };
+    let mut model = Model::new(100_000, &[("attacker", attacker), ("victim", writer(1))]);
     model.run(60_000);
     assert!(model.is_whole(), "{:?}", model.free);
     assert_eq!(model.paused(), ["attacker"]);
