@@ -14,7 +14,7 @@ use carrel_store::{ExecId, Pairs};
 use crate::live::Live;
 use crate::look::is_of;
 use crate::plan::WORKSPACE;
-use crate::refresh::refresh;
+use crate::refresh::{Refresher, refresh};
 use crate::{Inner, blocking, facts, failed};
 
 /// How long a supervisor may take to answer what it can answer at once.
@@ -37,6 +37,7 @@ impl Inner {
     /// Runs what the sandbox runs by itself.
     pub(crate) async fn command(&self, place: &Place, spec: &Spec, attempt: u32) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
+        self.refresh(place, &live, spec).await;
         let words = [&live.config.entrypoint[..], &spec.command].concat();
         let command = job(&live, &words, "", &spec.envs, &ExecOptions::default());
         self.run(place, &live, &facts::primary(attempt), &command).await
@@ -45,17 +46,19 @@ impl Inner {
     /// Runs a command, once.
     pub(crate) async fn exec(&self, place: &Place, spec: &Spec, exec: &ExecStart) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
-        if spec.mounts.iter().any(|mount| !mount.writable) {
-            self.refresh(place, &live).await;
-        }
+        self.refresh(place, &live, spec).await;
         let command = job(&live, &exec.command, &exec.cwd, &exec.env, &exec.options);
         self.run(place, &live, exec.id.as_str(), &command).await
     }
 
-    /// Shows a command what the host has replaced in read-only trees before it begins.
-    async fn refresh(&self, place: &Place, live: &Live) {
+    /// Shows a command what the host has replaced in read-only trees: before it begins, and from then on now and then.
+    async fn refresh(&self, place: &Place, live: &Live, spec: &Spec) {
+        if spec.mounts.iter().all(|mount| mount.writable) {
+            return;
+        }
         self.greet(place).await;
         let Some(pid) = live.shim.lock().await.as_ref().map(|shim| shim.hello().pid) else { return };
+        live.refresher.get_or_init(|| Refresher::start(pid));
         let refreshed = blocking(move || refresh(pid).map_err(failed)).await;
         if let Err(error) = refreshed {
             tracing::debug!(sandbox = %place.sandbox, %error, "read-only mounts are shown as they were");

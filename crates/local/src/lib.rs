@@ -43,6 +43,7 @@ use self::live::Known;
 pub use self::logs::{BadTemplate, LogTemplate};
 use self::parked::Parked;
 use self::pulls::Pulls;
+pub use self::refresh::Refresher;
 use self::services::Tended;
 use self::starts::Starts;
 use self::turns::Turns;

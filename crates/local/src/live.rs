@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use carrel_control::provider::Place;
 use carrel_image::RootFs;
@@ -12,6 +12,7 @@ use carrel_shim_client::ShimClient;
 
 use crate::plan;
 use crate::ports::{Agent, Forwards};
+use crate::refresh::Refresher;
 
 /// What is known of sandboxes that this process was asked about.
 #[derive(Debug, Default)]
@@ -40,6 +41,8 @@ pub(crate) struct Live {
     /// The connection that its ports are reached by.
     pub(crate) agent: Arc<Agent>,
     forwards: Mutex<Option<Forwards>>,
+    /// Shows commands that run what the host replaces in read-only trees, once one was started.
+    pub(crate) refresher: OnceLock<Refresher>,
 }
 
 // === impl Known ===
@@ -114,7 +117,7 @@ impl Live {
     pub(crate) fn new(root: &RootFs, config: Config, agent_socket: PathBuf) -> Self {
         let (user, accounts) = (plan::user_of(root, &config), plan::accounts_of(root));
         let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(Agent::new(agent_socket)));
-        Self { user, config, accounts, shim, agent, forwards: Mutex::default() }
+        Self { user, config, accounts, shim, agent, forwards: Mutex::default(), refresher: OnceLock::new() }
     }
 
     /// Serves its ports.

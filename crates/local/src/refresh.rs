@@ -1,6 +1,7 @@
 //! Read-only trees of the host, as they are now: an overlay remembers names that the host has replaced since.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -8,6 +9,38 @@ use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick
 
 /// Names something, without following a link to it.
 const NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// How long a command that runs may see names that the host has replaced.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Refreshes the read-only trees of a sandbox now and then, until it is dropped or the sandbox is gone.
+#[derive(Debug)]
+pub struct Refresher(tokio::task::AbortHandle);
+
+// === impl Refresher ===
+
+impl Refresher {
+    /// Begins, for the sandbox of a process. To be called within a runtime.
+    pub fn start(pid: u32) -> Self {
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(INTERVAL).await;
+                let refreshed = tokio::task::spawn_blocking(move || refresh(pid)).await;
+                // A tree that cannot be refreshed is shown as it was; a sandbox that is gone shows none.
+                if matches!(refreshed, Ok(Err(Errno::NOENT | Errno::SRCH)) | Err(_)) {
+                    return;
+                }
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Drop for Refresher {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// Lets every read-only overlay of a sandbox forget the names that nobody has open. The sandbox is that of a process.
 pub(crate) fn refresh(pid: u32) -> Result<(), Errno> {

@@ -127,6 +127,8 @@ async fn serve(
         copied = carrel_local::copy_in(sandbox.agent_socket(), &plan.copies) => copied,
     };
     copied.map_err(|error| Failure::new("copy_failed", error))?;
+    let reads = plan.create.mounts.iter().any(|mount| !mount.writable);
+    let _refresher = reads.then(|| carrel_local::Refresher::start(sandbox.pid()));
     let begun = async {
         let mut client = ShimClient::connect(&socket).await?;
         client.start(RUN, &plan.command).await?;

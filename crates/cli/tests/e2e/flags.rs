@@ -165,3 +165,20 @@ fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
         std::fs::remove_file(data.path().join("made")).unwrap();
     }
 }
+
+#[test]
+fn a_command_that_runs_sees_what_the_host_makes_in_a_read_only_mount() {
+    let world = World::new();
+    let given = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::fs::write(given.path().join("replaced"), "old").unwrap();
+    let mount = format!("{}:/given", given.path().display());
+    // It has looked up both names when it says so: an overlay remembers that one is missing, and what the other was.
+    let script = "cat /given/replaced /given/made >/dev/null 2>&1; echo ready; \
+                  until [ -e /given/made ] && grep -q new /given/replaced; do sleep 0.02; done";
+    let running = world.started(&["--mount", &mount], script);
+    std::fs::write(given.path().join("beside"), "new").unwrap();
+    std::fs::rename(given.path().join("beside"), given.path().join("replaced")).unwrap();
+    std::fs::write(given.path().join("made"), "").unwrap();
+    let outcome = running.finish();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+}
