@@ -12,7 +12,7 @@ pub use self::problem::{Problem, Reason};
 
 use crate::change::{Change, Summary};
 use crate::failure::Failure;
-use crate::git::Guard;
+use crate::git::GitGuard;
 use crate::kept::{Entry, KeepError, Kept};
 use crate::mark::Mark;
 use crate::project::ProjectError;
@@ -97,9 +97,9 @@ impl Kept {
     ) -> Result<Applied, ApplyError> {
         let project = self.open_project(project)?;
         let all: Vec<Change> = self.record().entries.iter().map(Entry::change).collect();
-        let guard = match Guard::of(&project, &all) {
+        let guard = match GitGuard::of(&project, &all) {
             // Where nothing is refused it only counts.
-            Err(_) if options.git => Guard::of_changes(&all),
+            Err(_) if options.git => GitGuard::of_changes(&all),
             guard => guard?,
         };
         let plan = check::check(self, &project, &guard, options)?;

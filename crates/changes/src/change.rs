@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::git::Guard;
+use crate::git::GitGuard;
 use crate::path::{DEEPEST, LONGEST, RelativePath};
 use crate::tree::{Kind, Meta};
 use crate::words::{Counted, caution};
@@ -171,7 +171,7 @@ impl fmt::Display for Skipped {
 // === impl Summary ===
 
 impl Summary {
-    pub(crate) fn of(changes: &[Change], guard: &Guard) -> Self {
+    pub(crate) fn of(changes: &[Change], guard: &GitGuard) -> Self {
         let mut summary = Self::default();
         for change in changes {
             if guard.find(change).is_some() {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::change::{Change, ChangeKind, Node, Skipped, Summary};
 use crate::content;
 use crate::failure::Failure;
-use crate::git::Guard;
+use crate::git::GitGuard;
 use crate::mark::Mark;
 use crate::path::{BadPath, RelativePath};
 use crate::project::Project;
@@ -95,12 +95,12 @@ impl Changes {
 
     /// How much changed.
     pub fn summary(&self) -> Summary {
-        Summary::of(&self.0, &Guard::of_changes(&self.0))
+        Summary::of(&self.0, &GitGuard::of_changes(&self.0))
     }
 
     /// The same, with all that git would act on because of what the project has.
     pub fn summary_in(&self, project: &Project) -> Result<Summary, Failure> {
-        Ok(Summary::of(&self.0, &Guard::of(project, &self.0)?))
+        Ok(Summary::of(&self.0, &GitGuard::of(project, &self.0)?))
     }
 
     /// Changes of files that tools run or follow by themselves.

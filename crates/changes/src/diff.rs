@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::change::Change;
 use crate::failure::Failure;
-use crate::git::Guard;
+use crate::git::GitGuard;
 use crate::kept::{Entry, KeepError, Kept};
 use crate::mark::Mark;
 use crate::path::RelativePath;
@@ -83,7 +83,7 @@ impl Kept {
         let deadline = Instant::now() + TIME;
         let mut lines = Vec::new();
         let changes: Vec<Change> = self.record().entries.iter().map(Entry::change).collect();
-        let guard = if style == DiffStyle::Stat { Some(Guard::of(&project, &changes)?) } else { None };
+        let guard = if style == DiffStyle::Stat { Some(GitGuard::of(&project, &changes)?) } else { None };
         let mut marks = Vec::new();
         for (entry, change) in self.record().entries.iter().zip(&changes) {
             let Some(pair) = self.pair(&project, entry)? else { continue };

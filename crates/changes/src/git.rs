@@ -19,7 +19,7 @@ use crate::project::Project;
 
 /// Which changes git would act on.
 #[derive(Debug, Default)]
-pub(crate) struct Guard {
+pub(crate) struct GitGuard {
     /// Git directories that are there already.
     directories: HashSet<Vec<u8>>,
     /// Directories that the changes would make git directories.
@@ -39,7 +39,7 @@ struct Named {
 
 /// Why git would act on a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Guarded {
+pub(crate) enum GitRefusal {
     /// It is in a repository, or the repository itself.
     Repository(RelativePath),
     /// Something names it.
@@ -48,11 +48,11 @@ pub(crate) enum Guarded {
 
 /// What makes a directory a git directory.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pieces(u8);
+struct RepositoryParts(u8);
 
-// === impl Guard ===
+// === impl GitGuard ===
 
-impl Guard {
+impl GitGuard {
     /// By the changes alone.
     pub(crate) fn of_changes(changes: &[Change]) -> Self {
         let mut guard = Self::default();
@@ -70,14 +70,14 @@ impl Guard {
     }
 
     fn plant(&mut self, changes: &[Change], has: impl Fn(&RelativePath) -> bool) {
-        let mut places: HashMap<&[u8], Pieces> = HashMap::new();
+        let mut places: HashMap<&[u8], RepositoryParts> = HashMap::new();
         for change in changes.iter().filter(|change| change.is_there()) {
-            if Pieces::is_one(change.path.name()) {
+            if RepositoryParts::is_one(change.path.name()) {
                 places.entry(change.path.directory()).or_default().add(change.path.name());
             }
         }
         for (directory, mut pieces) in places {
-            for piece in Pieces::NAMES {
+            for piece in RepositoryParts::NAMES {
                 if RelativePath::below(directory, piece.as_bytes()).is_ok_and(|path| has(&path)) {
                     pieces.add(piece.as_bytes());
                 }
@@ -89,10 +89,10 @@ impl Guard {
     }
 
     /// Whether git would act on a change, and why.
-    pub(crate) fn find(&self, change: &Change) -> Option<Guarded> {
+    pub(crate) fn find(&self, change: &Change) -> Option<GitRefusal> {
         let path = &change.path;
         if let Some(repository) = path.repository() {
-            return Some(Guarded::Repository(repository));
+            return Some(GitRefusal::Repository(repository));
         }
         let folded = fold(path.as_bytes());
         let directory = matches!(change.node, Node::Directory { .. });
@@ -102,11 +102,11 @@ impl Guard {
             let rest = rest.strip_prefix(b"/").unwrap_or(rest);
             let next = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
             if self.directories.contains(above) || (self.planted.contains(above) && names::is_own(next)) {
-                return Some(Guarded::Repository(top(path, end)));
+                return Some(GitRefusal::Repository(top(path, end)));
             }
             if let Some(Named { by, whole }) = self.named.get(above) {
                 if *whole || (rest.is_empty() && !directory) {
-                    return Some(Guarded::Named { path: top(path, end), by: by.clone() });
+                    return Some(GitRefusal::Named { path: top(path, end), by: by.clone() });
                 }
             }
         }
@@ -114,15 +114,15 @@ impl Guard {
         if !directory && change.is_there() {
             let below = join(&folded, b"");
             let (named, Named { by, .. }) = self.named.range(below.clone()..).next()?;
-            return named.starts_with(&below).then(|| Guarded::Named { path: path.clone(), by: by.clone() });
+            return named.starts_with(&below).then(|| GitRefusal::Named { path: path.clone(), by: by.clone() });
         }
         None
     }
 }
 
-// === impl Guarded ===
+// === impl GitRefusal ===
 
-impl Guarded {
+impl GitRefusal {
     pub(crate) fn path(&self) -> &RelativePath {
         match self {
             Self::Repository(path) | Self::Named { path, .. } => path,
@@ -130,9 +130,9 @@ impl Guarded {
     }
 }
 
-// === impl Pieces ===
+// === impl RepositoryParts ===
 
-impl Pieces {
+impl RepositoryParts {
     const NAMES: [&'static str; 4] = ["HEAD", "objects", "refs", "commondir"];
 
     fn is_one(name: &[u8]) -> bool {

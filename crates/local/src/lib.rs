@@ -39,7 +39,7 @@ use carrel_shim_client::messages::KeptDisk;
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::ground::Ground;
-use self::live::Known;
+use self::live::RunningSandboxes;
 pub use self::logs::{BadTemplate, LogTemplate};
 use self::parked::Parked;
 use self::pulls::Pulls;
@@ -105,7 +105,7 @@ pub(crate) struct Inner {
     images: Arc<Images>,
     pulls: Pulls,
     parked: Arc<Parked>,
-    known: Known,
+    known: RunningSandboxes,
     starts: Starts,
     turns: Turns,
     tended: Tended,
@@ -154,7 +154,7 @@ impl Local {
             images,
             pulls: Pulls::default(),
             parked,
-            known: Known::default(),
+            known: RunningSandboxes::default(),
             starts: Starts::default(),
             turns: Turns::default(),
             tended: Tended::default(),

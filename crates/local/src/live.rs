@@ -16,10 +16,10 @@ use crate::refresh::Refresher;
 
 /// What is known of sandboxes that this process was asked about.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<Inside>, Arc<tokio::sync::Notify>);
+pub(crate) struct RunningSandboxes(Mutex<RunningState>, Arc<tokio::sync::Notify>);
 
 #[derive(Debug, Default)]
-struct Inside {
+struct RunningState {
     /// By incarnation.
     live: HashMap<String, Arc<Live>>,
     /// Incarnations and disks that are in somebody's hands here, and so are nobody's to take away.
@@ -45,9 +45,9 @@ pub(crate) struct Live {
     pub(crate) refresher: OnceLock<Refresher>,
 }
 
-// === impl Known ===
+// === impl RunningSandboxes ===
 
-impl Known {
+impl RunningSandboxes {
     /// Takes a place into our hands.
     pub(crate) fn hold(&self, place: &Place) {
         let mut inside = self.lock();
@@ -105,7 +105,7 @@ impl Known {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, RunningState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

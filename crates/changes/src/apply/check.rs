@@ -9,7 +9,7 @@ use super::problem::{Problem, Reason};
 use super::{ApplyError, ApplyOptions};
 use crate::change::ChangeKind;
 use crate::failure::Failure;
-use crate::git::{Guard, Guarded};
+use crate::git::{GitGuard, GitRefusal};
 use crate::kept::{Entry, Kept};
 use crate::path::{RelativePath, join};
 use crate::project::Project;
@@ -53,7 +53,7 @@ enum Verdict<'a> {
 pub(super) fn check<'a>(
     kept: &'a Kept,
     project: &'a Project,
-    guard: &Guard,
+    guard: &GitGuard,
     options: ApplyOptions,
 ) -> Result<Plan<'a>, ApplyError> {
     let entries = &kept.record().entries;
@@ -62,7 +62,7 @@ pub(super) fn check<'a>(
     let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
-    let mut repositories: BTreeMap<Guarded, u64> = BTreeMap::new();
+    let mut repositories: BTreeMap<GitRefusal, u64> = BTreeMap::new();
     for entry in entries {
         // What belongs to something that is left out is left out with it.
         if without.contains(entry.path.directory()) {
@@ -94,8 +94,8 @@ pub(super) fn check<'a>(
     let git = repositories.into_iter().map(|(guarded, changes)| Problem {
         path: guarded.path().clone(),
         reason: match guarded {
-            Guarded::Repository(_) => Reason::Git(changes),
-            Guarded::Named { by, .. } => Reason::GitNamed { changes, by },
+            GitRefusal::Repository(_) => Reason::Git(changes),
+            GitRefusal::Named { by, .. } => Reason::GitNamed { changes, by },
         },
     });
     if options.skip_refused {

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::config::{self, Setting};
 use super::names::is_git;
-use super::settings::{Meaning, meaning, words};
-use super::{Named, Pieces, fold};
+use super::settings::{SettingKind, meaning, words};
+use super::{Named, RepositoryParts, fold};
 use crate::collect::MOST;
 use crate::failure::Failure;
 use crate::path::{RelativePath, join};
@@ -82,7 +82,7 @@ impl Discovery<'_> {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) => continue,
                 Err(errno) => return Err(Failure::at("open", &path)(errno)),
             };
-            let (mut pieces, mut below) = (Pieces::default(), Vec::new());
+            let (mut pieces, mut below) = (RepositoryParts::default(), Vec::new());
             for entry in Dir::read_from(&directory).map_err(Failure::at("list", &path))? {
                 let entry = entry.map_err(Failure::at("list", &path))?;
                 let name = entry.file_name().to_bytes();
@@ -121,8 +121,8 @@ impl Discovery<'_> {
                 let work_tree = Some(above.as_os_str().as_bytes().to_vec());
                 found.push(Repository { directory: there.as_os_str().as_bytes().to_vec(), work_tree });
             }
-            let mut pieces = Pieces::default();
-            for piece in Pieces::NAMES {
+            let mut pieces = RepositoryParts::default();
+            for piece in RepositoryParts::NAMES {
                 if above.join(piece).symlink_metadata().is_ok() {
                     pieces.add(piece.as_bytes());
                 }
@@ -157,7 +157,7 @@ impl Discovery<'_> {
             self.settings(&file, 0, &mut HashSet::new(), &mut settings)?;
         }
         for (_, setting) in &settings {
-            if meaning(&setting.key) == Meaning::WorkTree {
+            if meaning(&setting.key) == SettingKind::WorkTree {
                 bases.push(under(&directory, &setting.value));
             }
         }
@@ -212,7 +212,7 @@ impl Discovery<'_> {
         let Some(bytes) = self.read(file)? else { return Ok(()) };
         let shown = self.shown(file);
         for setting in config::parse(&bytes) {
-            if meaning(&setting.key) == Meaning::Include {
+            if meaning(&setting.key) == SettingKind::Include {
                 for path in self.expanded(&setting.value) {
                     let path = above(file, &path);
                     self.name(&path, &format!("{} in {shown} names it", Shown(setting.key.as_bytes())), true);
@@ -230,9 +230,9 @@ impl Discovery<'_> {
         for (file, setting) in settings {
             let by = format!("{} in {file} names it", Shown(setting.key.as_bytes()));
             let (whole, paths) = match meaning(&setting.key) {
-                Meaning::Path => (true, vec![setting.value.clone()]),
-                Meaning::Command => (false, words(&setting.value)),
-                Meaning::Include | Meaning::WorkTree | Meaning::Plain => continue,
+                SettingKind::Path => (true, vec![setting.value.clone()]),
+                SettingKind::Command => (false, words(&setting.value)),
+                SettingKind::Include | SettingKind::WorkTree | SettingKind::Plain => continue,
             };
             let hooks = setting.key == "core.hookspath";
             let paths: Vec<_> =

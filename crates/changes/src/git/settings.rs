@@ -2,7 +2,7 @@
 
 /// What a setting is to git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum SettingKind {
     /// A directory or file that is run or read as configuration.
     Path,
     /// Another file of settings, from the directory of this one.
@@ -40,17 +40,17 @@ const PLAIN_NAMES: [&str; 12] =
     ["url", "fetch", "push", "pushurl", "mirror", "tagopt", "prune", "active", "branch", "path", "ignore", "promisor"];
 
 /// What a setting is to git. One that is not known may be a command: tools beside git keep theirs there too.
-pub(super) fn meaning(key: &str) -> Meaning {
+pub(super) fn meaning(key: &str) -> SettingKind {
     let section = key.split('.').next().unwrap_or_default();
     let name = key.rsplit('.').next().unwrap_or_default();
     match (section, name) {
-        ("include" | "includeif", "path") => Meaning::Include,
-        ("core", "worktree") => Meaning::WorkTree,
-        ("core", "hookspath" | "attributesfile" | "excludesfile") | ("init", "templatedir") => Meaning::Path,
-        ("gpg", "allowedsignersfile" | "revocationfile") => Meaning::Path,
-        ("remote" | "submodule", name) if PLAIN_NAMES.contains(&name) => Meaning::Plain,
-        (section, _) if PLAIN_SECTIONS.contains(&section) => Meaning::Plain,
-        _ => Meaning::Command,
+        ("include" | "includeif", "path") => SettingKind::Include,
+        ("core", "worktree") => SettingKind::WorkTree,
+        ("core", "hookspath" | "attributesfile" | "excludesfile") | ("init", "templatedir") => SettingKind::Path,
+        ("gpg", "allowedsignersfile" | "revocationfile") => SettingKind::Path,
+        ("remote" | "submodule", name) if PLAIN_NAMES.contains(&name) => SettingKind::Plain,
+        (section, _) if PLAIN_SECTIONS.contains(&section) => SettingKind::Plain,
+        _ => SettingKind::Command,
     }
 }
 
@@ -80,17 +80,17 @@ mod tests {
     #[test]
     fn a_setting_is_a_command_unless_it_is_known_to_be_none() {
         for (key, expected) in [
-            ("core.hookspath", Meaning::Path),
-            ("includeif.gitdir:~/a.b/.path", Meaning::Include),
-            ("include.path", Meaning::Include),
-            ("core.fsmonitor", Meaning::Command),
-            ("filter.a.b.smudge", Meaning::Command),
-            ("alias.x", Meaning::Command),
-            ("remote.origin.url", Meaning::Plain),
-            ("remote.origin.uploadpack", Meaning::Command),
-            ("submodule.x.update", Meaning::Command),
-            ("branch.main.merge", Meaning::Plain),
-            ("something.new", Meaning::Command),
+            ("core.hookspath", SettingKind::Path),
+            ("includeif.gitdir:~/a.b/.path", SettingKind::Include),
+            ("include.path", SettingKind::Include),
+            ("core.fsmonitor", SettingKind::Command),
+            ("filter.a.b.smudge", SettingKind::Command),
+            ("alias.x", SettingKind::Command),
+            ("remote.origin.url", SettingKind::Plain),
+            ("remote.origin.uploadpack", SettingKind::Command),
+            ("submodule.x.update", SettingKind::Command),
+            ("branch.main.merge", SettingKind::Plain),
+            ("something.new", SettingKind::Command),
         ] {
             assert_eq!(meaning(key), expected, "{key}");
         }

@@ -2,7 +2,7 @@
 //! sandbox that takes it.
 
 mod policy;
-mod seen;
+mod sampler;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -14,24 +14,24 @@ use carrel_shim_client::{AdoptError, Found, Life};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::mpsc;
 
-use self::policy::{Action, Policy, Verdict};
-use self::seen::Seen;
+use self::policy::{Action, Decision, Policy};
+use self::sampler::ActivitySampler;
 use crate::{Inner, blocking, failed};
 
 /// The loop, and what it remembers.
-struct Guard {
+struct DiskGuard {
     inner: Weak<Inner>,
     policy: Policy,
     /// What each sandbox did until the last look; none while nobody looks.
-    seen: Option<Seen>,
+    sampler: Option<ActivitySampler>,
     /// Those that are being paused.
     pausing: HashSet<String>,
-    done: mpsc::UnboundedReceiver<Outcome>,
-    tell: mpsc::UnboundedSender<Outcome>,
+    outcomes_rx: mpsc::UnboundedReceiver<PauseOutcome>,
+    outcomes_tx: mpsc::UnboundedSender<PauseOutcome>,
 }
 
 /// How the attempt to pause or resume one ended.
-struct Outcome {
+struct PauseOutcome {
     incarnation: String,
     paused: bool,
     failure: Option<String>,
@@ -44,21 +44,21 @@ pub(crate) fn start(inner: &Arc<Inner>) {
     if !reserve.is_some() {
         return;
     }
-    let (tell, done) = mpsc::unbounded_channel();
-    let guard = Guard {
+    let (outcomes_tx, outcomes_rx) = mpsc::unbounded_channel();
+    let guard = DiskGuard {
         inner: Arc::downgrade(inner),
         policy: Policy::new(reserve),
-        seen: None,
+        sampler: None,
         pausing: HashSet::new(),
-        done,
-        tell,
+        outcomes_rx,
+        outcomes_tx,
     };
     drop(runtime.spawn(guard.run()));
 }
 
-// === impl Guard ===
+// === impl DiskGuard ===
 
-impl Guard {
+impl DiskGuard {
     async fn run(mut self) {
         let mut adopted = false;
         let mut measure = false;
@@ -66,7 +66,7 @@ impl Guard {
             let Some(inner) = self.inner.upgrade() else { return };
             if inner.known.is_empty() && !self.policy.holds() {
                 // Nobody can write.
-                self.seen = None;
+                self.sampler = None;
                 let changed = inner.known.changed();
                 drop(inner);
                 changed.notified().await;
@@ -84,23 +84,23 @@ impl Guard {
             if !std::mem::replace(&mut adopted, true) {
                 self.adopt(&inner, free).await;
             }
-            self.hear();
+            self.receive_outcomes();
             let usage = if measure { self.measure(&inner).await } else { None };
-            let Verdict { actions, next, measure: again } = self.policy.look(Instant::now(), free, usage.as_ref());
+            let Decision { actions, next, measure: again } = self.policy.decide(Instant::now(), free, usage.as_ref());
             for action in actions {
                 self.act(&inner, action).await;
             }
             measure = again;
-            match (again, &mut self.seen) {
+            match (again, &mut self.sampler) {
                 // What everybody has done until now says nothing yet; from here on it does.
                 (true, None) => drop(self.measure(&inner).await),
-                (true, Some(seen)) if usage.is_none() => {
-                    seen.begin_again();
+                (true, Some(sampler)) if usage.is_none() => {
+                    sampler.reset();
                     drop(self.measure(&inner).await);
                 }
                 (true, Some(_)) => {}
                 (false, _) if self.policy.holds() || !self.pausing.is_empty() => {}
-                (false, _) => self.seen = None,
+                (false, _) => self.sampler = None,
             }
             drop(inner);
             tokio::time::sleep(next).await;
@@ -110,9 +110,9 @@ impl Guard {
     /// Finds again what a daemon before this one paused or slowed down.
     async fn adopt(&mut self, inner: &Arc<Inner>, free: FreeSpace) {
         self.measure(inner).await;
-        let Some(seen) = self.seen.take() else { return };
-        seen.speed_up_all();
-        for found in seen.all() {
+        let Some(sampler) = self.sampler.take() else { return };
+        sampler.speed_up_all();
+        for found in sampler.all() {
             let Ok(mut shim) = found.connect().await else { continue };
             let paused = shim.status().await.is_ok_and(|status| {
                 status.state == State::Paused && status.pause_reason == Some(PauseReason::HostDisk)
@@ -125,15 +125,15 @@ impl Guard {
 
     /// What each sandbox did since the last time.
     async fn measure(&mut self, inner: &Arc<Inner>) -> Option<HashMap<String, policy::Usage>> {
-        let (home, seen) = (inner.ground.home().to_owned(), self.seen.take());
+        let (home, sampler) = (inner.ground.home().to_owned(), self.sampler.take());
         let measured = blocking(move || {
-            let mut seen = seen.map_or_else(Seen::new, Ok).map_err(failed)?;
-            let usage = seen.look(&home).map_err(failed)?;
-            Ok((seen, usage))
+            let mut sampler = sampler.map_or_else(ActivitySampler::new, Ok).map_err(failed)?;
+            let usage = sampler.sample(&home).map_err(failed)?;
+            Ok((sampler, usage))
         });
         match measured.await {
-            Ok((seen, usage)) => {
-                self.seen = Some(seen);
+            Ok((sampler, usage)) => {
+                self.sampler = Some(sampler);
                 Some(usage)
             }
             Err(error) => {
@@ -144,17 +144,17 @@ impl Guard {
     }
 
     async fn act(&mut self, inner: &Arc<Inner>, action: Action) {
-        let Some(seen) = &self.seen else { return };
+        let Some(sampler) = &self.sampler else { return };
         match action {
             Action::SlowDown(one) => {
-                tracing::info!(sandbox = seen.name(&one), "a sandbox that fills the disk is slowed down");
-                seen.slow_down(&one);
+                tracing::info!(sandbox = sampler.name(&one), "a sandbox that fills the disk is slowed down");
+                sampler.slow_down(&one);
             }
-            Action::SpeedUp(one) => seen.speed_up(&one),
+            Action::SpeedUp(one) => sampler.speed_up(&one),
             Action::Pause(one) => self.pause(inner, one),
             Action::Insist(one) if self.pausing.contains(&one) => {
-                tracing::warn!(sandbox = seen.name(&one), "processes that do not stop writing are killed");
-                seen.kill_writers(&one);
+                tracing::warn!(sandbox = sampler.name(&one), "processes that do not stop writing are killed");
+                sampler.kill_writers(&one);
             }
             // It continues by somebody's will, or was never paused.
             Action::Insist(one) => self.pause(inner, one),
@@ -166,20 +166,20 @@ impl Guard {
         if !self.pausing.insert(incarnation.clone()) {
             return;
         }
-        let name = self.seen.as_ref().map(|seen| seen.name(&incarnation).to_owned()).unwrap_or_default();
+        let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
         tracing::warn!(sandbox = name, "a sandbox is paused: it fills the disk of the host");
         self.ask(inner, incarnation, name, true);
     }
 
     fn resume(&mut self, inner: &Arc<Inner>, incarnation: String) {
-        let name = self.seen.as_ref().map(|seen| seen.name(&incarnation).to_owned()).unwrap_or_default();
+        let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
         tracing::info!(sandbox = name, "a sandbox continues: there is room on the disk of the host");
         self.ask(inner, incarnation, name, false);
     }
 
     /// Asks a supervisor, which may take as long as its sandbox needs to stop.
     fn ask(&self, inner: &Arc<Inner>, incarnation: String, name: String, paused: bool) {
-        let (home, tell) = (inner.ground.home().to_owned(), self.tell.clone());
+        let (home, outcomes_tx) = (inner.ground.home().to_owned(), self.outcomes_tx.clone());
         drop(tokio::spawn(async move {
             let asked = async {
                 let (incarnation, name) = (incarnation.clone(), name);
@@ -195,23 +195,23 @@ impl Guard {
             };
             let failure = asked.await.err();
             // Nobody is left to be told when the guard is gone.
-            let _told = tell.send(Outcome { incarnation, paused, failure });
+            let _told = outcomes_tx.send(PauseOutcome { incarnation, paused, failure });
         }));
     }
 
     /// Hears how attempts ended.
-    fn hear(&mut self) {
-        while let Ok(Outcome { incarnation, paused, failure }) = self.done.try_recv() {
+    fn receive_outcomes(&mut self) {
+        while let Ok(PauseOutcome { incarnation, paused, failure }) = self.outcomes_rx.try_recv() {
             if paused {
                 self.pausing.remove(&incarnation);
             }
-            match (failure, &self.seen) {
+            match (failure, &self.sampler) {
                 (Some(error), _) => {
                     tracing::warn!(incarnation, error, paused, "a sandbox cannot be paused or resumed");
                     self.policy.forget(&incarnation);
                 }
                 // What is stopped need not be slow.
-                (None, Some(seen)) => seen.speed_up(&incarnation),
+                (None, Some(sampler)) => sampler.speed_up(&incarnation),
                 (None, None) => {}
             }
         }

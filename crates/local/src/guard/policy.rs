@@ -66,7 +66,7 @@ pub(super) enum Action {
 
 /// What follows from a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct Decision {
     pub(super) actions: Vec<Action>,
     /// When to look again.
     pub(super) next: Duration,
@@ -83,8 +83,8 @@ pub(super) struct Policy {
     /// What was free, and when.
     looks: VecDeque<(Instant, [u64; 2])>,
     /// What each did since some moment, and what was free then; none while nobody looks.
-    account: Option<Account>,
-    held: HashMap<String, Held>,
+    account: Option<UsageWindow>,
+    held: HashMap<String, Restriction>,
     /// Whom it was not, and until when that is believed.
     cleared: HashMap<String, Instant>,
     /// What each has written since nothing was left.
@@ -93,7 +93,7 @@ pub(super) struct Policy {
 
 /// What each sandbox did in some time, against what fell in it.
 #[derive(Debug)]
-struct Account {
+struct UsageWindow {
     since: Instant,
     free: [u64; 2],
     usage: HashMap<String, Usage>,
@@ -101,8 +101,8 @@ struct Account {
 
 /// One who is kept from writing.
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    how: How,
+struct Restriction {
+    kind: RestrictionKind,
     since: Instant,
     /// What fell, how fast it fell before, and what was free and left then.
     resource: usize,
@@ -120,7 +120,7 @@ struct Held {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum RestrictionKind {
     Slowed,
     Paused,
 }
@@ -160,7 +160,7 @@ impl Policy {
     /// One that was paused before this began.
     pub(super) fn was_paused(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
         let [left, _] = self.left(free);
-        let held = Held { left, free: free.bytes, ..Held::new(How::Paused, now, true) };
+        let held = Restriction { left, free: free.bytes, ..Restriction::new(RestrictionKind::Paused, now, true) };
         self.held.insert(sandbox, held);
     }
 
@@ -175,7 +175,7 @@ impl Policy {
     }
 
     /// Decides. Without a usage, nobody looked at what sandboxes do.
-    pub(super) fn look(&mut self, now: Instant, free: FreeSpace, usage: Option<&HashMap<String, Usage>>) -> Verdict {
+    pub(super) fn decide(&mut self, now: Instant, free: FreeSpace, usage: Option<&HashMap<String, Usage>>) -> Decision {
         let fall = self.fall(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
@@ -198,13 +198,13 @@ impl Policy {
             self.account = None;
         }
         let trial = self.held.values().any(|held| !held.confirmed);
-        let slowed = self.held.values().any(|held| held.how == How::Slowed);
+        let slowed = self.held.values().any(|held| held.kind == RestrictionKind::Slowed);
         let next = match self.pace(&fall) {
             _ if alarmed || trial => ALARMED,
             pace if slowed => pace.min(SPENT),
             pace => pace,
         };
-        Verdict { actions, next, measure: alarmed || trial || slowed || spent }
+        Decision { actions, next, measure: alarmed || trial || slowed || spent }
     }
 
     /// Adds what each did since the last look to what it did before.
@@ -214,8 +214,8 @@ impl Policy {
             return;
         };
         let before = self.looks.iter().rev().nth(1).copied().unwrap_or((now, fall.free));
-        let lasts = |account: &Account| now.saturating_duration_since(account.since) < ACCOUNT;
-        let new = || Account { since: before.0, free: before.1, usage: HashMap::new() };
+        let lasts = |account: &UsageWindow| now.saturating_duration_since(account.since) < ACCOUNT;
+        let new = || UsageWindow { since: before.0, free: before.1, usage: HashMap::new() };
         let account = self.account.take().filter(lasts).unwrap_or_else(new);
         let account = self.account.insert(account);
         for (sandbox, usage) in usage {
@@ -270,7 +270,7 @@ impl Policy {
             let Usage { written, system } = usage.get(sandbox).copied().unwrap_or_default();
             held.written = held.written.saturating_add(written);
             held.system += system;
-            if held.how == How::Paused && written >= LEAST_WRITTEN && fall.seconds < STOP {
+            if held.kind == RestrictionKind::Paused && written >= LEAST_WRITTEN && fall.seconds < STOP {
                 actions.push(Action::Insist(sandbox.clone()));
                 continue;
             }
@@ -282,9 +282,9 @@ impl Policy {
                 let trial = held.tried(fall, elapsed);
                 held.unclear = trial == Trial::Unclear;
                 if trial == Trial::Innocent {
-                    actions.push(match held.how {
-                        How::Slowed => Action::SpeedUp(sandbox.clone()),
-                        How::Paused => Action::Resume(sandbox.clone()),
+                    actions.push(match held.kind {
+                        RestrictionKind::Slowed => Action::SpeedUp(sandbox.clone()),
+                        RestrictionKind::Paused => Action::Resume(sandbox.clone()),
                     });
                     self.cleared.insert(sandbox.clone(), now + CLEARED);
                     continue;
@@ -292,9 +292,9 @@ impl Policy {
             }
             let left = fall.left.get(held.resource).copied().unwrap_or(0);
             let over = elapsed >= SLOWED || (left as f64) < held.rate * STOP;
-            if held.how == How::Slowed && over && held.goes_on(elapsed) {
+            if held.kind == RestrictionKind::Slowed && over && held.goes_on(elapsed) {
                 // What could not be told from slowing it down is told from the pause.
-                *held = fall.held(held.resource, How::Paused, now, !held.unclear);
+                *held = fall.held(held.resource, RestrictionKind::Paused, now, !held.unclear);
                 actions.push(Action::Pause(sandbox.clone()));
             }
         }
@@ -310,17 +310,18 @@ impl Policy {
         for sandbox in named {
             let held = self.held.get(&sandbox).copied();
             let confirmed = held.is_some_and(|held| held.confirmed);
-            let action = match held.map(|held| held.how) {
-                Some(How::Paused) => continue,
+            let action = match held.map(|held| held.kind) {
+                Some(RestrictionKind::Paused) => continue,
                 // Whoever writes most of what falls is the one; anybody else has to be seen to be first.
                 _ if fall.seconds < STOP && (sure || confirmed) => Action::Pause(sandbox.clone()),
-                Some(How::Slowed) => continue,
+                Some(RestrictionKind::Slowed) => continue,
                 None => Action::SlowDown(sandbox.clone()),
             };
-            let how = if matches!(action, Action::Pause(_)) { How::Paused } else { How::Slowed };
+            let kind =
+                if matches!(action, Action::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
             let work = self.account.as_ref().map_or(0.0, |account| account.work(&sandbox, now));
-            let held = fall.held(fall.resource, how, now, confirmed && how == How::Paused);
-            self.held.insert(sandbox, Held { work, ..held });
+            let held = fall.held(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
+            self.held.insert(sandbox, Restriction { work, ..held });
             actions.push(action);
         }
         actions
@@ -361,9 +362,11 @@ impl Policy {
             // As much as the reserve has to have become free, so that nobody is paused and let go in turns.
             let step = if held.resource == 0 { reserve } else { held.left.max(1) };
             let free_again = left >= held.left.saturating_add(step);
-            let (action, over) = match held.how {
-                How::Slowed => (Action::SpeedUp(sandbox.clone()), now.saturating_duration_since(held.since) >= SLOWED),
-                How::Paused => (Action::Resume(sandbox.clone()), false),
+            let (action, over) = match held.kind {
+                RestrictionKind::Slowed => {
+                    (Action::SpeedUp(sandbox.clone()), now.saturating_duration_since(held.since) >= SLOWED)
+                }
+                RestrictionKind::Paused => (Action::Resume(sandbox.clone()), false),
             };
             if free_again || over {
                 actions.push(action);
@@ -387,9 +390,9 @@ impl Policy {
         let spenders = self.spent.iter().filter(|(_, spent)| **spent >= (most / 2).max(1));
         for sandbox in spenders.map(|(sandbox, _)| sandbox.clone()).collect::<Vec<_>>() {
             self.spent.remove(&sandbox);
-            let held = Held { left: 0, ..fall.held(0, How::Paused, now, true) };
+            let held = Restriction { left: 0, ..fall.held(0, RestrictionKind::Paused, now, true) };
             let before = self.held.insert(sandbox.clone(), held);
-            if before.is_none_or(|held| held.how != How::Paused) {
+            if before.is_none_or(|held| held.kind != RestrictionKind::Paused) {
                 actions.push(Action::Pause(sandbox));
             }
         }
@@ -397,9 +400,9 @@ impl Policy {
     }
 }
 
-// === impl Held ===
+// === impl Restriction ===
 
-impl Held {
+impl Restriction {
     /// What is seen from a fall that ended when it was held, or did not.
     fn tried(&self, fall: &Fall, elapsed: Duration) -> Trial {
         let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
@@ -407,7 +410,8 @@ impl Held {
         // One who writes in the middle of a system call is slowed down only after that.
         let writes_on = self.resource == 0 && self.written >= fell / 2;
         // On a busy host one may have had so little before that it has as much now.
-        let works_on = self.how == How::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
+        let works_on =
+            self.kind == RestrictionKind::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
         match (lasts && !writes_on, works_on) {
             (false, _) => Trial::Guilty,
             (true, true) => Trial::Unclear,
@@ -421,9 +425,9 @@ impl Held {
         writes || self.system.as_secs_f64() >= SLOW_WORK * elapsed.as_secs_f64()
     }
 
-    fn new(how: How, since: Instant, confirmed: bool) -> Self {
+    fn new(kind: RestrictionKind, since: Instant, confirmed: bool) -> Self {
         Self {
-            how,
+            kind,
             since,
             resource: 0,
             rate: 0.0,
@@ -438,9 +442,9 @@ impl Held {
     }
 }
 
-// === impl Account ===
+// === impl UsageWindow ===
 
-impl Account {
+impl UsageWindow {
     /// How much of the time the kernel worked for one.
     fn work(&self, sandbox: &str, now: Instant) -> f64 {
         let system = self.usage.get(sandbox).map_or(0.0, |usage| usage.system.as_secs_f64());
@@ -452,14 +456,14 @@ impl Account {
 
 impl Fall {
     /// One who is held because of this fall.
-    fn held(&self, resource: usize, how: How, now: Instant, confirmed: bool) -> Held {
+    fn held(&self, resource: usize, kind: RestrictionKind, now: Instant, confirmed: bool) -> Restriction {
         let of = |values: [u64; 2]| values.get(resource).copied().unwrap_or(0);
-        Held {
+        Restriction {
             resource,
             rate: self.rate.get(resource).copied().unwrap_or(0.0),
             free: of(self.free),
             left: of(self.left),
-            ..Held::new(how, now, confirmed)
+            ..Restriction::new(kind, now, confirmed)
         }
     }
 }

@@ -69,14 +69,14 @@ impl Model {
             }
             self.next = self.next.saturating_sub(Duration::from_millis(1));
             if self.next.is_zero() {
-                self.look();
+                self.decide();
             }
         }
     }
 
-    fn look(&mut self) {
+    fn decide(&mut self) {
         let usage = std::mem::take(&mut self.usage);
-        let verdict = self.policy.look(self.now, self.free, self.measured.then_some(&usage));
+        let verdict = self.policy.decide(self.now, self.free, self.measured.then_some(&usage));
         (self.next, self.measured) = (verdict.next, verdict.measure);
         for action in verdict.actions {
             let (Action::SlowDown(name)

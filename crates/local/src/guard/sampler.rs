@@ -14,15 +14,15 @@ const LISTED: Duration = Duration::from_millis(250);
 
 /// The sandboxes of a home that run.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ActivitySampler {
     host: Host,
     listed: Option<Instant>,
     /// By incarnation.
-    sandboxes: HashMap<String, One>,
+    sandboxes: HashMap<String, SampledSandbox>,
 }
 
 #[derive(Debug)]
-struct One {
+struct SampledSandbox {
     found: Found,
     name: String,
     cgroup: Cgroup,
@@ -38,20 +38,20 @@ struct One {
     writers: Vec<u32>,
 }
 
-// === impl Seen ===
+// === impl ActivitySampler ===
 
-impl Seen {
+impl ActivitySampler {
     pub(super) fn new() -> Result<Self, CgroupError> {
         Ok(Self { host: Host::detect()?, listed: None, sandboxes: HashMap::new() })
     }
 
     /// Looks at all of them; what one did before the first look does not count.
-    pub(super) fn look(&mut self, home: &Path) -> Result<HashMap<String, Usage>, FoundError> {
+    pub(super) fn sample(&mut self, home: &Path) -> Result<HashMap<String, Usage>, FoundError> {
         if self.listed.is_none_or(|at| at.elapsed() >= LISTED) {
             self.list(home)?;
             self.listed = Some(Instant::now());
         }
-        self.sandboxes.retain(|_, one| one.look().is_ok());
+        self.sandboxes.retain(|_, one| one.sample().is_ok());
         Ok(self.sandboxes.iter().map(|(incarnation, one)| (incarnation.clone(), one.usage)).collect())
     }
 
@@ -68,15 +68,23 @@ impl Seen {
             let Ok(cgroup) = Cgroup::adopt(&self.host, &record.cgroup) else { continue };
             let share = record.create.limits.cpu_millis.and_then(|share| CpuShare::from_thousandths(share).ok());
             let name = record.name.clone();
-            let one =
-                One { found, name, cgroup, share, last: None, writers: Vec::new(), peak: 0, usage: Usage::default() };
+            let one = SampledSandbox {
+                found,
+                name,
+                cgroup,
+                share,
+                last: None,
+                writers: Vec::new(),
+                peak: 0,
+                usage: Usage::default(),
+            };
             self.sandboxes.insert(incarnation, one);
         }
         Ok(())
     }
 
     /// Forgets what they did: only what they do from the next look on counts.
-    pub(super) fn begin_again(&mut self) {
+    pub(super) fn reset(&mut self) {
         for one in self.sandboxes.values_mut() {
             (one.last, one.peak, one.usage) = (None, 0, Usage::default());
             one.writers.clear();
@@ -112,7 +120,7 @@ impl Seen {
         });
     }
 
-    fn of(&self, incarnation: &str, act: impl FnOnce(&One) -> Result<(), CgroupError>) {
+    fn of(&self, incarnation: &str, act: impl FnOnce(&SampledSandbox) -> Result<(), CgroupError>) {
         let Some(one) = self.sandboxes.get(incarnation) else { return };
         if let Err(error) = act(one) {
             // A host without that limit: it is paused all the same.
@@ -121,10 +129,10 @@ impl Seen {
     }
 }
 
-// === impl One ===
+// === impl SampledSandbox ===
 
-impl One {
-    fn look(&mut self) -> Result<(), CgroupError> {
+impl SampledSandbox {
+    fn sample(&mut self) -> Result<(), CgroupError> {
         let now = self.cgroup.activity()?;
         let total = now.written.values().sum();
         if let Some(last) = &self.last {
