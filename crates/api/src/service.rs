@@ -44,9 +44,9 @@ impl Published {
         Self { control, patience }
     }
 
-    fn handle(&self, sandbox: &Sandbox) -> Result<SandboxHandle, Status> {
+    fn handle(&self, caller: &Caller, sandbox: &Sandbox) -> Result<SandboxHandle, Status> {
         let spec = self.control.spec(sandbox).map_err(refused)?;
-        Ok(convert::handle(sandbox, &spec))
+        Ok(convert::handle(sandbox, &spec, caller.namespace()))
     }
 }
 
@@ -62,20 +62,20 @@ impl SandboxService for Published {
         let spec = create_spec.map(convert::draft);
         let request = CreateRequest { id: given(sandbox_id), spec, config_yaml, ..CreateRequest::default() };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
-        Ok(Response::new(CreateSandboxResponse { sandbox: Some(self.handle(&sandbox)?) }))
+        Ok(Response::new(CreateSandboxResponse { sandbox: Some(self.handle(&caller, &sandbox)?) }))
     }
 
     async fn get_sandbox(&self, request: Request<GetSandboxRequest>) -> Answer<GetSandboxResponse> {
         let caller = caller(request.extensions())?;
         let sandbox = self.control.get(&caller, &request.get_ref().sandbox_id).map_err(refused)?;
-        Ok(Response::new(GetSandboxResponse { sandbox: Some(self.handle(&sandbox)?) }))
+        Ok(Response::new(GetSandboxResponse { sandbox: Some(self.handle(&caller, &sandbox)?) }))
     }
 
     async fn list_sandboxes(&self, request: Request<ListSandboxesRequest>) -> Answer<ListSandboxesResponse> {
         let caller = caller(request.extensions())?;
         let ListSandboxesRequest { include_deleted, label_selector } = request.into_inner();
         let found = self.control.list(&caller, include_deleted, &label_selector);
-        let sandboxes = found.iter().map(|sandbox| self.handle(sandbox)).collect::<Result<_, _>>()?;
+        let sandboxes = found.iter().map(|sandbox| self.handle(&caller, sandbox)).collect::<Result<_, _>>()?;
         Ok(Response::new(ListSandboxesResponse { sandboxes }))
     }
 
@@ -98,7 +98,8 @@ impl SandboxService for Published {
         let caller = caller(request.extensions())?;
         let selector = &request.get_ref().label_selector;
         let deleted = self.control.delete_matching(&caller, selector).await.map_err(refused)?;
-        let deleted_sandbox_ids: Vec<_> = deleted.iter().map(ToString::to_string).collect();
+        let deleted_sandbox_ids: Vec<_> =
+            deleted.iter().map(|id| id.seen_from(caller.namespace()).to_owned()).collect();
         let deleted_count = u32::try_from(deleted_sandbox_ids.len()).unwrap_or(u32::MAX);
         Ok(Response::new(DeleteSandboxesResponse { deleted_sandbox_ids, deleted_count }))
     }
@@ -122,7 +123,7 @@ impl SandboxService for Published {
             ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
         let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
         Ok(Response::new(CreateExecResponse {
-            exec_id: exec.id.to_string(),
+            exec_id: exec.id.seen_from(caller.namespace()).to_owned(),
             stdout_log_path: exec.stdout_log.display().to_string(),
             stderr_log_path: exec.stderr_log.display().to_string(),
         }))
@@ -136,7 +137,7 @@ impl SandboxService for Published {
     async fn get_exec(&self, request: Request<GetExecRequest>) -> Answer<GetExecResponse> {
         let caller = caller(request.extensions())?;
         let found = self.control.exec(&caller, &request.get_ref().exec_id).await.map_err(refused)?;
-        Ok(Response::new(GetExecResponse { exec: Some(told(&found)) }))
+        Ok(Response::new(GetExecResponse { exec: Some(told(&caller, &found)) }))
     }
 
     async fn list_active_execs(&self, request: Request<ListActiveExecsRequest>) -> Answer<ListActiveExecsResponse> {
@@ -147,12 +148,12 @@ impl SandboxService for Published {
             Err(Refusal { code: Code::NotFound, .. }) => Vec::new(),
             found => found.map_err(refused)?,
         };
-        Ok(Response::new(ListActiveExecsResponse { execs: found.iter().map(told).collect() }))
+        Ok(Response::new(ListActiveExecsResponse { execs: found.iter().map(|found| told(&caller, found)).collect() }))
     }
 }
 
-fn told((exec, sequence): &(std::sync::Arc<Exec>, Sequence)) -> ExecStatus {
-    convert::status(exec, *sequence)
+fn told(caller: &Caller, (exec, sequence): &(std::sync::Arc<Exec>, Sequence)) -> ExecStatus {
+    convert::status(exec, *sequence, caller.namespace())
 }
 
 fn accepted(done: Result<(), Refusal>) -> Answer<AcceptedResponse> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use carrel_control::{Caller, Code, Control, Refusal};
-use carrel_store::{Event, Events, Sequence, StoreError};
+use carrel_store::{Event, Events, Namespace, Sequence, StoreError};
 use tonic::Status;
 
 use crate::agbox::v1::{SandboxEvent, SubscribeSandboxEventsRequest};
@@ -17,14 +17,22 @@ pub(crate) struct Subscription {
     events: Events,
     /// Events up to this one had happened before.
     newest: Sequence,
+    /// Of whoever subscribed.
+    namespace: Namespace,
     /// How things were, told first.
     snapshot: Vec<Told>,
 }
 
 /// Something to be told.
 pub(crate) enum Told {
-    /// It happened; whether before the subscription.
-    Event(Arc<Event>, bool),
+    /// It happened.
+    Event {
+        event: Arc<Event>,
+        /// Whether before the subscription.
+        replay: bool,
+        /// Of whoever is told.
+        namespace: Namespace,
+    },
     /// It is so.
     Snapshot(Box<SandboxEvent>),
 }
@@ -44,7 +52,7 @@ impl Subscription {
         if request.include_current_snapshot {
             snapshot = how_it_is(control, caller, id, newest).await?;
         }
-        Ok(Self { events, newest, snapshot })
+        Ok(Self { events, newest, namespace: caller.namespace(), snapshot })
     }
 }
 
@@ -59,21 +67,21 @@ impl Source for Subscription {
         let Some(events) = self.events.next().await.map_err(|error| broken(&error))? else { return Ok(None) };
         let told = |event: Arc<Event>| {
             let replay = event.sequence <= self.newest;
-            Told::Event(event, replay)
+            Told::Event { event, replay, namespace: self.namespace }
         };
         Ok(Some(events.into_iter().map(told).collect()))
     }
 
     fn message(item: Told) -> SandboxEvent {
         match item {
-            Told::Event(event, replay) => SandboxEvent { replay, ..convert::event(&event) },
+            Told::Event { event, replay, namespace } => SandboxEvent { replay, ..convert::event(&event, namespace) },
             Told::Snapshot(event) => *event,
         }
     }
 
     fn place(item: &Told) -> HashMap<String, String> {
         let (sandbox, sequence) = match item {
-            Told::Event(event, _) => (event.sandbox.to_string(), event.sequence),
+            Told::Event { event, namespace, .. } => (event.sandbox.seen_from(*namespace).to_owned(), event.sequence),
             Told::Snapshot(event) => (event.sandbox_id.clone(), event.sequence),
         };
         let last = sequence.saturating_sub(1).to_string();
@@ -86,9 +94,10 @@ async fn how_it_is(control: &Control, caller: &Caller, id: &str, newest: Sequenc
     let mut last = control.events(caller, id, newest.saturating_sub(1)).map_err(refused)?;
     let last = last.next().await.map_err(|error| broken(&error))?.unwrap_or_default();
     let Some(last) = last.first() else { return Ok(Vec::new()) };
+    let namespace = caller.namespace();
     let running = control.active_execs(caller, Some(id)).map_err(refused)?;
-    let running = running.iter().map(|(exec, _)| convert::running(exec, last));
-    let newest = SandboxEvent { replay: true, snapshot: true, ..convert::event(last) };
+    let running = running.iter().map(|(exec, _)| convert::running(exec, last, namespace));
+    let newest = SandboxEvent { replay: true, snapshot: true, ..convert::event(last, namespace) };
     Ok(std::iter::once(newest).chain(running).map(|event| Told::Snapshot(Box::new(event))).collect())
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use carrel_store::{
-    Events, EventsError, Exec, ExecId, ExecState, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store, StoreError,
+    Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
+    StoreError,
 };
 use tokio::sync::{RwLock, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -125,8 +126,8 @@ impl Control {
 
     /// A sandbox as it is.
     pub fn get(&self, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Refusal> {
-        let found = SandboxId::new(id).ok().and_then(|id| self.0.store.sandbox(&id));
-        found.filter(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
+        let mut meant = SandboxId::meant(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
+        meant.find(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
     }
 
     /// Sandboxes with some labels, the newest first.
@@ -142,23 +143,23 @@ impl Control {
 
     /// Accepts the end of a sandbox, to be resumed later.
     pub async fn stop(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        self.ask(&self.get(caller, id)?.id, Request::Stop).await.map(drop)
+        self.ask(caller, &self.get(caller, id)?.id, Request::Stop).await.map(drop)
     }
 
     /// Accepts that a sandbox is to run again.
     pub async fn resume(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        let (control, id) = (self.clone(), self.get(caller, id)?.id.clone());
+        let (control, caller, id) = (self.clone(), *caller, self.get(caller, id)?.id.clone());
         // Nothing that nobody owns is looked for until it is written down, even if nobody waits for that.
         let resumed = tokio::spawn(async move {
             let _in_use = control.0.gate.read().await;
-            control.ask(&id, Request::Resume).await
+            control.ask(&caller, &id, Request::Resume).await
         });
         resumed.await.map_err(|error| broken(&error))?.map(drop)
     }
 
     /// Accepts that a sandbox is to be gone.
     pub async fn delete(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        self.ask(&self.get(caller, id)?.id, Request::Delete).await.map(drop)
+        self.ask(caller, &self.get(caller, id)?.id, Request::Delete).await.map(drop)
     }
 
     /// Accepts that all sandboxes with some labels are to be gone; says which that were.
@@ -168,8 +169,8 @@ impl Control {
         }
         let mut asked = Vec::new();
         for sandbox in self.list(caller, false, selector) {
-            let (control, id) = (self.clone(), sandbox.id.clone());
-            asked.push(tokio::spawn(async move { (control.ask(&id, Request::Delete).await, id) }));
+            let (control, caller, id) = (self.clone(), *caller, sandbox.id.clone());
+            asked.push(tokio::spawn(async move { (control.ask(&caller, &id, Request::Delete).await, id) }));
         }
         let mut deleted = Vec::new();
         for asked in asked {
@@ -188,7 +189,9 @@ impl Control {
     /// Accepts a command.
     pub async fn create_exec(&self, caller: &Caller, request: ExecRequest) -> Result<Arc<Exec>, Refusal> {
         let id = self.get(caller, &request.sandbox)?.id.clone();
-        match self.ask(&id, Request::Exec(Box::new(request))).await? {
+        // A sandbox from before there were namespaces may have a supervisor from then, which knows plain ids only.
+        let namespace = if id.namespace() == caller.namespace() { id.namespace() } else { Namespace::Daemon };
+        match self.ask(caller, &id, Request::Exec(Box::new(request), namespace)).await? {
             Accepted::Exec(exec) => Ok(exec),
             Accepted::Changed | Accepted::Already => Err(broken(&"an exec was accepted without one")),
         }
@@ -197,7 +200,7 @@ impl Control {
     /// Accepts that a command is to end. Answered when it is dead, or soon.
     pub async fn cancel_exec(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
         let (exec, sequence) = self.exec(caller, id).await?;
-        self.ask(&exec.sandbox, Request::Cancel(exec.id.clone())).await?;
+        self.ask(caller, &exec.sandbox, Request::Cancel(exec.id.clone())).await?;
         // It is accepted, whatever comes of waiting for it.
         let _in_time = tokio::time::timeout(CANCELLED_SOON, self.ended(&exec, sequence)).await;
         Ok(())
@@ -217,18 +220,24 @@ impl Control {
 
     /// A command as it is, with a place in the log of its sandbox from which on nothing of it is missed.
     pub async fn exec(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, Sequence), Refusal> {
-        let found = match ExecId::new(id) {
-            Ok(id) => self.0.store.exec(&id).await.map_err(|error| store_failed(&error))?,
-            Err(_) => None,
-        };
-        found.filter(|(exec, _)| self.get(caller, exec.sandbox.as_str()).is_ok()).ok_or_else(|| exec_unknown(id))
+        for meant in ExecId::meant(id, caller.namespace()) {
+            let found = self.0.store.exec(&meant).await.map_err(|error| store_failed(&error))?;
+            if let Some(found) = found.filter(|(exec, _)| self.is_seen(caller, exec)) {
+                return Ok(found);
+            }
+        }
+        Err(exec_unknown(id))
+    }
+
+    fn is_seen(&self, caller: &Caller, exec: &Exec) -> bool {
+        self.0.store.sandbox(&exec.sandbox).is_some_and(|sandbox| caller.sees(&sandbox))
     }
 
     /// Commands that have not ended, of one sandbox or of all.
     pub fn active_execs(&self, caller: &Caller, sandbox: Option<&str>) -> Result<Vec<(Arc<Exec>, Sequence)>, Refusal> {
         let sandbox = sandbox.map(|id| self.get(caller, id)).transpose()?;
         let mut execs = self.0.store.running_execs(sandbox.as_ref().map(|sandbox| &sandbox.id));
-        execs.retain(|(exec, _)| self.get(caller, exec.sandbox.as_str()).is_ok());
+        execs.retain(|(exec, _)| self.is_seen(caller, exec));
         Ok(execs)
     }
 
@@ -255,12 +264,12 @@ impl Control {
 
     /// Stops all processes of a sandbox where they are, or lets them continue.
     pub async fn pause(&self, caller: &Caller, id: &str, paused: bool) -> Result<(), Refusal> {
-        self.ask(&self.get(caller, id)?.id, Request::Pause(paused)).await.map(drop)
+        self.ask(caller, &self.get(caller, id)?.id, Request::Pause(paused)).await.map(drop)
     }
 
     /// Changes how long a sandbox may be idle: none is what the daemon says, 0 for ever.
     pub async fn set_idle_ttl(&self, caller: &Caller, id: &str, idle: Option<Duration>) -> Result<(), Refusal> {
-        self.ask(&self.get(caller, id)?.id, Request::SetIdle(idle)).await.map(drop)
+        self.ask(caller, &self.get(caller, id)?.id, Request::SetIdle(idle)).await.map(drop)
     }
 
     /// How to reach a sandbox that runs, past the control plane.
@@ -268,7 +277,7 @@ impl Control {
         let sandbox = self.get(caller, id)?;
         match sandbox.state {
             SandboxState::Ready => Ok(self.0.provider.reach(&place(&sandbox))),
-            _ => Err(not_ready(&sandbox)),
+            _ => Err(not_ready(&sandbox).seen_from(caller.namespace())),
         }
     }
 
@@ -324,16 +333,20 @@ impl Control {
         actors.tasks.spawn(actor.run());
     }
 
-    async fn ask(&self, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
+    async fn ask(&self, caller: &Caller, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
+        self.deliver(id, request).await.map_err(|refusal| refusal.seen_from(caller.namespace()))
+    }
+
+    async fn deliver(&self, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
         let mailbox = {
             let actors = self.0.lock();
             if actors.closed {
                 return Err(stopping());
             }
-            actors.mailboxes.get(id).cloned().ok_or_else(|| sandbox_unknown(id.as_str()))?
+            actors.mailboxes.get(id).cloned().ok_or_else(|| sandbox_gone(id))?
         };
         let (answer, answered) = oneshot::channel();
-        let gone = || if self.0.lock().closed { stopping() } else { sandbox_unknown(id.as_str()) };
+        let gone = || if self.0.lock().closed { stopping() } else { sandbox_gone(id) };
         mailbox.send(Message { request, answer }).await.map_err(|_| gone())?;
         answered.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -422,12 +435,17 @@ pub(crate) fn sandbox_unknown(id: &str) -> Refusal {
         .about("sandbox_id", id)
 }
 
+/// It was purged since it was found.
+fn sandbox_gone(id: &SandboxId) -> Refusal {
+    sandbox_unknown(id.local()).about("sandbox_id", id.as_str())
+}
+
 pub(crate) fn exec_unknown(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, reason::EXEC_NOT_FOUND, format!("there is no exec {id:?}")).about("exec_id", id)
 }
 
 pub(crate) fn not_ready(sandbox: &Sandbox) -> Refusal {
-    let words = format!("the sandbox {} is {}: a command needs one that is ready", sandbox.id, shown(sandbox));
+    let words = format!("the sandbox {} is {}: a command needs one that is ready", sandbox.id.local(), shown(sandbox));
     Refusal::new(Code::FailedPrecondition, reason::SANDBOX_NOT_READY, words).about("sandbox_id", sandbox.id.as_str())
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use carrel_store::{Namespace, SandboxId};
+
 /// A request that is not carried out. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -56,6 +58,19 @@ impl Refusal {
     #[must_use]
     pub fn about(mut self, key: &'static str, value: impl Into<String>) -> Self {
         self.metadata.insert(key, value.into());
+        self
+    }
+
+    /// The same with ids as callers of a namespace know them.
+    #[must_use]
+    pub(crate) fn seen_from(mut self, namespace: Namespace) -> Self {
+        for key in ["sandbox_id", "exec_id"] {
+            if let Some(text) = self.metadata.get_mut(key)
+                && let Ok(id) = SandboxId::qualified(text.as_str())
+            {
+                *text = id.seen_from(namespace).to_owned();
+            }
+        }
         self
     }
 }

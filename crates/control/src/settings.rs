@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use carrel_store::{Sandbox, Timestamp};
+use carrel_store::{Namespace, Sandbox, Timestamp};
 
 use crate::spec::Host;
 
@@ -99,6 +99,15 @@ impl fmt::Debug for Clock {
 impl Caller {
     /// Somebody elsewhere who has the key.
     pub const KEY: Self = Self { user: u32::MAX, group: u32::MAX, trusted: false };
+
+    /// Where the ids are unique that the caller chooses: nobody learns of an id because it is taken.
+    pub fn namespace(&self) -> Namespace {
+        match *self {
+            Self { trusted: true, .. } => Namespace::Daemon,
+            Self::KEY => Namespace::Key,
+            Self { user, .. } => Namespace::User(user),
+        }
+    }
 
     /// Whether there is such a sandbox, as far as they are concerned.
     pub fn sees(&self, sandbox: &Sandbox) -> bool {

@@ -66,7 +66,7 @@ fn meaning(fact: messages::Fact) -> Fact {
 fn job_ended(fact: messages::Fact) -> Fact {
     let (Some(job), Some(outcome)) = (fact.job, fact.outcome) else { return Fact::Other };
     let how = how(outcome);
-    match (attempt(&job), ExecId::new(job)) {
+    match (attempt(&job), ExecId::qualified(job)) {
         (Some(attempt), _) => Fact::CommandEnded { attempt, how },
         (None, Ok(exec)) => Fact::ExecEnded { exec, how },
         // Somebody else's.

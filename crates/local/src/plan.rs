@@ -75,7 +75,7 @@ pub(crate) fn create(
         project: None,
         disk: spec.limits.disk.unwrap_or_default(),
         kept_disk: Some(kept),
-        hostname: place.sandbox.as_str().chars().take(LONGEST_HOSTNAME).collect(),
+        hostname: place.sandbox.local().chars().take(LONGEST_HOSTNAME).collect(),
         limits,
         allow_unenforced: spec.allow_unenforced_limits,
         image: spec.image.clone(),

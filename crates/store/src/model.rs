@@ -16,13 +16,25 @@ pub type Sequence = u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
-/// What a sandbox is called by: 4 to 200 letters, digits, `-` and `_`, with a letter or digit at both ends.
+/// What a sandbox is called by: 4 to 200 letters, digits, `-` and `_`, with a letter or digit at both ends. It is unique in
+/// its namespace, for ever.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SandboxId(String);
 
-/// What an exec is called by, under the same rule; no two sandboxes share one.
+/// What an exec is called by, under the same rule; no two sandboxes of a namespace share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExecId(String);
+
+/// Where an id is unique. Callers that must not learn of each other choose ids in namespaces of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// Of the daemon's own user. Its ids are stored as they are.
+    Daemon,
+    /// Of all who come with the key. `demo` is stored as `key~demo`.
+    Key,
+    /// Of another user of this host. `demo` is stored as `u1000~demo`.
+    User(u32),
+}
 
 /// A text that is no id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -323,7 +335,52 @@ macro_rules! id {
                 if is_id(&text) { Ok(Self(text)) } else { Err(BadId(text)) }
             }
 
-            /// The text.
+            /// Takes a text as [`Self::as_str`] gives it: with its namespace, unless that is the daemon's.
+            pub fn qualified(text: impl Into<String>) -> Result<Self, BadId> {
+                let text = text.into();
+                let good = match text.split_once(SEPARATOR) {
+                    Some((namespace, id)) => Namespace::parse(namespace).is_some() && is_id(id),
+                    None => is_id(&text),
+                };
+                if good { Ok(Self(text)) } else { Err(BadId(text)) }
+            }
+
+            /// An id that a caller chose, in the namespace of the caller.
+            #[must_use]
+            pub fn within(self, namespace: Namespace) -> Self {
+                match namespace {
+                    Namespace::Daemon => self,
+                    _ => Self(format!("{namespace}{SEPARATOR}{self}")),
+                }
+            }
+
+            /// What a caller may mean by a text, the likeliest first: the daemon's own user names any id, others one of their
+            /// own namespace, or one that was given to what is theirs by the daemon's own user.
+            pub fn meant(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
+                let (own, plain) = match namespace {
+                    Namespace::Daemon => (Self::qualified(text).ok(), None),
+                    _ => (Self::new(text).ok().map(|id| id.within(namespace)), Self::new(text).ok()),
+                };
+                own.into_iter().chain(plain)
+            }
+
+            /// What callers of a namespace call it.
+            pub fn seen_from(&self, namespace: Namespace) -> &str {
+                if self.namespace() == namespace { self.local() } else { &self.0 }
+            }
+
+            /// Where it is unique.
+            pub fn namespace(&self) -> Namespace {
+                let namespace = self.0.split_once(SEPARATOR).and_then(|(namespace, _)| Namespace::parse(namespace));
+                namespace.unwrap_or(Namespace::Daemon)
+            }
+
+            /// The id without its namespace: what whoever chose it calls it.
+            pub fn local(&self) -> &str {
+                self.0.split_once(SEPARATOR).map_or(&self.0, |(_, id)| id)
+            }
+
+            /// The text, with its namespace.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -338,6 +395,30 @@ macro_rules! id {
 }
 
 id! { SandboxId ExecId }
+
+/// Stands between a namespace and an id, and in neither.
+const SEPARATOR: char = '~';
+
+// === impl Namespace ===
+
+impl Namespace {
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_prefix('u') {
+            Some(user) => user.parse().ok().map(Self::User).filter(|namespace| namespace.to_string() == text),
+            None => (text == "key").then_some(Self::Key),
+        }
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Daemon => Ok(()),
+            Self::Key => f.write_str("key"),
+            Self::User(user) => write!(f, "u{user}"),
+        }
+    }
+}
 
 fn is_id(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -358,6 +439,31 @@ mod tests {
         }
         for bad in ["", "abc", "-abc", "abc_", "a/bc", "a.bc", "a bc", "äbcd", "abc\n", &"x".repeat(201)] {
             assert_eq!(SandboxId::new(bad), Err(BadId(bad.into())));
+        }
+    }
+
+    #[test]
+    fn ids_of_two_namespaces_never_meet() {
+        let spaces = [Namespace::Daemon, Namespace::Key, Namespace::User(7), Namespace::User(u32::MAX - 1)];
+        let ids = spaces.map(|space| SandboxId::new("demo").unwrap().within(space));
+        assert_eq!(ids.each_ref().map(SandboxId::as_str), ["demo", "key~demo", "u7~demo", "u4294967294~demo"]);
+        for (id, space) in ids.iter().zip(spaces) {
+            assert_eq!(SandboxId::qualified(id.as_str()).as_ref(), Ok(id));
+            assert_eq!((id.local(), id.seen_from(space), id.namespace()), ("demo", "demo", space));
+            assert_eq!(id.seen_from(Namespace::Daemon), id.as_str());
+            assert_eq!(SandboxId::meant("demo", space).next().as_ref(), Some(id));
+            // Nobody but the daemon's own user can name what is in a namespace that is not theirs.
+            for other in spaces.into_iter().skip(1).filter(|other| *other != space) {
+                assert!(SandboxId::meant("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
+                assert_eq!(SandboxId::meant("u7~demo", other).count(), 0);
+            }
+        }
+        assert_eq!(SandboxId::meant("u7~demo", Namespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
+        for bad in
+            ["~demo", "u~demo", "u07~demo", "u+7~demo", "u4294967296~demo", "keys~demo", "u7~", "u7~a~demo", "Key~demo"]
+        {
+            assert_eq!(SandboxId::qualified(bad), Err(BadId(bad.into())));
+            assert!(ExecId::new(bad).is_err());
         }
     }
 

@@ -1,45 +1,47 @@
 //! What happened, as clients see it.
 
-use carrel_store::{Details, Event, Exec};
+use carrel_store::{Details, Event, Exec, Namespace};
 
 use super::moment;
 use crate::agbox::v1::{self, sandbox_event};
 
 /// An event.
-pub(crate) fn event(event: &Event) -> v1::SandboxEvent {
+pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
+    let sandbox = event.sandbox.seen_from(namespace);
     v1::SandboxEvent {
-        event_id: format!("{}-{}", event.sandbox, event.sequence),
+        event_id: format!("{sandbox}-{}", event.sequence),
         sequence: event.sequence,
-        sandbox_id: event.sandbox.to_string(),
+        sandbox_id: sandbox.to_owned(),
         event_type: event.kind.number().into(),
         occurred_at: moment(event.at),
         replay: false,
         snapshot: false,
         sandbox_state: event.state.number().into(),
-        details: details(&event.details),
+        details: details(&event.details, namespace),
     }
 }
 
 /// That an exec runs, told beside the newest event of its sandbox.
-pub(crate) fn running(exec: &Exec, newest: &Event) -> v1::SandboxEvent {
+pub(crate) fn running(exec: &Exec, newest: &Event, namespace: Namespace) -> v1::SandboxEvent {
+    let (sandbox, exec_id) = (newest.sandbox.seen_from(namespace), exec.id.seen_from(namespace));
     v1::SandboxEvent {
-        event_id: format!("{}-snapshot-{}", newest.sandbox, exec.id),
+        event_id: format!("{sandbox}-snapshot-{exec_id}"),
         sequence: newest.sequence,
-        sandbox_id: newest.sandbox.to_string(),
+        sandbox_id: sandbox.to_owned(),
         event_type: v1::EventType::ExecStarted.into(),
         occurred_at: moment(exec.created_at),
         replay: true,
         snapshot: true,
         sandbox_state: newest.state.number().into(),
         details: Some(sandbox_event::Details::Exec(v1::ExecEventDetails {
-            exec_id: exec.id.to_string(),
+            exec_id: exec_id.to_owned(),
             exec_state: v1::ExecState::Running.into(),
             ..Default::default()
         })),
     }
 }
 
-fn details(details: &Details) -> Option<sandbox_event::Details> {
+fn details(details: &Details, namespace: Namespace) -> Option<sandbox_event::Details> {
     Some(match details {
         Details::None => return None,
         Details::Phase { phase, error_code, error_message, reason } => {
@@ -52,7 +54,7 @@ fn details(details: &Details) -> Option<sandbox_event::Details> {
         }
         Details::Exec { exec, state, exit_code, error_code, error_message } => {
             sandbox_event::Details::Exec(v1::ExecEventDetails {
-                exec_id: exec.to_string(),
+                exec_id: exec.seen_from(namespace).to_owned(),
                 exit_code: *exit_code,
                 exec_state: state.number().into(),
                 error_code: error_code.clone(),

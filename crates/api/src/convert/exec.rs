@@ -2,18 +2,18 @@
 
 use carrel_control::Refusal;
 use carrel_control::provider::ExecOptions;
-use carrel_store::{Exec, Sequence};
+use carrel_store::{Exec, Namespace, Sequence};
 
 use super::length;
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
 /// A command, and a place in the log of its sandbox that was read no later.
-pub(crate) fn status(exec: &Exec, sequence: Sequence) -> v1::ExecStatus {
+pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v1::ExecStatus {
     let error = if exec.error_message.is_empty() { &exec.error_code } else { &exec.error_message };
     v1::ExecStatus {
-        exec_id: exec.id.to_string(),
-        sandbox_id: exec.sandbox.to_string(),
+        exec_id: exec.id.seen_from(namespace).to_owned(),
+        sandbox_id: exec.sandbox.seen_from(namespace).to_owned(),
         state: exec.state.number().into(),
         command: exec.command.clone(),
         cwd: exec.cwd.clone(),

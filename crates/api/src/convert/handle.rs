@@ -1,18 +1,18 @@
 //! A sandbox as clients see it.
 
 use carrel_control::spec::{Healthcheck, Limits, Service, Spec};
-use carrel_store::{Desired, Sandbox, SandboxState};
+use carrel_store::{Desired, Namespace, Sandbox, SandboxState};
 
 use super::{duration, moment};
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
 /// A sandbox.
-pub(crate) fn handle(sandbox: &Sandbox, spec: &Spec) -> v1::SandboxHandle {
+pub(crate) fn handle(sandbox: &Sandbox, spec: &Spec, namespace: Namespace) -> v1::SandboxHandle {
     let is_failed = sandbox.state == SandboxState::Failed;
     let told = |text: &str| if is_failed { text.to_owned() } else { String::new() };
     v1::SandboxHandle {
-        sandbox_id: sandbox.id.to_string(),
+        sandbox_id: sandbox.id.seen_from(namespace).to_owned(),
         state: sandbox.state.number().into(),
         last_event_sequence: sandbox.last_sequence,
         companion_containers: spec.services.iter().map(service).collect(),

@@ -24,7 +24,7 @@ pub(super) async fn inspect(control: &Control, caller: &Caller, id: &str) -> Res
     let execs = control.active_execs(caller, Some(id)).map_err(refused)?;
     let running = if sandbox.state == SandboxState::Ready { running(control, caller, id).await } else { None };
     Ok(InspectSandboxResponse {
-        sandbox: Some(convert::handle(&sandbox, &spec)),
+        sandbox: Some(convert::handle(&sandbox, &spec, caller.namespace())),
         desired: convert::desired(sandbox.desired).into(),
         incarnation: sandbox.incarnation.clone(),
         owner: sandbox.owner,
@@ -34,7 +34,7 @@ pub(super) async fn inspect(control: &Control, caller: &Caller, id: &str) -> Res
         active_at: convert::moment(sandbox.active_at),
         limits: Some(convert::limits(&spec.limits)),
         running,
-        execs: execs.iter().map(|(exec, sequence)| convert::status(exec, *sequence)).collect(),
+        execs: execs.iter().map(|(exec, sequence)| convert::status(exec, *sequence, caller.namespace())).collect(),
     })
 }
 

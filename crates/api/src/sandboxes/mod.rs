@@ -62,7 +62,7 @@ impl Sandboxes for Near {
         };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
         let spec = self.control.spec(&sandbox).map_err(refused)?;
-        Ok(Response::new(CreateSandboxResponse { sandbox: Some(convert::handle(&sandbox, &spec)) }))
+        Ok(Response::new(CreateSandboxResponse { sandbox: Some(convert::handle(&sandbox, &spec, caller.namespace())) }))
     }
 
     async fn start_exec(&self, request: Request<StartExecRequest>) -> Answer<StartExecResponse> {
@@ -76,7 +76,7 @@ impl Sandboxes for Near {
             ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
         let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
         Ok(Response::new(StartExecResponse {
-            exec_id: exec.id.to_string(),
+            exec_id: exec.id.seen_from(caller.namespace()).to_owned(),
             stdout_log_path: exec.stdout_log.display().to_string(),
             stderr_log_path: exec.stderr_log.display().to_string(),
             last_event_sequence: sequence,
@@ -129,7 +129,7 @@ impl Sandboxes for Near {
         let caller = caller(request.extensions())?;
         let WatchSandboxesRequest { label_selector, from_position } = request.into_inner();
         let watch = self.control.watch(&caller, label_selector, from_position);
-        Ok(Response::new(Feed::of(Watched(watch), self.patience)))
+        Ok(Response::new(Feed::of(Watched { watch, namespace: caller.namespace() }, self.patience)))
     }
 
     async fn set_idle_ttl(&self, request: Request<SetIdleTtlRequest>) -> Answer<SetIdleTtlResponse> {

@@ -12,7 +12,7 @@ use crate::size::Time;
 /// The keys that leave a job, unless others are given.
 const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 /// The longest id of a job.
-const LONGEST_JOB: usize = 200;
+const LONGEST_JOB: usize = 220;
 
 /// `carrel exec`.
 #[derive(Args, Debug)]
@@ -128,7 +128,7 @@ pub(super) struct BadJobId;
 
 /// The id of a job, as a supervisor takes it.
 pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
     let fits = (1..=LONGEST_JOB).contains(&text.len()) && !text.starts_with('.') && text.chars().all(plain);
     if fits { Ok(text.to_owned()) } else { Err(BadJobId) }
 }
@@ -137,7 +137,7 @@ pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
 
 impl std::fmt::Display for BadJobId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a job has an id of 1 to {LONGEST_JOB} letters, digits, `-`, `_` or `.`, not beginning with `.`")
+        write!(f, "a job has an id of 1 to {LONGEST_JOB} letters, digits, `-`, `_`, `.` or `~`, not beginning with `.`")
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<
     let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
     let logs = config.log_directory(home.path(), name);
     // Without a daemon to ask, what is kept of it says that it was there.
-    let is_there = known.is_some() || (SandboxId::new(name).is_ok() && logs.is_dir());
+    let is_there = known.is_some() || (SandboxId::qualified(name).is_ok() && logs.is_dir());
     Ok(is_there.then_some(logs))
 }
 

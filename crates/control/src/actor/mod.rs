@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Sandbox, StoreError, Timestamp};
+use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Namespace, Sandbox, StoreError, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -42,7 +42,8 @@ pub(crate) enum Request {
     Stop,
     Resume,
     Delete,
-    Exec(Box<ExecRequest>),
+    /// With the namespace of its id.
+    Exec(Box<ExecRequest>, Namespace),
     Cancel(ExecId),
     Pause(bool),
     SetIdle(Option<Duration>),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_store::{Details, Exec, ExecId, ExecState, StoreError};
+use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, StoreError};
 
 use super::{Accepted, Actor, Command, Gone, Machine, Message, Request};
 use crate::control::{
@@ -23,7 +23,7 @@ impl Actor {
             Request::Stop => self.stop().await,
             Request::Resume => self.resume().await,
             Request::Delete => self.delete(Input::Delete, cause::DELETE_REQUESTED).await,
-            Request::Exec(request) => self.exec(*request).await,
+            Request::Exec(request, namespace) => self.exec(*request, namespace).await,
             Request::Cancel(exec) => self.cancel(&exec).await,
             Request::SetIdle(idle) => self.set_idle(idle).await,
             Request::Pause(paused) => {
@@ -90,7 +90,7 @@ impl Actor {
         Ok(Accepted::Changed)
     }
 
-    async fn exec(&mut self, request: ExecRequest) -> Result<Accepted, Refusal> {
+    async fn exec(&mut self, request: ExecRequest, namespace: Namespace) -> Result<Accepted, Refusal> {
         if verdict(self.stage(), Input::Exec) != Verdict::Allowed {
             return Err(not_ready(&self.sandbox));
         }
@@ -108,7 +108,7 @@ impl Actor {
             Some(id) => id,
             None => random_id()?,
         };
-        let id = ExecId::new(id).map_err(|bad| Refusal::invalid("exec_id", bad))?;
+        let id = ExecId::new(id).map_err(|bad| Refusal::invalid("exec_id", bad))?.within(namespace);
         let logs = self.shared.provider.logs(&self.sandbox.id, &id);
         let mut edit = self.edit().synced();
         let exec = Exec {
@@ -144,10 +144,11 @@ impl Actor {
     async fn cancel(&mut self, id: &ExecId) -> Result<Accepted, Refusal> {
         let Some(exec) = self.execs.get(id).map(Arc::clone) else {
             // It has ended, since whoever asks has seen it.
-            let words = format!("the exec {id} has ended");
+            let words = format!("the exec {} has ended", id.local());
             let refusal = Refusal::new(Code::FailedPrecondition, reason::EXEC_ALREADY_TERMINAL, words);
             let known = self.shared.store.exec(id).await.map_err(|error| store_failed(&error))?;
-            return Err(known.map_or_else(|| exec_unknown(id.as_str()), |_| refusal.about("exec_id", id.as_str())));
+            let refusal = known.map_or_else(|| exec_unknown(id.local()), |_| refusal);
+            return Err(refusal.about("exec_id", id.as_str()));
         };
         if exec.cancelling {
             return Ok(Accepted::Already);
@@ -169,7 +170,7 @@ impl Actor {
     fn invalid_state(&self, what: &str, needed: &str) -> Refusal {
         let words = format!(
             "the sandbox {} is {}: only one that is {needed} can be {what}",
-            self.sandbox.id,
+            self.sandbox.id.local(),
             shown(&self.sandbox)
         );
         Refusal::new(Code::FailedPrecondition, reason::SANDBOX_INVALID_STATE, words)
@@ -178,7 +179,7 @@ impl Actor {
 }
 
 fn exec_taken(id: &ExecId) -> Refusal {
-    let words = format!("the id {:?} was used before: every exec has one of its own, for ever", id.as_str());
+    let words = format!("the id {:?} was used before: every exec has one of its own, for ever", id.local());
     Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
 }
 

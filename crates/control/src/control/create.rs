@@ -33,11 +33,16 @@ impl Control {
             None => random_id()?,
         };
         let id = SandboxId::new(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?;
-        let sandbox = sandbox(id, caller.user, &spec, self.0.settings.clock.now())?;
+        // One that the caller sees has that id, from before there were namespaces.
+        if self.get(caller, id.as_str()).is_ok() {
+            return Err(sandbox_taken(&id));
+        }
+        let sandbox = sandbox(id.within(caller.namespace()), caller.user, &spec, self.0.settings.clock.now())?;
         // Whoever asks may leave at any moment, but not in between: what is written down has an actor.
         let control = self.clone();
         let accepted = tokio::spawn(async move { control.accept(sandbox, spec).await });
-        accepted.await.map_err(|error| broken(&error))?
+        let accepted = accepted.await.map_err(|error| broken(&error))?;
+        accepted.map_err(|refusal| refusal.seen_from(caller.namespace()))
     }
 
     async fn accept(&self, sandbox: Sandbox, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
@@ -140,6 +145,6 @@ pub(crate) fn random_id() -> Result<String, Refusal> {
 }
 
 fn sandbox_taken(id: &SandboxId) -> Refusal {
-    let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.as_str());
+    let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.local());
     Refusal::new(Code::AlreadyExists, reason::SANDBOX_ID_ALREADY_EXISTS, words).about("sandbox_id", id.as_str())
 }

@@ -10,7 +10,7 @@ mod support;
 mod time;
 
 use carrel_control::fake::Call;
-use carrel_control::{Caller, Code};
+use carrel_control::{Caller, Code, ExecRequest};
 use carrel_store::EventType as Event;
 use carrel_store::{Details, SandboxState};
 
@@ -147,6 +147,51 @@ async fn another_user_sees_nothing_and_gets_nothing() {
     world.control.get(&root, "box1").unwrap();
     let own = Caller { user: ME.user, group: ME.group, trusted: false };
     world.control.get(&own, "box1").unwrap();
+}
+
+#[tokio::test]
+async fn an_id_that_somebody_else_uses_is_free() {
+    let world = World::ready("box1").await;
+    world.exec("box1", "exec1").await.unwrap();
+    let others = [Caller { user: 1234, group: 1234, trusted: false }, Caller::KEY];
+    for (other, stored) in others.iter().zip(["u1234~box1", "key~box1"]) {
+        // The daemon's own user alone may have what is on the host.
+        let request = || support::request(Some("box1"), |draft| "registry.example/image".clone_into(&mut draft.image));
+        let theirs = world.control.create(other, request()).await.unwrap();
+        assert_eq!((theirs.id.as_str(), theirs.id.seen_from(other.namespace())), (stored, "box1"));
+        world.until(stored, SandboxState::Ready).await;
+        assert_eq!(world.control.get(other, "box1").unwrap().id, theirs.id);
+        let again = world.control.create(other, request()).await.unwrap_err();
+        assert_eq!((again.code, again.metadata["sandbox_id"].as_str()), (Code::AlreadyExists, "box1"));
+        let request = ExecRequest {
+            id: Some("exec1".into()),
+            sandbox: "box1".into(),
+            command: vec!["true".into()],
+            ..ExecRequest::default()
+        };
+        let exec = world.control.create_exec(other, request.clone()).await.unwrap();
+        assert_eq!((exec.sandbox.as_str(), exec.id.seen_from(other.namespace())), (stored, "exec1"));
+        let again = world.control.create_exec(other, request).await.unwrap_err();
+        assert_eq!((again.code, again.metadata["exec_id"].as_str()), (Code::AlreadyExists, "exec1"));
+        assert_eq!(world.control.exec(other, "exec1").await.unwrap().0.id, exec.id);
+        let refusal = world.control.resume(other, "box1").await.unwrap_err();
+        assert_eq!((refusal.metadata["sandbox_id"].as_str(), refusal.message.contains('~')), ("box1", false));
+    }
+    assert_eq!(world.control.exec(&ME, "exec1").await.unwrap().0.sandbox.as_str(), "box1");
+}
+
+#[tokio::test]
+async fn what_was_there_before_namespaces_keeps_its_id() {
+    let world = World::ready("box1").await;
+    world.exec("box1", "exec1").await.unwrap();
+    // Its owner is no longer the daemon's own user.
+    let owner = Caller { user: ME.user, group: ME.group, trusted: false };
+    assert_eq!(world.control.exec(&owner, "exec1").await.unwrap().0.sandbox.as_str(), "box1");
+    let request = support::request(Some("box1"), |draft| "registry.example/image".clone_into(&mut draft.image));
+    let refusal = world.control.create(&owner, request).await.unwrap_err();
+    assert_eq!(refusal.code, Code::AlreadyExists);
+    world.control.delete(&owner, "box1").await.unwrap();
+    world.until("box1", SandboxState::Deleted).await;
 }
 
 #[tokio::test]

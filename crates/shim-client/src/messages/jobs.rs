@@ -10,7 +10,7 @@ use crate::root::HostPath;
 record! {
     /// Run a command, unless a job of that id has run it already.
     pub struct JobStart {
-        /// The id, chosen by the caller: 1 to 200 letters, digits, `-`, `_` or `.`, not beginning with `.`.
+        /// The id, chosen by the caller: 1 to 220 letters, digits, `-`, `_`, `.` or `~`, not beginning with `.`.
         job: String => required,
         /// What to run.
         command: JobCommand => required,

@@ -31,7 +31,7 @@ use crate::failpoint::{Failpoint, reached};
 use crate::log::{Log, wall_ms};
 
 /// The longest id.
-const LONGEST_ID: usize = 200;
+const LONGEST_ID: usize = 220;
 /// The longest command, with its environment.
 const LONGEST_COMMAND: usize = 1024 * 1024;
 /// How much of what may be kept has to be free while a job writes, before older ones have to go.
@@ -553,12 +553,13 @@ fn check_size(command: &JobCommand) -> Result<(), Refusal> {
 }
 
 fn check_id(id: &str) -> Result<(), Refusal> {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     if (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(known) && !id.starts_with('.') {
         return Ok(());
     }
-    let words =
-        format!("the id of a job is 1 to {LONGEST_ID} letters, digits, `-`, `_` or `.`, and does not begin with `.`");
+    let words = format!(
+        "the id of a job is 1 to {LONGEST_ID} letters, digits, `-`, `_`, `.` or `~`, and does not begin with `.`"
+    );
     Err(Refusal::new(FailureCode::InvalidRequest, words))
 }
 

@@ -36,7 +36,7 @@ struct Impossible(i64);
 
 pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
     Ok(Sandbox {
-        id: id(row, 0, SandboxId::new)?,
+        id: id(row, 0, SandboxId::qualified)?,
         owner: row.get(1)?,
         state: numbered(row, 2, SandboxState::from_number)?,
         desired: numbered(row, 3, Desired::from_number)?,
@@ -59,8 +59,8 @@ pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
 
 pub(super) fn exec(row: &Row<'_>) -> Result<Exec> {
     Ok(Exec {
-        id: id(row, 0, ExecId::new)?,
-        sandbox: id(row, 1, SandboxId::new)?,
+        id: id(row, 0, ExecId::qualified)?,
+        sandbox: id(row, 1, SandboxId::qualified)?,
         state: numbered(row, 2, ExecState::from_number)?,
         cancelling: row.get(3)?,
         command: json(row, 4)?,
@@ -91,7 +91,7 @@ pub(super) fn event(row: &Row<'_>, sandbox: SandboxId) -> Result<Event> {
 
 /// An event whose sandbox is the last column.
 pub(super) fn event_of_any(row: &Row<'_>) -> Result<Event> {
-    event(row, id(row, 12, SandboxId::new)?)
+    event(row, id(row, 12, SandboxId::qualified)?)
 }
 
 fn details(row: &Row<'_>) -> Result<Details> {
@@ -100,7 +100,7 @@ fn details(row: &Row<'_>) -> Result<Details> {
         NOTHING => Details::None,
         PHASE => Details::Phase { phase: row.get(6)?, error_code, error_message, reason: row.get(11)? },
         EXECS => Details::Exec {
-            exec: id(row, 6, ExecId::new)?,
+            exec: id(row, 6, ExecId::qualified)?,
             state: numbered(row, 7, ExecState::from_number)?,
             exit_code: row.get(8)?,
             error_code,

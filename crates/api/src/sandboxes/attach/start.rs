@@ -41,9 +41,9 @@ struct Awaited {
 /// Follows the job of an exec as soon as there is one.
 pub(super) async fn begin(control: &Control, caller: &Caller, start: &AttachStart) -> Result<Begun, Status> {
     let (mut exec, sequence) = control.exec(caller, &start.exec_id).await.map_err(refused)?;
-    let sandbox = exec.sandbox.to_string();
+    let sandbox = exec.sandbox.seen_from(caller.namespace()).to_owned();
     let failed = |error: &ShimError| refused(by_supervisor(&sandbox, error));
-    let follow = request(start)?;
+    let follow = request(start, &exec)?;
     let mut awaited: Option<Awaited> = None;
     loop {
         let supervisor = match (control.reach(caller, &sandbox), by_record(&exec)) {
@@ -65,7 +65,7 @@ pub(super) async fn begin(control: &Control, caller: &Caller, start: &AttachStar
                 let events = control.events(caller, &sandbox, sequence).map_err(refused)?;
                 awaited = Some(Awaited { journal, events });
             }
-            Some(awaited) => awaited.look_worthwhile(&exec).await?,
+            Some(awaited) => awaited.look_worthwhile(&sandbox, &exec).await?,
         }
         exec = control.exec(caller, &start.exec_id).await.map_err(refused)?.0;
     }
@@ -88,7 +88,7 @@ async fn journal(control: &Control, caller: &Caller, sandbox: &str) -> Result<Su
     supervisor.subscribe(known.saturating_add(1)).await.map_err(failed)
 }
 
-fn request(start: &AttachStart) -> Result<JobFollow, Status> {
+fn request(start: &AttachStart, exec: &Exec) -> Result<JobFollow, Status> {
     let input = match InputWish::try_from(start.input) {
         Ok(InputWish::Unspecified) => Wish::None,
         Ok(InputWish::Ask) => Wish::Ask,
@@ -96,7 +96,7 @@ fn request(start: &AttachStart) -> Result<JobFollow, Status> {
         Err(_) => return Err(refused(Refusal::invalid("input", "there is no such wish"))),
     };
     Ok(JobFollow {
-        job: start.exec_id.clone(),
+        job: exec.id.to_string(),
         stdout: start.stdout_offset,
         stderr: start.stderr_offset,
         input,
@@ -108,11 +108,11 @@ fn request(start: &AttachStart) -> Result<JobFollow, Status> {
 
 impl Awaited {
     /// Waits until the job is there, or something happened to the sandbox that may mean that it never will be.
-    async fn look_worthwhile(&mut self, exec: &Exec) -> Result<(), Status> {
+    async fn look_worthwhile(&mut self, sandbox: &str, exec: &Exec) -> Result<(), Status> {
         loop {
             tokio::select! {
                 facts = self.journal.next() => {
-                    let facts = facts.map_err(|error| refused(by_supervisor(exec.sandbox.as_str(), &error)))?;
+                    let facts = facts.map_err(|error| refused(by_supervisor(sandbox, &error)))?;
                     let Some(facts) = facts else { return Ok(()) };
                     let is_it = |job: Option<&str>| job == Some(exec.id.as_str());
                     if facts.iter().any(|fact| fact.kind == FactKind::JobStarted && is_it(fact.job.as_deref())) {
@@ -125,7 +125,7 @@ impl Awaited {
                     }
                     let words = "the sandbox is gone".to_owned();
                     let gone = Refusal::new(Code::NotFound, "SANDBOX_NOT_FOUND", words);
-                    return Err(refused(gone.about("sandbox_id", exec.sandbox.as_str())));
+                    return Err(refused(gone.about("sandbox_id", sandbox)));
                 }
             }
         }
