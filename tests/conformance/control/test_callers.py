@@ -102,4 +102,4 @@ async def test_another_user_gets_of_the_host_what_the_operator_allows(open_to_al
         handle = await theirs.create_sandbox(image=allowed, mounts=[mount(source=f"{allowed}/way", target="/given")])
         assert handle.state == State.READY
         assert [one.sandbox_id for one in await theirs.list_sandboxes()] == [handle.sandbox_id]
-        assert [one.sandbox_id for one in await ours.list_sandboxes()] == [handle.sandbox_id]
+        assert [one.sandbox_id for one in await ours.list_sandboxes()] == [f"u{NOBODY}~{handle.sandbox_id}"]
