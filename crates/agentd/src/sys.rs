@@ -48,6 +48,15 @@ pub(crate) fn fork() -> Result<Fork, Errno> {
     }
 }
 
+/// Gives this process a session of its own. Which one is not asked: a kernel that is not Linux may answer 0.
+pub(crate) fn begin_session() -> Result<(), Errno> {
+    // SAFETY: has no preconditions.
+    match unsafe { libc::setsid() } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
 /// Replaces this process by a program; returns only on failure.
 pub(crate) fn execve(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Errno {
     // SAFETY: the callers end both lists with a null pointer, and all strings outlive the call.

@@ -46,7 +46,7 @@ fn start(plan: &Plan, standard: &Standard) -> Failure {
 fn prepare(plan: &Plan, standard: &Standard) -> Result<(), Failure> {
     sys::reset_signals();
     // A session of its own, so that a signal to its process group reaches all it starts, and nobody else.
-    step(Stage::Session, rustix::process::setsid().map(drop))?;
+    step(Stage::Session, sys::begin_session())?;
     match standard {
         Standard::Pipes { stdin, stdout, stderr } => {
             step(Stage::Descriptors, rustix::stdio::dup2_stdin(stdin))?;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use carrel_protocol::payload::{ExecRequest, ResourceLimit};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit};
@@ -36,6 +36,10 @@ pub(super) enum Standard {
     Pipes { stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd },
     Terminal(OwnedFd),
 }
+
+/// Where terminals are by name, and the first number of their devices.
+const TERMINALS: &str = "/dev/pts/";
+const TERMINAL_MAJOR: u32 = 136;
 
 /// A process that is starting, and our ends of its descriptors.
 pub(crate) struct Spawned {
@@ -125,8 +129,7 @@ fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standar
     rustix::pty::unlockpt(&master)?;
     let size = Winsize { ws_row: request.rows, ws_col: request.cols, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&master, size)?;
-    // The peer is opened through the master, never by a path that the sandbox could have replaced.
-    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    let slave = peer(&master, flags)?;
     if let Some(user) = user {
         // A terminal that cannot change hands can still be used by whoever holds its descriptor.
         let owner = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
@@ -136,6 +139,27 @@ fn terminal(request: &ExecRequest, user: Option<&User>) -> Result<(Ours, Standar
     nonblocking(&master);
     let writer = master.try_clone().map_err(|error| crate::errno::of(&error))?;
     Ok((Ours { stdin: writer, stdout: master, stderr: None }, Standard::Terminal(slave)))
+}
+
+/// The other end of a terminal. It is opened through the master, never by a path that the sandbox could have replaced;
+/// only a kernel that is not Linux has no other way than the path, and there it has to be that device.
+fn peer(master: &OwnedFd, flags: OpenptFlags) -> Result<OwnedFd, Errno> {
+    match rustix::pty::ioctl_tiocgptpeer(master, flags) {
+        Err(Errno::NOTTY) => {}
+        opened => return opened,
+    }
+    let path = rustix::pty::ptsname(master, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let slave = rustix::fs::open(&path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&slave)?;
+    let number = path.to_str().ok().and_then(|path| path.strip_prefix(TERMINALS)?.parse::<u32>().ok());
+    let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let wanted = number.map(|number| (TERMINAL_MAJOR + number / 256, number % 256));
+    if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && Some(device) == wanted {
+        Ok(slave)
+    } else {
+        Err(Errno::NODEV)
+    }
 }
 
 fn nonblocking(fd: &OwnedFd) {
