@@ -38,6 +38,9 @@ has_python() { has python3 && python3 -c 'import sys; sys.exit(sys.version_info 
 
 has_static_libc() { has cc && [[ "$(cc -print-file-name=libc.a)" == */* ]]; }
 
+# gVisor, for --isolation gvisor: Debian builds it for these alone.
+debian_has_runsc() { [[ "$(uname -m)" == x86_64 || "$(uname -m)" == aarch64 ]]; }
+
 # Node.js for the tests of the TypeScript client, with npm; ./bench fetches with it what was published.
 has_node() { has npm && at_least "$(node --version 2>/dev/null | tr -d v)" 20; }
 
@@ -178,6 +181,7 @@ carrel_setup() {
     has skopeo || missing+=(skopeo)
     has umoci || missing+=(umoci)
     has mmdebstrap || missing+=(mmdebstrap)
+    has runsc || ! debian_has_runsc || missing+=(runsc)
   fi
   if [[ "$1" == bench ]]; then
     has bwrap || missing+=(bubblewrap)
@@ -187,6 +191,7 @@ carrel_setup() {
     has skopeo || missing+=(skopeo)
     has umoci || missing+=(umoci)
     has podman || missing+=(podman)
+    has runsc || ! debian_has_runsc || missing+=(runsc)
   fi
   install_missing "${missing[@]}"
   if [[ "$1" != quickstart ]] && ! has docker-registry; then

@@ -40,7 +40,7 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
 }
 
 /// Runs a command that must succeed.
-fn succeed(command: &mut Command) -> Result<()> {
+pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     ensure!(status.success(), "{command:?}: {status}");

@@ -8,6 +8,7 @@ mod control;
 mod crowd;
 mod exec;
 mod files;
+mod gvisor;
 mod images;
 mod jobs;
 mod measure;
@@ -33,6 +34,7 @@ type Suite = fn(&Effort) -> Result<Vec<Benchmark>>;
 const SUITES: &[(&str, Suite)] = &[
     ("codec", codec::run),
     ("cold", cold::run),
+    ("gvisor", gvisor::run),
     ("exec", exec::run),
     ("files", files::run),
     ("pings", pings::run),

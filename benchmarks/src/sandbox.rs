@@ -86,6 +86,7 @@ impl Home {
             mounts: Vec::new(),
             project: None,
             network_of: None,
+            gvisor: None,
             // Room for all that is moved into it.
             disk: 2048 * MEBIBYTE,
             kept_disk: None,

@@ -46,6 +46,7 @@ pub fn create(home: &Path, name: &str) -> Create {
         logs: None,
         keep: carrel_shim_client::messages::Keep::default(),
         network_of: None,
+        gvisor: None,
         incarnation,
     }
 }

@@ -83,6 +83,7 @@ pub(crate) fn sandbox(seen: &Seen) -> Value {
         "id_base": record.map(|record| record.id_base),
         "id_count": record.map(|record| record.id_count),
         "cgroup": record.map(|record| &record.cgroup),
+        "isolation": create.map(|create| if create.gvisor.is_some() { "gvisor" } else { "namespaces" }),
         "limits": create.map(|create| json!({
             "memory": create.limits.memory,
             "pids": create.limits.pids,

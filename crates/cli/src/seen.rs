@@ -141,6 +141,7 @@ pub(crate) mod tests {
             logs: None,
             keep: Keep::default(),
             network_of: None,
+            gvisor: None,
         };
         let record = SandboxRecord {
             name: "web".to_owned(),

@@ -83,6 +83,7 @@ pub(crate) fn create(
         logs: Some(settings.logs.directory(&place.sandbox).into()),
         keep: Keep { ended_jobs: KEPT_JOBS, ended_ms: KEPT_MS, ..Keep::default() },
         network_of: None,
+        gvisor: None,
     })
 }
 

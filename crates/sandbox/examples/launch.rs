@@ -21,7 +21,8 @@ use std::process::ExitCode;
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, IdRange, KeptDisk, Mount, Network, Project, Quota, Spec, launch, leave_host_mounts,
+    Access, Container, Disk, IdRange, Isolation, KeptDisk, Mount, Network, Project, Quota, Spec, launch,
+    leave_host_mounts,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -56,6 +57,7 @@ fn run() -> Result<ExitCode, Failure> {
         env: vec![CString::new("PATH=/usr/local/bin:/usr/bin:/bin")?],
         channel,
         oom_score: std::env::var_os("CARREL_UNSCORED").is_none(),
+        isolation: Isolation::Namespaces,
     };
     let cgroup = match limits()? {
         None if std::env::var_os("CARREL_UNIFIED").is_none() => None,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use carrel_image::RootFs;
 use carrel_sandbox::cgroup::{Cgroup, Host, Limits, Policy};
-use carrel_sandbox::{Container, Disk, IdRange, Shed, Spec, handle, launch, leave_host_mounts, shed};
+use carrel_sandbox::{Container, Disk, IdRange, Isolation, Shed, Spec, handle, launch, leave_host_mounts, shed};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::Signal;
 
@@ -63,6 +63,7 @@ fn sandbox(program: &std::ffi::OsStr, cgroup: &Cgroup) -> Result<Container, Fail
         env: Vec::new(),
         channel: File::open("/dev/null")?.into(),
         oom_score: false,
+        isolation: Isolation::Namespaces,
     };
     Ok(launch(spec, Some(cgroup))?)
 }

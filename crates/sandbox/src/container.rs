@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
 use crate::disk::KeptDisk;
+use crate::gvisor::Diagnosis;
 use crate::ids::IdRange;
 
 /// A running sandbox: its first process, and what it has to itself. Dropped, it is killed.
@@ -17,6 +18,8 @@ pub struct Container {
     kept: Option<KeptDisk>,
     /// Its disk in memory, if that lies over layers: whoever may look at this process finds there what was written.
     _memory: Option<OwnedFd>,
+    /// What the runtime says that it runs in, if there is one.
+    diagnosis: Option<Diagnosis>,
     /// Given back only when nothing can have them any more.
     ids: IdRange,
 }
@@ -68,6 +71,16 @@ impl Container {
         self.kept.as_ref()
     }
 
+    /// Whether a runtime stands between it and the kernel of the host.
+    pub fn has_runtime(&self) -> bool {
+        self.diagnosis.is_some()
+    }
+
+    /// Why the runtime that it runs in ended, if it has one that said so.
+    pub fn diagnosis(&self) -> Option<String> {
+        self.diagnosis.as_ref().and_then(Diagnosis::last_line)
+    }
+
     /// Sends a signal to its first process, which obeys it because it comes from outside.
     pub fn signal(&self, signal: Signal) -> Result<(), Errno> {
         rustix::process::pidfd_send_signal(&self.process, signal)
@@ -101,9 +114,10 @@ impl Waiting {
         ids: IdRange,
         changes: Option<OwnedFd>,
         disk: (Option<KeptDisk>, Option<OwnedFd>),
+        diagnosis: Option<Diagnosis>,
     ) -> Option<Container> {
         let (kept, _memory) = disk;
-        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, _memory, ids })
+        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, _memory, diagnosis, ids })
     }
 }
 

@@ -2,11 +2,12 @@
 
 mod mask;
 mod overlay;
-mod place;
+pub(crate) mod place;
 mod root;
 mod system;
 mod tree;
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use carrel_image::GuestPath;
@@ -18,6 +19,7 @@ use rustix::thread::CapabilitySet;
 
 pub(crate) use self::system::whole_hardware;
 use crate::disk::Prepared;
+use crate::gvisor::{self, Runtime};
 use crate::layers::Layers;
 use crate::limits;
 use crate::seccomp::{Filter, SeccompError};
@@ -27,14 +29,14 @@ use crate::sys;
 use crate::tree::Shown;
 
 /// Where the new root is put together. Any directory that every host has; what it hides is not needed any more.
-const ASSEMBLY: &str = "/tmp";
+pub(crate) const ASSEMBLY: &str = "/tmp";
 /// The number of the first descriptor that is out of the way of those that are placed.
-const ABOVE: i32 = 10;
+pub(crate) const ABOVE: i32 = 10;
 /// The number of the out-of-memory score.
 const SCORE: i32 = 3;
 
 /// What the root of a sandbox keeps: enough for its own files, users and services, nothing that reaches the kernel.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
+pub(crate) const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -59,6 +61,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) hardware: Option<OwnedFd>,
     pub(crate) layers: Layers,
     pub(crate) disk: Prepared,
+    /// What stands between the sandbox and the kernel, if that is a program.
+    pub(crate) runtime: Option<Runtime<'a>>,
     /// What it writes to, to join its cgroup.
     pub(crate) entrances: Vec<OwnedFd>,
     pub(crate) filter: Filter,
@@ -83,13 +87,19 @@ struct Last {
 /// Becomes the first program of the sandbox, or reports the step that failed and ends.
 pub(crate) fn run(plan: &Plan<'_>, go: &OwnedFd, reporter: &OwnedFd) -> ! {
     let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE);
-    let outcome = match (above(&plan.spec.program), above(reporter)) {
+    let program = plan.runtime.as_ref().map_or(&plan.spec.program, |runtime| &runtime.gvisor.runsc);
+    let outcome = match (above(program), above(reporter)) {
         (Ok(program), Ok(reporter)) => Ok(Last { program, reporter }),
         (Err(errno), _) | (_, Err(errno)) => Err(StageError::at(Stage::Start)(errno)),
     };
     let failure = match &outcome {
         Ok(last) => match prepare(plan, go) {
-            Ok(()) => StageError::at(Stage::Execute)(sys::execute(&last.program, &plan.args, &plan.env)),
+            Ok(None) => StageError::at(Stage::Execute)(sys::execute(&last.program, &plan.args, &plan.env)),
+            Ok(Some(words)) => {
+                let args: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+                // It sees nothing of an environment: what runs inside has its own, in the configuration.
+                StageError::at(Stage::Execute)(sys::execute(&last.program, &args, &[std::ptr::null()]))
+            }
             Err(failure) => failure,
         },
         Err(failure) => failure.clone(),
@@ -99,7 +109,8 @@ pub(crate) fn run(plan: &Plan<'_>, go: &OwnedFd, reporter: &OwnedFd) -> ! {
     sys::exit_now(127)
 }
 
-fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
+/// Leaves this process ready for its program. That of a runtime has arguments of its own.
+fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<Option<Vec<CString>>, StageError> {
     let at = StageError::at;
     // Until the ids are mapped this process is nobody.
     match rustix::io::retry_on_intr(|| rustix::io::read(go, &mut [0; 1])).map_err(at(Stage::Start))? {
@@ -124,6 +135,12 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
     rustix::mount::mount_change("/", private).map_err(at(Stage::Private))?;
     let mut root = root::base(plan)?;
     root::fill(plan, &mut root)?;
+    if let Some(runtime) = &plan.runtime {
+        // Devices, processes and hardware are those of its own kernel.
+        gvisor::hide_devices(&mut root)?;
+        let trees = root::give(plan, &mut root)?;
+        return gvisor::enter(plan, runtime, &root, &trees).map(Some);
+    }
     let null = system::devices(plan, &mut root)?;
     let proc = system::proc(plan, &mut root)?;
     system::hardware(plan, &mut root)?;
@@ -148,7 +165,8 @@ fn prepare(plan: &Plan<'_>, go: &OwnedFd) -> Result<(), StageError> {
     plan.filter.install().map_err(|refused| match refused {
         SeccompError::Install(errno) => at(Stage::Filter)(errno),
         _ => at(Stage::Filter)(Errno::INVAL),
-    })
+    })?;
+    Ok(None)
 }
 
 /// The channel on 0 and 1, nothing on 2, the out-of-memory score on 3 if it is wanted, and nothing else that survives

@@ -15,6 +15,7 @@ use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
 use crate::container::{Container, Waiting};
 use crate::disk::DiskKind;
+use crate::gvisor::{GvisorError, Runtime};
 use crate::inside::{self, Part, Plan};
 use crate::layers::Layers;
 use crate::network::Network;
@@ -64,6 +65,9 @@ pub enum LaunchError {
     /// The system-call filter could not be built.
     #[error(transparent)]
     Filter(#[from] crate::seccomp::SeccompError),
+    /// The runtime cannot do what is asked.
+    #[error(transparent)]
+    Gvisor(#[from] GvisorError),
     /// A step inside failed.
     #[error(transparent)]
     Inside(StageError),
@@ -93,17 +97,22 @@ pub(crate) fn has_left_host_mounts() -> bool {
 
 /// Makes a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
 pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
-    let (waiting, changes, written) = start(&spec, cgroup)?;
+    let (runtime, diagnosis) = Runtime::prepare(&spec)?.unzip();
+    let (waiting, changes, written) = start(&spec, cgroup, runtime)?;
     let disk = match spec.disk {
         Disk::Kept(kept) => (Some(kept), None),
         Disk::Memory { .. } => (None, (!spec.root.layers.is_empty()).then_some(written)),
     };
-    waiting.into_container(spec.ids, changes, disk).ok_or_else(|| system("pidfd")(Errno::BADF))
+    waiting.into_container(spec.ids, changes, disk, diagnosis).ok_or_else(|| system("pidfd")(Errno::BADF))
 }
 
 /// The process, a handle of what it writes over its project, and its disk.
-fn start(spec: &Spec, cgroup: Option<&Cgroup>) -> Result<(Waiting, Option<OwnedFd>, OwnedFd), LaunchError> {
-    let (plan, changes) = plan(spec, cgroup)?;
+fn start(
+    spec: &Spec,
+    cgroup: Option<&Cgroup>,
+    runtime: Option<Runtime<'_>>,
+) -> Result<(Waiting, Option<OwnedFd>, OwnedFd), LaunchError> {
+    let (plan, changes) = plan(spec, cgroup, runtime)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let waiting = match clone(spec, cgroup)? {
@@ -158,7 +167,11 @@ fn hardware(network: &Network) -> Result<Option<OwnedFd>, LaunchError> {
 }
 
 /// All that can be prepared before there is a process.
-fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option<OwnedFd>), LaunchError> {
+fn plan<'a>(
+    spec: &'a Spec,
+    cgroup: Option<&Cgroup>,
+    runtime: Option<Runtime<'a>>,
+) -> Result<(Plan<'a>, Option<OwnedFd>), LaunchError> {
     targets(spec)?;
     let mut owners = Owners::new(spec.ids.base());
     let project = spec.project.as_ref().map(|project| tree::below(project, &mut owners)).transpose()?;
@@ -176,6 +189,7 @@ fn plan<'a>(spec: &'a Spec, cgroup: Option<&Cgroup>) -> Result<(Plan<'a>, Option
         hardware: spec.network.as_ref().map_or(Ok(None), hardware)?,
         layers,
         disk,
+        runtime,
         entrances: cgroup.map_or(Ok(Vec::new()), Cgroup::entrances)?,
         filter: Filter::for_sandbox(preallocation(spec))?,
         args: pointers(&spec.args).chain([std::ptr::null()]).collect(),

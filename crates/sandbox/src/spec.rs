@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use carrel_image::{GuestPath, RootFs};
 
 use crate::disk::KeptDisk;
+use crate::gvisor::Gvisor;
 use crate::ids::IdRange;
 use crate::network::Network;
 
@@ -40,6 +41,17 @@ pub struct Spec {
     /// also comes before others wherever there is not enough of the processors (a nice value of −10), and takes both
     /// from what it starts.
     pub oom_score: bool,
+    /// What stands between it and the kernel of the host.
+    pub isolation: Isolation,
+}
+
+/// What stands between a sandbox and the kernel of the host.
+#[derive(Debug)]
+pub enum Isolation {
+    /// Namespaces and a filter: what runs inside calls the kernel of the host, as far as the filter lets it.
+    Namespaces,
+    /// The same namespaces, and inside them an application kernel that answers every call itself.
+    Gvisor(Gvisor),
 }
 
 /// A tree of the host that the operator gives to a sandbox.

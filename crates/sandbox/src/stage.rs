@@ -66,6 +66,8 @@ stages! {
     Mask = "mask parts of /proc",
     /// What is shown of the hardware.
     Hardware = "set up /sys",
+    /// What a runtime is started with.
+    Runtime = "prepare the runtime",
     /// Making the new root the only one.
     Pivot = "enter the new root",
     /// What the caller's limits on its own processes were.

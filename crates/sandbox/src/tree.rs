@@ -18,6 +18,7 @@ use crate::{submounts, sys};
 pub(crate) struct Shown {
     pub(crate) mount: OwnedFd,
     pub(crate) directory: bool,
+    pub(crate) writable: bool,
     /// Whether an overlay is to lie over it, so that nobody on the host is reached through it.
     pub(crate) passive: bool,
     /// What is mounted below it and not part of its own mount, what lies above first.
@@ -38,7 +39,7 @@ pub(crate) fn shown(source: &Path) -> Result<Shown, MountError> {
     let mount = mount::copy(&named(source).map_err(&failed)?).map_err(&failed)?;
     sys::set_mount(mount.as_fd(), sys::SHOWN, None).map_err(failed)?;
     let directory = rustix::fs::fstat(&mount).is_ok_and(|stat| is_directory(&stat));
-    Ok(Shown { mount, directory, passive: false, below: Vec::new() })
+    Ok(Shown { mount, directory, writable: false, passive: false, below: Vec::new() })
 }
 
 /// A tree of the operator's, whose owner somebody inside stands for.
@@ -50,7 +51,7 @@ pub(crate) fn given(given: &Mount, owners: &mut Owners) -> Result<Shown, LaunchE
     if let Access::Writable { user, group } = given.access {
         let mount = mount::copy(&source).map_err(&failed)?;
         stand_for(&mount, host, sys::GIVEN, (user, group), &given.source, owners)?;
-        return Ok(Shown { mount, directory: is_directory(&stat), passive: false, below: Vec::new() });
+        return Ok(Shown { mount, directory: is_directory(&stat), writable: true, passive: false, below: Vec::new() });
     }
     if let Some(kind) = active(&stat) {
         return Err(MountError::Active { path: given.source.display().to_string(), kind }.into());
@@ -88,7 +89,7 @@ fn read_only(
         outcome => outcome?,
     }
     // A file that is neither a socket nor a FIFO reaches nobody by itself, and an overlay is made of directories.
-    Ok(Shown { mount, directory, passive: directory, below: Vec::new() })
+    Ok(Shown { mount, directory, writable: false, passive: directory, below: Vec::new() })
 }
 
 /// What something is that programs talk through.

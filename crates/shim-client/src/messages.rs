@@ -56,6 +56,8 @@ record! {
         keep: Keep => default,
         /// The sandbox that it stands beside. Without one it has a network of its own.
         network_of: Option<NetworkOf> => omitted,
+        /// The application kernel that it runs on. Without one it runs on that of the host, behind a filter.
+        gvisor: Option<Gvisor> => omitted,
     }
 
     /// Another sandbox, whose network is shared: each reaches at its own loopback addresses what listens in the other.
@@ -65,6 +67,12 @@ record! {
         pid: u32 => required,
         /// When that began, in ticks since the host booted: a later process of the same number is not it.
         began: u64 => required,
+    }
+
+    /// gVisor, which stands between a sandbox and the kernel of the host.
+    pub struct Gvisor {
+        /// Its program.
+        runsc: HostPath => required,
     }
 
     /// How much of the jobs of a sandbox is kept, and for how long.

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, HostOwner, IdRange, KeptDisk, Mount, Network, Project, Quota, Reserve, Shed,
-    Spec, launch, leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, Gvisor, HostOwner, IdRange, Isolation, KeptDisk, Mount, Network, Project,
+    Quota, Reserve, Shed, Spec, launch, leave_host_mounts, shed,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::Signal;
 
 pub(crate) use self::error::StartError;
 use crate::directory::RunDirectory;
@@ -71,13 +72,14 @@ pub(crate) fn start(create: &Create, owner: &Owner, host: Result<Host, CgroupErr
     let (root, mounts, project) = (RootFs::try_from(create.root.clone())?, mounts(create)?, project(create)?);
     let network = create.network_of.map(network::of).transpose()?;
     let limits = limits(&create.limits)?;
+    let isolation = isolation(create)?;
     leave_host_mounts()?;
     let program = program::open(&create.agentd.0, &create.programs.0)
         .map_err(|error| StartError::Program(create.agentd.0.display().to_string(), error))?;
     let mut directory = RunDirectory::claim(&create.directory.0, &create.incarnation)?;
     reached(Failpoint::Claimed);
     let mut log = Log::new(directory.take_journal()?);
-    let made = Made { create, root, mounts, project, network, program, host };
+    let made = Made { create, root, mounts, project, network, isolation, program, host };
     match make(made, &limits, owner, &mut directory) {
         Ok(parts) => Ok(parts.into_running(create, directory, log)),
         Err(error) => {
@@ -97,6 +99,7 @@ struct Made<'a> {
     mounts: Vec<Mount>,
     project: Option<Project>,
     network: Option<Network>,
+    isolation: Isolation,
     program: OwnedFd,
     host: Result<Host, CgroupError>,
 }
@@ -142,6 +145,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
             env: vec![CString::new(ENVIRONMENT).unwrap_or_default()],
             channel: theirs,
             oom_score: true,
+            isolation: made.isolation,
         },
         cgroup.as_ref(),
     )?;
@@ -150,7 +154,11 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let logs = directory.logs(create.logs.as_ref().map(|logs| logs.0.as_path()), supervisor)?;
     // Without it, memory is looked at when something was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
-    let greeted = greet(&ours, &container, owner)?;
+    let greeted = greet(&ours, &container, owner).map_err(|error| match error {
+        // The runtime knows better why.
+        StartError::Ended => runtime_failed(&container).unwrap_or(error),
+        error => error,
+    })?;
     reached(Failpoint::Greeted);
     rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(system("fcntl"))?;
     let desk = directory.listen_shim()?;
@@ -334,6 +342,16 @@ fn greet(channel: &OwnedFd, container: &Container, owner: &Owner) -> Result<Gree
     }
 }
 
+/// Why the runtime of a sandbox that has one ended before it was ready, if it said so.
+fn runtime_failed(container: &Container) -> Option<StartError> {
+    // Its last words are all there once it has ended.
+    let _killed = container.signal(Signal::KILL);
+    let _ended = container.wait();
+    container
+        .has_runtime()
+        .then(|| StartError::Runtime(container.diagnosis().unwrap_or_else(|| "it said nothing".to_owned())))
+}
+
 fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
     let mount = |mount: &messages::Mount| {
         let (user, group) = (mount.user, mount.group);
@@ -342,6 +360,14 @@ fn mounts(create: &Create) -> Result<Vec<Mount>, StartError> {
         Ok(Mount { source: mount.source.0.clone(), target: GuestPath::new(&mount.target.0)?, access, owner })
     };
     create.mounts.iter().map(mount).collect()
+}
+
+/// What is to stand between the sandbox and the kernel.
+fn isolation(create: &Create) -> Result<Isolation, StartError> {
+    let Some(gvisor) = &create.gvisor else { return Ok(Isolation::Namespaces) };
+    let runsc = std::fs::File::open(&gvisor.runsc.0)
+        .map_err(|error| StartError::Program(gvisor.runsc.0.display().to_string(), error))?;
+    Ok(Isolation::Gvisor(Gvisor { runsc: runsc.into() }))
 }
 
 fn project(create: &Create) -> Result<Option<Project>, StartError> {

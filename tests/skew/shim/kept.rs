@@ -61,6 +61,7 @@ fn record() -> SandboxRecord {
         logs: Some("/var/log/carrel/kept".into()),
         keep: Keep { stream_bytes: 1 << 20, total_bytes: 1 << 24, ended_jobs: 10, ended_ms: 60_000 },
         network_of: None,
+        gvisor: None,
     };
     SandboxRecord {
         name: NAME.to_owned(),

@@ -2,6 +2,7 @@
 
 mod changes;
 mod images;
+mod isolation;
 mod jobs;
 mod quantities;
 mod run;
@@ -15,6 +16,7 @@ pub(crate) use self::images::{
     ConfigArguments, ImageArguments, ImageCommand, ImageInspectArguments, ImageRemoveArguments, ImportArguments,
     ListArguments, PruneArguments, Pull, PullArguments, SaveArguments,
 };
+pub(crate) use self::isolation::IsolationKind;
 pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
 pub(crate) use self::run::RunArguments;
 pub(crate) use self::sandboxes::{

@@ -10,6 +10,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::images::{IMAGE, Pull};
+use super::isolation::IsolationKind;
 use crate::environment::Variable;
 use crate::mount::MountPair;
 use crate::size::{Size, Time};
@@ -42,6 +43,9 @@ pub(crate) struct RunArguments {
     /// How much it may write to its own files; kept in memory, and counted there
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(crate) disk: Size,
+    /// Isolate it by namespaces, or by gvisor, which has a kernel of its own and needs runsc
+    #[arg(long, value_enum, default_value_t, value_name = "KIND", hide_possible_values = true)]
+    pub(crate) isolation: IsolationKind,
     /// End it after a time, such as 30s or 5m, with exit code 124
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Time>,

@@ -1,6 +1,7 @@
 //! `carrel doctor`: whether this host can run sandboxes, and what to do where it cannot.
 
 mod disk;
+mod gvisor;
 mod host;
 mod limits;
 mod ours;
@@ -44,6 +45,7 @@ pub(crate) fn doctor(json: bool) -> Result<u8, Failure> {
     // What is known to fail need not be tried, and would only say the same in other words.
     if worst(&checks) < Status::Fail {
         checks.extend(probe::checks());
+        checks.push(gvisor::check());
     }
     crate::say(if json { objects(&checks) } else { lines(&checks) }.as_bytes())?;
     Ok(u8::from(worst(&checks) == Status::Fail))
@@ -92,6 +94,11 @@ fn objects(checks: &[Check]) -> String {
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, status: Status::Ok, found: found.into(), remedy: None }
+    }
+
+    /// What is not there, and nobody needs who does not ask for it.
+    fn optional(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, status: Status::Ok, found: found.into(), remedy: Some(remedy.into()) }
     }
 
     fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {

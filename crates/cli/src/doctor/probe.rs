@@ -39,7 +39,7 @@ fn project(flags: &[&OsStr]) -> Check {
     }
 }
 
-fn probe(name: &'static str, flags: &[&OsStr], command: &[&str], what: &str) -> Check {
+pub(super) fn probe(name: &'static str, flags: &[&OsStr], command: &[&str], what: &str) -> Check {
     let words = ["carrel", "run", "--quiet", "--no-tty", "--no-stdin"].into_iter().map(OsString::from);
     let words = words.chain(flags.iter().map(OsString::from));
     let words = words.chain(["host", "--"].map(OsString::from)).chain(command.iter().map(OsString::from));

@@ -2,6 +2,7 @@
 
 mod ending;
 mod image;
+pub(crate) mod isolation;
 mod plan;
 pub(crate) mod project;
 

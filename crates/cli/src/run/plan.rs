@@ -11,8 +11,8 @@ use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobCommand, Keep, Limits, Mount, Project};
 
-use super::image;
 use super::project::Watched;
+use super::{image, isolation};
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::home::{Home, IDS};
@@ -143,6 +143,7 @@ fn create(
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: isolation::gvisor(arguments.isolation)?,
     })
 }
 

@@ -165,6 +165,7 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: None,
     };
     SandboxRecord {
         name: name.to_owned(),

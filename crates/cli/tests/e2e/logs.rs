@@ -124,6 +124,7 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -7,6 +7,7 @@ mod cp;
 mod exec;
 mod fake;
 mod flags;
+mod gvisor;
 mod images;
 mod inspect;
 mod leftovers;

@@ -37,6 +37,7 @@ impl<'w> Lasting<'w> {
             logs: None,
             keep: Keep::default(),
             network_of: None,
+            gvisor: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let owned = runtime.block_on(OwnedSandbox::start(&programs, &create)).unwrap();

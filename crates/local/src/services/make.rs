@@ -163,6 +163,7 @@ fn create(
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: None,
     })
 }
 

@@ -13,8 +13,8 @@ use crate::stage::{Stage, StageError};
 use crate::submounts::mount_id;
 
 /// The new root, and what is attached to it.
-pub(super) struct Root {
-    pub(super) directory: OwnedFd,
+pub(crate) struct Root {
+    pub(crate) directory: OwnedFd,
     /// Its own mount: what lies in any other is not the sandbox's.
     own: u64,
     /// The others, and where they are.
@@ -24,13 +24,13 @@ pub(super) struct Root {
 // === impl Root ===
 
 impl Root {
-    pub(super) fn new(directory: OwnedFd) -> Result<Self, Errno> {
+    pub(crate) fn new(directory: OwnedFd) -> Result<Self, Errno> {
         let own = mount_id(&directory)?;
         Ok(Self { directory, own, shown: Vec::new() })
     }
 
     /// Attaches a mount at an open place, which has the given path.
-    pub(super) fn attach(&mut self, mount: &OwnedFd, place: &OwnedFd, path: &Path) -> Result<(), Errno> {
+    pub(crate) fn attach(&mut self, mount: &OwnedFd, place: &OwnedFd, path: &Path) -> Result<(), Errno> {
         attach_at(mount, place)?;
         self.shown.push((mount_id(mount)?, path.to_owned()));
         Ok(())
@@ -42,7 +42,7 @@ impl Root {
     }
 
     /// Whether there is something at a path, whatever it is, with links above it followed as a program inside would.
-    pub(super) fn has(&self, path: &Path) -> bool {
+    pub(crate) fn has(&self, path: &Path) -> bool {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&self.directory, path, PLAIN, Mode::empty(), resolve).is_ok()
     }
@@ -50,7 +50,7 @@ impl Root {
     /// Where something that was asked for is attached: a directory or a file. In the sandbox's own root it is made, and
     /// takes the place of a link or of a file where there should be a directory. In what is attached to the root, which
     /// may be the host's to lose, it has to be there.
-    pub(super) fn mount_point(&self, path: &Path, directory: bool) -> Result<OwnedFd, StageError> {
+    pub(crate) fn mount_point(&self, path: &Path, directory: bool) -> Result<OwnedFd, StageError> {
         let at = StageError::about(Stage::MountPoint, path);
         let name = path.file_name().ok_or_else(|| at(Errno::INVAL))?;
         let parent = self.above(path)?;
@@ -146,14 +146,14 @@ fn again<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 /// Opens one name without following anything.
-pub(super) fn open_path(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_path(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(parent, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 /// A directory of the new root, made with its parents. An image may have put a link or a file in its place: then that
 /// goes, from the layer of this sandbox only. All that is attached by then is the image's and read-only.
-pub(super) fn directory(root: &OwnedFd, path: &Path, mode: u32) -> Result<OwnedFd, StageError> {
+pub(crate) fn directory(root: &OwnedFd, path: &Path, mode: u32) -> Result<OwnedFd, StageError> {
     let at = StageError::about(Stage::Directory, path);
     let mut place = root.try_clone().map_err(|_| at(Errno::MFILE))?;
     let last = path.components().count();
@@ -177,21 +177,21 @@ pub(super) fn directory(root: &OwnedFd, path: &Path, mode: u32) -> Result<OwnedF
     Ok(place)
 }
 
-pub(super) fn open_directory(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_directory(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
 }
 
 /// The directory that a path lies in, and its name there.
-pub(super) fn parent(root: &OwnedFd, path: &Path) -> Result<(OwnedFd, OsString), StageError> {
+pub(crate) fn parent(root: &OwnedFd, path: &Path) -> Result<(OwnedFd, OsString), StageError> {
     let name = path.file_name().ok_or_else(|| StageError::about(Stage::Directory, path)(Errno::INVAL))?;
     let above = path.parent().unwrap_or_else(|| Path::new(""));
     Ok((directory(root, above, 0o755)?, name.to_owned()))
 }
 
 /// A file of the new root; whatever was in its place goes, from the layer of this sandbox only.
-pub(super) fn file(root: &OwnedFd, path: &Path, content: &[u8], mode: u32) -> Result<OwnedFd, StageError> {
+pub(crate) fn file(root: &OwnedFd, path: &Path, content: &[u8], mode: u32) -> Result<OwnedFd, StageError> {
     let at = StageError::about(Stage::File, path);
     let (parent, name) = parent(root, path)?;
     match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {

@@ -1,5 +1,10 @@
 //! The root: a disk, then all that the image brings, and last what was asked for besides.
 
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
 use carrel_image::GuestPath;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
@@ -9,6 +14,7 @@ use super::overlay::{Written, overlay};
 use super::place::{Root, directory, file, open_directory, parent};
 use super::{ASSEMBLY, Part, Plan, tree};
 use crate::disk;
+use crate::gvisor::Tree;
 use crate::layers::Place;
 use crate::mount::{attach, attach_at, copy};
 use crate::stage::{Stage, StageError};
@@ -97,13 +103,18 @@ fn there(plan: &Plan<'_>, root: &Root, path: &GuestPath) -> bool {
     !plan.disk.fresh && root.has(path.as_path())
 }
 
-/// What was asked for besides, what lies above first.
-pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
+/// What was asked for besides, what lies above first. Returns where trees of the host are, without links.
+pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<Vec<Tree>, StageError> {
+    let mut trees = Vec::new();
     for part in &plan.parts {
         let target = part.target().as_path();
         match part {
             Part::Tree(_, shown) => {
                 let place = root.mount_point(target, shown.directory)?;
+                if plan.runtime.is_some() {
+                    let path = name(&place).map_err(StageError::about(Stage::Tree, target))?;
+                    trees.push(Tree { path, writable: shown.writable });
+                }
                 tree::attach(shown, root, &place, target)?;
             }
             Part::Project(_, below) => {
@@ -118,5 +129,14 @@ pub(super) fn give(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
             }
         }
     }
-    Ok(())
+    Ok(trees)
+}
+
+/// The path of an open place of the new root, from that root.
+fn name(place: &OwnedFd) -> Result<PathBuf, Errno> {
+    let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let path = rustix::fs::readlinkat(CWD, link, Vec::new())?;
+    let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+    let root = format!("{ASSEMBLY}/{}", disk::ROOT);
+    path.strip_prefix(root).map(Path::to_owned).map_err(|_| Errno::XDEV)
 }

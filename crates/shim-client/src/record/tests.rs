@@ -29,6 +29,7 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: None,
     };
     let pid = std::process::id();
     SandboxRecord {

@@ -53,6 +53,7 @@ fn create() -> Create {
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: None,
     }
 }
 
@@ -301,7 +302,7 @@ fn journal() -> Vec<Sample> {
     ]
 }
 
-/// Limits that are not enforced.
+/// Limits that are not enforced, and another isolation.
 fn unenforced() -> Vec<Sample> {
     let limit = |limit: &str, reason: &str| UnenforcedLimit { limit: limit.to_owned(), reason: reason.to_owned() };
     let unenforced = Some(vec![limit("memory", "the memory controller is not mounted"), limit("pids", "")]);
@@ -319,5 +320,6 @@ fn unenforced() -> Vec<Sample> {
     vec![
         sample("without two limits", Ready { agent_socket, pid, id_base, changes: false, unenforced }),
         sample("without two limits", status),
+        sample("on gVisor", Create { gvisor: Some(Gvisor { runsc: "/usr/bin/runsc".into() }), ..create() }),
     ]
 }

@@ -64,6 +64,7 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         logs: None,
         keep: Keep::default(),
         network_of: None,
+        gvisor: None,
     };
     let pid = std::process::id();
     SandboxRecord {

@@ -165,7 +165,9 @@ impl Server {
     fn epitaph(&mut self, status: Option<&WaitIdStatus>) -> Ended {
         let code = status.and_then(WaitIdStatus::exit_status);
         let signal = status.and_then(WaitIdStatus::terminating_signal);
-        let by_kernel = signal == Some(Signal::KILL.as_raw()) && !self.killed && self.kills > 0;
+        // Behind a runtime it is not the first process that the kernel ends, but that of which it could not do without.
+        let lost = signal == Some(Signal::KILL.as_raw()) || self.running.container.has_runtime();
+        let by_kernel = lost && !self.killed && self.kills > 0;
         let (reason, message) = match self.ending.take() {
             // It closed its channel because it was ended.
             Some(Ending { reason: EndReason::GuestExit, .. }) | None if by_kernel => {
@@ -174,6 +176,9 @@ impl Server {
             Some(Ending { reason, message, .. }) => (reason, message),
             None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),
         };
+        // A runtime that failed knows better why.
+        let diagnosis = self.running.container.diagnosis().filter(|_| reason == EndReason::GuestExit);
+        let message = diagnosis.map_or(message.clone(), |said| format!("{message}: gVisor: {said}"));
         let stray_frames = self.relay.totals().stray_frames;
         Ended { reason, message, code, signal, out_of_memory_kills: self.kills, stray_frames }
     }

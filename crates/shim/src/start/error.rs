@@ -40,6 +40,8 @@ pub(crate) enum StartError {
     Greeting(#[from] BadGreeting),
     #[error("the agent in the sandbox ended before it was ready")]
     Ended,
+    #[error("gVisor could not run the sandbox: {0}")]
+    Runtime(String),
     #[error("the owner left before the sandbox was ready")]
     Unowned,
     #[error("the agent in the sandbox was not ready within {} seconds", READY.as_secs())]
@@ -66,9 +68,9 @@ impl StartError {
             Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
                 FailureCode::HostUnfit
             }
-            Self::Launch(LaunchError::Mount(_)) => FailureCode::InvalidRequest,
+            Self::Launch(LaunchError::Mount(_) | LaunchError::Gvisor(_)) => FailureCode::InvalidRequest,
             Self::Launch(_) => FailureCode::LaunchFailed,
-            Self::Greeting(_) | Self::Ended | Self::Unowned | Self::Late => FailureCode::AgentFailed,
+            Self::Greeting(_) | Self::Ended | Self::Runtime(_) | Self::Unowned | Self::Late => FailureCode::AgentFailed,
         }
     }
 
@@ -77,6 +79,11 @@ impl StartError {
             Self::Directory(DirectoryError::Taken) => Some("choose another name, or end the one that is running"),
             Self::Directory(DirectoryError::Uncollected) => Some("choose another name, or remove the one that ended"),
             // What was asked to be shown is the caller's to change, not the host's.
+            Self::Launch(LaunchError::Gvisor(_)) => Some("leave --isolation gvisor out"),
+            Self::Runtime(_) => Some(
+                "give it more memory and processes, which gVisor's own kernel needs as well; `carrel doctor` tries \
+                 it, or leave --isolation gvisor out",
+            ),
             Self::Launch(LaunchError::Mount(_)) => None,
             Self::Cgroup(_) | Self::Launch(_) | Self::Shed(_) | Self::Ids(_) => {
                 Some("`carrel doctor` says what this host lacks")

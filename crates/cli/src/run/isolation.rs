@@ -1,0 +1,36 @@
+//! The program behind `--isolation gvisor`.
+
+use std::env;
+use std::path::PathBuf;
+
+use carrel_shim_client::messages::Gvisor;
+
+use crate::arguments::IsolationKind;
+use crate::failure::Failure;
+
+/// The program of gVisor.
+pub(crate) const RUNSC: &str = "runsc";
+/// How to come by it.
+pub(crate) const INSTALL: &str = "apt-get install runsc, or see https://gvisor.dev/docs/user_guide/install/";
+
+/// What a supervisor has to know of gVisor, if that is asked for.
+pub(super) fn gvisor(kind: IsolationKind) -> Result<Option<Gvisor>, Failure> {
+    match kind {
+        IsolationKind::Namespaces => Ok(None),
+        IsolationKind::Gvisor => {
+            let missing = || Failure::new("runsc_missing", "runsc is not installed").hint(INSTALL);
+            Ok(Some(Gvisor { runsc: runsc().ok_or_else(missing)?.into() }))
+        }
+    }
+}
+
+/// Where `runsc` is on this host, by the search path.
+pub(crate) fn runsc() -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let usable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok();
+    // A directory that is not named from the root is where the caller happens to be.
+    env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(RUNSC))
+        .find(usable)
+}
