@@ -33,8 +33,15 @@ fn what_the_operator_allows_is_read_with_the_rights_of_the_caller() {
             "[[listen]]\ngrpc = \"unix:{}\"\nmode = \"0666\"\n[host]\nallow = [\"/\"]\n",
             socket.display()
         ));
-        fs::create_dir_all(open.join("data/closed")).unwrap();
+        for name in ["data/closed", "theirs/image", "theirs/private"] {
+            fs::create_dir_all(open.join(name)).unwrap();
+        }
         for (name, owner, mode) in [
+            ("theirs/private/file", 0, 0o600),
+            ("theirs/private", 0, 0o700),
+            ("theirs/image/file", CALLER, 0o600),
+            ("theirs/image", CALLER, 0o755),
+            ("theirs", CALLER, 0o755),
             ("data/secret", 0, 0o600),
             ("data/public", 0, 0o644),
             ("data/own", CALLER, 0o600),
@@ -137,5 +144,32 @@ async fn as_caller(open: &Path) {
     assert!(failed.error_message.contains("Permission denied"), "{}", failed.error_message);
     for id in [named("mount", "data"), named("copy", "data/own"), named("copy", "data")] {
         client.gone(&id).await;
+    }
+    exchanged_images(&mut client, &open.join("theirs")).await;
+}
+
+/// A directory that the caller gave as an image, and exchanged between two starts: for a link, and for what others closed.
+async fn exchanged_images(client: &mut Client, theirs: &Path) {
+    let (image, old) = (theirs.join("image"), theirs.join("old"));
+    let spec = CreateSpec { image: image.display().to_string(), ..CreateSpec::default() };
+    let exchanges: [(&str, &dyn Fn(), &str); 3] = [
+        ("none", &|| fs::create_dir(&image).unwrap(), ""),
+        ("link", &|| std::os::unix::fs::symlink("/root", &image).unwrap(), "is a link"),
+        ("closed", &|| fs::rename(theirs.join("private"), &image).unwrap(), "cannot be read by this caller"),
+    ];
+    for (id, exchange, expected) in exchanges {
+        client.ready(id, spec.clone()).await;
+        client.stop(id).await.unwrap();
+        client.until(id, SandboxState::Stopped).await.unwrap();
+        fs::rename(&image, &old).unwrap();
+        exchange();
+        client.resume(id).await.unwrap();
+        // The control: what the caller may read is taken.
+        let state = if expected.is_empty() { SandboxState::Ready } else { SandboxState::Failed };
+        let resumed = client.until(id, state).await.unwrap();
+        assert!(resumed.error_message.contains(expected), "{id}: {}", resumed.error_message);
+        fs::rename(&image, theirs.join(format!("was-{id}"))).unwrap();
+        fs::rename(&old, &image).unwrap();
+        client.gone(id).await;
     }
 }

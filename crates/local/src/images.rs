@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use carrel_control::provider::ProviderError;
+use carrel_control::spec::{HostIds, check_image};
 use carrel_fetch::{FetchError, Image, Images, When};
-use carrel_image::ImageRef;
+use carrel_image::{ImageRef, RootFs};
 use carrel_layers::{Config, Digest, Progress, Stop};
 use serde::{Deserialize, Serialize};
 
@@ -33,13 +34,18 @@ struct Told<'a>(&'a str);
 impl Inner {
     /// The image of a disk: what it lies over, if that is written down, else what its reference stands for now. A tag that
     /// has moved since moves no sandbox. One that has to come from elsewhere comes for as long as this is not dropped.
-    pub(crate) async fn image(&self, reference: &str, stranger: bool, disk: &Path) -> Result<Image, ProviderError> {
+    pub(crate) async fn image(
+        &self,
+        reference: &str,
+        stranger: Option<HostIds>,
+        disk: &Path,
+    ) -> Result<Image, ProviderError> {
         let (images, text, disk) = (Arc::clone(&self.images), reference.to_owned(), disk.to_owned());
-        if let Some(image) = blocking(move || at_hand(&images, &text, stranger, &disk)).await? {
+        if let Some(image) = blocking(move || at_hand(&images, &text, stranger.is_some(), &disk)).await? {
             return Ok(image);
         }
         let (images, text) = (Arc::clone(&self.images), reference.to_owned());
-        self.pulls.run(stranger, move |stop| get(&images, &text, stranger, stop)).await
+        self.pulls.run(stranger.is_some(), move |stop| get(&images, &text, stranger, stop)).await
     }
 }
 
@@ -70,20 +76,19 @@ fn at_hand(images: &Images, reference: &str, stranger: bool, disk: &Path) -> Res
     images.here(&reference.parse().map_err(failed)?).map_err(failed)
 }
 
-/// What a reference stands for. A stranger's path was found to be a directory without links, and has to be one still.
-fn get(images: &Images, reference: &str, stranger: bool, stop: &Stop) -> Result<Image, ProviderError> {
+/// What a reference stands for, for the daemon's own user or for somebody else on the host.
+fn get(images: &Images, reference: &str, stranger: Option<HostIds>, stop: &Stop) -> Result<Image, ProviderError> {
     let parsed: ImageRef = reference.parse().map_err(failed)?;
-    if let (true, Some(path)) = (stranger, parsed.path()) {
-        let is_plain = std::fs::canonicalize(path).is_ok_and(|known| known == *path && known.is_dir());
-        if !is_plain {
-            return Err(failed(format_args!("the image {reference} is no directory, or is reached by a link")));
-        }
-    }
     let told = Told(reference);
-    // What the operator has a login for, or has here under a name, is not everybody's.
-    let image = match stranger {
-        true => images.public(&parsed, &told, stop),
-        false => images.get_until(&parsed, When::Missing, &told, stop),
+    let image = match (stranger, parsed.path()) {
+        (None, _) => images.get_until(&parsed, When::Missing, &told, stop),
+        (Some(caller), Some(path)) => {
+            check_image(path, caller).map_err(|error| failed(format_args!("the image {reference} {error}")))?;
+            // Only the path that was looked at: whoever opens it follows no link that is put there from here on.
+            return Ok(RootFs::layer(path.to_owned()).into());
+        }
+        // What the operator has a login for, or has here under a name, is not everybody's.
+        (Some(_), None) => images.public(&parsed, &told, stop),
     };
     image.map_err(failed)
 }

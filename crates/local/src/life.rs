@@ -36,7 +36,7 @@ impl Inner {
         let disk = self.ground.disk(place)?;
         // What may take its time is waited for before it is our turn: whoever ends the sandbox need not wait for that.
         let image = tokio::select! {
-            image = self.image(&spec.image, spec.stranger, &disk) => image,
+            image = self.image(&spec.image, spec.host_owner(), &disk) => image,
             _ = &mut left => return Err(given_up()),
             () = starting.over() => return Err(given_up()),
         };

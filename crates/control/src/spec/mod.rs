@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::host::Host;
 pub use self::identity::HostIds;
-pub use self::source::open_source;
+pub use self::source::{check_image, open_source};
 
 /// As it is asked for: whatever a client or a file says, unchecked. A request lies over a file.
 #[derive(Clone, Debug, Default, PartialEq)]

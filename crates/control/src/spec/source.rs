@@ -85,6 +85,17 @@ pub fn open_source(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat2(CWD, path, NAME, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)?)
 }
 
+/// Looks again, for a caller, at a directory that was admitted as an image: it may have been exchanged since. The path is
+/// followed through no link, and all that is there has to be the caller's to read.
+pub fn check_image(path: &Path, caller: HostIds) -> io::Result<()> {
+    let found = caller.act(|| -> Result<(), Unusable> {
+        let handle =
+            rustix::fs::openat2(CWD, path, NAME | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+        readable(&handle, Kinds::Image)
+    })?;
+    found.map_err(|unusable| io::Error::other(unusable.to_string()))
+}
+
 /// A caller's path as an absolute one: `~` is the operator's home, and nobody else's is to be had.
 pub(super) fn expanded(field: &str, text: &str, host: &Host) -> Result<PathBuf, Refusal> {
     let path = match text.strip_prefix('~') {

@@ -111,7 +111,7 @@ impl Inner {
         beside: &Beside,
     ) -> Result<(Create, Image), ProviderError> {
         let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
-        let mut image = self.image(&service.image, spec.stranger, &beside.disk()).await?;
+        let mut image = self.image(&service.image, spec.host_owner(), &beside.disk()).await?;
         let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
         blocking(move || {
             if let Some(workdir) = image.config.workdir.clone() {
