@@ -31,4 +31,8 @@ print("queued", sent > 1000, ctypes.get_errno(), flush=True)
 outcome("rt_sigqueueinfo", libc.syscall(RT_SIGQUEUEINFO, 1, int(signal.SIGTERM), ctypes.byref(info)))
 pidfd = libc.syscall(PIDFD_OPEN, 1, 0)
 outcome("pidfd_send_signal", libc.syscall(PIDFD_SEND_SIGNAL, pidfd, int(signal.SIGTERM), ctypes.byref(info), 0))
+# What these say is forgotten too.
+TKILL, TGKILL = {"x86_64": (200, 234), "aarch64": (130, 131)}[platform.machine()]
+outcome("tkill", libc.syscall(TKILL, 1, int(signal.SIGTERM)))
+outcome("tgkill", libc.syscall(TGKILL, 1, 1, int(signal.SIGINT)))
 outcome("kill", libc.syscall({"x86_64": 62, "aarch64": 129}[platform.machine()], 1, int(signal.SIGTERM)))

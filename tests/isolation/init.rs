@@ -157,7 +157,7 @@ fn a_full_queue_of_signals_forges_none() {
         let flood = std::fs::read_to_string(FLOOD).unwrap();
         let said = sandbox.shell(&format!("cat > /tmp/flood.py <<'END'\n{flood}END\npython3 /tmp/flood.py")).await;
         let expected = format!(
-            "queued True {}\nrt_sigqueueinfo {1}\npidfd_send_signal {1}\nkill sent\n",
+            "queued True {}\nrt_sigqueueinfo {1}\npidfd_send_signal {1}\ntkill sent\ntgkill sent\nkill sent\n",
             libc::EAGAIN,
             libc::EPERM
         );

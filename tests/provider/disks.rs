@@ -112,3 +112,18 @@ fn a_disk_without_a_limit_is_one_at_a_time_and_gone_whole() {
     KeptDisk::remove(&path).unwrap();
     assert!(!path.exists());
 }
+
+/// Deeper than a thread has stack for, if each directory takes some of it.
+#[test]
+fn a_tree_of_any_depth_is_removed() {
+    run(async {
+        let world = World::new();
+        let deep = "python3 -c \"import os\nfor _ in range(20000): os.mkdir('d'); os.chdir('d')\"";
+        for (name, spec) in [("plain", host()), ("sized", limited(256 << 20))] {
+            let place = world.started(name, &spec).await;
+            assert_eq!(world.ran(&place, &script("deep", deep)).await, How::Exited(0));
+            world.local.remove(&place).await.unwrap();
+            assert!(!world.disk(&place).exists(), "{name}");
+        }
+    });
+}

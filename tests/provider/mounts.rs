@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixListener;
 
-use carrel_control::provider::How;
+use carrel_control::provider::{How, Provider};
 use carrel_control::spec::{Mount, Spec};
 use carrel_tests::run;
 
-use crate::world::{World, host, script};
+use crate::world::{World, again, host, script};
 
 #[test]
 fn directories_files_and_sockets_are_the_users_inside() {
@@ -78,5 +78,32 @@ fn what_the_host_replaces_in_a_read_only_tree_is_seen_by_the_next_exec() {
         std::fs::write(path("new"), "").unwrap();
         assert_eq!(world.ran_in(&place, &spec, &script("after", look)).await, How::Exited(0));
         assert_eq!(world.wrote(&place, "after"), "new\nnew\nnew\n");
+    });
+}
+
+#[test]
+fn a_sandbox_with_a_read_only_tree_is_stopped_and_started_as_often_as_one_likes() {
+    run(async {
+        let world = World::new();
+        let given = tempfile::tempdir_in("/var/tmp").unwrap();
+        std::fs::write(given.path().join("file"), "content\n").unwrap();
+        for disk in [None, Some(32 << 20)] {
+            let mounts = ["/one", "/two"].map(|target| Mount {
+                source: given.path().into(),
+                target: target.to_owned(),
+                writable: false,
+            });
+            let limits = carrel_control::spec::Limits { disk, ..Default::default() };
+            let spec = Spec { mounts: mounts.to_vec(), limits, ..host() };
+            let mut place = world.started(if disk.is_none() { "demo" } else { "sized" }, &spec).await;
+            for start in 0..3 {
+                let look = format!("look-{start}");
+                assert_eq!(world.shell(&place, &look, "cat /one/file /two/file").await, "content\ncontent\n");
+                world.local.stop(&place, std::time::Duration::ZERO).await.unwrap();
+                place = again(&place);
+                world.local.start(&place, &spec).await.unwrap();
+            }
+            world.local.remove(&place).await.unwrap();
+        }
     });
 }

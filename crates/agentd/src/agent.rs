@@ -19,6 +19,7 @@ use crate::io::Io;
 use crate::listen::Listener;
 use crate::poll::{Readiness, Token};
 use crate::session::{Key, Session, Turn};
+use crate::signals::Senders;
 use crate::{protect, signals, sys};
 
 /// The connection on standard input and output.
@@ -67,6 +68,8 @@ pub(crate) struct Agent {
     stalled: BTreeMap<u16, Key>,
     listener: Option<Listener>,
     signals: OwnedFd,
+    /// Whose signals count.
+    senders: Senders,
     max_generation: Generation,
     born: u64,
     stopping: Option<Instant>,
@@ -106,6 +109,7 @@ fn boot_nanos() -> u64 {
 
 impl Agent {
     fn new(io: Io, signals: OwnedFd, max_generation: Generation, born: u64) -> Self {
+        let senders = Senders::of(io.defaults.init);
         Self {
             io,
             sessions: BTreeMap::new(),
@@ -116,6 +120,7 @@ impl Agent {
             stalled: BTreeMap::new(),
             listener: None,
             signals,
+            senders,
             max_generation,
             born,
             stopping: None,
@@ -279,7 +284,7 @@ impl Agent {
     }
 
     fn take_signals(&mut self) {
-        let asked = signals::take(&self.signals, self.io.defaults.init);
+        let asked = signals::take(&self.signals, self.senders);
         if asked.reap {
             for (pid, exited) in signals::reap() {
                 let Some(key) = self.io.processes.remove(&pid) else { continue };

@@ -23,6 +23,8 @@ pub(crate) struct Arrived {
     /// Who sent it, as seen from this pid namespace; 0 when from outside of it. Only the kernel's word counts: a sender
     /// may write anything here when it queues a signal instead of sending one.
     pub(crate) sender: u32,
+    /// Which user that was, as seen from this user namespace.
+    pub(crate) user: u32,
     /// How it came to be.
     pub(crate) code: i32,
 }
@@ -121,7 +123,8 @@ pub(crate) fn next_signal(descriptor: &OwnedFd) -> Option<Arrived> {
         if usize::try_from(read) != Ok(size) {
             return None;
         }
-        Some(Arrived { signal: i32::try_from(info.ssi_signo).ok()?, sender: info.ssi_pid, code: info.ssi_code })
+        let signal = i32::try_from(info.ssi_signo).ok()?;
+        Some(Arrived { signal, sender: info.ssi_pid, user: info.ssi_uid, code: info.ssi_code })
     }
 }
 

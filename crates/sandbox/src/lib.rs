@@ -19,6 +19,7 @@ mod limits;
 mod mount;
 mod network;
 mod owner;
+pub mod remove;
 mod ruleset;
 pub mod seccomp;
 mod shed;

@@ -151,7 +151,7 @@ impl KeptDisk {
             quota::lift(&locked, FILES).map_err(system("lift the quota"))?;
         }
         let failed = |source| DiskError::Directory { path: directory.to_owned(), source };
-        std::fs::remove_dir_all(directory).map_err(failed)
+        crate::remove::empty(&locked, None).and_then(|()| std::fs::remove_dir(directory)).map_err(failed)
     }
 
     fn attach(path: &Path, directory: OwnedFd) -> Result<Self, DiskError> {
@@ -215,13 +215,8 @@ fn kind(directory: &OwnedFd) -> Option<DiskKind> {
 }
 
 fn empty(directory: &Path) -> std::io::Result<()> {
-    let gone = |outcome: std::io::Result<()>| match outcome {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        outcome => outcome,
-    };
-    gone(std::fs::remove_file(directory.join(IMAGE)))?;
-    gone(std::fs::remove_dir_all(directory.join(FILES)))?;
-    gone(std::fs::remove_dir_all(directory.join(TREE)))
+    let handle = crate::handle::handle(directory)?;
+    [IMAGE, FILES, TREE].into_iter().try_for_each(|name| crate::remove::discard(&handle, name))
 }
 
 pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> DiskError {

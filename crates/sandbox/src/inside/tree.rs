@@ -45,14 +45,13 @@ pub(super) fn attach(shown: &Shown, root: &mut Root, place: &OwnedFd, path: &Pat
 fn passive(tree: &OwnedFd, number: usize) -> Result<OwnedFd, Errno> {
     let directory = format!("{ASSEMBLY}/{}", disk::TREES);
     let (empty, lower) = (format!("{directory}/{number}"), format!("{directory}/{LOWER}"));
-    match rustix::fs::mkdirat(CWD, &empty, NOBODYS) {
-        Ok(()) => {}
-        Err(Errno::NOENT) => {
-            assembly(&directory)?;
-            rustix::fs::mkdirat(CWD, &empty, NOBODYS)?;
-        }
+    // On a disk that stays, the directory may be there from an earlier start, but nothing is in it.
+    match rustix::fs::statat(CWD, &lower, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => {}
+        Err(Errno::NOENT) => assembly(&directory)?,
         Err(errno) => return Err(errno),
     }
+    rustix::fs::mkdirat(CWD, &empty, NOBODYS)?;
     // The root of an overlay is that of its uppermost layer: it is to look like the tree's.
     let stat = rustix::fs::fstat(tree)?;
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));

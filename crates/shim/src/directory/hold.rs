@@ -5,11 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use carrel_sandbox::remove::discard;
 use carrel_shim_client::layout::{LOCK, is_same};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-
-use super::empty::discard;
 
 /// The lock while it is being made.
 const UNFINISHED: &str = "lock.new";

@@ -1,7 +1,6 @@
 //! The directory of a sandbox: found by its name, held by a lock, swept when its holder is dead.
 
 mod bury;
-mod empty;
 mod end;
 mod groups;
 mod hold;
@@ -19,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::cgroup::CgroupError;
+use carrel_sandbox::remove::empty;
 use carrel_sandbox::{IdsError, SUPERVISORS};
 use carrel_shim_client::layout::{
     self, AGENT_SOCKET, INCARNATION, JOBS, JOURNAL, LOCK, SHIM_SOCKET, is_ours, is_parent, open_directory,
@@ -29,7 +29,6 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use self::bury::bury;
-use self::empty::empty;
 pub use self::groups::sweep_groups;
 use self::hold::{Hold, PAUSE, hold, renew};
 pub use self::sweep::{collect, collect_incarnation, sweep};

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::cgroup::CgroupError;
+use carrel_sandbox::remove::{discard, empty};
 use carrel_shim_client::layout::{
     self, AGENT_SOCKET, LOCK, SHIM_SOCKET, SUPERVISORS, is_owner, is_parent, is_same, open_directory,
 };
@@ -18,7 +19,6 @@ use rustix::io::Errno;
 
 use super::DirectoryError;
 use super::bury::bury;
-use super::empty::{discard, empty};
 use super::end::{self, Told};
 use super::hold::{Hold, PAUSE, TRIES, hold};
 
