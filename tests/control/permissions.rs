@@ -5,8 +5,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use carrel_api::agbox::v1::{CopySpec, CreateSpec, MountSpec, SandboxState};
+use carrel_api::carrel::v1::ReadFileRequest;
+use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
 use carrel_tests::{DaemonHome, run};
 use tonic::Code;
 
@@ -145,7 +149,50 @@ async fn as_caller(open: &Path) {
     for id in [named("mount", "data"), named("copy", "data/own"), named("copy", "data")] {
         client.gone(&id).await;
     }
+    exchanging_images(&mut client, open).await;
     exchanged_images(&mut client, &open.join("theirs")).await;
+}
+
+/// A directory that is exchanged for a closed one again and again, while sandboxes are made from it.
+async fn exchanging_images(client: &mut Client, open: &Path) {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let theirs = open.join("theirs");
+    let (image, private) = (theirs.join("image"), theirs.join("private"));
+    let spec = CreateSpec { image: image.display().to_string(), ..CreateSpec::default() };
+    let done = Arc::new(AtomicBool::new(false));
+    let exchanging = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            let mut times = 0;
+            // Once more than needed leaves things as they were.
+            while times % 2 == 1 || !done.load(Ordering::Relaxed) {
+                renameat_with(CWD, &image, CWD, &private, RenameFlags::EXCHANGE).unwrap();
+                times += 1;
+            }
+        }
+    });
+    let mut own = SandboxesClient::new(carrel_api::connect(&open.join("grpc.sock")).await.unwrap());
+    for number in 0..40 {
+        let id = format!("race-{number}");
+        if client.create(&id, spec.clone()).await.is_err() {
+            continue;
+        }
+        let mut events = client.subscribe(&id, 0).await.unwrap();
+        let state = loop {
+            match events.message().await.unwrap().unwrap().sandbox_state() {
+                state @ (SandboxState::Ready | SandboxState::Failed) => break state,
+                _ => {}
+            }
+        };
+        if state == SandboxState::Ready {
+            let request = ReadFileRequest { sandbox_id: id.clone(), path: "/file".to_owned(), ..Default::default() };
+            let read = own.read_file(request).await.unwrap().into_inner().message().await.unwrap().unwrap();
+            assert_eq!(read.data, b"theirs/image/file\n"[..]);
+        }
+        client.gone(&id).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    exchanging.join().unwrap();
 }
 
 /// A directory that the caller gave as an image, and exchanged between two starts: for a link, and for what others closed.

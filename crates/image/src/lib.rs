@@ -18,6 +18,8 @@ pub use self::stacked::{Stacked, Whereabouts};
 pub struct RootFs {
     /// Directories whose trees lie over one another, the uppermost first. Without any, the root is empty.
     pub layers: Vec<PathBuf>,
+    /// Which directory the uppermost layer has to be, by device and inode, whatever is at its path by now.
+    pub identity: Option<(u64, u64)>,
     /// Trees of the host that are shown as they are: read-only, without devices and without raised privileges.
     pub trees: Vec<Tree>,
     /// Symbolic links.

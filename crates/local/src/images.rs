@@ -83,9 +83,10 @@ fn get(images: &Images, reference: &str, stranger: Option<HostIds>, stop: &Stop)
     let image = match (stranger, parsed.path()) {
         (None, _) => images.get_until(&parsed, When::Missing, &told, stop),
         (Some(caller), Some(path)) => {
-            check_image(path, caller).map_err(|error| failed(format_args!("the image {reference} {error}")))?;
-            // Only the path that was looked at: whoever opens it follows no link that is put there from here on.
-            return Ok(RootFs::layer(path.to_owned()).into());
+            let checked = check_image(path, caller);
+            let checked = checked.map_err(|error| failed(format_args!("the image {reference} {error}")))?;
+            // Only the directory that was looked at is used, whatever is put in its place from here on.
+            return Ok(RootFs { identity: Some(checked), ..RootFs::layer(path.to_owned()) }.into());
         }
         // What the operator has a login for, or has here under a name, is not everybody's.
         (Some(_), None) => images.public(&parsed, &told, stop),

@@ -175,7 +175,7 @@ fn plan<'a>(
     targets(spec)?;
     let mut owners = Owners::new(spec.ids.base());
     let project = spec.project.as_ref().map(|project| tree::below(project, &mut owners)).transpose()?;
-    let layers = Layers::open(&spec.root.layers)?;
+    let layers = Layers::open(&spec.root.layers, spec.root.identity)?;
     let trees = spec.root.trees.iter().map(|part| Ok((part.target.clone(), tree::shown(&part.source)?)));
     let trees = trees.collect::<Result<_, MountError>>()?;
     let mut disk = disk::prepare(&spec.disk, &spec.ids, &layers, project.as_ref())

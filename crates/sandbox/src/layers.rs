@@ -51,8 +51,12 @@ struct Group<'a> {
 
 impl Layers {
     /// Opens the layers of an image, without what is mounted in them: an overlay sees one file system.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, MountError> {
+    /// The uppermost may have to be a certain directory.
+    pub(crate) fn open(paths: &[PathBuf], identity: Option<(u64, u64)>) -> Result<Self, MountError> {
         let mut layers = Self::default();
+        if let (Some(identity), [path, below @ ..]) = (identity, paths) {
+            return layers.with(path, identity, below);
+        }
         let mut places = vec![None; paths.len()];
         for group in groups(paths) {
             let number = layers.mounts.len();
@@ -74,6 +78,21 @@ impl Layers {
             layers.places.push(place.unwrap_or(alone));
         }
         Ok(layers)
+    }
+
+    /// A layer by itself, which has to be a certain directory, over others.
+    fn with(mut self, path: &Path, identity: (u64, u64), below: &[PathBuf]) -> Result<Self, MountError> {
+        let handle = plain(path).map_err(failed(path))?;
+        let stat = rustix::fs::fstat(&handle).map_err(failed(path))?;
+        if (stat.st_dev, stat.st_ino) != identity {
+            return Err(failed(path)(Errno::STALE));
+        }
+        let others = Self::open(below, None)?;
+        self.mounts.push(Shared::of(&handle, path)?);
+        self.mounts.extend(others.mounts);
+        self.places.push(Place { mount: 0, path: PathBuf::new() });
+        self.places.extend(others.places.into_iter().map(|place| Place { mount: place.mount + 1, ..place }));
+        Ok(self)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -208,7 +227,14 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let opened = Layers::open(&layers).unwrap();
+        let stat = rustix::fs::stat("/sys/kernel").unwrap();
+        let alone = Layers::open(&layers, Some((stat.st_dev, stat.st_ino))).unwrap();
+        assert_eq!(alone.places().iter().map(|place| place.mount).collect::<Vec<_>>(), [0, 1]);
+        let another = Layers::open(&layers, Some((stat.st_dev, stat.st_ino + 1)));
+        assert!(
+            matches!(another, Err(MountError::Source { source, .. }) if source.raw_os_error() == Some(libc::ESTALE))
+        );
+        let opened = Layers::open(&layers, None).unwrap();
         let places: Vec<_> = opened.places().iter().map(|place| (place.mount, place.path.to_str().unwrap())).collect();
         assert_eq!(places, [(0, "kernel"), (1, "")]);
     }

@@ -12,6 +12,8 @@ use carrel_protocol::minicbor::{Decoder, Encoder};
 use carrel_protocol::schema::Shape;
 use carrel_protocol::{DecodeError, record};
 
+use crate::messages::FileIdentity;
+
 /// A path: bytes, not necessarily text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPath(pub PathBuf);
@@ -26,6 +28,8 @@ record! {
     pub struct Root {
         /// Directories that lie over one another, the uppermost first.
         layers: Vec<HostPath> => default,
+        /// Which directory the uppermost layer has to be, whatever is at its path by now.
+        identity: Option<FileIdentity> => omitted,
         /// Trees of the host.
         trees: Vec<Shown> => default,
         /// Symbolic links.
@@ -124,6 +128,7 @@ impl From<&RootFs> for Root {
         let path = |path: &GuestPath| HostPath::from(path.as_path());
         Self {
             layers: root.layers.iter().map(HostPath::from).collect(),
+            identity: root.identity.map(|(device, inode)| FileIdentity { device, inode }),
             trees: root
                 .trees
                 .iter()
@@ -152,7 +157,9 @@ impl TryFrom<Root> for RootFs {
     type Error = BadRoot;
 
     fn try_from(root: Root) -> Result<Self, BadRoot> {
-        let mut described = Self { layers: root.layers.into_iter().map(|layer| layer.0).collect(), ..Self::default() };
+        let layers = root.layers.into_iter().map(|layer| layer.0).collect();
+        let identity = root.identity.map(|identity| (identity.device, identity.inode));
+        let mut described = Self { layers, identity, ..Self::default() };
         for tree in root.trees {
             described.trees.push(Tree { source: tree.source.0, target: GuestPath::new(tree.target.0)? });
         }

@@ -86,12 +86,14 @@ pub fn open_source(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Looks again, for a caller, at a directory that was admitted as an image: it may have been exchanged since. The path is
-/// followed through no link, and all that is there has to be the caller's to read.
-pub fn check_image(path: &Path, caller: HostIds) -> io::Result<()> {
-    let found = caller.act(|| -> Result<(), Unusable> {
+/// followed through no link, and all that is there has to be the caller's to read. Says which directory that is, by device
+/// and inode.
+pub fn check_image(path: &Path, caller: HostIds) -> io::Result<(u64, u64)> {
+    let found = caller.act(|| -> Result<_, Unusable> {
         let handle =
             rustix::fs::openat2(CWD, path, NAME | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-        readable(&handle, Kinds::Image)
+        readable(&handle, Kinds::Image)?;
+        Ok(identity(&handle)?)
     })?;
     found.map_err(|unusable| io::Error::other(unusable.to_string()))
 }

@@ -50,10 +50,11 @@ const FILES: [&str; 33] = [
     "vmallocinfo",
     "zoneinfo",
 ];
-/// Hidden directories of `/proc`. By a file of `pressure` a program has the host's kernel watch the host's load for it.
-const DIRECTORIES: [&str; 5] = ["acpi", "asound", "driver", "pressure", "scsi"];
+/// Hidden directories of `/proc`. By a file of `pressure` a program has the host's kernel watch the host's load for it;
+/// `fs` maps the free space of every disk.
+const DIRECTORIES: [&str; 6] = ["acpi", "asound", "driver", "fs", "pressure", "scsi"];
 /// Parts of `/proc` that can only be read.
-const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+const READ_ONLY: [&str; 4] = ["bus", "irq", "sys", "sysrq-trigger"];
 /// The null device, seen from `/proc`.
 const NULL: &str = "../dev/null";
 /// What a processor tells of its temperature, and so of what others compute.

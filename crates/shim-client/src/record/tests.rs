@@ -8,7 +8,8 @@ use crate::root::Root;
 
 /// A record of the process that runs the test, as if it were a supervisor.
 pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
-    let root = Root { layers: vec![], trees: vec![], links: vec![], files: vec![], directories: vec![] };
+    let root =
+        Root { layers: vec![], identity: None, trees: vec![], links: vec![], files: vec![], directories: vec![] };
     let create = Create {
         name: name.into(),
         incarnation: incarnation.into(),

@@ -25,11 +25,16 @@ fn guest(path: &str) -> GuestPath {
 fn root() -> RootFs {
     RootFs {
         layers: vec!["/images/a".into(), "/images/b".into()],
+        identity: None,
         trees: vec![Tree { source: "/usr".into(), target: guest("/usr") }],
         links: vec![Link { path: guest("/bin"), target: "usr/bin".into() }],
         files: vec![File { path: guest("/etc/hostname"), content: b"carrel\n".to_vec(), mode: 0o644 }],
         directories: vec![Directory { path: guest("/workspace"), mode: 0o755, owner: 1000 }],
     }
+}
+
+fn known_layer() -> RootFs {
+    RootFs { layers: vec!["/srv/root".into()], identity: Some((65_024, u64::MAX)), ..RootFs::default() }
 }
 
 fn create() -> Create {
@@ -321,5 +326,6 @@ fn unenforced() -> Vec<Sample> {
         sample("without two limits", Ready { agent_socket, pid, id_base, changes: false, unenforced }),
         sample("without two limits", status),
         sample("on gVisor", Create { gvisor: Some(Gvisor { runsc: "/usr/bin/runsc".into() }), ..create() }),
+        sample("a layer that is known", Create { root: (&known_layer()).into(), ..create() }),
     ]
 }
