@@ -3,10 +3,16 @@
 //! A name alone does not tell. A directory with `HEAD`, `objects` and `refs` is a repository whatever it is called; a
 //! `.git` file points to one; and settings that are there already name hooks, filters and further settings in the work tree.
 
+mod command;
 mod config;
 mod discover;
+mod environment;
+mod loose;
 mod names;
+mod place;
+mod programs;
 mod settings;
+mod shell;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -26,6 +32,8 @@ pub(crate) struct GitGuard {
     planted: HashSet<Vec<u8>>,
     /// What settings that are there name.
     named: BTreeMap<Vec<u8>, Named>,
+    /// What they name wherever it is.
+    loose: loose::Loose,
 }
 
 /// Something that git's settings name.
@@ -33,8 +41,18 @@ pub(crate) struct GitGuard {
 struct Named {
     /// What names it, in words.
     by: String,
-    /// Whether all that is below it counts as well.
-    whole: bool,
+    extent: Extent,
+}
+
+/// How much counts of what is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Extent {
+    /// The file.
+    Only,
+    /// The file, under the same name with an extension too; or the directory.
+    Module,
+    /// All that is below it as well.
+    Whole,
 }
 
 /// Why git would act on a change.
@@ -62,8 +80,8 @@ impl GitGuard {
 
     /// By the changes and all that the project has.
     pub(crate) fn of(project: &Project, changes: &[Change]) -> Result<Self, Failure> {
-        let discover::Discovered { directories, named } = discover::discover(project)?;
-        let mut guard = Self { directories, named, planted: HashSet::new() };
+        let discover::Discovered { directories, named, loose } = discover::discover(project)?;
+        let mut guard = Self { directories, named, loose, planted: HashSet::new() };
         // What cannot be looked at counts as there.
         guard.plant(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
         Ok(guard)
@@ -104,11 +122,22 @@ impl GitGuard {
             if self.directories.contains(above) || (self.planted.contains(above) && names::is_own(next)) {
                 return Some(GitRefusal::Repository(top(path, end)));
             }
-            if let Some(Named { by, whole }) = self.named.get(above) {
-                if *whole || (rest.is_empty() && !directory) {
+            if let Some(Named { by, extent }) = self.named.get(above) {
+                if *extent > Extent::Only || (rest.is_empty() && !directory) {
                     return Some(GitRefusal::Named { path: top(path, end), by: by.clone() });
                 }
             }
+        }
+        if !directory {
+            let place = fold(path.directory());
+            for stem in loose::stems(&fold(path.name())) {
+                if let Some(Named { by, extent: Extent::Module }) = self.named.get(&join(&place, stem)) {
+                    return Some(GitRefusal::Named { path: path.clone(), by: by.clone() });
+                }
+            }
+        }
+        if let Some((end, by)) = self.loose.find(change) {
+            return Some(GitRefusal::Named { path: top(path, end), by: by.to_owned() });
         }
         // What takes the place of a directory leads to another in it.
         if !directory && change.is_there() {

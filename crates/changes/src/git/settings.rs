@@ -1,5 +1,7 @@
 //! What settings of git make it run or read.
 
+use super::config::Setting;
+
 /// What a setting is to git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SettingKind {
@@ -54,6 +56,53 @@ pub(super) fn meaning(key: &str) -> SettingKind {
     }
 }
 
+/// Names of settings that git runs the value of.
+const RUN: [&str; 20] = [
+    "clean",
+    "smudge",
+    "process",
+    "command",
+    "textconv",
+    "driver",
+    "cmd",
+    "editor",
+    "pager",
+    "fsmonitor",
+    "sshcommand",
+    "askpass",
+    "gitproxy",
+    "program",
+    "difffilter",
+    "packobjectshook",
+    "external",
+    "alternaterefscommand",
+    "defaultkeycommand",
+    "helper",
+];
+
+/// The command that a setting is, and whether git is known to run it. One that names a transport is a command as well.
+pub(super) fn command(setting: &Setting) -> Option<(Vec<u8>, bool)> {
+    let Setting { key, value } = setting;
+    let name = key.rsplit('.').next().unwrap_or_default();
+    match meaning(key) {
+        SettingKind::Path | SettingKind::Include | SettingKind::WorkTree => None,
+        SettingKind::Plain => {
+            // `url.ext::….insteadOf` has the command in its key.
+            let texts = [value.as_slice(), key.strip_suffix(name).unwrap_or(key).as_bytes()];
+            let transport = |text: &&[u8]| text.windows(2).position(|part| part == b"::");
+            let text = texts.into_iter().find(|text| transport(text).is_some())?;
+            text.get(transport(&text)? + 2..).map(|command| (command.to_vec(), true))
+        }
+        SettingKind::Command if value.starts_with(b"!") => Some((value.clone(), true)),
+        // These are commands of git's own.
+        SettingKind::Command if key.starts_with("alias.") => Some(([b"git ", value.as_slice()].concat(), true)),
+        SettingKind::Command if name == "helper" && !value.starts_with(b"/") => {
+            Some(([b"git credential-", value.as_slice()].concat(), true))
+        }
+        SettingKind::Command => Some((value.clone(), RUN.contains(&name) || !key.contains('.'))),
+    }
+}
+
 /// The words of a command that may name a file, and the command as a whole.
 pub(super) fn words(value: &[u8]) -> Vec<Vec<u8>> {
     let ends = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`;|&()<>={}!,".contains(byte);
@@ -94,6 +143,22 @@ mod tests {
         ] {
             assert_eq!(meaning(key), expected, "{key}");
         }
+    }
+
+    #[test]
+    fn a_command_is_what_git_would_run() {
+        let of = |key: &str, value: &str| command(&Setting { key: key.to_owned(), value: value.into() });
+        let is = |text: &str, sure| Some((text.as_bytes().to_vec(), sure));
+        assert_eq!(of("filter.x.clean", "a b"), is("a b", true));
+        assert_eq!(of("alias.x", "log -1"), is("git log -1", true));
+        assert_eq!(of("alias.x", "!log"), is("!log", true));
+        assert_eq!(of("credential.helper", "store"), is("git credential-store", true));
+        assert_eq!(of("core.autocrlf", "input"), is("input", false));
+        assert_eq!(of("remote.o.url", "ext::tools/conn %S"), is("tools/conn %S", true));
+        assert_eq!(of("url.ext::tools/conn %S .insteadof", "x:"), is("tools/conn %S .", true));
+        assert_eq!(of("remote.o.url", "https://x"), None);
+        assert_eq!(of("core.hookspath", "x"), None);
+        assert_eq!(of("GIT_SSH", "x"), is("x", true));
     }
 
     #[test]

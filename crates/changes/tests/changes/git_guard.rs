@@ -9,17 +9,17 @@ use carrel_changes::{ApplyError, ApplyOptions, Kept, Reason};
 use crate::support::{Trees, write};
 
 /// A project in which a sandbox changed something, and a command of git that would run what it planted.
-struct Attack {
-    trees: Trees,
+pub(crate) struct Attack {
+    pub(crate) trees: Trees,
     /// Where git is run, from the project.
-    place: &'static str,
-    words: &'static [&'static str],
+    pub(crate) place: &'static str,
+    pub(crate) words: &'static [&'static str],
     /// What is refused.
-    refused: &'static [&'static str],
+    pub(crate) refused: &'static [&'static str],
 }
 
 /// Runs git with no settings but those of a home beside the project.
-fn git(trees: &Trees, place: &str, words: &[&str]) {
+pub(crate) fn git(trees: &Trees, place: &str, words: &[&str]) {
     let mut command = Command::new("git");
     command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", trees.path("home"));
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CEILING_DIRECTORIES", trees.dir.path());
@@ -29,17 +29,17 @@ fn git(trees: &Trees, place: &str, words: &[&str]) {
 }
 
 /// What a planted file says: leave a trace.
-fn script(trees: &Trees) -> String {
+pub(crate) fn script(trees: &Trees) -> String {
     format!("#!/bin/sh\ntouch {}\ncat\n", trees.path("ran").display())
 }
 
-fn executable(trees: Trees, path: &str) -> Trees {
+pub(crate) fn executable(trees: Trees, path: &str) -> Trees {
     let text = script(&trees);
     write(&trees.path("upper").join(path), text.as_bytes(), 0o755);
     trees
 }
 
-fn repository() -> Trees {
+pub(crate) fn repository() -> Trees {
     let trees = Trees::new().project("README", "1\n");
     git(&trees, "", &["init", "--quiet", "--initial-branch", "main"]);
     git(&trees, "", &["add", "README"]);
@@ -47,7 +47,7 @@ fn repository() -> Trees {
     trees
 }
 
-fn configured(settings: &[&str]) -> Trees {
+pub(crate) fn configured(settings: &[&str]) -> Trees {
     let trees = repository();
     git(&trees, "", &[&["config"], settings].concat());
     trees
@@ -62,7 +62,7 @@ impl Attack {
     }
 
     /// Nothing of it is applied, the rest is, git runs nothing; and where it is asked for, git does run it.
-    fn judge(self, name: &str) {
+    pub(crate) fn judge(self, name: &str) {
         write(&self.trees.path("upper/plain.txt"), b"fine", 0o644);
         let kept = self.trees.keep();
         assert_eq!(refused(&kept), self.refused, "{name}");
@@ -78,7 +78,7 @@ impl Attack {
 }
 
 /// The paths that git would act on.
-fn refused(kept: &Kept) -> Vec<String> {
+pub(crate) fn refused(kept: &Kept) -> Vec<String> {
     match kept.apply(None, ApplyOptions::default()) {
         Err(ApplyError::Refused(problems)) => {
             assert!(problems.iter().all(|problem| {

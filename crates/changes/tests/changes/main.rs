@@ -7,6 +7,7 @@ mod collect;
 mod diff;
 mod export;
 mod git;
+mod git_commands;
 mod git_guard;
 mod hostile;
 mod identity;

@@ -1,0 +1,453 @@
+//! What a command of git's settings loads, as far as its words tell.
+//!
+//! Programs find files by more than a path: a module by its name, a directory by what is in it, all that a shell goes to
+//! or looks in. Where the place is not certain, the name counts wherever it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Extent;
+use super::programs::{Program, is_loading, is_reserved};
+use super::settings::words;
+use super::shell::Script;
+
+/// How deep commands are looked for in the words of commands.
+const DEEPEST: usize = 4;
+
+/// What a command loads.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    /// Paths, from where it runs.
+    pub(super) paths: BTreeMap<Vec<u8>, Extent>,
+    /// Directories that the paths may be relative to, besides.
+    pub(super) bases: BTreeSet<Vec<u8>>,
+    /// Names of files, wherever they are.
+    pub(super) names: BTreeSet<Vec<u8>>,
+    /// Names of files with or without their extension, or of directories, wherever they are.
+    pub(super) modules: BTreeSet<Vec<u8>>,
+    /// Directories in which a new module takes the place of one that is elsewhere.
+    pub(super) shadows: BTreeSet<Vec<u8>>,
+    /// Programs that the shell looks for.
+    pub(super) programs: BTreeSet<Vec<u8>>,
+}
+
+struct Reader {
+    loads: Loads,
+    functions: BTreeSet<Vec<u8>>,
+    /// Where a path leads is not certain: the shell goes elsewhere, or puts something in.
+    loose: bool,
+    /// Programs are looked for elsewhere than the caller would look.
+    path: bool,
+    /// Nobody knows what is run: every word may be.
+    open: bool,
+}
+
+// === impl Loads ===
+
+impl Loads {
+    /// Of a command. `sure` is whether git runs the setting; otherwise it is one of which nothing is known.
+    pub(super) fn of(value: &[u8], sure: bool) -> Self {
+        let text = value.strip_prefix(b"!").unwrap_or(value);
+        let mut reader =
+            Reader { loads: Self::default(), functions: BTreeSet::new(), loose: false, path: false, open: false };
+        reader.look_around(text);
+        reader.script(text, 0);
+        if reader.open {
+            for word in pieces(text) {
+                reader.module(&word);
+            }
+            reader.loads.paths.values_mut().for_each(|extent| *extent = Extent::Whole);
+        }
+        for word in words(value) {
+            reader.loads.paths.entry(word).or_insert(Extent::Only);
+        }
+        let mut loads = reader.loads;
+        loads.paths.retain(|path, _| !path.is_empty());
+        if !sure {
+            loads.programs.clear();
+        }
+        loads
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// What holds for all of a command.
+    fn look_around(&mut self, text: &[u8]) {
+        let mut words = text.split(|byte| ends(byte) || b"'\"".contains(byte));
+        self.path = text.windows(5).any(|part| part == b"PATH=");
+        self.loose = words.any(|word| {
+            Program::of(word) == Program::Enter
+                || matches!(word, b"-C" | b"eval" | b"--prefix" | b"--cwd" | b"--directory" | b"--chdir")
+        });
+    }
+
+    fn script(&mut self, text: &[u8], depth: usize) {
+        let script = Script::parse(text);
+        self.functions.extend(script.functions);
+        for words in &script.commands {
+            self.command(words, depth);
+        }
+    }
+
+    fn command(&mut self, words: &[Vec<u8>], depth: usize) {
+        for word in words {
+            self.path(word, Extent::Only);
+        }
+        let mut rest = words;
+        while let [word, behind @ ..] = rest {
+            if let Some((name, value)) = assignment(word) {
+                self.assigned(name, value);
+                self.inner(value, depth);
+            } else if Program::of(word) == Program::Wrapper {
+                behind.iter().for_each(|word| self.inner(word, depth));
+                // Its options stand in front of the command, and some have values.
+                let start = behind.iter().position(|word| {
+                    assignment(word).is_some()
+                        || !word.starts_with(b"-") && (word.contains(&b'/') || Program::of(word) != Program::Other)
+                });
+                let start = start.or_else(|| behind.iter().position(|word| !word.starts_with(b"-")));
+                rest = behind.get(start.unwrap_or(behind.len())..).unwrap_or_default();
+                continue;
+            } else if !is_reserved(word) {
+                break;
+            }
+            rest = behind;
+        }
+        if let [program, arguments @ ..] = rest {
+            self.program(program, arguments, depth);
+        }
+    }
+
+    /// A word may be a command itself, as that of `sh -c` is.
+    fn inner(&mut self, word: &[u8], depth: usize) {
+        if depth < DEEPEST && word.iter().any(|byte| byte.is_ascii_whitespace() || b";|&".contains(byte)) {
+            self.script(word, depth + 1);
+        }
+    }
+
+    fn program(&mut self, word: &[u8], arguments: &[Vec<u8>], depth: usize) {
+        let name = last(word);
+        if Program::of(word) != Program::Harmless || name == b"git" {
+            arguments.iter().for_each(|word| self.inner(word, depth));
+        }
+        if self.functions.contains(word) {
+            return;
+        }
+        if is_variable(name) {
+            // The arguments of a caller are not ours; a variable may be anything that stands here.
+            self.open |= !is_argument(name);
+        } else if word.contains(&b'/') {
+            self.uncertain(word, false);
+        } else {
+            self.loads.programs.insert(word.to_vec());
+            if self.path {
+                self.name(name);
+            }
+        }
+        match Program::of(word) {
+            Program::Enter => self.loads.bases.extend(arguments.iter().cloned()),
+            Program::Shell => self.scripts(arguments, false),
+            Program::Interpreter => self.scripts(arguments, true),
+            Program::Python => {
+                self.scripts(arguments, true);
+                self.shadows(arguments);
+            }
+            Program::Runner(files) => self.runner(files, arguments, depth),
+            Program::Wrapper | Program::Harmless | Program::Other => {}
+        }
+    }
+
+    /// The script of an interpreter, and what its options name. The words behind the script are the script's own.
+    fn scripts(&mut self, arguments: &[Vec<u8>], modules: bool) {
+        let mut behind_option = false;
+        for word in arguments {
+            let is_option = word.starts_with(b"-") || word.starts_with(b"+");
+            if is_option {
+                for value in values(word) {
+                    self.loaded(value, true, modules);
+                }
+            } else {
+                self.loaded(word, behind_option, modules);
+            }
+            if !is_option && !behind_option {
+                return;
+            }
+            behind_option = is_option;
+        }
+    }
+
+    fn loaded(&mut self, word: &[u8], behind_option: bool, modules: bool) {
+        if is_variable(last(word)) {
+            self.open |= !is_argument(last(word));
+            return;
+        }
+        let is_code = word.iter().any(|byte| byte.is_ascii_whitespace() || b";(){}".contains(byte));
+        match (modules, is_code) {
+            (true, true) => pieces(word).iter().for_each(|word| self.module(word)),
+            (false, true) => {}
+            (true, false) => {
+                self.path(word, Extent::Module);
+                // A module is looked for in more places than this one.
+                self.uncertain(word, true);
+                if behind_option {
+                    self.module(last(word));
+                    let parts = word.split(|byte| b".:".contains(byte));
+                    parts.filter(|_| !word.contains(&b'/')).for_each(|part| self.module(part));
+                }
+            }
+            (false, false) => self.uncertain(word, false),
+        }
+    }
+
+    /// A path of which the shell alone knows what it is: its name counts anywhere, and all below where it begins.
+    fn uncertain(&mut self, word: &[u8], module: bool) {
+        let expands = |part: &[u8]| part.iter().any(|byte| b"*?[{$".contains(byte));
+        if !self.loose && !expands(word) {
+            return;
+        }
+        let name = last(word);
+        if !expands(name) || !has_choice(name) {
+            if module { self.module(name) } else { self.name(name) }
+        } else {
+            pieces(name).iter().for_each(|name| if module { self.module(name) } else { self.name(name) });
+        }
+        let certain: Vec<&[u8]> = word.split(|byte| *byte == b'/').take_while(|part| !expands(part)).collect();
+        if expands(word) && certain.iter().any(|part| !part.is_empty()) {
+            self.path(&certain.join(&b'/'), Extent::Whole);
+        }
+    }
+
+    /// Python looks for modules beside a script first, and for those of `-m` and `-c` where it runs.
+    fn shadows(&mut self, arguments: &[Vec<u8>]) {
+        let script = arguments.iter().find(|word| !word.starts_with(b"-") && word.contains(&b'/'));
+        let here = arguments.iter().any(|word| {
+            word.starts_with(b"-") && !word.starts_with(b"--") && word.iter().any(|byte| matches!(byte, b'm' | b'c'))
+        });
+        if here || script.is_none() {
+            self.loads.shadows.insert(b".".to_vec());
+        }
+        let above = |script: &Vec<u8>| {
+            script.iter().rposition(|byte| *byte == b'/').and_then(|at| script.get(..at).map(<[u8]>::to_vec))
+        };
+        self.loads.shadows.extend(script.and_then(above));
+    }
+
+    fn runner(&mut self, files: &[&str], arguments: &[Vec<u8>], depth: usize) {
+        let names_file =
+            |word: &Vec<u8>| word.starts_with(b"-f") || word.starts_with(b"--file") || word.starts_with(b"--makefile");
+        let is_make = files.contains(&"gnumakefile");
+        if !(is_make && arguments.iter().any(names_file)) {
+            files.iter().for_each(|file| self.module(file.as_bytes()));
+        }
+        let mut behind_option = false;
+        for (number, word) in arguments.iter().enumerate() {
+            let is_option = word.starts_with(b"-");
+            let named = if is_option { values(word) } else { vec![word.as_slice()] };
+            for value in named.into_iter().filter(|_| is_option || behind_option) {
+                self.path(value, Extent::Whole);
+                self.module(last(value));
+                self.loads.bases.insert(value.to_vec());
+            }
+            // `uv run python …`
+            if !is_make && !is_option && depth < DEEPEST {
+                let skip = usize::from(matches!(word.as_slice(), b"run" | b"exec" | b"x" | b"dlx" | b"--"));
+                self.command(arguments.get(number + skip..).unwrap_or_default(), depth + 1);
+                return;
+            }
+            behind_option = is_option && !(is_make && takes_no_value(word));
+        }
+    }
+
+    fn assigned(&mut self, name: &[u8], value: &[u8]) {
+        let loading = is_loading(name);
+        if loading {
+            for word in pieces(value) {
+                self.name(&word);
+            }
+        }
+        for part in value.split(|byte| matches!(byte, b':' | b' ')).filter(|part| !part.is_empty()) {
+            self.path(part, if loading { Extent::Whole } else { Extent::Only });
+            self.loads.bases.insert(part.to_vec());
+            if loading && !is_variable(last(part)) {
+                self.module(last(part));
+            }
+        }
+    }
+
+    /// A word as a path, and what stands in it behind an option's letters.
+    fn path(&mut self, word: &[u8], extent: Extent) {
+        for path in values(word).into_iter().chain([word]).filter(|path| !path.starts_with(b"-") && !is_variable(path))
+        {
+            let known = self.loads.paths.entry(path.to_vec()).or_insert(extent);
+            *known = (*known).max(extent);
+            // What the shell puts in front is not known.
+            if let Some(slash) = path.iter().position(|byte| *byte == b'/').filter(|_| path.contains(&b'$')) {
+                self.path(path.get(slash + 1..).unwrap_or_default(), extent);
+            }
+        }
+    }
+
+    fn name(&mut self, word: &[u8]) {
+        if is_name(word) {
+            self.loads.names.insert(pattern(word));
+        }
+    }
+
+    fn module(&mut self, word: &[u8]) {
+        if is_name(word) {
+            self.loads.modules.insert(pattern(word));
+        }
+    }
+}
+
+/// Whether a word says enough to be a name: no option, no placeholder, nothing that fits everything.
+pub(super) fn is_name(word: &[u8]) -> bool {
+    let plain = word.iter().filter(|byte| !b"*?[]$.-_".contains(byte)).count();
+    plain > 1 && !matches!(word.first(), Some(b'-' | b'%')) && !word.iter().all(u8::is_ascii_digit)
+}
+
+/// All that may be a name in a text.
+fn pieces(text: &[u8]) -> Vec<Vec<u8>> {
+    let plain: Vec<u8> = text.iter().copied().filter(|byte| !b"'\"\\".contains(byte)).collect();
+    let quoted = text.split(|byte| ends(byte) || b"'\"".contains(byte));
+    plain.split(ends).chain(quoted).filter(|word| is_name(word)).map(<[u8]>::to_vec).collect()
+}
+
+fn ends(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || b"/=:;&|(){}$<>`,!@\\".contains(byte)
+}
+
+/// The values that an option may have in the same word: behind a `=`, or behind its letters.
+fn values(word: &[u8]) -> Vec<&[u8]> {
+    let mut values = Vec::new();
+    if let Some(equals) = word.iter().position(|byte| *byte == b'=') {
+        values.extend(word.get(equals + 1..));
+    }
+    if word.starts_with(b"-") && !word.starts_with(b"--") {
+        values.extend((2..word.len().min(6)).filter_map(|letters| word.get(letters..)));
+    }
+    values.retain(|value| !value.is_empty());
+    values
+}
+
+/// Whether the word behind an option of `make` is none of its: it has its value, or takes none.
+fn takes_no_value(word: &[u8]) -> bool {
+    match word.iter().position(|byte| b"fCIoW".contains(byte)) {
+        _ if word.starts_with(b"--") => word.contains(&b'='),
+        Some(at) => at + 1 < word.len(),
+        None => true,
+    }
+}
+
+fn assignment(word: &[u8]) -> Option<(&[u8], &[u8])> {
+    let equals = word.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = (word.get(..equals)?, word.get(equals + 1..)?);
+    let is_name = name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    (is_name && name.first().is_some_and(|byte| !byte.is_ascii_digit())).then_some((name, value))
+}
+
+fn last(path: &[u8]) -> &[u8] {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Whether a shell makes several words of it.
+fn has_choice(word: &[u8]) -> bool {
+    word.contains(&b'{') && word.contains(&b',')
+}
+
+/// A name with a pattern in place of every variable.
+fn pattern(word: &[u8]) -> Vec<u8> {
+    let (mut pattern, mut inside) = (Vec::new(), false);
+    for byte in word {
+        if *byte == b'$' {
+            pattern.push(b'*');
+        }
+        inside = *byte == b'$' || inside && (byte.is_ascii_alphanumeric() || b"_{}".contains(byte));
+        if !inside {
+            pattern.push(*byte);
+        }
+    }
+    pattern
+}
+
+/// Whether nothing but a shell knows what a word is.
+fn is_variable(word: &[u8]) -> bool {
+    word.starts_with(b"$")
+}
+
+/// Whether it is what the caller of the command gave: `$1`, `$@`.
+fn is_argument(word: &[u8]) -> bool {
+    let name = word.iter().find(|byte| !b"${".contains(byte));
+    name.is_some_and(|byte| byte.is_ascii_digit() || b"@*#?-!".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(set: &BTreeSet<Vec<u8>>, word: &str) -> bool {
+        set.contains(word.as_bytes())
+    }
+
+    #[test]
+    fn what_an_interpreter_loads_is_known_by_its_name() {
+        let loads = Loads::of(br#""/usr/bin/python3" -m nbstripout"#, true);
+        assert!(has(&loads.modules, "nbstripout") && has(&loads.shadows, "."), "{loads:?}");
+        for command in ["python3 tools/strip", "python3 -u tools/strip src", "node tools/strip x", "perl tools/strip"] {
+            let loads = Loads::of(command.as_bytes(), true);
+            assert_eq!(loads.paths.get(&b"tools/strip"[..]), Some(&Extent::Module), "{command}");
+            assert!(!has(&loads.modules, "tools"), "{command}");
+        }
+        let loads = Loads::of(b"env PYTHONPATH=tools python3 -c \"import cl\"", true);
+        assert!(has(&loads.modules, "cl") && has(&loads.modules, "tools"), "{loads:?}");
+        assert!(has(&Loads::of(b"perl -Ilib -MA::Clean -e 1", true).modules, "Clean"));
+    }
+
+    #[test]
+    fn where_a_shell_goes_and_looks_is_a_place_of_its_programs() {
+        for command in ["cd tools && ./c.sh", "D=tools; $D/c.sh", "PATH=tools:$PATH; c.sh", "sh -c 'cd tools; ./c.sh'"]
+        {
+            let loads = Loads::of(command.as_bytes(), true);
+            assert!(has(&loads.names, "c.sh") && has(&loads.bases, "tools"), "{command}: {loads:?}");
+        }
+        let loads = Loads::of(b"make -s -fci/c.mk all", true);
+        assert_eq!(loads.paths.get(&b"ci/c.mk"[..]), Some(&Extent::Whole), "{loads:?}");
+        assert!(!has(&loads.modules, "makefile") && !has(&loads.modules, "all"), "{loads:?}");
+        assert!(has(&Loads::of(b"make all", true).modules, "makefile"));
+        assert!(has(&Loads::of(b"npx clean", true).modules, "node_modules"));
+        assert_eq!(Loads::of(b"tools/f?", true).paths.get(&b"tools"[..]), Some(&Extent::Whole));
+        assert!(has(&Loads::of(b"tools/fm$x.sh", true).names, "fm*.sh"));
+        assert!(has(&Loads::of(b"./{fm,other}", true).names, "fm"));
+        assert!(has(&Loads::of(b"!d=tools/strip; python3 $d", true).modules, "strip"));
+    }
+
+    #[test]
+    fn what_loads_nothing_has_no_names() {
+        for command in [
+            "git-lfs clean -- %f",
+            "git lfs smudge -- %f",
+            "git-lfs filter-process",
+            "less -FRX src",
+            "code --wait src",
+            "!cargo test src",
+            "!f() { git log --oneline \"$1\" -- src; }; f",
+            "!git fetch && git rebase origin/main",
+            "jq --indent 1 '(.cells[] | select(.src)) = []'",
+            "sh -c 'grep src'",
+        ] {
+            let loads = Loads::of(command.as_bytes(), true);
+            assert!(
+                loads.names.is_empty() && loads.modules.is_empty() && loads.bases.is_empty(),
+                "{command}: {loads:?}"
+            );
+            assert!(loads.paths.values().all(|extent| *extent == Extent::Only), "{command}");
+        }
+    }
+
+    #[test]
+    fn nothing_stops_it() {
+        bolero::check!().with_type::<Vec<u8>>().for_each(|text| drop(Loads::of(text, true)));
+    }
+}

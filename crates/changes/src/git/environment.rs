@@ -1,0 +1,188 @@
+//! What holds for the caller: homes, where programs are looked for, and settings of git that the environment has.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use super::config::Setting;
+use super::shell::Script;
+use crate::path::join;
+
+/// How many settings the environment has at most.
+const MOST_SETTINGS: usize = 10_000;
+/// Variables that git runs the value of.
+const COMMANDS: [&str; 13] = [
+    "GIT_SSH_COMMAND",
+    "GIT_SSH",
+    "GIT_EDITOR",
+    "GIT_SEQUENCE_EDITOR",
+    "GIT_PAGER",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_ASKPASS",
+    "GIT_PROXY_COMMAND",
+    "SSH_ASKPASS",
+    "VISUAL",
+    "EDITOR",
+    "PAGER",
+    "LESSOPEN",
+];
+
+/// The caller's environment.
+pub(super) struct Environment {
+    variable: fn(&str) -> Option<OsString>,
+    users: Vec<u8>,
+    /// The homes whose settings may hold: that of the caller, and that of the owner of the project.
+    pub(super) homes: Vec<Vec<u8>>,
+}
+
+// === impl Environment ===
+
+impl Environment {
+    pub(super) fn of_caller(owner: u32) -> Self {
+        let users = std::fs::read("/etc/passwd").unwrap_or_default();
+        Self::new(|name| std::env::var_os(name), users, owner)
+    }
+
+    fn new(variable: fn(&str) -> Option<OsString>, users: Vec<u8>, owner: u32) -> Self {
+        let mut environment = Self { variable, users, homes: Vec::new() };
+        let mut homes: Vec<Vec<u8>> = environment.value("HOME").into_iter().collect();
+        homes.extend(environment.homes_of(2, owner.to_string().as_bytes()));
+        homes.retain(|home| home.starts_with(b"/") && home.len() > 1);
+        homes.dedup();
+        environment.homes = homes;
+        environment
+    }
+
+    fn value(&self, name: &str) -> Option<Vec<u8>> {
+        (self.variable)(name).map(OsStringExt::into_vec)
+    }
+
+    /// The homes of users that are known by a field of the list of users.
+    fn homes_of(&self, field: usize, value: &[u8]) -> Vec<Vec<u8>> {
+        let lines = self.users.split(|byte| *byte == b'\n');
+        let home = |line: &[u8]| {
+            let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
+            fields.get(5).filter(|_| fields.get(field) == Some(&value)).map(|home| home.to_vec())
+        };
+        lines.filter_map(home).collect()
+    }
+
+    /// A path with `~` or `~user` as each home that it may stand for; none, if the user is not known here.
+    pub(super) fn expanded(&self, path: &[u8]) -> Option<Vec<Vec<u8>>> {
+        let Some(rest) = path.strip_prefix(b"~") else { return Some(vec![path.to_vec()]) };
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let (user, below) = (rest.get(..end)?, rest.get(end..)?);
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        let homes = if user.is_empty() { self.homes.clone() } else { self.homes_of(0, user) };
+        (!homes.is_empty()).then(|| homes.iter().map(|home| join(home, below)).collect())
+    }
+
+    /// Files of settings that hold in every repository, and directories of such. A path may be relative.
+    pub(super) fn files(&self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        let mut files = vec![b"/etc/gitconfig".to_vec()];
+        let mut directories = Vec::new();
+        for home in &self.homes {
+            files.push(join(home, b".gitconfig"));
+            directories.push(join(home, b".config/git"));
+        }
+        let absolute = |name| self.value(name).filter(|path| path.starts_with(b"/"));
+        files.extend(["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].into_iter().filter_map(|name| self.value(name)));
+        directories.extend(absolute("XDG_CONFIG_HOME").map(|directory| join(&directory, b"git")));
+        (files, directories)
+    }
+
+    /// Settings that are no file's, each with where it is.
+    pub(super) fn settings(&self) -> Vec<(String, Setting)> {
+        let mut settings = Vec::new();
+        let mut add = |key: &[u8], value: Vec<u8>| {
+            let key = canonical(&String::from_utf8_lossy(key));
+            settings.push(("the environment".to_owned(), Setting { key, value }));
+        };
+        let count = self.value("GIT_CONFIG_COUNT").and_then(|count| String::from_utf8(count).ok()?.trim().parse().ok());
+        for number in 0..count.unwrap_or(0).min(MOST_SETTINGS) {
+            if let Some(key) = self.value(&format!("GIT_CONFIG_KEY_{number}")) {
+                add(&key, self.value(&format!("GIT_CONFIG_VALUE_{number}")).unwrap_or_default());
+            }
+        }
+        // `'key=value'` or `'key'='value'`, each quoted for a shell.
+        for word in Script::parse(&self.value("GIT_CONFIG_PARAMETERS").unwrap_or_default()).commands.concat() {
+            let equals = word.iter().position(|byte| *byte == b'=').unwrap_or(word.len());
+            add(word.get(..equals).unwrap_or_default(), word.get(equals + 1..).unwrap_or_default().to_vec());
+        }
+        for name in COMMANDS {
+            if let Some(value) = self.value(name) {
+                settings.push(("the environment".to_owned(), Setting { key: name.to_owned(), value }));
+            }
+        }
+        settings
+    }
+
+    /// Where programs are looked for.
+    pub(super) fn path(&self) -> Vec<Vec<u8>> {
+        let path = self.value("PATH").unwrap_or_default();
+        path.split(|byte| *byte == b':').map(|part| if part.is_empty() { b"." } else { part }.to_vec()).collect()
+    }
+}
+
+/// Whether there is such a program in a directory of the host.
+pub(super) fn has_program(directory: &[u8], name: &[u8]) -> bool {
+    Path::new(OsStr::from_bytes(&join(directory, name))).is_file()
+}
+
+/// The key of a setting as a file of settings gives it: section and name in small letters.
+fn canonical(key: &str) -> String {
+    let (Some(first), Some(last)) = (key.find('.'), key.rfind('.')) else { return key.to_ascii_lowercase() };
+    let part = |from, to| key.get(from..to).unwrap_or_default();
+    let (section, name) = (part(0, first).to_ascii_lowercase(), part(last, key.len()).to_ascii_lowercase());
+    format!("{section}{}{name}", part(first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str) -> Option<OsString> {
+        let value = match name {
+            "HOME" => "/home/a",
+            "GIT_CONFIG_GLOBAL" => "/p/global",
+            "GIT_CONFIG_SYSTEM" => "/p/system",
+            "GIT_CONFIG_COUNT" => "1",
+            "GIT_CONFIG_KEY_0" => "Filter.Big.Clean",
+            "GIT_CONFIG_VALUE_0" => "tools/x",
+            "GIT_CONFIG_PARAMETERS" => "'core.hooksPath=a b' 'core.editor'='e'\\''f'",
+            "GIT_SSH_COMMAND" => "tools/ssh",
+            _ => return None,
+        };
+        Some(value.into())
+    }
+
+    fn environment() -> Environment {
+        Environment::new(variable, b"root:x:0:0:r:/root:/bin/sh\nb:x:7:7::/home/b:/bin/sh\n".to_vec(), 7)
+    }
+
+    #[test]
+    fn settings_of_the_environment_are_settings() {
+        let settings = environment().settings();
+        let found: Vec<_> = settings.iter().map(|(_, set)| (set.key.as_str(), set.value.as_slice())).collect();
+        assert_eq!(
+            found,
+            [
+                ("filter.Big.clean", &b"tools/x"[..]),
+                ("core.hookspath", b"a b"),
+                ("core.editor", b"e'f"),
+                ("GIT_SSH_COMMAND", b"tools/ssh")
+            ]
+        );
+        let (files, _) = environment().files();
+        assert!(files.contains(&b"/p/global".to_vec()) && files.contains(&b"/p/system".to_vec()), "{files:?}");
+    }
+
+    #[test]
+    fn a_home_is_that_of_the_user_who_is_named() {
+        let expanded = |path: &str| environment().expanded(path.as_bytes());
+        assert_eq!(expanded("~/x"), Some(vec![b"/home/a/x".to_vec(), b"/home/b/x".to_vec()]));
+        assert_eq!(expanded("~root/p/x"), Some(vec![b"/root/p/x".to_vec()]));
+        assert_eq!(expanded("~nobody-knows/x"), None);
+        assert_eq!(expanded("a/~b"), Some(vec![b"a/~b".to_vec()]));
+    }
+}

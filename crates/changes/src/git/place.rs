@@ -1,0 +1,156 @@
+//! Paths of the host and of the project, followed without ever running or opening anything but plain files.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::failure::Failure;
+use crate::path::{RelativePath, join};
+use crate::project::Project;
+use crate::tree::Meta;
+use crate::words::Shown;
+
+/// The longest file of settings that is read. Git has no limit, and a longer one ends the search.
+const LONGEST_CONFIG: u64 = 1 << 20;
+/// How many links one path leads through.
+const MOST_LINKS: usize = 40;
+
+/// The host, and the project in it.
+pub(super) struct Host<'a> {
+    pub(super) project: &'a Project,
+    pub(super) root: Vec<u8>,
+}
+
+/// Where a path leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// What it hangs on: the links that it leads through, and the names that a `..` follows, which may become links.
+    pub(super) turns: Vec<Vec<u8>>,
+    /// How many of these are links.
+    pub(super) links: usize,
+    pub(super) end: Vec<u8>,
+}
+
+// === impl Host ===
+
+impl<'a> Host<'a> {
+    pub(super) fn new(project: &'a Project) -> Self {
+        Self { project, root: project.path().as_os_str().as_bytes().to_vec() }
+    }
+
+    /// Where a path of the host leads. What is not there is taken as it is written.
+    pub(super) fn resolve(&self, path: &[u8]) -> Way {
+        let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let mut way = Way { turns: Vec::new(), links: 0, end: b"/".to_vec() };
+        let mut waiting = parts(path);
+        while let Some(part) = waiting.pop() {
+            match part.as_slice() {
+                b"" | b"." => continue,
+                b".." => {
+                    if self.inner(&way.end).is_some_and(|inner| !inner.is_empty()) && !way.turns.contains(&way.end) {
+                        way.turns.push(way.end.clone());
+                    }
+                    way.end = parent(&way.end);
+                    continue;
+                }
+                _ => {}
+            }
+            let next = if way.end == b"/" { [b"/", part.as_slice()].concat() } else { join(&way.end, &part) };
+            match self.link(&next).filter(|_| way.links < MOST_LINKS) {
+                Some(target) => {
+                    if target.starts_with(b"/") {
+                        way.end = b"/".to_vec();
+                    }
+                    waiting.extend(parts(&target));
+                    way.turns.push(next);
+                    way.links += 1;
+                }
+                None => way.end = next,
+            }
+        }
+        way
+    }
+
+    fn link(&self, path: &[u8]) -> Option<Vec<u8>> {
+        match self.inner(path) {
+            Some(inner) => self.project.tree().target(&RelativePath::new(inner).ok()?).ok(),
+            None => std::fs::read_link(Path::new(OsStr::from_bytes(path)))
+                .ok()
+                .map(|target| target.as_os_str().as_bytes().to_vec()),
+        }
+    }
+
+    /// The content of a file of the host or the project; none, if it is no file that can be read.
+    pub(super) fn read(&self, path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        let end = self.resolve(path).end;
+        let file = match self.inner(&end) {
+            Some(inner) => RelativePath::new(inner).ok().and_then(|inner| self.project.tree().file(&inner).ok()),
+            None => open_regular(&end).ok(),
+        };
+        let Some(file) = file else { return Ok(None) };
+        let mut bytes = Vec::new();
+        let read = file.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(Failure::at("read", path))?;
+        if u64::try_from(read).is_ok_and(|read| read > LONGEST_CONFIG) {
+            return Err(Failure::at("read", path)(Errno::FBIG));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// A path of the project as one of the host.
+    pub(super) fn outside(&self, path: &[u8]) -> Vec<u8> {
+        if path.is_empty() { self.root.clone() } else { under(&self.root, path) }
+    }
+
+    /// A path of the host as one of the project, if it lies there; the project itself is empty.
+    pub(super) fn inner(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let rest = if self.root == b"/" { path } else { path.strip_prefix(self.root.as_slice())? };
+        match rest.first() {
+            None => Some(Vec::new()),
+            Some(b'/') => Some(rest.get(1..).unwrap_or_default().to_vec()),
+            Some(_) => None,
+        }
+    }
+
+    /// A path as people know it: from the project, if it lies there.
+    pub(super) fn shown(&self, path: &[u8]) -> String {
+        let inner = self.inner(path).filter(|inner| !inner.is_empty());
+        Shown(inner.as_deref().unwrap_or(path)).to_string()
+    }
+}
+
+/// Opens a regular file of the host, and nothing else: a device may act on being opened.
+fn open_regular(path: &[u8]) -> Result<File, Errno> {
+    let path = OsStr::from_bytes(path);
+    let named = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let was = Meta::of(&rustix::fs::fstat(&named)?);
+    if was.kind != crate::tree::Kind::File {
+        return Err(Errno::INVAL);
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let is = Meta::of(&rustix::fs::fstat(&file)?);
+    if (was.device, was.inode) == (is.device, is.inode) { Ok(file.into()) } else { Err(Errno::STALE) }
+}
+
+/// The directory above a path of the host.
+pub(super) fn parent(path: &[u8]) -> Vec<u8> {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        None | Some(0) => b"/".to_vec(),
+        Some(slash) => path.get(..slash).unwrap_or_default().to_vec(),
+    }
+}
+
+/// A path that is relative to a directory, unless it begins at the root.
+pub(super) fn under(directory: &[u8], path: &[u8]) -> Vec<u8> {
+    if path.starts_with(b"/") { path.to_vec() } else { [directory, b"/", path].concat() }
+}
+
+/// A path that is relative to the directory of a file.
+pub(super) fn above(file: &[u8], path: &[u8]) -> Vec<u8> {
+    under(&parent(file), path)
+}

@@ -1,0 +1,220 @@
+//! Programs that commands of git's settings are made of, by what they load from the directory that they run in.
+
+/// What a program does with its words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// It runs the command that follows.
+    Wrapper,
+    /// It goes to a directory.
+    Enter,
+    /// It runs a script of a shell, or a command in a word.
+    Shell,
+    /// It runs a script, a module or code.
+    Interpreter,
+    /// The same, and it takes modules from beside a script or from where it runs in front of its own.
+    Python,
+    /// It runs what files say that have a name of their own.
+    Runner(&'static [&'static str]),
+    /// It loads no code from where it runs but what its words name.
+    Harmless,
+    /// Nobody knows.
+    Other,
+}
+
+/// Words of a shell in front of a command.
+const RESERVED: &[&str] = &[
+    "if", "then", "else", "elif", "fi", "while", "until", "do", "done", "{", "}", "!", "export", "local", "readonly",
+    "declare", "typeset", "set", "function", "[[", "case", "esac", "for", "in", "select",
+];
+const WRAPPERS: &[&str] = &[
+    "env", "exec", "command", "builtin", "eval", "nohup", "nice", "ionice", "time", "timeout", "stdbuf", "setsid",
+    "sudo", "doas", "xargs", "flock", "chronic", "busybox", "unbuffer", "winpty", "parallel", "strace", "watch",
+];
+const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "csh", "tcsh", ".", "source"];
+const INTERPRETERS: &[&str] = &[
+    "node",
+    "nodejs",
+    "ruby",
+    "perl",
+    "php",
+    "lua",
+    "luajit",
+    "deno",
+    "bun",
+    "java",
+    "groovy",
+    "kotlin",
+    "scala",
+    "tclsh",
+    "wish",
+    "rscript",
+    "julia",
+    "ts-node",
+    "tsx",
+    "pwsh",
+    "powershell",
+    "elixir",
+    "erl",
+    "guile",
+    "racket",
+    "sbcl",
+    "emacs",
+    "ocaml",
+    "runghc",
+    "swift",
+    "dart",
+    "go",
+    "coffee",
+];
+const PYTHONS: &[&str] = &["python", "pythonw", "pypy", "ipython", "py", "jython", "micropython"];
+const HARMLESS: &[&str] = &[
+    "git",
+    "git-lfs",
+    "less",
+    "more",
+    "most",
+    "cat",
+    "bat",
+    "delta",
+    "diff-so-fancy",
+    "vi",
+    "vim",
+    "nvim",
+    "gvim",
+    "nano",
+    "emacsclient",
+    "code",
+    "subl",
+    "ssh",
+    "gpg",
+    "gpg2",
+    "echo",
+    "printf",
+    "true",
+    "false",
+    "test",
+    "[",
+    "exit",
+    "return",
+    "shift",
+    "read",
+    "break",
+    "continue",
+    "cut",
+    "tr",
+    "head",
+    "tail",
+    "sort",
+    "uniq",
+    "wc",
+    "tee",
+    "grep",
+    "gzip",
+    "zcat",
+    "base64",
+    "xxd",
+    "hexdump",
+    "strings",
+    "jq",
+    "col",
+    "fold",
+    "touch",
+    "basename",
+    "dirname",
+    "pwd",
+    "sed",
+    "awk",
+    "gawk",
+    "mawk",
+    "nawk",
+    "clang-format",
+    "xmllint",
+    "pandoc",
+    "exiftool",
+    "pdftotext",
+    "openssl",
+    "sops",
+    "age",
+    "indent",
+    "iconv",
+    "unzip",
+    "tar",
+    "xz",
+    "zstd",
+    "od",
+    "rev",
+    "expand",
+    "unexpand",
+    "nl",
+    "paste",
+    "gitk",
+];
+const PACKAGE: &[&str] = &["package.json", "node_modules", ".npmrc"];
+const PYPROJECT: &[&str] = &["pyproject.toml", ".venv", "venv", "uv.toml"];
+
+const RUNNERS: &[(&[&str], &[&str])] = &[
+    (&["make", "gmake", "bmake"], &["makefile", "gnumakefile", "bsdmakefile"]),
+    (&["npm", "npx", "pnpm", "pnpx", "yarn", "bunx", "corepack", "lint-staged"], PACKAGE),
+    (&["just"], &["justfile", ".justfile"]),
+    (&["rake"], &["rakefile", "rakefile.rb"]),
+    (&["bundle", "bundler"], &["gemfile", "gems.rb", ".bundle"]),
+    (&["uv", "uvx", "poetry", "pipx", "pipenv", "hatch", "pdm", "rye"], PYPROJECT),
+    (&["tox"], &["tox.ini", "pyproject.toml", "setup.cfg"]),
+    (&["nox"], &["noxfile.py"]),
+    (&["invoke", "inv"], &["tasks.py", "tasks", "invoke.yaml"]),
+    (&["task", "go-task"], &["taskfile.yml", "taskfile.yaml", "taskfile.dist.yml"]),
+    (&["gradle"], &["build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts"]),
+    (&["mvn"], &["pom.xml", ".mvn"]),
+    (&["ant"], &["build.xml"]),
+    (&["ninja"], &["build.ninja"]),
+    (&["cmake"], &["cmakelists.txt", "cmakepresets.json"]),
+    (&["composer"], &["composer.json", "vendor"]),
+    (&["pre-commit"], &[".pre-commit-config.yaml"]),
+];
+
+/// Settings of the environment by which programs find what they load.
+const LOADING: &[&str] = &["ENV", "LD_PRELOAD", "LD_AUDIT", "PYTHONSTARTUP", "PYTHONINSPECT", "LESSOPEN", "LESSCLOSE"];
+
+// === impl Program ===
+
+impl Program {
+    pub(super) fn of(word: &[u8]) -> Self {
+        let name = word.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_ascii_lowercase();
+        let name = name.strip_suffix(b".exe").unwrap_or(&name);
+        // `python3.12` is `python`.
+        let end = name.iter().rposition(|byte| !byte.is_ascii_digit() && !matches!(byte, b'.' | b'-'));
+        let plain = name.get(..end.map_or(0, |end| end + 1)).unwrap_or_default();
+        let is = |names: &[&str]| names.iter().any(|known| [name, plain].contains(&known.as_bytes()));
+        if is(WRAPPERS) {
+            return Self::Wrapper;
+        }
+        if is(&["cd", "pushd"]) {
+            return Self::Enter;
+        }
+        if is(SHELLS) {
+            return Self::Shell;
+        }
+        if is(PYTHONS) {
+            return Self::Python;
+        }
+        if is(INTERPRETERS) {
+            return Self::Interpreter;
+        }
+        if let Some((_, files)) = RUNNERS.iter().find(|(names, _)| is(names)) {
+            return Self::Runner(files);
+        }
+        if is(HARMLESS) || name.starts_with(b"git-") { Self::Harmless } else { Self::Other }
+    }
+}
+
+/// Whether a word stands in front of a command, for the shell.
+pub(super) fn is_reserved(word: &[u8]) -> bool {
+    RESERVED.iter().any(|known| known.as_bytes() == word)
+}
+
+/// Whether programs load what is where a variable says.
+pub(super) fn is_loading(variable: &[u8]) -> bool {
+    let ends = |ends: &[&str]| ends.iter().any(|end| variable.ends_with(end.as_bytes()));
+    LOADING.iter().any(|known| known.as_bytes() == variable)
+        || ends(&["PATH", "LIB", "HOME", "OPT", "OPTS", "OPTIONS", "_ENV", "SHELL", "EDITOR", "PAGER", "COMMAND"])
+}
