@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::change::{Change, ChangeKind};
+use crate::change::{Change, ChangeKind, Node};
 use crate::path::RelativePath;
 
 /// A change that is pointed out.
@@ -44,9 +44,11 @@ enum Pattern {
     Below(&'static str),
     /// By the end of its name.
     Suffix(&'static str),
+    /// By the start of its name.
+    Start(&'static str),
 }
 
-use Pattern::{Below, Name, Path, Suffix};
+use Pattern::{Below, Name, Path, Start, Suffix};
 
 const ENTER: &str = "when a shell enters the directory";
 const OPEN: &str = "when the directory is opened";
@@ -56,6 +58,20 @@ const BUILD: &str = "when the project is built, or opened in an editor";
 const START: &str = "when it is started here";
 const PUSH: &str = "when it is pushed";
 const INSTRUCTED: &str = "when they work here: it tells them what to do";
+
+/// What code that a tool loads may be written in.
+macro_rules! codes {
+    ($stem:literal) => {
+        &[
+            Name(concat!($stem, ".js")),
+            Name(concat!($stem, ".cjs")),
+            Name(concat!($stem, ".mjs")),
+            Name(concat!($stem, ".ts")),
+            Name(concat!($stem, ".cts")),
+            Name(concat!($stem, ".mts")),
+        ]
+    };
+}
 
 /// The files, each with the tool that runs it and when. What a person runs by name, such as a `Makefile`, is not one.
 const TABLE: &[(&[Pattern], &str, &str)] = &[
@@ -86,9 +102,26 @@ const TABLE: &[(&[Pattern], &str, &str)] = &[
     (&[Name(".pylintrc"), Name("pylintrc")], "Pylint", OPEN),
     (&[Below(".husky"), Below(".githooks"), Below("git-hooks")], "hooks of git", COMMIT),
     (&[Name(".pre-commit-config.yaml"), Name(".pre-commit-hooks.yaml")], "pre-commit", COMMIT),
-    (&[Name("lefthook.yml"), Name(".lefthook.yml"), Name("lefthook.yaml"), Name(".lefthook.yaml")], "Lefthook", COMMIT),
-    (&[Name("lefthook.toml"), Name("lefthook-local.yml"), Below(".lefthook")], "Lefthook", COMMIT),
-    (&[Name(".lintstagedrc"), Name(".lintstagedrc.json"), Name("lint-staged.config.js")], "lint-staged", COMMIT),
+    (
+        &[Start("lefthook."), Start(".lefthook."), Start("lefthook-local."), Start(".lefthook-local.")],
+        "Lefthook",
+        COMMIT,
+    ),
+    (&[Below(".lefthook"), Below(".lefthook-local"), Path(".config/lefthook.yml")], "Lefthook", COMMIT),
+    (&[Name(".lintstagedrc"), Start(".lintstagedrc."), Start("lint-staged.config.")], "lint-staged", COMMIT),
+    (&[Name(".commitlintrc"), Start(".commitlintrc."), Start("commitlint.config.")], "commitlint", COMMIT),
+    (&[Name(".czrc"), Start(".cz-config."), Start(".cz."), Start("cz.config.")], "Commitizen", COMMIT),
+    (
+        &[Name(".simple-git-hooks.json"), Start(".simple-git-hooks."), Start("simple-git-hooks.")],
+        "hooks of git",
+        COMMIT,
+    ),
+    (&[Name(".huskyrc"), Start(".huskyrc."), Start("husky.config."), Below(".githooks.d")], "hooks of git", COMMIT),
+    (
+        &[Name("captainhook.json"), Name("grumphp.yml"), Name("grumphp.yml.dist"), Name("prek.toml")],
+        "hooks of git",
+        COMMIT,
+    ),
     (&[Name(".overcommit.yml")], "Overcommit", COMMIT),
     (&[Path(".cargo/config.toml"), Path(".cargo/config"), Name("build.rs")], "Cargo", BUILD),
     (&[Name("rust-toolchain"), Name("rust-toolchain.toml")], "rustup", BUILD),
@@ -96,10 +129,16 @@ const TABLE: &[(&[Pattern], &str, &str)] = &[
     (&[Name("settings.gradle.kts"), Name("init.gradle"), Below("gradle/wrapper")], "Gradle", BUILD),
     (&[Below(".mvn")], "Maven", BUILD),
     (&[Name(".bazelrc"), Name(".bazelversion"), Path("tools/bazel")], "Bazel", BUILD),
-    (&[Name(".eslintrc.js"), Name(".eslintrc.cjs"), Name("eslint.config.js")], "ESLint", OPEN),
-    (&[Name("eslint.config.mjs"), Name("eslint.config.cjs"), Name("eslint.config.ts")], "ESLint", OPEN),
-    (&[Name(".prettierrc.js"), Name(".prettierrc.cjs"), Name("prettier.config.js")], "Prettier", OPEN),
-    (&[Name("prettier.config.mjs"), Name("prettier.config.cjs")], "Prettier", OPEN),
+    (codes!(".eslintrc"), "ESLint", OPEN),
+    (codes!("eslint.config"), "ESLint", OPEN),
+    (codes!(".prettierrc"), "Prettier", OPEN),
+    (codes!("prettier.config"), "Prettier", OPEN),
+    (codes!(".stylelintrc"), "Stylelint", OPEN),
+    (codes!("stylelint.config"), "Stylelint", OPEN),
+    (codes!("tailwind.config"), "Tailwind CSS", OPEN),
+    (codes!("svelte.config"), "Svelte", OPEN),
+    (codes!("vitest.config"), "Vitest", OPEN),
+    (codes!("jest.config"), "Jest", OPEN),
     (&[Name(".lfsconfig")], "Git LFS", "when files are fetched"),
     (&[Below(".hg")], "Mercurial", START),
     (&[Below(".jj")], "Jujutsu", START),
@@ -143,7 +182,17 @@ impl MarkKind {
             b".gitattributes" => return Some(Self::Attributes),
             _ => {}
         }
-        let row = TABLE.iter().find(|(patterns, _, _)| patterns.iter().any(|pattern| pattern.matches(&folded)))?;
+        Self::find(|pattern| pattern.matches(&folded))
+    }
+
+    /// Why a link is pointed out in the place of a directory: what it leads to is taken for what is in that.
+    fn of_directory(path: &RelativePath) -> Option<Self> {
+        let folded = path.as_bytes().to_ascii_lowercase();
+        Self::find(|pattern| pattern.is_above(&folded))
+    }
+
+    fn find(fits: impl Fn(&Pattern) -> bool) -> Option<Self> {
+        let row = TABLE.iter().find(|(patterns, _, _)| patterns.iter().any(&fits))?;
         Some(Self::Tool { tool: row.1, when: row.2 })
     }
 
@@ -193,13 +242,30 @@ impl Pattern {
         match self {
             Name(known) => name.eq_ignore_ascii_case(known.as_bytes()),
             Suffix(known) => name.ends_with(known.as_bytes()),
-            Path(known) => [b"/", path].concat().ends_with(&[b"/", known.as_bytes()].concat()),
+            Start(known) => name.starts_with(known.as_bytes()),
+            Path(known) => ends_with_names(path, known.as_bytes()),
             Below(known) => {
                 let (path, known) = ([b"/", path].concat(), [b"/", known.as_bytes(), b"/"].concat());
                 path.windows(known.len()).any(|part| part == known.as_slice())
             }
         }
     }
+
+    /// Whether files of this kind are below a path, in small letters.
+    fn is_above(&self, path: &[u8]) -> bool {
+        let ends = |directory: &str| ends_with_names(path, directory.as_bytes());
+        let above = |known: &'static str| known.match_indices('/').any(|(at, _)| known.get(..at).is_some_and(ends));
+        match self {
+            Path(known) => above(known),
+            Below(known) => ends(known) || above(known),
+            Name(_) | Suffix(_) | Start(_) => false,
+        }
+    }
+}
+
+/// Whether a path ends with whole names.
+fn ends_with_names(path: &[u8], names: &[u8]) -> bool {
+    [b"/", path].concat().ends_with(&[b"/", names].concat())
 }
 
 // === impl Change ===
@@ -208,7 +274,11 @@ impl Change {
     /// Why it is pointed out, if it is.
     pub fn mark(&self) -> Option<Mark> {
         let gone = matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped);
-        let kind = if gone || self.files == 0 { None } else { MarkKind::of(&self.path) };
+        let kind = match self.node {
+            _ if gone || self.files == 0 => None,
+            Node::Symlink { .. } => MarkKind::of(&self.path).or_else(|| MarkKind::of_directory(&self.path)),
+            _ => MarkKind::of(&self.path),
+        };
         kind.map(|kind| Mark { path: self.path.clone(), kind })
     }
 }
@@ -237,10 +307,24 @@ mod tests {
             ("agents.md", "coding agents"),
             (".gitmodules", "git"),
             ("a/.gitattributes", "git"),
+            (".lintstagedrc.mjs", "lint-staged"),
+            ("lint-staged.config.ts", "lint-staged"),
+            (".lefthook-local.toml", "Lefthook"),
+            ("commitlint.config.cjs", "commitlint"),
+            (".prettierrc.mjs", "Prettier"),
+            ("eslint.config.mts", "ESLint"),
         ] {
             assert_eq!(tool(path), Some(expected), "{path}");
         }
-        for path in ["Makefile", "src/main.c", "cargo/config.toml", "xpackage.json", ".github/x", "vscode/tasks.json"] {
+        for path in [
+            "Makefile",
+            "src/main.c",
+            "cargo/config.toml",
+            "xpackage.json",
+            ".prettierrc.json",
+            ".github/x",
+            "vscode/tasks.json",
+        ] {
             assert_eq!(tool(path), None, "{path}");
         }
     }
@@ -254,6 +338,7 @@ mod tests {
                     Path(end) => (end, format!("a/{end}")),
                     Below(directory) => (directory, format!("{directory}/x")),
                     Suffix(end) => (end, format!("x{end}")),
+                    Start(start) => (start, format!("{start}x")),
                 };
                 let lower = text.to_ascii_lowercase();
                 assert!(matches!(pattern, Name(_)) || lower == **text, "{text} is compared in small letters");
@@ -263,6 +348,28 @@ mod tests {
                     "{text}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_directory_is_marked_as_what_is_in_it() {
+        let mark = |path: &str, node| {
+            let path = RelativePath::new(path).unwrap();
+            Change { path, kind: ChangeKind::Added, node, files: 1 }.mark().map(|mark| mark.kind.tool())
+        };
+        for (path, expected) in [
+            (".vscode", "Visual Studio Code"),
+            ("a/.husky", "hooks of git"),
+            (".CARGO", "Cargo"),
+            (".claude", "coding agents"),
+            (".github", "GitHub Actions"),
+            (".github/workflows", "GitHub Actions"),
+        ] {
+            assert_eq!(mark(path, Node::Symlink { target: b"v".to_vec() }), Some(expected), "{path}");
+            assert_eq!(mark(path, Node::File { size: 1, mode: 0o644 }), None, "{path}");
+        }
+        for path in ["vscode", "x.vscode", "workflows", "config"] {
+            assert_eq!(mark(path, Node::Symlink { target: b"v".to_vec() }), None, "{path}");
         }
     }
 
