@@ -8,7 +8,8 @@ mod problem;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use self::problem::{Problem, Reason};
+pub(crate) use self::problem::GitCount;
+pub use self::problem::{GitChanges, Problem, Reason};
 
 use crate::change::{Change, Summary};
 use crate::failure::Failure;

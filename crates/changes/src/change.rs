@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::apply::GitCount;
 use crate::git::GitGuard;
 use crate::path::{DEEPEST, LONGEST, RelativePath};
 use crate::tree::{Kind, Meta};
@@ -89,7 +90,7 @@ pub struct Summary {
     pub directories: u64,
     /// What is not taken over.
     pub skipped: u64,
-    /// What of all this git would run or read as configuration, on the host.
+    /// Files of all this that git would run or read as configuration, on the host; directories, if there are no files.
     pub git: u64,
     /// What of all this other tools run or follow by themselves.
     pub marked: u64,
@@ -172,10 +173,10 @@ impl fmt::Display for Skipped {
 
 impl Summary {
     pub(crate) fn of(changes: &[Change], guard: &GitGuard) -> Self {
-        let mut summary = Self::default();
+        let (mut summary, mut git) = (Self::default(), GitCount::default());
         for change in changes {
             if guard.find(change).is_some() {
-                summary.git += change.files.max(1);
+                git.add(change.files);
             }
             summary.marked += u64::from(change.mark().is_some());
             if matches!(change.node, Node::Directory { .. }) {
@@ -195,6 +196,7 @@ impl Summary {
                 summary.bytes = summary.bytes.saturating_add(*size);
             }
         }
+        summary.git = git.get();
         summary
     }
 

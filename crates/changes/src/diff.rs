@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::apply::GitCount;
 use crate::change::Change;
 use crate::failure::Failure;
 use crate::git::GitGuard;
@@ -84,21 +85,25 @@ impl Kept {
         let mut lines = Vec::new();
         let changes: Vec<Change> = self.record().entries.iter().map(Entry::change).collect();
         let guard = if style == DiffStyle::Stat { Some(GitGuard::of(&project, &changes)?) } else { None };
-        let mut marks = Vec::new();
+        let (mut marks, mut git) = (Vec::new(), GitCount::default());
         for (entry, change) in self.record().entries.iter().zip(&changes) {
-            let Some(pair) = self.pair(&project, entry)? else { continue };
+            let pair = self.pair(&project, entry)?;
+            if guard.as_ref().is_some_and(|guard| guard.find(change).is_some()) {
+                let is_there =
+                    pair.is_none() && Found::new(&project, &entry.path, project.find(&entry.path)?).is(&entry.after)?;
+                if !is_there {
+                    git.add(change.files);
+                }
+            }
+            let Some(pair) = pair else { continue };
             marks.extend(change.mark());
             match style {
                 DiffStyle::Patch | DiffStyle::Terminal => patch::write(out, pair, style, deadline)?,
-                DiffStyle::Stat => {
-                    let mut line = stat::Line::of(&pair, deadline);
-                    line.git = guard.as_ref().is_some_and(|guard| guard.find(change).is_some());
-                    lines.push(line);
-                }
+                DiffStyle::Stat => lines.push(stat::Line::of(&pair, deadline)),
             }
         }
         if style == DiffStyle::Stat {
-            stat::write(out, &lines)?;
+            stat::write(out, &lines, git.get())?;
         }
         Ok(marks)
     }

@@ -26,7 +26,7 @@ mod upper;
 mod walk;
 mod words;
 
-pub use self::apply::{Applied, ApplyError, ApplyOptions, Problem, Reason};
+pub use self::apply::{Applied, ApplyError, ApplyOptions, GitChanges, Problem, Reason};
 pub use self::change::{Change, ChangeKind, Node, Skipped, Summary};
 pub use self::collect::{Changes, ChangesError, List};
 pub use self::diff::{DiffError, DiffStyle};

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 
-use super::problem::{Problem, Reason};
+use super::problem::{GitChanges, Problem, Reason};
 use super::{ApplyError, ApplyOptions};
 use crate::change::ChangeKind;
 use crate::failure::Failure;
@@ -15,6 +16,11 @@ use crate::path::{RelativePath, join};
 use crate::project::Project;
 use crate::state::{Content, Found, State};
 use crate::tree::{Kind, is_mount_point, meta_in, names_in};
+
+/// How many links one path leads through. The system follows as many.
+const MOST_LINKS: usize = 40;
+/// How many links are followed to see where one may lead.
+const MOST_WAYS: usize = 1000;
 
 /// What is to be done, by path.
 pub(super) struct Plan<'a> {
@@ -62,14 +68,15 @@ pub(super) fn check<'a>(
     let mut plan = Plan { steps: Vec::new(), already: 0, left_out: Vec::new() };
     let mut problems = Vec::new();
     let mut without: HashSet<&[u8]> = HashSet::new();
-    let mut repositories: BTreeMap<GitRefusal, u64> = BTreeMap::new();
+    let mut repositories: BTreeMap<GitRefusal, GitChanges> = BTreeMap::new();
     for entry in entries {
         // What belongs to something that is left out is left out with it.
         if without.contains(entry.path.directory()) {
             without.insert(entry.path.as_bytes());
             continue;
         }
-        let guarded = if options.git { None } else { guard.find(&entry.change()) };
+        let change = entry.change();
+        let guarded = if options.git { None } else { guard.find(&change) };
         match (checker.entry(entry)?, guarded) {
             (Verdict::Already, _) => plan.already += 1,
             (_, Some(guarded)) => {
@@ -77,7 +84,7 @@ pub(super) fn check<'a>(
                 if entry.after != State::Absent && !entry.after.is_directory() && entry.before.is_directory() {
                     without.insert(entry.path.as_bytes());
                 }
-                *repositories.entry(guarded).or_default() += 1;
+                repositories.entry(guarded).or_default().add(&entry.path, change.files);
             }
             (Verdict::Step(step), None) => plan.steps.push(step),
             (Verdict::Problem(reason), None) => {
@@ -95,7 +102,7 @@ pub(super) fn check<'a>(
         path: guarded.path().clone(),
         reason: match guarded {
             GitRefusal::Repository(_) => Reason::Git(changes),
-            GitRefusal::Named { by, .. } => Reason::GitNamed { changes, by },
+            GitRefusal::Named { by, .. } => Reason::GitNamed { changes: changes.count(), by },
         },
     });
     if options.skip_refused {
@@ -176,7 +183,7 @@ impl<'a> Checker<'a> {
             return Ok(Verdict::Problem(Reason::ForeignDirectory));
         }
         if let State::Symlink { target } = &entry.after {
-            if leaves(&entry.path, target) {
+            if leaves(&entry.path, target) || self.leads_out(&entry.path, target) {
                 return Ok(Verdict::Problem(Reason::LinkLeaves(target.clone())));
             }
         }
@@ -194,6 +201,61 @@ impl<'a> Checker<'a> {
         };
         let identity = found.meta().map(|meta| (meta.device, meta.inode));
         Ok(Verdict::Step(Step { entry, there, identity, mode_only }))
+    }
+
+    /// Whether a link would lead out through others: those that the project has, and those that come with it.
+    fn leads_out(&self, path: &RelativePath, target: &[u8]) -> bool {
+        let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let (mut ways, mut left) = (vec![(path.directory().to_vec(), parts(target), 0)], MOST_WAYS);
+        while let Some((mut at, mut waiting, followed)) = ways.pop() {
+            while let Some(part) = waiting.pop() {
+                match part.as_slice() {
+                    b"" | b"." => continue,
+                    b".." if at.is_empty() => return true,
+                    b".." => {
+                        let end = at.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                        at.truncate(end);
+                        continue;
+                    }
+                    _ => {}
+                }
+                let next = join(&at, &part);
+                let links = self.links_at(&next);
+                if links.is_empty() {
+                    at = next;
+                    continue;
+                }
+                // It may stay as it is, or become another: each way has to stay inside. One without an end leads nowhere.
+                for link in links.into_iter().filter(|_| followed < MOST_LINKS) {
+                    let Some(less) = left.checked_sub(1) else { return true };
+                    left = less;
+                    let (from, rest) = match self.below_project(&link) {
+                        Some(rest) => (Vec::new(), rest),
+                        None if link.starts_with(b"/") => return true,
+                        None => (at.clone(), link),
+                    };
+                    ways.push((from, waiting.iter().cloned().chain(parts(&rest)).collect(), followed + 1));
+                }
+                break;
+            }
+        }
+        false
+    }
+
+    /// What a link points to that is at a path now, or will be. One that leaves by itself never will.
+    fn links_at(&self, path: &[u8]) -> Vec<Vec<u8>> {
+        let now = RelativePath::new(path).ok().and_then(|path| self.project.tree().target(&path).ok());
+        let then = self.planned.get(path).and_then(|entry| match &entry.after {
+            State::Symlink { target } if !leaves(&entry.path, target) => Some(target.clone()),
+            _ => None,
+        });
+        now.into_iter().chain(then).collect()
+    }
+
+    /// A path that is given from the root, from the project instead, if it lies there.
+    fn below_project(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let rest = path.strip_prefix(self.project.path().as_os_str().as_bytes())?;
+        rest.first().is_none_or(|byte| *byte == b'/').then(|| rest.to_vec())
     }
 
     /// Whether a directory belongs to another user than the project: root would write there with rights that neither has.

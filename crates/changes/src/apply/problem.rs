@@ -38,8 +38,8 @@ pub enum Reason {
     MountPoint,
     /// The directory that it belongs in is of another user than the project is, and root is asked to write there.
     ForeignDirectory,
-    /// It is a repository of git, and this many changes are in it: git would run what they say, on the host.
-    Git(u64),
+    /// It is a repository of git, and these changes are in it: git would run what they say, on the host.
+    Git(GitChanges),
     /// Git would run it or read it as configuration, because something that is there already names it.
     GitNamed {
         /// How many changes are in it.
@@ -51,6 +51,69 @@ pub enum Reason {
     Holds,
     /// It is nothing that is taken over.
     Skipped(Skipped),
+}
+
+/// Changes that git would act on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GitChanges {
+    count: GitCount,
+    /// The first files of them.
+    first: Vec<RelativePath>,
+}
+
+/// How many changes git would act on. Files count; without any, directories do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GitCount {
+    files: u64,
+    directories: u64,
+}
+
+/// How many paths of a repository are named.
+const NAMED: usize = 3;
+
+// === impl GitCount ===
+
+impl GitCount {
+    /// Counts a change, by the files that it stands for.
+    pub(crate) fn add(&mut self, files: u64) {
+        self.files += files;
+        self.directories += u64::from(files == 0);
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        if self.files > 0 { self.files } else { self.directories }
+    }
+}
+
+// === impl GitChanges ===
+
+impl GitChanges {
+    pub(crate) fn add(&mut self, path: &RelativePath, files: u64) {
+        self.count.add(files);
+        if files > 0 && self.first.len() < NAMED {
+            self.first.push(path.clone());
+        }
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> u64 {
+        self.count.get()
+    }
+}
+
+impl fmt::Display for GitChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Counted(self.count(), "change", "changes"))?;
+        for (number, path) in self.first.iter().enumerate() {
+            write!(f, "{}{path}", if number == 0 { " (" } else { ", " })?;
+        }
+        let more = self.count().saturating_sub(u64::try_from(self.first.len()).unwrap_or(u64::MAX));
+        match (self.first.is_empty(), more) {
+            (true, _) => Ok(()),
+            (false, 0) => f.write_str(")"),
+            (false, more) => write!(f, " and {more} more)"),
+        }
+    }
 }
 
 // === impl Problem ===
@@ -98,7 +161,7 @@ impl fmt::Display for Reason {
             Self::MountPoint => f.write_str("would leave the directory: something is mounted here"),
             Self::ForeignDirectory => f.write_str("its directory belongs to another user than the project does"),
             Self::Git(changes) => {
-                write!(f, "{}, by which git could be made to run anything here", Counted(*changes, "change", "changes"))
+                write!(f, "{changes}, by which git could be made to run anything here")
             }
             Self::GitNamed { by, .. } => write!(f, "git would run it or read it as configuration: {by}"),
             Self::Holds => f.write_str("is to be deleted, but something in it is left out"),
@@ -109,8 +172,9 @@ impl fmt::Display for Reason {
 
 /// All that stands against changes, a line each.
 pub(super) fn told(problems: &[Problem]) -> String {
-    let git = problems.iter().filter_map(|problem| match problem.reason {
-        Reason::Git(changes) | Reason::GitNamed { changes, .. } => Some(changes),
+    let git = problems.iter().filter_map(|problem| match &problem.reason {
+        Reason::Git(changes) => Some(changes.count()),
+        Reason::GitNamed { changes, .. } => Some(*changes),
         _ => None,
     });
     let (repositories, git) = (git.clone().count(), git.sum::<u64>());

@@ -13,8 +13,6 @@ const BAR: u64 = 40;
 /// A file in numbers.
 pub(super) struct Line {
     path: String,
-    /// Whether git would act on it.
-    pub(super) git: bool,
     count: Count,
 }
 
@@ -23,8 +21,8 @@ enum Count {
     Bytes { old: u64, new: u64 },
 }
 
-/// Writes a line for each file, and one for all.
-pub(super) fn write(out: &mut impl Write, lines: &[Line]) -> io::Result<()> {
+/// Writes a line for each file, one for all, and one for those that git would act on.
+pub(super) fn write(out: &mut impl Write, lines: &[Line], git: u64) -> io::Result<()> {
     let width = lines.iter().map(|line| line.path.chars().count()).max().unwrap_or(0);
     let most = lines.iter().map(Line::changed).max().unwrap_or(0);
     let digits = most.to_string().len();
@@ -56,10 +54,7 @@ pub(super) fn write(out: &mut impl Write, lines: &[Line]) -> io::Result<()> {
         write!(out, ", {}", Counted(all_removed, "deletion(-)", "deletions(-)"))?;
     }
     writeln!(out)?;
-    match u64::try_from(lines.iter().filter(|line| line.git).count()) {
-        Ok(git @ 1..) => writeln!(out, " {}", caution(git)),
-        _ => Ok(()),
-    }
+    if git > 0 { writeln!(out, " {}", caution(git)) } else { Ok(()) }
 }
 
 // === impl Line ===
@@ -83,7 +78,7 @@ impl Line {
                 Count::Bytes { old: size(&pair.old), new: size(&pair.new) }
             }
         };
-        Self { path: pair.path.to_string(), git: false, count }
+        Self { path: pair.path.to_string(), count }
     }
 
     fn changed(&self) -> u64 {

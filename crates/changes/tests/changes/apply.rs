@@ -211,6 +211,29 @@ fn a_link_that_leaves_is_refused_and_the_rest_can_be_applied_without_it() {
 }
 
 #[test]
+fn a_link_that_leads_out_through_another_is_refused() {
+    let trees = Trees::new()
+        .directory("out", 0o755)
+        .link("project/there", "../out")
+        .link("project/inside", "d")
+        .project("d/a", "1")
+        .link("project/d/up", "../there")
+        .link("upper/direct", "there/o")
+        .link("upper/twice", "d/up/o")
+        .link("upper/through", "twice/o")
+        .link("upper/fine", "inside/a")
+        .link("upper/loop", "loop")
+        .link("upper/longer", "longer/x");
+    let kept = trees.keep();
+    let refused = problems(kept.apply(None, ApplyOptions { force: true, ..ApplyOptions::default() }));
+    let refused: Vec<_> = refused.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(refused, ["direct", "through", "twice"]);
+    kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
+    assert_eq!(fs::read(trees.path("project/fine")).unwrap(), b"1");
+    assert!(trees.path("project/direct").symlink_metadata().is_err());
+}
+
+#[test]
 fn a_content_that_is_not_what_was_kept_is_not_applied() {
     let trees = Trees::new().upper("a", "good");
     let kept = trees.keep();

@@ -47,7 +47,7 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
         assert_eq!(
             error.to_string(),
             "nothing was applied: 2 changes that git acts on\n  \
-             .git: 2 changes, by which git could be made to run anything here"
+             .git: 2 changes (.git/config, .git/hooks/post-checkout), by which git could be made to run anything here"
         );
         assert_eq!(trees.items(), before);
     }
@@ -55,7 +55,7 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
     assert_eq!(
         rest.to_string(),
         "applied: 1 file changed: 1 added\n  \
-         left out: .git: 2 changes, by which git could be made to run anything here"
+         left out: .git: 2 changes (.git/config, .git/hooks/post-checkout), by which git could be made to run anything here"
     );
     assert_eq!(ran(&trees), [false, false]);
     // The control: git really runs it, where it is asked for.
@@ -82,15 +82,9 @@ fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
     let Err(ApplyError::Refused(problems)) = kept.apply(None, ApplyOptions::default()) else {
         panic!("it was applied");
     };
-    let found: Vec<_> = problems.iter().map(|problem| (problem.path.to_string(), problem.reason.clone())).collect();
-    assert_eq!(
-        found,
-        [
-            ("a/.GIT".to_owned(), Reason::Git(2)),
-            ("b/.git".to_owned(), Reason::Git(1)),
-            ("old/.git".to_owned(), Reason::Git(1))
-        ]
-    );
+    assert!(problems.iter().all(|problem| matches!(&problem.reason, Reason::Git(changes) if changes.count() == 1)));
+    let found: Vec<_> = problems.iter().map(|problem| problem.path.to_string()).collect();
+    assert_eq!(found, ["a/.GIT", "b/.git", "old/.git"]);
     kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
     let items = trees.items();
     assert!(items.contains_key(&b"plain"[..]) && items.contains_key(&b"old/.git"[..]), "{items:?}");
@@ -109,7 +103,7 @@ fn a_deleted_directory_stays_with_the_repository_in_it() {
     assert_eq!(
         applied.to_string(),
         "applied: 2 files changed: 1 added, 1 deleted\n  \
-         left out: vendor/x/.git: 2 changes, by which git could be made to run anything here\n  \
+         left out: vendor/x/.git: 1 change (vendor/x/.git/HEAD), by which git could be made to run anything here\n  \
          left out: vendor: is to be deleted, but something in it is left out\n  \
          left out: vendor/x: is to be deleted, but something in it is left out"
     );
@@ -121,16 +115,30 @@ fn a_deleted_directory_stays_with_the_repository_in_it() {
 #[test]
 fn a_summary_and_numbers_name_what_is_in_a_repository() {
     let trees = Trees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");
+    let trees = trees.upper(".git/hooks/a", "z\n").upper(".git/hooks/b", "z\n");
     let summary = trees.collect().summary();
-    // The directories of it count as well: they are refused too.
-    assert_eq!(summary.to_string(), "3 files changed: 3 added; 4 that git acts on");
+    // Everywhere it is files that are counted.
+    assert_eq!(summary.to_string(), "5 files changed: 5 added; 4 that git acts on");
     let caution = "that git acts on (repositories, hooks, settings and what they name), by which it could be made to run \
                    anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them \
                    over too";
     assert_eq!(summary.caution(), Some(format!("4 changes {caution}")));
-    let mut shown = Vec::new();
-    trees.keep().diff(None, &mut shown, DiffStyle::Stat).unwrap();
+    let (kept, mut shown) = (trees.keep(), Vec::new());
+    kept.diff(None, &mut shown, DiffStyle::Stat).unwrap();
     let shown = String::from_utf8(shown).unwrap();
-    assert!(shown.ends_with(&format!(" 3 files changed, 3 insertions(+)\n 2 changes {caution}\n")), "{shown}");
+    assert!(shown.ends_with(&format!(" 5 files changed, 5 insertions(+)\n 4 changes {caution}\n")), "{shown}");
+    assert_eq!(
+        kept.apply(None, ApplyOptions::default()).unwrap_err().to_string(),
+        "nothing was applied: 4 changes that git acts on\n  \
+         .git: 4 changes (.git/config, .git/hooks/a, .git/hooks/b and 1 more), by which git could be made to run anything \
+         here"
+    );
+    // Without files it is directories.
+    let trees = Trees::new().directory("upper/.git/hooks", 0o755);
+    assert_eq!(trees.collect().summary().git, 2);
+    let (kept, mut shown) = (trees.keep(), Vec::new());
+    kept.diff(None, &mut shown, DiffStyle::Stat).unwrap();
+    assert!(String::from_utf8(shown).unwrap().ends_with(&format!(" 2 changes {caution}\n")));
+    assert!(kept.apply(None, ApplyOptions::default()).unwrap_err().to_string().contains(".git: 2 changes, by which"));
     assert_eq!(Trees::new().upper("plain", "1").collect().summary().caution(), None);
 }

@@ -266,7 +266,7 @@ fn a_refusal_says_which_setting_names_the_file() {
     let trees = executable(configured(&["core.hooksPath", "scripts/hooks"]), "scripts/hooks/post-checkout");
     assert_eq!(
         trees.keep().apply(None, ApplyOptions::default()).unwrap_err().to_string(),
-        "nothing was applied: 2 changes that git acts on\n  \
+        "nothing was applied: 1 change that git acts on\n  \
          scripts/hooks: git would run it or read it as configuration: core.hookspath in .git/config names it"
     );
 }
