@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Extent;
-use super::programs::{Program, is_loading, is_reserved};
+use super::programs::{Program, is_loading, is_node, is_reserved};
 use super::settings::words;
 use super::shell::Script;
 
@@ -145,7 +145,16 @@ impl Reader {
                 self.name(name);
             }
         }
+        if is_node(name) {
+            self.module(b"node_modules");
+        }
         match Program::of(word) {
+            // What it hears is what it runs, and that may be any word of the command.
+            Program::Shell | Program::Interpreter | Program::Python
+                if arguments.iter().all(|word| word.starts_with(b"-")) =>
+            {
+                self.open = true;
+            }
             Program::Enter => self.loads.bases.extend(arguments.iter().cloned()),
             Program::Shell => self.scripts(arguments, false),
             Program::Interpreter => self.scripts(arguments, true),
@@ -419,6 +428,9 @@ mod tests {
         assert!(has(&Loads::of(b"npx clean", true).modules, "node_modules"));
         assert_eq!(Loads::of(b"tools/f?", true).paths.get(&b"tools"[..]), Some(&Extent::Whole));
         assert!(has(&Loads::of(b"tools/fm$x.sh", true).names, "fm*.sh"));
+        assert!(has(&Loads::of(b"cat tools/part* | sh", true).modules, "tools"));
+        assert!(has(&Loads::of(b"ls tools | xargs -n 1 sh -e", true).modules, "tools"));
+        assert_eq!(Loads::of(b"run-parts tools", true).paths.get(&b"tools"[..]), Some(&Extent::Module));
         assert!(has(&Loads::of(b"./{fm,other}", true).names, "fm"));
         assert!(has(&Loads::of(b"!d=tools/strip; python3 $d", true).modules, "strip"));
     }
@@ -436,6 +448,7 @@ mod tests {
             "!git fetch && git rebase origin/main",
             "jq --indent 1 '(.cells[] | select(.src)) = []'",
             "sh -c 'grep src'",
+            "!git branch --merged | grep -v main | xargs git branch -d",
         ] {
             let loads = Loads::of(command.as_bytes(), true);
             assert!(

@@ -13,7 +13,7 @@ use super::environment::{Environment, has_program};
 use super::loose::Loose;
 use super::names::is_git;
 use super::place::{Host, Way, above, parent, under};
-use super::programs::Program;
+use super::programs::{Program, is_node};
 use super::settings::{SettingKind, command, meaning};
 use super::{Extent, Named, RepositoryParts, fold};
 use crate::collect::MOST;
@@ -361,12 +361,30 @@ impl Discovery<'_> {
     }
 
     fn name_way(&mut self, Way { turns, end, .. }: Way, by: &str, extent: Extent, project: bool) {
+        self.interpreter(&end, by);
         let turns = turns.into_iter().map(|turn| (turn, Extent::Only, false));
         for (path, extent, project) in turns.chain([(end, extent, project)]) {
             let Some(inner) = self.host.inner(&path).filter(|inner| project || !inner.is_empty()) else { continue };
             let named = self.found.named.entry(fold(&inner));
             let named = named.or_insert_with(|| Named { by: by.to_owned(), extent });
             named.extent = named.extent.max(extent);
+        }
+    }
+
+    /// A script of the project says in its first line what runs it, and that loads modules from beside it.
+    fn interpreter(&mut self, path: &[u8], by: &str) {
+        let Some(inner) = self.host.inner(path).filter(|inner| !inner.is_empty()) else { return };
+        let Ok(Some(text)) = self.host.read(path) else { return };
+        let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let Some(line) = first.strip_prefix(b"#!") else { return };
+        for word in line.split(|byte| byte.is_ascii_whitespace() || *byte == b'/') {
+            if Program::of(word) == Program::Python {
+                let end = inner.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                self.found.loose.add_shadow(inner.get(..end).unwrap_or_default(), by);
+            }
+            if is_node(word) {
+                self.found.loose.add(b"node_modules", true, by);
+            }
         }
     }
 

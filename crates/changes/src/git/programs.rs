@@ -65,6 +65,9 @@ const INTERPRETERS: &[&str] = &[
     "dart",
     "go",
     "coffee",
+    "find",
+    "fd",
+    "run-parts",
 ];
 const PYTHONS: &[&str] = &["python", "pythonw", "pypy", "ipython", "py", "jython", "micropython"];
 const HARMLESS: &[&str] = &[
@@ -205,6 +208,11 @@ impl Program {
         }
         if is(HARMLESS) || name.starts_with(b"git-") { Self::Harmless } else { Self::Other }
     }
+}
+
+/// Whether a program loads modules from the `node_modules` of every directory above its script.
+pub(super) fn is_node(name: &[u8]) -> bool {
+    [&b"node"[..], b"nodejs", b"ts-node", b"tsx", b"bun", b"coffee"].contains(&name)
 }
 
 /// Whether a word stands in front of a command, for the shell.

@@ -41,6 +41,10 @@ fn modules_that_an_interpreter_finds_by_name_are_refused() {
     let trees = filtered("python3 tools/clean.py").project("tools/clean.py", "import json\n");
     let trees = planted(trees, "tools/json.py", python);
     Attack { trees, place: "", words: HASH, refused: &["tools/json.py"] }.judge("a module beside a script");
+    let script_of_python = "#!/usr/bin/env python3\nimport json\n";
+    let trees = filtered("tools/clean").project("tools/clean", script_of_python).mode("project/tools/clean", 0o755);
+    let trees = planted(trees, "tools/json.py", python);
+    Attack { trees, place: "", words: HASH, refused: &["tools/json.py"] }.judge("a module beside a program");
     for (command, path, refused_path) in [
         ("node tools/clean", "tools/clean.js", "tools/clean.js"),
         ("npx clean-it", "node_modules/x/y.js", "node_modules"),
