@@ -3,11 +3,14 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
 
 use carrel_changes::{
     ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept, Line, Mark,
     Marks, Problem, ProjectError, Reason, Shown,
 };
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::json;
 
 use crate::arguments::{ApplyArguments, DiffArguments, ExportArguments};
@@ -141,9 +144,8 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
     let failed = |error: ExportError| Failure::new("export_failed", error).exit(FAILED);
     match &arguments.output {
         Some(path) => {
-            let file = File::create(path).map_err(|error| {
-                Failure::new("export_failed", format!("{}: {error}", Shown::path(path))).exit(FAILED)
-            })?;
+            let file = created(path)
+                .map_err(|why| Failure::new("export_failed", format!("{}: {why}", Shown::path(path))).exit(FAILED))?;
             kept.export(&mut BufWriter::new(file)).map_err(failed)?;
         }
         None if io::stdout().is_terminal() => {
@@ -154,6 +156,16 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
         None => kept.export(&mut BufWriter::new(io::stdout().lock())).map_err(failed)?,
     }
     Ok(0)
+}
+
+/// A file to write to. Whoever made a link there does not decide what is written over: root may be asked to.
+fn created(path: &Path) -> Result<File, String> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
+        Ok(file) => Ok(file.into()),
+        Err(Errno::LOOP) => Err("it is a symbolic link, which is not followed; name the file itself".to_owned()),
+        Err(errno) => Err(io::Error::from(errno).to_string()),
+    }
 }
 
 /// `carrel changes`.
@@ -209,7 +221,7 @@ impl From<ChangesError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use carrel_changes::RelativePath;
+    use carrel_changes::{GitChanges, RelativePath};
 
     use super::*;
 
@@ -225,11 +237,11 @@ mod tests {
         assert_eq!(hint(&[Reason::BehindLink]), skip);
         assert_eq!(hint(&[Reason::Changed, Reason::BehindLink]), force);
         assert_eq!(
-            hint(&[Reason::Git(2)]),
+            hint(&[Reason::Git(GitChanges::default())]),
             format!("{skip}; `carrel apply --allow-git x` takes over what git acts on too")
         );
         assert_eq!(
-            hint(&[Reason::Git(2), Reason::Changed]),
+            hint(&[Reason::Git(GitChanges::default()), Reason::Changed]),
             format!("{force}; --skip-refused leaves out what git acts on, --allow-git takes it over too")
         );
     }

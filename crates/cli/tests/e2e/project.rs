@@ -113,6 +113,12 @@ fn kept_changes_are_exported_as_an_archive() {
     for name in ["added\n", "old\n", "dir/deep\n", ".wh.gone\n"] {
         assert!(listed.contains(name), "{listed}");
     }
+    // A link there is somebody's who may want something else written over.
+    let link = world.home.path().join("link.tar");
+    std::os::unix::fs::symlink(world.home.path().join("other"), &link).unwrap();
+    let outcome = world.carrel(["export", "e", "-o", link.to_str().unwrap()]);
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("it is a symbolic link"), "{}", outcome.stderr);
+    assert!(!world.home.path().join("other").exists());
 }
 
 #[test]
@@ -145,11 +151,11 @@ fn a_repository_is_taken_over_only_if_that_is_asked_for() {
                    anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them \
                    over too\n";
     assert!(
-        outcome.stderr.starts_with("2 files changed: 2 added; 3 that git acts on in the copy of "),
+        outcome.stderr.starts_with("2 files changed: 2 added; 1 that git acts on in the copy of "),
         "{}",
         outcome.stderr
     );
-    assert!(outcome.stderr.ends_with(&format!("3 changes {caution}")), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with(&format!("1 change {caution}")), "{}", outcome.stderr);
     let stat = text(&world, &["diff", "--stat", "g"]);
     assert!(stat.ends_with(&format!(" 1 change {caution}")), "{stat}");
     let outcome = world.carrel(["apply", "g"]);
@@ -157,8 +163,8 @@ fn a_repository_is_taken_over_only_if_that_is_asked_for() {
         (outcome.code, outcome.stderr.as_str()),
         (
             Some(1),
-            "error: nothing was applied: 3 changes that git acts on\n  \
-             .git: 3 changes, by which git could be made to run anything here\n\
+            "error: nothing was applied: 1 change that git acts on\n  \
+             .git: 1 change (.git/hooks/post-checkout), by which git could be made to run anything here\n\
              hint: `carrel apply --skip-refused g` leaves these out and applies the rest; \
              `carrel apply --allow-git g` takes over what git acts on too\n"
         )
@@ -168,6 +174,32 @@ fn a_repository_is_taken_over_only_if_that_is_asked_for() {
     assert!(project.path().join("stays").exists() && !project.path().join(".git").exists());
     text(&world, &["apply", "--allow-git", "g"]);
     assert!(project.path().join(".git/hooks/post-checkout").exists());
+}
+
+#[test]
+fn what_settings_of_the_environment_and_of_filters_load_is_refused() {
+    let (world, project) = (World::new(), project());
+    let git = std::process::Command::new("git").args(["init", "--quiet"]).arg(project.path()).status().unwrap();
+    assert!(git.success());
+    let script =
+        "mkdir -p hk tools; echo x > hk/pre-commit; echo y > tools/f; echo z > nbstripout.py; echo fine > stays";
+    assert_eq!(run(&world, project.path(), &["--keep-changes", "v"], script).code, Some(0));
+    let global = world.home.path().join("global");
+    std::fs::write(&global, "[filter \"n\"]\nclean = \"\\\"/usr/bin/python3\\\" -m nbstripout\"\n").unwrap();
+    let mut command = world.command(["apply", "v"]);
+    command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_KEY_0", "core.hooksPath").env("GIT_CONFIG_VALUE_0", "hk");
+    command.env("GIT_CONFIG_PARAMETERS", "'core.fsmonitor=tools/f'").env("GIT_CONFIG_GLOBAL", &global);
+    let outcome = finish(command.spawn().unwrap());
+    let by = "git would run it or read it as configuration:";
+    for line in [
+        format!("  hk: {by} core.hookspath in the environment names it\n"),
+        format!("  tools/f: {by} core.fsmonitor in the environment names it\n"),
+        format!("  nbstripout.py: {by} filter.n.clean in {} names it\n", global.display()),
+    ] {
+        assert!(outcome.stderr.contains(&line), "{line}: {}", outcome.stderr);
+    }
+    // The control: without them nothing names it.
+    text(&world, &["apply", "v"]);
 }
 
 #[test]
@@ -309,14 +341,14 @@ fn a_repository_without_its_name_is_refused_and_said_at_the_end_of_the_run() {
     let script = "mkdir -p lib/objects lib/refs; echo ref: refs/heads/main > lib/HEAD; \
                   printf '[core]\\nfsmonitor = touch /tmp/x\\n' > lib/config; echo fine > lib/stays";
     let outcome = run(&world, project.path(), &["--keep-changes", "b"], script);
-    assert!(outcome.stderr.contains("4 changes that git acts on"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("2 changes that git acts on"), "{}", outcome.stderr);
     let outcome = world.carrel(["apply", "b"]);
     assert_eq!(
         (outcome.code, outcome.stderr.as_str()),
         (
             Some(1),
-            "error: nothing was applied: 4 changes that git acts on\n  \
-             lib: 4 changes, by which git could be made to run anything here\n\
+            "error: nothing was applied: 2 changes that git acts on\n  \
+             lib: 2 changes (lib/HEAD, lib/config), by which git could be made to run anything here\n\
              hint: `carrel apply --skip-refused b` leaves these out and applies the rest; \
              `carrel apply --allow-git b` takes over what git acts on too\n"
         )
