@@ -148,13 +148,12 @@ impl Reader {
         if is_node(name) {
             self.module(b"node_modules");
         }
-        match Program::of(word) {
-            // What it hears is what it runs, and that may be any word of the command.
-            Program::Shell | Program::Interpreter | Program::Python
-                if arguments.iter().all(|word| word.starts_with(b"-")) =>
-            {
-                self.open = true;
-            }
+        let kind = Program::of(word);
+        if matches!(kind, Program::Shell | Program::Interpreter | Program::Python) {
+            // What it hears is what it runs then, and that may be any word of the command.
+            self.open |= arguments.iter().all(|word| word.starts_with(b"-"));
+        }
+        match kind {
             Program::Enter => self.loads.bases.extend(arguments.iter().cloned()),
             Program::Shell => self.scripts(arguments, false),
             Program::Interpreter => self.scripts(arguments, true),
@@ -163,7 +162,21 @@ impl Reader {
                 self.shadows(arguments);
             }
             Program::Runner(files) => self.runner(files, arguments, depth),
-            Program::Wrapper | Program::Harmless | Program::Other => {}
+            Program::Other => self.started(arguments, depth),
+            Program::Wrapper | Program::Harmless => {}
+        }
+    }
+
+    /// What a program that nobody knows may start: `conda run -n x python …`
+    fn started(&mut self, arguments: &[Vec<u8>], depth: usize) {
+        for (number, word) in arguments.iter().enumerate().filter(|_| depth < DEEPEST) {
+            let starts = matches!(
+                Program::of(word),
+                Program::Shell | Program::Interpreter | Program::Python | Program::Runner(_)
+            );
+            if starts && word != b"." {
+                return self.command(arguments.get(number..).unwrap_or_default(), depth + 1);
+            }
         }
     }
 
@@ -278,6 +291,9 @@ impl Reader {
         for part in value.split(|byte| matches!(byte, b':' | b' ')).filter(|part| !part.is_empty()) {
             self.path(part, if loading { Extent::Whole } else { Extent::Only });
             self.loads.bases.insert(part.to_vec());
+            if name == b"PYTHONPATH" {
+                self.loads.shadows.insert(part.to_vec());
+            }
             if loading && !is_variable(last(part)) {
                 self.module(last(part));
             }
@@ -411,6 +427,12 @@ mod tests {
         }
         let loads = Loads::of(b"env PYTHONPATH=tools python3 -c \"import cl\"", true);
         assert!(has(&loads.modules, "cl") && has(&loads.modules, "tools"), "{loads:?}");
+        for command in
+            ["conda run -n x python -m nbstripout", "direnv exec . python3 -mnbstripout", "uv run python -m nbstripout"]
+        {
+            assert!(has(&Loads::of(command.as_bytes(), true).modules, "nbstripout"), "{command}");
+        }
+        assert!(has(&Loads::of(b"PYTHONPATH=. nbstripout", true).shadows, "."));
         assert!(has(&Loads::of(b"perl -Ilib -MA::Clean -e 1", true).modules, "Clean"));
     }
 

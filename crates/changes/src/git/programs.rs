@@ -69,7 +69,7 @@ const INTERPRETERS: &[&str] = &[
     "fd",
     "run-parts",
 ];
-const PYTHONS: &[&str] = &["python", "pythonw", "pypy", "ipython", "py", "jython", "micropython"];
+const PYTHONS: &[&str] = &["python", "pythonw", "pypy", "ipython", "jython", "micropython"];
 const HARMLESS: &[&str] = &[
     "git",
     "git-lfs",
