@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use carrel_api::agbox::v1::{CreateSpec, ExecState};
-use carrel_api::carrel::v1::InspectSandboxRequest;
+use carrel_api::agbox::v1::{self, CreateSpec, ExecState, MountSpec, SandboxState};
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
+use carrel_api::carrel::v1::{CreateSandboxRequest, InspectSandboxRequest, UnpauseSandboxRequest};
 use carrel_sandbox::FreeSpace;
 use carrel_tests::{Daemon, DaemonHome, run_within};
 use tonic::transport::Channel;
@@ -20,6 +20,8 @@ use crate::client::{Client, host};
 const MIB: u64 = 1 << 20;
 /// A host that is busy takes its time to fill a disk.
 const WATCHDOG: Duration = Duration::from_secs(180);
+/// How often something is looked at that nobody tells of: whoever looks takes the time of those who are looked at.
+const LOOK: Duration = Duration::from_millis(10);
 /// What is to stay free.
 const RESERVE: u64 = 64 * MIB;
 const RESERVED_INODES: u64 = 4000;
@@ -47,6 +49,11 @@ struct Watcher {
 impl Scene {
     /// With a reserve, or without any.
     async fn new(reserve: u64, inodes: u64) -> Self {
+        Self::on(reserve, inodes, "").await
+    }
+
+    /// On a host that something was done to before.
+    async fn on(reserve: u64, inodes: u64, before: &str) -> Self {
         let home = DaemonHome::new();
         let config = std::fs::read_to_string(home.path("config/carrel/config.toml")).unwrap();
         let reserved = format!("host_free = {reserve}\nhost_free_inodes = {RESERVED_INODES}\n");
@@ -58,7 +65,7 @@ impl Scene {
         let mount = format!(
             "mount -t tmpfs -o size=480m tmpfs {memory}; truncate -s 384m {memory}/image
             /usr/sbin/mkfs.ext4 -q -F -m 0 -N {inodes} -E lazy_itable_init=0 {memory}/image
-            mount -o loop,noinit_itable {memory}/image {}; exec \"$@\"",
+            mount -o loop,noinit_itable {memory}/image {}; {before} exec \"$@\"",
             mounted.display()
         );
         let daemon = home.try_start(&mut home.command_after(&mount)).await.unwrap_or_else(|_| panic!("{}", home.log()));
@@ -82,8 +89,15 @@ impl Scene {
     }
 
     async fn until_paused(&mut self, id: &str) {
-        while self.paused(id).await.is_none() {}
+        while self.paused(id).await.is_none() {
+            tokio::time::sleep(LOOK).await;
+        }
         assert_eq!(self.paused(id).await.as_deref(), Some("host_disk"));
+    }
+
+    /// Its user lets one continue.
+    async fn unpause(&mut self, id: &str) {
+        self.own.unpause_sandbox(UnpauseSandboxRequest { sandbox_id: id.to_owned() }).await.unwrap();
     }
 
     fn watch(&self) -> Watcher {
@@ -118,7 +132,7 @@ impl Scene {
     async fn goes_on(&self) {
         let before = self.beat();
         while self.beat() < before + 3 {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK).await;
         }
     }
 
@@ -205,6 +219,69 @@ while True:
     os.close(os.open(str(n), os.O_CREAT))
     if n % 1000 == 0: os.chdir(\"..\")'";
     run_within(WATCHDOG, async { Scene::new(RESERVE, 60_000).await.attacked(attack).await });
+}
+
+#[test]
+fn one_who_wrote_a_burst_is_not_paused_and_one_whom_its_user_resumes_can_make_room() {
+    run_within(WATCHDOG, async {
+        let mut scene = Scene::new(RESERVE, 100_000).await;
+        let signal = scene.home.path("signal");
+        std::fs::create_dir(&signal).unwrap();
+        let signal = MountSpec { source: signal.display().to_string(), target: "/signal".to_owned(), writable: true };
+        let spec = CreateSpec { disk_limit: String::new(), mounts: vec![signal], ..host() };
+        scene.client.ready("writer", spec).await;
+        // So fast that what is left would not last, and then nothing, for longer than one may go on who is slowed down.
+        let burst = "exec python3 -c 'import os, time
+for n in range(9): open(\"burst%d\" % n, \"wb\").write(os.urandom(10000000)); time.sleep(0.02)
+time.sleep(8)'";
+        assert_eq!(scene.client.run("writer", "burst", burst).await.exit_code, 0);
+        assert_eq!(scene.paused("writer").await, None, "{}", scene.home.log());
+        // One that goes on is paused, until its user lets it continue: then it can delete what it wrote.
+        let attack = "exec python3 -c 'import os
+large = open(\"large\", \"wb\")
+while not os.path.exists(\"/signal/go\"): large.write(bytes(1 << 20))
+os.truncate(\"large\", 0)'";
+        scene.client.exec("writer", "attack", attack).await.unwrap();
+        scene.until_paused("writer").await;
+        let free = FreeSpace::of(&*scene.disk).unwrap().bytes;
+        std::fs::write(scene.home.path("signal/go"), "").unwrap();
+        scene.unpause("writer").await;
+        assert_eq!(scene.client.until_ended("attack").await.unwrap().exit_code, 0);
+        assert!(FreeSpace::of(&*scene.disk).unwrap().bytes > free);
+        assert_eq!(scene.paused("writer").await, None, "{}", scene.home.log());
+        scene.client.gone("writer").await;
+        scene.daemon.take().unwrap().stop().await;
+    });
+}
+
+#[test]
+fn where_nobody_can_be_paused_those_who_write_are_killed_and_that_is_said_once() {
+    if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
+        // One hierarchy does everything: whoever cannot be paused there cannot be told from others either.
+        return;
+    }
+    run_within(WATCHDOG, async {
+        let no_freezer =
+            "for one in freezer unified; do ! [ -d /sys/fs/cgroup/$one ] || umount /sys/fs/cgroup/$one; done;";
+        let mut scene = Scene::on(RESERVE, 100_000, no_freezer).await;
+        let create_spec = Some(CreateSpec { disk_limit: String::new(), ..host() });
+        let sandbox_id = "attacker".to_owned();
+        let request = Some(v1::CreateSandboxRequest { create_spec, sandbox_id, ..Default::default() });
+        let request = CreateSandboxRequest { request, allow_unenforced_limits: true };
+        scene.own.create_sandbox(request).await.unwrap();
+        scene.client.until("attacker", SandboxState::Ready).await.unwrap();
+        let watcher = scene.watch();
+        for id in ["first", "second", "third"] {
+            let ended = scene.client.run("attacker", id, "cat /dev/zero > large").await;
+            assert_eq!(ended.exit_code, 137, "{}", scene.home.log());
+            assert_eq!(scene.client.run("attacker", &format!("after-{id}"), "rm large").await.exit_code, 0);
+        }
+        let [bytes, _] = watcher.end();
+        assert!(bytes >= RESERVE, "{bytes}: {}", scene.home.log());
+        assert_eq!(scene.home.log().matches("cannot be paused").count(), 1, "{}", scene.home.log());
+        scene.client.gone("attacker").await;
+        scene.daemon.take().unwrap().stop().await;
+    });
 }
 
 #[test]

@@ -90,6 +90,10 @@ impl Inner {
     /// Stops all processes where they are, or lets them continue.
     pub(crate) async fn pause(&self, place: &Place, paused: bool) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
+        if !paused {
+            // The guard leaves it alone for a while.
+            self.resumed.add(&place.incarnation);
+        }
         self.ask(place, &live, Question::Pause(paused)).await.map_err(failed)?;
         self.pause_services(place, paused).await
     }

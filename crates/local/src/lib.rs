@@ -109,6 +109,8 @@ pub(crate) struct Inner {
     starts: Starts,
     turns: Turns,
     tended: Tended,
+    /// Whom their users let continue.
+    resumed: Arc<guard::ResumedByUser>,
     /// One sweeps at a time.
     sweeping: tokio::sync::Mutex<()>,
 }
@@ -158,6 +160,7 @@ impl Local {
             starts: Starts::default(),
             turns: Turns::default(),
             tended: Tended::default(),
+            resumed: Arc::default(),
             sweeping: tokio::sync::Mutex::default(),
         });
         guard::start(&inner);

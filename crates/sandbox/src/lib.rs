@@ -31,7 +31,7 @@ mod tree;
 
 pub use self::asked::{MountError, NetworkError, TargetProblem};
 pub use self::container::Container;
-pub use self::disk::{DiskError, DiskKind, FreeSpace, KeptDisk, Quota, Reserve, upper};
+pub use self::disk::{DiskError, DiskKind, FreeSpace, KeptDisk, Quota, Reserve, room_again, upper};
 pub use self::gvisor::{Gvisor, GvisorError};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};

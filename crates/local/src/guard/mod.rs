@@ -5,14 +5,14 @@ mod policy;
 mod sampler;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use carrel_sandbox::{FreeSpace, Reserve};
 use carrel_shim_client::messages::{PauseReason, State};
 use carrel_shim_client::{AdoptError, Found, Life};
 use rustix::fs::{CWD, Mode, OFlags};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use self::policy::{Action, Decision, Policy};
 use self::sampler::ActivitySampler;
@@ -26,6 +26,8 @@ struct DiskGuard {
     sampler: Option<ActivitySampler>,
     /// Those that are being paused.
     pausing: HashSet<String>,
+    /// Those that could not be, which is said once.
+    unpausable: HashSet<String>,
     outcomes_rx: mpsc::UnboundedReceiver<PauseOutcome>,
     outcomes_tx: mpsc::UnboundedSender<PauseOutcome>,
 }
@@ -35,6 +37,13 @@ struct PauseOutcome {
     incarnation: String,
     paused: bool,
     failure: Option<String>,
+}
+
+/// Whom their users let continue, for the guard to know.
+#[derive(Debug, Default)]
+pub(crate) struct ResumedByUser {
+    incarnations: Mutex<Vec<String>>,
+    changed: Notify,
 }
 
 /// Guards the disk for as long as there is somebody who makes sandboxes.
@@ -50,10 +59,28 @@ pub(crate) fn start(inner: &Arc<Inner>) {
         policy: Policy::new(reserve),
         sampler: None,
         pausing: HashSet::new(),
+        unpausable: HashSet::new(),
         outcomes_rx,
         outcomes_tx,
     };
     drop(runtime.spawn(guard.run()));
+}
+
+// === impl ResumedByUser ===
+
+impl ResumedByUser {
+    pub(crate) fn add(&self, incarnation: &str) {
+        self.locked().push(incarnation.to_owned());
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.locked())
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 // === impl DiskGuard ===
@@ -85,6 +112,9 @@ impl DiskGuard {
                 self.adopt(&inner, free).await;
             }
             self.receive_outcomes();
+            for incarnation in inner.resumed.take() {
+                self.policy.was_resumed(incarnation, Instant::now(), free);
+            }
             let usage = if measure { self.measure(&inner).await } else { None };
             let Decision { actions, next, measure: again } = self.policy.decide(Instant::now(), free, usage.as_ref());
             for action in actions {
@@ -102,8 +132,12 @@ impl DiskGuard {
                 (false, _) if self.policy.holds() || !self.pausing.is_empty() => {}
                 (false, _) => self.sampler = None,
             }
+            let resumed = Arc::clone(&inner.resumed);
             drop(inner);
-            tokio::time::sleep(next).await;
+            tokio::select! {
+                () = tokio::time::sleep(next) => {}
+                () = resumed.changed.notified() => {}
+            }
         }
     }
 
@@ -118,6 +152,9 @@ impl DiskGuard {
                 status.state == State::Paused && status.pause_reason == Some(PauseReason::HostDisk)
             });
             if paused {
+                // By a daemon before this one, or by its supervisor while there was none.
+                let sandbox = found.record.as_ref().map_or("", |record| &record.name);
+                tracing::warn!(sandbox, "a sandbox is paused since before this daemon: it fills the disk of the host");
                 self.policy.was_paused(shim.hello().incarnation.clone(), Instant::now(), free);
             }
         }
@@ -150,7 +187,10 @@ impl DiskGuard {
                 tracing::info!(sandbox = sampler.name(&one), "a sandbox that fills the disk is slowed down");
                 sampler.slow_down(&one);
             }
-            Action::SpeedUp(one) => sampler.speed_up(&one),
+            Action::SpeedUp(one) => {
+                tracing::info!(sandbox = sampler.name(&one), "a sandbox is slowed down no longer");
+                sampler.speed_up(&one);
+            }
             Action::Pause(one) => self.pause(inner, one),
             Action::Insist(one) if self.pausing.contains(&one) => {
                 tracing::warn!(sandbox = sampler.name(&one), "processes that do not stop writing are killed");
@@ -163,11 +203,29 @@ impl DiskGuard {
     }
 
     fn pause(&mut self, inner: &Arc<Inner>, incarnation: String) {
+        let Some(sampler) = &self.sampler else { return };
+        let name = sampler.name(&incarnation).to_owned();
+        if let Some(missing) = sampler.no_freezer() {
+            if self.unpausable.insert(incarnation.clone()) {
+                let reason = missing.to_string();
+                tracing::warn!(
+                    sandbox = name,
+                    reason,
+                    "a sandbox that fills the disk of the host cannot be paused: those of its processes that write are killed"
+                );
+            }
+            sampler.kill_writers(&incarnation);
+            // Whoever goes on is found anew.
+            sampler.speed_up(&incarnation);
+            self.policy.forget(&incarnation);
+            return;
+        }
         if !self.pausing.insert(incarnation.clone()) {
             return;
         }
-        let name = self.sampler.as_ref().map(|sampler| sampler.name(&incarnation).to_owned()).unwrap_or_default();
-        tracing::warn!(sandbox = name, "a sandbox is paused: it fills the disk of the host");
+        if !self.unpausable.contains(&incarnation) {
+            tracing::warn!(sandbox = name, "a sandbox is paused: it fills the disk of the host");
+        }
         self.ask(inner, incarnation, name, true);
     }
 
@@ -207,7 +265,9 @@ impl DiskGuard {
             }
             match (failure, &self.sampler) {
                 (Some(error), _) => {
-                    tracing::warn!(incarnation, error, paused, "a sandbox cannot be paused or resumed");
+                    if !paused || self.unpausable.insert(incarnation.clone()) {
+                        tracing::warn!(incarnation, error, paused, "a sandbox cannot be paused or resumed");
+                    }
                     self.policy.forget(&incarnation);
                 }
                 // What is stopped need not be slow.

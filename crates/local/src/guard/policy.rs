@@ -2,12 +2,17 @@
 //! looking at either.
 //!
 //! A fall of what is free says how long it would last. Under a few seconds, the one who writes is slowed down, and whether
-//! the fall ends with that shows whether it was the one; under one second it is paused. Nobody else is.
+//! the fall ends with that shows whether it was the one; under one second it is paused. Nobody else is. One who was slowed
+//! down is judged by what it does then: it is paused if it goes on, and let go when it is quiet.
+
+mod held;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::{FreeSpace, Reserve};
+use carrel_sandbox::{FreeSpace, Reserve, room_again};
+
+use self::held::{Restriction, RestrictionKind, Trial};
 
 /// No host makes files dirty or makes inodes faster than this, in a second.
 const FASTEST: [f64; 2] = [(4_u64 << 30) as f64, 200_000.0];
@@ -28,17 +33,25 @@ const WINDOW: Duration = Duration::from_millis(250);
 const TRIAL: Duration = Duration::from_millis(100);
 /// How long what each does is added up.
 const ACCOUNT: Duration = Duration::from_millis(500);
-/// For how long one is not suspected again whom it was not, and for how long one may go on that was slowed down.
+/// For how long one is not suspected again whom it was not.
 const CLEARED: Duration = Duration::from_secs(2);
+/// For how long one may go on that was slowed down, and for how many seconds the rest has to last at what it does then.
 const SLOWED: Duration = Duration::from_secs(5);
+const LASTS: f64 = 100.0;
+/// For how long one that was slowed down is looked at before it is quiet, and what it may take in a second to be that: so
+/// little that it would be nobody's attack if it had all of its share.
+const QUIET: Duration = Duration::from_secs(1);
+const QUIET_RATE: [f64; 2] = [(64 << 10) as f64, 5.0];
+/// For how long everybody is looked at after a fall: one who writes in bursts is found by the next of them.
+const WARY: Duration = Duration::from_secs(300);
+/// For how long one is left alone whom its user lets continue, so that it can make room.
+const GRACE: Duration = Duration::from_secs(10);
 /// What may be written in all, too slowly to be anybody's attack, when almost nothing is left but the reserve. It is kept
 /// free besides the reserve.
 const ALLOWANCE: u64 = 16 << 20;
 /// What one has to write from look to look to be suspected, and how much of the time the kernel has to work for it.
 const LEAST_WRITTEN: u64 = 64 << 10;
 const LEAST_WORK: f64 = 0.05;
-/// How much of the time the kernel works for one who goes on although it was slowed down.
-const SLOW_WORK: f64 = 0.01;
 
 /// What a sandbox did since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +102,12 @@ pub(super) struct Policy {
     cleared: HashMap<String, Instant>,
     /// What each has written since nothing was left.
     spent: HashMap<String, u64>,
+    /// Whom its user let continue: until when it is left alone, and for how many bytes.
+    graced: HashMap<String, (Instant, u64)>,
+    /// What those have written since nothing was left.
+    granted: HashMap<String, u64>,
+    /// Until when another burst is waited for.
+    wary: Option<Instant>,
 }
 
 /// What each sandbox did in some time, against what fell in it.
@@ -99,48 +118,14 @@ struct UsageWindow {
     usage: HashMap<String, Usage>,
 }
 
-/// One who is kept from writing.
-#[derive(Clone, Copy, Debug)]
-struct Restriction {
-    kind: RestrictionKind,
-    since: Instant,
-    /// What fell, how fast it fell before, and what was free and left then.
-    resource: usize,
-    rate: f64,
-    free: u64,
-    left: u64,
-    /// What it has written since, and how long the kernel has worked for it.
-    written: u64,
-    system: Duration,
-    /// How much of the time the kernel worked for it before.
-    work: f64,
-    /// Whether it was looked at whether it was the one, and whether that could be told.
-    confirmed: bool,
-    unclear: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RestrictionKind {
-    Slowed,
-    Paused,
-}
-
-/// What is seen when one is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trial {
-    /// The fall ended with that.
-    Guilty,
-    /// It did not.
-    Innocent,
-    /// It did not, and the one that was held did not do less either.
-    Unclear,
-}
-
 /// What is left, and how fast it falls.
 struct Fall {
     free: [u64; 2],
     left: [u64; 2],
+    all: [u64; 2],
     rate: [f64; 2],
+    /// As if nothing fell in the rest of the window.
+    lasting: [f64; 2],
     /// What will be used up first, and in how many seconds.
     resource: usize,
     seconds: f64,
@@ -153,15 +138,39 @@ impl Policy {
         let allowance = ALLOWANCE.min(reserve.bytes / 16);
         let inodes = reserve.inodes.map(|inodes| inodes.saturating_add(inodes / 8));
         let reserve = Reserve { bytes: reserve.bytes.saturating_add(2 * allowance), inodes };
-        let (held, cleared, spent) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { reserve, allowance, looks: VecDeque::new(), account: None, held, cleared, spent }
+        Self {
+            reserve,
+            allowance,
+            looks: VecDeque::new(),
+            account: None,
+            held: HashMap::new(),
+            cleared: HashMap::new(),
+            spent: HashMap::new(),
+            graced: HashMap::new(),
+            granted: HashMap::new(),
+            wary: None,
+        }
     }
 
     /// One that was paused before this began.
     pub(super) fn was_paused(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
         let [left, _] = self.left(free);
-        let held = Restriction { left, free: free.bytes, ..Restriction::new(RestrictionKind::Paused, now, true) };
-        self.held.insert(sandbox, held);
+        let held = Restriction::new(RestrictionKind::Paused, now, true);
+        self.held.insert(sandbox, Restriction { left, free: free.bytes, all: free.all_bytes, ..held });
+    }
+
+    /// Its user lets one continue that was paused: for a while it is left alone, so that it can make room. When nothing is
+    /// left it may write a little, and not more for being resumed again and again.
+    pub(super) fn was_resumed(&mut self, sandbox: String, now: Instant, free: FreeSpace) {
+        if self.held.get(&sandbox).is_none_or(|held| held.kind != RestrictionKind::Paused) {
+            return;
+        }
+        self.held.remove(&sandbox);
+        let bytes = match self.left(free) {
+            [0, _] => self.allowance.saturating_sub(self.granted.get(&sandbox).copied().unwrap_or(0)),
+            [left, _] => (left / 4).max(self.allowance.min(left)),
+        };
+        self.graced.insert(sandbox, (now + GRACE, bytes));
     }
 
     /// One is not there any more, or could not be paused.
@@ -179,18 +188,21 @@ impl Policy {
         let fall = self.fall(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
+        self.wary = if alarmed { Some(now + WARY) } else { self.wary.filter(|until| *until > now) };
         let spent = fall.left.contains(&0);
         self.count(now, &fall, usage);
         let mut actions = self.judge(now, &fall, usage);
+        actions.extend(self.end_grace(now, &fall, usage));
         match usage {
             Some(_) if alarmed => actions.extend(self.suspect(now, &fall)),
             None if alarmed => {}
-            _ => actions.extend(self.release(now, &fall)),
+            _ => actions.extend(self.release(&fall)),
         }
         if spent {
             actions.extend(self.charge(now, &fall, usage));
         } else {
             self.spent.clear();
+            self.granted.clear();
         }
         if !actions.is_empty() {
             // What fell until now says nothing about who is left.
@@ -201,10 +213,34 @@ impl Policy {
         let slowed = self.held.values().any(|held| held.kind == RestrictionKind::Slowed);
         let next = match self.pace(&fall) {
             _ if alarmed || trial => ALARMED,
+            _ if !self.graced.is_empty() => ALARMED,
             pace if slowed => pace.min(SPENT),
             pace => pace,
         };
-        Decision { actions, next, measure: alarmed || trial || slowed || spent }
+        let measure = alarmed || trial || slowed || spent || self.wary.is_some() || !self.graced.is_empty();
+        Decision { actions, next, measure }
+    }
+
+    /// Leaves nobody alone for longer, or for more, than it was granted. One who writes more than that when nothing is left
+    /// is paused again.
+    fn end_grace(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
+        let (mut actions, spent) = (Vec::new(), fall.left.contains(&0));
+        self.graced.retain(|sandbox, (until, bytes)| {
+            let written = usage.and_then(|usage| usage.get(sandbox)).map_or(0, |usage| usage.written);
+            if spent && written > 0 {
+                let granted = self.granted.entry(sandbox.clone()).or_default();
+                *granted = granted.saturating_add(written);
+            }
+            let enough = written <= *bytes;
+            *bytes = bytes.saturating_sub(written);
+            if spent && !enough {
+                let held = fall.held(fall.resource, RestrictionKind::Paused, now, true);
+                self.held.insert(sandbox.clone(), held);
+                actions.push(Action::Pause(sandbox.clone()));
+            }
+            enough && *until > now
+        });
+        actions
     }
 
     /// Adds what each did since the last look to what it did before.
@@ -219,9 +255,7 @@ impl Policy {
         let account = self.account.take().filter(lasts).unwrap_or_else(new);
         let account = self.account.insert(account);
         for (sandbox, usage) in usage {
-            let sum = account.usage.entry(sandbox.clone()).or_default();
-            sum.written = sum.written.saturating_add(usage.written);
-            sum.system += usage.system;
+            account.usage.entry(sandbox.clone()).or_default().add(*usage);
         }
     }
 
@@ -231,7 +265,7 @@ impl Policy {
     }
 
     fn fall(&mut self, now: Instant, free: FreeSpace) -> Fall {
-        let left = self.left(free);
+        let (left, all) = (self.left(free), [free.all_bytes, free.all_inodes]);
         let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
         self.looks.push_back((now, free));
         // One that is older than the window is where the window begins.
@@ -248,7 +282,7 @@ impl Policy {
         });
         let [bytes, inodes] = seconds;
         let (resource, seconds) = if inodes < bytes { (1, inodes) } else { (0, bytes) };
-        Fall { free, left, rate, resource, seconds }
+        Fall { free, left, all, rate, lasting, resource, seconds }
     }
 
     /// When to look again: at half the time that the fastest would take for all that is left.
@@ -263,14 +297,13 @@ impl Policy {
 
     /// Sees whether those who are held were the ones.
     fn judge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
-        let mut actions = Vec::new();
+        let (mut actions, mut quick) = (Vec::new(), Vec::new());
         let Some(usage) = usage else { return actions };
         self.held.retain(|sandbox, _| usage.contains_key(sandbox));
         for (sandbox, held) in &mut self.held {
-            let Usage { written, system } = usage.get(sandbox).copied().unwrap_or_default();
-            held.written = held.written.saturating_add(written);
-            held.system += system;
-            if held.kind == RestrictionKind::Paused && written >= LEAST_WRITTEN && fall.seconds < STOP {
+            let usage = usage.get(sandbox).copied().unwrap_or_default();
+            held.add(now, usage);
+            if held.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
                 actions.push(Action::Insist(sandbox.clone()));
                 continue;
             }
@@ -290,16 +323,25 @@ impl Policy {
                     continue;
                 }
             }
-            let left = fall.left.get(held.resource).copied().unwrap_or(0);
-            let over = elapsed >= SLOWED || (left as f64) < held.rate * STOP;
-            if held.kind == RestrictionKind::Slowed && over && held.goes_on(elapsed) {
+            if held.kind == RestrictionKind::Paused {
+                continue;
+            }
+            let left = fall.left.get(held.resource).copied().unwrap_or(0) as f64;
+            let takes = held.takes(now, fall);
+            let quiet = QUIET_RATE.get(held.resource).is_none_or(|quiet| takes < *quiet);
+            // What is not seen of one is believed of it a little longer.
+            let (fastest, patience) = if held.seen { (takes, QUIET) } else { (takes.max(held.rate), SLOWED) };
+            if !quiet && (left < fastest * STOP || elapsed >= SLOWED && left < takes * LASTS) {
                 // What could not be told from slowing it down is told from the pause.
                 *held = fall.held(held.resource, RestrictionKind::Paused, now, !held.unclear);
                 actions.push(Action::Pause(sandbox.clone()));
+            } else if elapsed >= SLOWED || quiet && elapsed >= patience {
+                actions.push(Action::SpeedUp(sandbox.clone()));
+                quick.push(sandbox.clone());
             }
         }
         let cleared = &self.cleared;
-        self.held.retain(|sandbox, _| !cleared.contains_key(sandbox));
+        self.held.retain(|sandbox, _| !cleared.contains_key(sandbox) && !quick.contains(sandbox));
         actions
     }
 
@@ -312,8 +354,12 @@ impl Policy {
             let confirmed = held.is_some_and(|held| held.confirmed);
             let action = match held.map(|held| held.kind) {
                 Some(RestrictionKind::Paused) => continue,
-                // Whoever writes most of what falls is the one; anybody else has to be seen to be first.
-                _ if fall.seconds < STOP && (sure || confirmed) => Action::Pause(sandbox.clone()),
+                // Whoever writes most of what falls is the one; anybody else has to be seen to be first. What was written
+                // in a moment may have been all, unless as much again is too much.
+                None if fall.seconds < STOP / 2.0 && sure => Action::Pause(sandbox.clone()),
+                Some(RestrictionKind::Slowed) if fall.seconds < STOP && (sure || confirmed) => {
+                    Action::Pause(sandbox.clone())
+                }
                 Some(RestrictionKind::Slowed) => continue,
                 None => Action::SlowDown(sandbox.clone()),
             };
@@ -321,7 +367,7 @@ impl Policy {
                 if matches!(action, Action::Pause(_)) { RestrictionKind::Paused } else { RestrictionKind::Slowed };
             let work = self.account.as_ref().map_or(0.0, |account| account.work(&sandbox, now));
             let held = fall.held(fall.resource, kind, now, confirmed && kind == RestrictionKind::Paused);
-            self.held.insert(sandbox, Restriction { work, ..held });
+            self.held.insert(sandbox, Restriction { work, seen: sure, ..held });
             actions.push(action);
         }
         actions
@@ -331,7 +377,8 @@ impl Policy {
     fn writers(&self, now: Instant, fall: &Fall) -> (Vec<String>, bool) {
         let nobody = (Vec::new(), false);
         let Some(account) = &self.account else { return nobody };
-        let known = account.usage.iter().filter(|(sandbox, _)| !self.cleared.contains_key(*sandbox));
+        let left_alone = |sandbox: &String| self.cleared.contains_key(sandbox) || self.graced.contains_key(sandbox);
+        let known = account.usage.iter().filter(|(sandbox, _)| !left_alone(sandbox));
         let fell = fallen(account.free, fall.free);
         let most = known.clone().map(|(_, usage)| usage.written).max().unwrap_or(0);
         let all: u64 = known.clone().map(|(_, usage)| usage.written).sum();
@@ -353,32 +400,26 @@ impl Policy {
         (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)
     }
 
-    /// Lets those go on who can.
-    fn release(&mut self, now: Instant, fall: &Fall) -> Vec<Action> {
+    /// Lets those go on who were paused, where so much has become free that nobody is paused and let go in turns.
+    fn release(&mut self, fall: &Fall) -> Vec<Action> {
         let mut actions = Vec::new();
-        let reserve = self.reserve.bytes;
+        let (reserve, least) = (self.reserve.bytes, self.allowance.max(1));
         self.held.retain(|sandbox, held| {
-            let left = fall.left.get(held.resource).copied().unwrap_or(0);
-            // As much as the reserve has to have become free, so that nobody is paused and let go in turns.
-            let step = if held.resource == 0 { reserve } else { held.left.max(1) };
-            let free_again = left >= held.left.saturating_add(step);
-            let (action, over) = match held.kind {
-                RestrictionKind::Slowed => {
-                    (Action::SpeedUp(sandbox.clone()), now.saturating_duration_since(held.since) >= SLOWED)
-                }
-                RestrictionKind::Paused => (Action::Resume(sandbox.clone()), false),
-            };
-            if free_again || over {
-                actions.push(action);
+            let of = |values: [u64; 2]| values.get(held.resource).copied().unwrap_or(0);
+            let (wanted, least) = if held.resource == 0 { (reserve, least) } else { (held.left.max(1), 1) };
+            let room = of(fall.left) >= least && of(fall.free) >= room_again(wanted, held.free, held.all);
+            let goes_on = room && held.kind == RestrictionKind::Paused;
+            if goes_on {
+                actions.push(Action::Resume(sandbox.clone()));
             }
-            !(free_again || over)
+            !goes_on
         });
         actions
     }
 
     /// Pauses those who go on writing when nothing is left but the reserve, however slowly and whoever used up the rest.
     fn charge(&mut self, now: Instant, fall: &Fall, usage: Option<&HashMap<String, Usage>>) -> Vec<Action> {
-        for (sandbox, usage) in usage.into_iter().flatten() {
+        for (sandbox, usage) in usage.into_iter().flatten().filter(|(sandbox, _)| !self.graced.contains_key(*sandbox)) {
             let spent = self.spent.entry(sandbox.clone()).or_default();
             *spent = spent.saturating_add(usage.written);
         }
@@ -400,45 +441,12 @@ impl Policy {
     }
 }
 
-// === impl Restriction ===
+// === impl Usage ===
 
-impl Restriction {
-    /// What is seen from a fall that ended when it was held, or did not.
-    fn tried(&self, fall: &Fall, elapsed: Duration) -> Trial {
-        let fell = self.free.saturating_sub(fall.free.get(self.resource).copied().unwrap_or(0));
-        let lasts = fell as f64 / elapsed.as_secs_f64() > self.rate / 2.0;
-        // One who writes in the middle of a system call is slowed down only after that.
-        let writes_on = self.resource == 0 && self.written >= fell / 2;
-        // On a busy host one may have had so little before that it has as much now.
-        let works_on =
-            self.kind == RestrictionKind::Slowed && self.system.as_secs_f64() / elapsed.as_secs_f64() > self.work / 2.0;
-        match (lasts && !writes_on, works_on) {
-            (false, _) => Trial::Guilty,
-            (true, true) => Trial::Unclear,
-            (true, false) => Trial::Innocent,
-        }
-    }
-
-    /// Whether it goes on although it was slowed down.
-    fn goes_on(&self, elapsed: Duration) -> bool {
-        let writes = self.resource == 0 && self.written as f64 >= LEAST_WRITTEN as f64 * elapsed.as_secs_f64();
-        writes || self.system.as_secs_f64() >= SLOW_WORK * elapsed.as_secs_f64()
-    }
-
-    fn new(kind: RestrictionKind, since: Instant, confirmed: bool) -> Self {
-        Self {
-            kind,
-            since,
-            resource: 0,
-            rate: 0.0,
-            free: 0,
-            left: 0,
-            written: 0,
-            system: Duration::ZERO,
-            work: 0.0,
-            confirmed,
-            unclear: false,
-        }
+impl Usage {
+    fn add(&mut self, other: Self) {
+        self.written = self.written.saturating_add(other.written);
+        self.system += other.system;
     }
 }
 
@@ -463,6 +471,7 @@ impl Fall {
             rate: self.rate.get(resource).copied().unwrap_or(0.0),
             free: of(self.free),
             left: of(self.left),
+            all: of(self.all),
             ..Restriction::new(kind, now, confirmed)
         }
     }

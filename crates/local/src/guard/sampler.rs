@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::cgroup::{Activity, Cgroup, CgroupError, CpuShare, Host};
+use carrel_sandbox::cgroup::{Activity, Cgroup, CgroupError, Controller, CpuShare, Host, Missing, Place};
 use carrel_shim_client::{Found, FoundError, Life};
 
 use super::policy::Usage;
@@ -97,6 +97,14 @@ impl ActivitySampler {
 
     pub(super) fn name(&self, incarnation: &str) -> &str {
         self.sandboxes.get(incarnation).map_or("", |one| &one.name)
+    }
+
+    /// Why this host cannot pause anybody, if it cannot.
+    pub(super) fn no_freezer(&self) -> Option<&Missing> {
+        match self.host.place(Controller::Freezer) {
+            Place::Missing(missing) => Some(missing),
+            Place::V1(_) | Place::V2(_) => None,
+        }
     }
 
     pub(super) fn slow_down(&self, incarnation: &str) {

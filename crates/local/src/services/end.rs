@@ -66,7 +66,11 @@ impl Inner {
         together(beside.iter().map(|beside| async move {
             let Some(found) = self.running(beside).await? else { return Ok(()) };
             let mut shim = found.connect().await.map_err(failed)?;
-            if paused { shim.pause().await } else { shim.resume().await }.map_err(failed)
+            if paused {
+                return shim.pause().await.map_err(failed);
+            }
+            self.resumed.add(&shim.hello().incarnation);
+            shim.resume().await.map_err(failed)
         }))
         .await
     }

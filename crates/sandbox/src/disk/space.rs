@@ -14,11 +14,16 @@ const RESERVED_PART: u64 = 16;
 pub struct FreeSpace {
     /// In bytes.
     pub bytes: u64,
+    /// All bytes that it has, used or not.
+    pub all_bytes: u64,
     /// Inodes; none where the file system does not count them.
     pub inodes: Option<u64>,
     /// All inodes that it has, used or not; 0 where it does not count them.
     pub all_inodes: u64,
 }
+
+/// The part of what is used that has to become free at most before one who was paused goes on: that can always come true.
+const FREED_PART: u64 = 4;
 
 /// How much of the host's own disk has to stay free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,7 @@ impl FreeSpace {
         let stat = rustix::fs::fstatvfs(on)?;
         Ok(Self {
             bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            all_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
             inodes: (stat.f_files > 0).then_some(stat.f_favail),
             all_inodes: stat.f_files,
         })
@@ -60,6 +66,17 @@ impl Reserve {
     pub fn is_touched(self, free: FreeSpace) -> bool {
         free.bytes < self.bytes || free.inodes.is_some_and(|inodes| inodes < self.inodes_on(free))
     }
+
+    /// Whether so much has become free since somebody was paused that it can go on, and is not paused and let go in turns.
+    pub fn has_room_again(self, paused_at: FreeSpace, now: FreeSpace) -> bool {
+        !self.is_touched(now) && now.bytes >= room_again(self.bytes, paused_at.bytes, paused_at.all_bytes)
+    }
+}
+
+/// How much has to be free before one goes on that was paused when `free` of `all` was: as much more as is wanted, or a
+/// quarter of what was used if that is less.
+pub fn room_again(wanted: u64, free: u64, all: u64) -> u64 {
+    free.saturating_add(wanted.min(all.saturating_sub(free) / FREED_PART).max(1))
 }
 
 #[cfg(test)]
@@ -69,7 +86,7 @@ mod tests {
     #[test]
     fn a_reserve_is_touched_when_bytes_or_inodes_are_fewer() {
         let reserve = Reserve { bytes: 10, inodes: Some(5) };
-        let free = |bytes, inodes| FreeSpace { bytes, inodes, all_inodes: 1000 };
+        let free = |bytes, inodes| FreeSpace { bytes, all_bytes: 1000, inodes, all_inodes: 1000 };
         assert!(!reserve.is_touched(free(10, Some(5))));
         assert!(reserve.is_touched(free(9, Some(5))));
         assert!(reserve.is_touched(free(10, Some(4))));
@@ -79,7 +96,22 @@ mod tests {
     #[test]
     fn the_inodes_that_nobody_named_are_no_more_than_a_sixteenth() {
         let reserve = Reserve { bytes: 1, inodes: None };
-        let on = |all_inodes| reserve.inodes_on(FreeSpace { bytes: 1, inodes: Some(1), all_inodes });
+        let on = |all_inodes| reserve.inodes_on(FreeSpace { bytes: 1, all_bytes: 9, inodes: Some(1), all_inodes });
         assert_eq!((on(16_000), on(1 << 30)), (1000, 65_536));
+    }
+
+    #[test]
+    fn what_has_to_become_free_is_never_more_than_there_is() {
+        let free = |bytes, all_bytes| FreeSpace { bytes, all_bytes, inodes: None, all_inodes: 0 };
+        for all in [61, 100, 180, 1000, 1 << 40] {
+            for at in [0, 30, 59, 60, 61, 145, 170] {
+                let (reserve, paused_at) = (Reserve { bytes: 60, inodes: None }, free(at.min(all), all));
+                assert!(!reserve.has_room_again(paused_at, paused_at), "{at} of {all}: nothing has become free");
+                assert!(at >= all || reserve.has_room_again(paused_at, free(all, all)), "{at} of {all}");
+            }
+        }
+        assert_eq!((room_again(60, 70, 1 << 30), room_again(60, 145, 181)), (130, 154));
+        let reserve = Reserve { bytes: 60, inodes: None };
+        assert!(!reserve.has_room_again(free(5, 100), free(59, 100)), "the reserve itself is no room");
     }
 }

@@ -14,6 +14,9 @@ const DISK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)]
 const FASTEST: u64 = 4 << 30;
 /// What the sandbox has to have written that is on no disk yet to be one who writes.
 const WRITES: u64 = 1 << 20;
+/// For how long it is left alone when its user lets it continue, so that it can make room, and what it may write meanwhile.
+const GRACE: Duration = Duration::from_secs(10);
+const GRANTED: u64 = 8 << 20;
 /// How often it is recorded that processes were ended for want of memory.
 const KILLS: Duration = Duration::from_secs(1);
 /// When is counted again who was ended for want of memory: the kernel says that memory ran out before it ends anybody.
@@ -51,7 +54,10 @@ impl Server {
         }
         let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup is never paused")?;
         cgroup.thaw().map_err(|error| error.to_string())?;
-        (self.pause_reason, self.disk_full) = (None, false);
+        if reason.is_none() && self.pause_reason == Some(PauseReason::HostDisk) {
+            self.grace = Some((Instant::now() + GRACE, self.unwritten().saturating_add(GRANTED)));
+        }
+        (self.pause_reason, self.disk_full) = (None, None);
         if let Some(since) = self.paused.take() {
             self.jobs.postpone(since, Instant::now());
             self.record(Fact::new(wall_ms(), FactKind::Resumed));
@@ -79,10 +85,10 @@ impl Server {
         let reserve = self.running.reserve;
         let Some(free) = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok()) else { return };
         if reserve.is_touched(free) {
-            if self.paused.is_none() && self.writes() {
-                self.disk_full = self.pause(Some(PauseReason::HostDisk)).is_ok();
+            if self.paused.is_none() && self.writes(now) {
+                self.disk_full = self.pause(Some(PauseReason::HostDisk)).is_ok().then_some(free);
             }
-        } else if self.disk_full && free.bytes / 2 >= reserve.bytes {
+        } else if self.disk_full.is_some_and(|paused_at| reserve.has_room_again(paused_at, free)) {
             let _continued = self.resume(Some(PauseReason::HostDisk));
         }
         let [shortest, longest] = DISK;
@@ -92,9 +98,13 @@ impl Server {
     }
 
     /// Whether the sandbox has written just now. What it writes past the memory of the host is not seen from here.
-    fn writes(&self) -> bool {
-        let unwritten = self.running.cgroup.as_ref().and_then(|cgroup| cgroup.unwritten_bytes().ok());
-        unwritten.is_some_and(|bytes| bytes >= WRITES)
+    fn writes(&mut self, now: Instant) -> bool {
+        self.grace = self.grace.filter(|(until, _)| now < *until);
+        self.unwritten() >= self.grace.map_or(WRITES, |(_, most)| most)
+    }
+
+    fn unwritten(&self) -> u64 {
+        self.running.cgroup.as_ref().and_then(|cgroup| cgroup.unwritten_bytes().ok()).unwrap_or(0)
     }
 
     // --- memory

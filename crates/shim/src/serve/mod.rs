@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::Frame;
+use carrel_sandbox::FreeSpace;
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Peer};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
@@ -58,8 +59,10 @@ pub(crate) struct Server {
     paused: Option<Instant>,
     /// Why, unless its owner wanted it so.
     pause_reason: Option<PauseReason>,
-    /// It was paused by this supervisor itself because of the host's own disk.
-    disk_full: bool,
+    /// What was free when it was paused by this supervisor itself because of the host's own disk.
+    disk_full: Option<FreeSpace>,
+    /// Until when it is left alone since its user let it continue, and how much may be on no disk yet meanwhile.
+    grace: Option<(Instant, u64)>,
     /// When to look at that disk again.
     disk: Option<Instant>,
     /// How many processes are known to have been ended for want of memory, and when to count again.
@@ -126,7 +129,8 @@ impl Server {
             over: false,
             paused: None,
             pause_reason: None,
-            disk_full: false,
+            disk_full: None,
+            grace: None,
             disk,
             kills: 0,
             kills_told: (0, None),

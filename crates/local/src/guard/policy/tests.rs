@@ -13,6 +13,8 @@ struct Writer {
     inodes: u64,
     /// What it writes without taking room.
     rewrites: u64,
+    /// For how many milliseconds of how many it writes; always, if that is none.
+    pulse: Option<(u64, u64)>,
     /// Whether what it writes is not seen.
     hides: bool,
     /// Whether a pause does not stop it until it is insisted on.
@@ -27,7 +29,9 @@ struct Writer {
 /// A host of which the guard sees what it would see of a real one.
 struct Model {
     policy: Policy,
+    reserve: Reserve,
     now: Instant,
+    milliseconds: u64,
     free: FreeSpace,
     sandboxes: HashMap<String, Writer>,
     /// What somebody else takes, in each millisecond.
@@ -41,20 +45,42 @@ struct Model {
 impl Model {
     fn new(free_mib: u64, sandboxes: &[(&str, Writer)]) -> Self {
         let sandboxes = sandboxes.iter().map(|(name, writer)| ((*name).to_owned(), *writer)).collect();
-        let free = FreeSpace { bytes: free_mib * MIB, inodes: Some(1_000_000), all_inodes: 1 << 30 };
-        let (policy, now) = (Policy::new(RESERVE), Instant::now());
-        let (next, usage) = (Duration::ZERO, HashMap::new());
-        Self { policy, now, free, sandboxes, host: 0, usage, next, measured: false, taken: Vec::new() }
+        let free =
+            FreeSpace { bytes: free_mib * MIB, all_bytes: 200_000 * MIB, inodes: Some(1_000_000), all_inodes: 1 << 30 };
+        Self {
+            policy: Policy::new(RESERVE),
+            reserve: RESERVE,
+            now: Instant::now(),
+            milliseconds: 0,
+            free,
+            sandboxes,
+            host: 0,
+            usage: HashMap::new(),
+            next: Duration::ZERO,
+            measured: false,
+            taken: Vec::new(),
+        }
+    }
+
+    /// On a disk of 190 MiB, of which 60 are to stay free.
+    fn small(free_mib: u64, sandboxes: &[(&str, Writer)]) -> Self {
+        let mut model = Self::new(free_mib, sandboxes);
+        model.reserve = Reserve { bytes: 60 * MIB, inodes: Some(1000) };
+        model.policy = Policy::new(model.reserve);
+        model.free.all_bytes = 190 * MIB;
+        model
     }
 
     /// Lets some time pass.
     fn run(&mut self, milliseconds: u64) {
         for _ in 0..milliseconds {
             self.now += Duration::from_millis(1);
+            self.milliseconds += 1;
             self.free.bytes = self.free.bytes.saturating_sub(self.host);
             for (name, writer) in &self.sandboxes {
                 let usage = self.usage.entry(name.clone()).or_default();
-                if writer.killed || writer.paused && !writer.in_call {
+                let rests = writer.pulse.is_some_and(|(part, all)| self.milliseconds % all >= part);
+                if writer.killed || rests || writer.paused && !writer.in_call {
                     continue;
                 }
                 let part = if writer.slowed && !writer.in_call && !writer.starved { 20 } else { 1 };
@@ -106,8 +132,19 @@ impl Model {
         paused
     }
 
+    /// Its user lets one continue.
+    fn resume(&mut self, name: &str) {
+        self.policy.was_resumed(name.to_owned(), self.now, self.free);
+        self.sandboxes.get_mut(name).unwrap().paused = false;
+        self.next = Duration::ZERO;
+    }
+
+    fn set(&mut self, name: &str, bytes: u64) {
+        self.sandboxes.get_mut(name).unwrap().bytes = bytes;
+    }
+
     fn is_whole(&self) -> bool {
-        !RESERVE.is_touched(self.free)
+        !self.reserve.is_touched(self.free)
     }
 }
 
@@ -201,6 +238,100 @@ fn one_who_was_paused_goes_on_when_there_is_room_again() {
     model.run(10_000);
     assert!(!model.sandboxes["attacker"].paused && !model.sandboxes["attacker"].slowed);
     assert!(!model.policy.holds());
+}
+
+#[test]
+fn one_who_wrote_a_burst_and_is_quiet_is_not_paused_and_has_its_share_back() {
+    // Nothing more, a line now and then, what a busy log is.
+    for after in [0, 1, 100] {
+        let mut model = Model::small(180, &[("one", writer(75 * MIB / 1000)), ("idle", writer(0))]);
+        model.run(270);
+        assert_eq!(model.taken, [Action::SlowDown("one".to_owned())], "{after}");
+        model.set("one", after);
+        model.run(30_000);
+        assert_eq!(model.taken, [Action::SlowDown("one".to_owned()), Action::SpeedUp("one".to_owned())], "{after}");
+        assert!(model.is_whole() && !model.policy.holds());
+    }
+}
+
+#[test]
+fn a_file_that_is_written_in_a_moment_pauses_nobody_while_there_is_room_for_another() {
+    let pulse = Some((20, 20_000));
+    let mut model = Model::small(180, &[("one", Writer { bytes: MIB, pulse, ..Writer::default() })]);
+    model.run(60_000);
+    assert_eq!(model.paused(), [""; 0]);
+    assert!(!model.sandboxes["one"].slowed);
+}
+
+#[test]
+fn one_who_writes_in_bursts_is_paused_before_the_reserve_too() {
+    // Shorter than what is between two looks, longer than what a fall is looked at for, and slower than it is quiet.
+    for (on, period) in [(3, 30), (10, 100), (20, 300), (50, 1100), (20, 6000), (300, 7000), (20, 90_000)] {
+        for (rate, small) in [(MIB, false), (4 * MIB, false), (MIB / 2, true), (MIB / 8, true)] {
+            let attacker = Writer { bytes: rate, pulse: Some((on, period)), ..Writer::default() };
+            let sandboxes = [("attacker", attacker), ("victim", writer(10))];
+            let mut model = if small { Model::small(180, &sandboxes) } else { Model::new(1500, &sandboxes) };
+            for _ in 0..1000 {
+                model.run(period);
+                if model.sandboxes["attacker"].paused {
+                    break;
+                }
+            }
+            assert!(model.is_whole(), "{on} of {period} at {rate}: {:?}", model.free);
+            assert_eq!(model.paused(), ["attacker"], "{on} of {period} at {rate}: {:?}", model.free);
+        }
+    }
+}
+
+#[test]
+fn one_who_goes_on_although_it_was_slowed_down_is_paused() {
+    let mut model = Model::small(180, &[("attacker", writer(40 * MIB / 1000))]);
+    model.run(4900);
+    assert_eq!(model.taken, [Action::SlowDown("attacker".to_owned())]);
+    model.run(700);
+    assert_eq!(model.paused(), ["attacker"]);
+}
+
+#[test]
+fn on_a_small_disk_there_can_be_room_again() {
+    let mut model = Model::small(180, &[("attacker", writer(80 * MIB / 1000))]);
+    model.run(10_000);
+    assert!(model.sandboxes["attacker"].paused);
+    model.set("attacker", 0);
+    model.run(10_000);
+    assert!(model.sandboxes["attacker"].paused, "nothing has become free");
+    model.free.bytes = 180 * MIB;
+    model.run(10_000);
+    assert!(!model.sandboxes["attacker"].paused, "all is as it was");
+    // Inodes are no more either than there are.
+    let mut model = Model::new(100_000, &[("attacker", Writer { inodes: 100, ..Writer::default() })]);
+    (model.free.inodes, model.free.all_inodes) = (Some(60_000), 65_000);
+    model.run(10_000);
+    assert!(model.sandboxes["attacker"].paused);
+    model.free.inodes = Some(65_000);
+    model.run(10_000);
+    assert!(model.taken.contains(&Action::Resume("attacker".to_owned())));
+}
+
+#[test]
+fn one_whom_its_user_lets_continue_can_make_room_and_no_more() {
+    let mut model = Model::small(180, &[("attacker", writer(80 * MIB / 1000)), ("other", writer(0))]);
+    model.run(30_000);
+    // Somebody else has taken what was left.
+    model.free.bytes = 66 * MIB;
+    model.set("attacker", 50);
+    model.resume("attacker");
+    model.run(9000);
+    assert!(!model.sandboxes["attacker"].paused, "it writes a little, and deletes");
+    model.policy.was_paused("attacker".to_owned(), model.now, model.free);
+    model.set("attacker", MIB);
+    for _ in 0..20 {
+        model.resume("attacker");
+        // Until the look after the next one: it is granted nothing more for being resumed again.
+        model.run(12);
+        assert!(model.sandboxes["attacker"].paused, "{:?}", model.taken);
+    }
+    assert!(!model.sandboxes["attacker"].killed && model.sandboxes["attacker"].paused);
 }
 
 #[test]
