@@ -36,6 +36,9 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
             answer.into_inner().sandbox.unwrap_or_default()
         };
         if arguments.no_wait {
+            if arguments.allow_unenforced_limits {
+                limits::warn_unseen(&handle.sandbox_id, json);
+            }
             return Ok(handle);
         }
         let id = handle.sandbox_id.clone();
@@ -73,11 +76,26 @@ pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
     let found = find::runtime()?.block_on(async {
         // What was never kept by a daemon is not known to any.
         let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(&arguments.id)) };
-        daemon.get(&arguments.id).await.map_err(|status| refused(&status))
+        let handle = daemon.get(&arguments.id).await.map_err(|status| refused(&status))?;
+        let running = running(&mut daemon, &handle).await?;
+        Ok((handle, running))
     });
-    let found = found.map_err(|failure| failure.exit(FAILED))?;
-    let text = if json { crate::json::line(&told::handle(&found)) } else { lines(&found, Moment::now()) };
+    let (found, running) = found.map_err(|failure| failure.exit(FAILED))?;
+    let text = match json {
+        true => crate::json::line(&told::found(&found, running.as_ref())),
+        false => lines(&found, running.as_ref(), Moment::now()),
+    };
     crate::say(text.as_bytes())
+}
+
+/// What runs of a sandbox that is ready.
+async fn running(daemon: &mut Daemon, handle: &SandboxHandle) -> Result<Option<carrel::Running>, Failure> {
+    if handle.state() != SandboxState::Ready {
+        return Ok(None);
+    }
+    let request = carrel::InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
+    let told = daemon.nearby.inspect_sandbox(request).await.map_err(|status| refused(&status))?;
+    Ok(told.into_inner().running)
 }
 
 /// Lets some run again; returns what to exit with.
@@ -100,6 +118,12 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
 
 async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> {
     let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(id)) };
+    let handle = daemon.get(id).await.map_err(|status| refused(&status))?;
+    if running(&mut daemon, &handle).await?.is_some_and(|running| running.paused) {
+        let request = carrel::UnpauseSandboxRequest { sandbox_id: id.to_owned() };
+        daemon.nearby.unpause_sandbox(request).await.map_err(|status| refused(&status))?;
+        return Ok(handle);
+    }
     let request = ResumeSandboxRequest { sandbox_id: id.to_owned() };
     daemon.sandboxes.resume_sandbox(request).await.map_err(|status| refused(&status))?;
     let handle = daemon.get(id).await.map_err(|status| refused(&status))?;
@@ -109,8 +133,18 @@ async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> 
     wait::until(&mut daemon, handle, SandboxState::Ready).await?.ok_or_else(|| find::no_such_sandbox(id))
 }
 
+/// That one is paused, and why; nothing if it is not.
+fn paused(running: &carrel::Running) -> String {
+    match (running.paused, running.pause_reason.as_str()) {
+        (false, _) => String::new(),
+        (true, "host_disk") => "it fills the disk of the host (host_disk)".to_owned(),
+        (true, "") => "somebody asked for it".to_owned(),
+        (true, reason) => reason.to_owned(),
+    }
+}
+
 /// A sandbox, for people.
-fn lines(handle: &SandboxHandle, now: Moment) -> String {
+fn lines(handle: &SandboxHandle, running: Option<&carrel::Running>, now: Moment) -> String {
     let created = told::moment(handle.created_at.as_ref());
     let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let error = [handle.error_code.as_str(), &handle.error_message];
@@ -118,6 +152,7 @@ fn lines(handle: &SandboxHandle, now: Moment) -> String {
     let rows = [
         ("id", handle.sandbox_id.clone()),
         ("state", told::state(handle.state()).to_owned()),
+        ("paused", running.map(paused).unwrap_or_default()),
         ("image", handle.image.clone()),
         ("labels", labels.join(", ")),
         ("created", format!("{created} ({} ago)", created.age(now))),
@@ -292,10 +327,15 @@ mod tests {
         };
         let now = Moment(1_709_210_156_000);
         assert_eq!(
-            lines(&handle, now),
+            lines(&handle, None, now),
             "id        web1\nstate     ready\nimage     host\ncreated   2024-02-29T12:34:56.000Z (1m ago)\nsequence  3\n"
         );
         handle.error_message = "no \u{1b}[2J".to_owned();
-        assert!(lines(&handle, now).ends_with("error     no \\x1b[2J\n"));
+        assert!(lines(&handle, None, now).ends_with("error     no \\x1b[2J\n"));
+        let mut running = carrel::Running::default();
+        assert!(!lines(&handle, Some(&running), now).contains("paused"));
+        (running.paused, running.pause_reason) = (true, "host_disk".to_owned());
+        let told = lines(&handle, Some(&running), now);
+        assert!(told.contains("\nstate     ready\npaused    it fills the disk of the host (host_disk)\n"), "{told}");
     }
 }

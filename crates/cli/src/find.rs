@@ -117,8 +117,12 @@ pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
 pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failure> {
     let mut client = adopt(name, found).await?;
     if answer(async { Ok(client.status().await?) }).await?.state == State::Paused {
-        let words = format!("the sandbox {name:?} is paused");
-        return Err(Failure::new("sandbox_paused", words).hint("nothing but its owner lets it continue"));
+        let failure = Failure::new("sandbox_paused", format!("the sandbox {name:?} is paused"));
+        let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
+        return Err(match lasting {
+            true => failure.hint(format!("`carrel get {name}` says why; `carrel resume {name}` lets it continue")),
+            false => failure.hint("nothing but its owner lets it continue"),
+        });
     }
     Ok(client)
 }

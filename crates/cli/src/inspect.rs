@@ -65,6 +65,7 @@ pub(crate) fn sandbox(seen: &Seen) -> Value {
     json!({
         "name": seen.name(),
         "state": seen.state().as_str(),
+        "pause_reason": seen.pause_reason(),
         "ending": seen.is_ending(),
         "image": record.map(|record| &record.image),
         "agent_socket": record.map(|record| path(&record.agent_socket)),

@@ -18,6 +18,19 @@ pub(crate) fn warn(unenforced: &[UnenforcedLimit], limits: &Limits, json: bool) 
     }
 }
 
+/// Warns of those of a sandbox that nobody waits for: which they are is known only then.
+pub(crate) fn warn_unseen(id: &str, json: bool) {
+    note(&unseen(id, json));
+}
+
+fn unseen(id: &str, json: bool) -> String {
+    let words = "limits that this host cannot enforce are left out";
+    match json {
+        true => crate::json::line(&json!({"warning": words, "hint": format!("carrel inspect {id} names them")})),
+        false => format!("warning: {words}\nhint: `carrel inspect {}` names them\n", Line(id)),
+    }
+}
+
 /// Warns of those of a sandbox that was looked at.
 pub(crate) fn warn_of(seen: &Seen, json: bool) {
     let limits = seen.record.as_ref().map(|record| record.create.limits.clone()).unwrap_or_default();
@@ -57,6 +70,7 @@ fn limit(one: &UnenforcedLimit, limits: &Limits) -> String {
         ("cpu", Limits { cpu_millis: Some(millis), .. }) => {
             format!("the limit of {}.{:03} processors (cpus)", millis / 1000, millis % 1000)
         }
+        ("disk", _) => "the limit on what it takes of the host's disk (disk)".to_owned(),
         (name, _) => format!("the limit {name:?}"),
     }
 }
@@ -68,7 +82,7 @@ mod tests {
     #[test]
     fn each_limit_is_named_with_its_value_and_with_why() {
         let one = |limit: &str| UnenforcedLimit { limit: limit.to_owned(), reason: "no controller\u{1b}".to_owned() };
-        let all = ["memory", "pids", "cpu", "new"].map(one);
+        let all = ["memory", "pids", "cpu", "new", "disk"].map(one);
         let limits = Limits { memory: Some(64 << 20), pids: Some(20), cpu_millis: Some(1500) };
         assert_eq!(
             warnings(&all, &limits, false),
@@ -76,11 +90,12 @@ mod tests {
              warning: the limit of 20 processes (pids) is not enforced: no controller\\x1b\n\
              warning: the limit of 1.500 processors (cpus) is not enforced: no controller\\x1b\n\
              warning: the limit \"new\" is not enforced: no controller\\x1b\n\
+             warning: the limit on what it takes of the host's disk (disk) is not enforced: no controller\\x1b\n\
              hint: carrel doctor says what this host lacks\n"
         );
         let lines: Vec<Value> =
             warnings(&all, &limits, true).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!((lines.len(), &lines[1]["limit"]), (4, &json!("pids")));
+        assert_eq!((lines.len(), &lines[1]["limit"]), (5, &json!("pids")));
         assert_eq!(names(&all[..2]), json!(["memory", "pids"]));
     }
 }

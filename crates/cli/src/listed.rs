@@ -111,7 +111,10 @@ impl Listed {
     /// How it is, in a word or two.
     pub(crate) fn state(&self) -> String {
         match (&self.seen, &self.kept) {
-            (Some(seen), Some(handle)) => state(seen, handle).to_owned(),
+            (Some(seen), Some(handle)) => match seen.pause_reason() {
+                Some(why) => format!("{} ({why})", state(seen, handle)),
+                None => state(seen, handle).to_owned(),
+            },
             (None, Some(handle)) => told::state(handle.state()).to_owned(),
             (Some(seen), None) => match (seen.is_ending(), &seen.problem) {
                 (true, _) => "ending".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, Peer, State, Status};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, Hello, PauseReason, Peer, State, Status};
 use carrel_shim_client::{Life, SandboxRecord};
 
 /// A sandbox.
@@ -56,6 +56,12 @@ impl Seen {
                 _ => SandboxState::Failed,
             },
         }
+    }
+
+    /// Why it is paused, where nobody simply wanted it so.
+    pub(crate) fn pause_reason(&self) -> Option<&'static str> {
+        let status = &self.told.as_ref()?.status;
+        status.pause_reason.filter(|_| status.state == State::Paused).map(PauseReason::as_str)
     }
 
     /// Whether it has a supervisor.

@@ -9,10 +9,10 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use carrel_image::{GuestPath, RootFs};
-use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Policy};
+use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Place, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, Gvisor, HostOwner, IdRange, Isolation, KeptDisk, Mount, Network, Project,
-    Quota, Reserve, Shed, Spec, launch, leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostOwner, IdRange, Isolation, KeptDisk, Mount, Network,
+    Project, Quota, Reserve, Shed, Spec, launch, leave_host_mounts, shed,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
@@ -126,8 +126,13 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let record = record(create, owner, directory, &ids)?;
     directory.record(&record)?;
     reached(Failpoint::Recorded);
-    let (cgroup, unenforced) = group(create, limits, made.host)?;
+    let no_freezer = no_freezer(&made.host);
+    let (cgroup, mut unenforced) = group(create, limits, made.host)?;
     reached(Failpoint::GroupMade);
+    let disk = disk(create)?;
+    if let Some(missing) = no_freezer.filter(|_| is_guarded(create, &disk)) {
+        unenforced.get_or_insert_default().push(unguarded(create, missing)?);
+    }
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
     rustix::io::write(&ours, &hello()).map_err(system("write"))?;
@@ -136,7 +141,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
             root: made.root,
             mounts: made.mounts,
             project: made.project,
-            disk: disk(create)?,
+            disk,
             hostname: create.hostname.clone(),
             network: made.network,
             ids,
@@ -272,6 +277,29 @@ fn group(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Why this host cannot pause a sandbox, if it cannot.
+fn no_freezer(host: &Result<Host, CgroupError>) -> Option<String> {
+    match host.as_ref().map(|host| host.place(Controller::Freezer)) {
+        Ok(Place::V1(_) | Place::V2(_)) => None,
+        Ok(Place::Missing(missing)) => Some(missing.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Whether nothing but a pause keeps a sandbox from filling the host's disk.
+fn is_guarded(create: &Create, disk: &Disk) -> bool {
+    let reserve = create.kept_disk.as_ref().is_some_and(|kept| kept.host_free > 0);
+    reserve && matches!(disk, Disk::Kept(kept) if kept.kind() == DiskKind::Plain)
+}
+
+/// The limit that the reserve of the host's disk is, where nobody can be paused.
+fn unguarded(create: &Create, missing: String) -> Result<UnenforcedLimit, StartError> {
+    if !create.allow_unenforced {
+        return Err(StartError::Unguarded(missing));
+    }
+    Ok(UnenforcedLimit { limit: "disk".to_owned(), reason: missing })
 }
 
 fn disk(create: &Create) -> Result<Disk, StartError> {

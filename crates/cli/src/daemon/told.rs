@@ -45,6 +45,20 @@ pub(crate) fn handle(handle: &SandboxHandle) -> Value {
     })
 }
 
+/// A sandbox with whether it is paused, for programs.
+pub(crate) fn found(found: &SandboxHandle, running: Option<&Running>) -> Value {
+    let mut value = handle(found);
+    if let Some(object) = value.as_object_mut() {
+        object.extend(paused(running).map(|(key, value)| (key.to_owned(), value)));
+    }
+    value
+}
+
+fn paused(running: Option<&Running>) -> [(&'static str, Value); 2] {
+    let why = running.map(|running| &running.pause_reason).filter(|why| !why.is_empty());
+    [("paused", json!(running.map(|running| running.paused))), ("pause_reason", json!(why))]
+}
+
 /// Everything that is known of a sandbox, for programs.
 pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
     let mut value = told.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
@@ -58,16 +72,12 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
         ("active_at", json!(told.active_at.as_ref().map(|at| moment(Some(at)).to_string()))),
         ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
         ("unenforced_limits", json!(told.running.as_ref().map(unenforced))),
-        ("paused", json!(told.running.as_ref().map(|running: &Running| running.paused))),
-        (
-            "pause_reason",
-            json!(told.running.as_ref().map(|running| &running.pause_reason).filter(|why| !why.is_empty())),
-        ),
         ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
         ("execs", told.execs.iter().map(exec).collect()),
     ];
     if let Some(object) = value.as_object_mut() {
-        object.extend(more.map(|(key, value)| (key.to_owned(), value)));
+        object
+            .extend(more.into_iter().chain(paused(told.running.as_ref())).map(|(key, value)| (key.to_owned(), value)));
     }
     value
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use carrel_daemon::{Config, Limits};
+use carrel_sandbox::cgroup::{Controller, Host, Place};
 use carrel_sandbox::{FreeSpace, KeptDisk};
 
 use super::Check;
@@ -32,10 +33,19 @@ fn look(home: &Path, limits: &Limits) -> Option<Check> {
     let name = FILE_SYSTEMS.iter().find(|(one, _)| *one == number).map_or("file system", |(_, name)| name);
     let opened = std::fs::File::open(home).ok()?;
     let counts = FreeSpace::of(&opened).ok()?.inodes.is_some();
-    Some(check(name, KeptDisk::has_quotas(home).ok()?, counts, limits))
+    Some(check(name, KeptDisk::has_quotas(home).ok()?, counts, limits, no_freezer().as_ref()))
 }
 
-fn check(name: &str, quotas: bool, counts: bool, limits: &Limits) -> Check {
+/// Why this host can pause nobody, and what to do about it.
+fn no_freezer() -> Option<(String, String)> {
+    match Host::detect().as_ref().map(|host| host.place(Controller::Freezer)) {
+        Ok(Place::V1(_) | Place::V2(_)) => None,
+        Ok(Place::Missing(missing)) => Some((missing.to_string(), missing.remedy())),
+        Err(error) => Some((error.to_string(), "mount -t proc proc /proc".to_owned())),
+    }
+}
+
+fn check(name: &str, quotas: bool, counts: bool, limits: &Limits, no_freezer: Option<&(String, String)>) -> Check {
     let quota = match (quotas, limits.sandbox_disk) {
         (true, 0) => {
             "with project quotas, but no default size: a persistent disk has a size only with --disk".to_owned()
@@ -54,6 +64,14 @@ fn check(name: &str, quotas: bool, counts: bool, limits: &Limits) -> Check {
             "set host_free in [limits] of the configuration, such as host_free = \"1g\"",
         );
     }
+    if let Some((missing, remedy)) = no_freezer {
+        let found = format!("{found}; nobody can be paused who fills the file system: {missing}");
+        return Check::warn(
+            "disk",
+            found,
+            format!("{remedy}; or give each sandbox a size of its own: create --disk SIZE"),
+        );
+    }
     let inodes = if counts { "" } else { "; inodes are not counted here" };
     let free = Size(limits.host_free);
     Check::ok("disk", format!("{found}; the daemon pauses whoever writes before less than {free} is free{inodes}"))
@@ -67,7 +85,7 @@ mod tests {
     #[test]
     fn what_is_not_held_is_said() {
         let limits = Config::default().limits;
-        let said = |quotas, counts, limits: &Limits| check("ext4", quotas, counts, limits).found;
+        let said = |quotas, counts, limits: &Limits| check("ext4", quotas, counts, limits, None).found;
         assert_eq!(
             said(false, true, &limits),
             "ext4 without project quotas: a persistent disk has a size only with --disk; the daemon pauses whoever \
@@ -76,9 +94,14 @@ mod tests {
         assert!(said(true, true, &limits).starts_with("ext4 with project quotas: a persistent disk has 10 GiB unless"));
         assert!(said(false, false, &limits).ends_with("inodes are not counted here"));
         let none = Limits { host_free: 0, sandbox_disk: 0, ..limits };
-        let check = check("xfs", true, true, &none);
-        assert_eq!(check.status, Status::Warn);
-        assert!(check.found.contains("no default size") && check.found.contains("nothing stops"), "{}", check.found);
+        let found = check("xfs", true, true, &none, None);
+        assert_eq!(found.status, Status::Warn);
+        assert!(found.found.contains("no default size") && found.found.contains("nothing stops"), "{}", found.found);
+        let missing = ("the freezer controller is not mounted".to_owned(), "mount it".to_owned());
+        let found = check("ext4", false, true, &Config::default().limits, Some(&missing));
+        assert_eq!(found.status, Status::Warn);
+        assert!(found.found.contains("not mounted") && !found.found.contains("the daemon pauses"), "{}", found.found);
+        assert!(found.remedy.unwrap().contains("--disk SIZE"));
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! What is known of a sandbox, for programs.
 
+use std::time::Instant;
+
 use carrel_shim_client::ShimClient;
+use carrel_shim_client::messages::PauseReason;
 use serde_json::Value;
 
 use crate::ps::{WAITS, finish, json, refused, text, waiting};
-use crate::support::{World, only_child};
+use crate::serve::Serving;
+use crate::support::{WATCHDOG, World, only_child};
 
 /// A sandbox that something else than the command line has paused, until this is dropped.
 struct Paused<'w>(&'w World, &'static str);
@@ -13,6 +17,13 @@ impl<'w> Paused<'w> {
     fn new(world: &'w World, name: &'static str) -> Self {
         let paused = Self(world, name);
         paused.supervisor(async |mut client| client.pause().await.unwrap());
+        paused
+    }
+
+    /// As if it filled the disk of the host.
+    fn by_guard(world: &'w World, name: &'static str) -> Self {
+        let paused = Self(world, name);
+        paused.supervisor(async |mut client| client.pause_for(PauseReason::HostDisk).await.unwrap());
         paused
     }
 
@@ -99,4 +110,63 @@ fn one_that_is_paused_is_said_to_be() {
     assert_eq!(world.carrel(["exec", "web", "--", "true"]).code, Some(0));
     assert_eq!(json(&world, &["inspect", "web"])["state"], "running");
     finish(running);
+}
+
+#[test]
+fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
+    let world = World::new();
+    // Nobody but its user lets it continue.
+    world.configure("[limits]\nhost_free = 0\n");
+    text(&world, &["create", "--id", "desk", "host"]);
+    let get = || json(&world, &["--json", "get", "desk"]);
+    assert_eq!((&get()["paused"], &get()["pause_reason"]), (&false.into(), &Value::Null));
+    let paused = Paused::by_guard(&world, "desk");
+    assert_eq!(
+        (&get()["state"], &get()["paused"], &get()["pause_reason"]),
+        (&"ready".into(), &true.into(), &"host_disk".into())
+    );
+    let said = text(&world, &["get", "desk"]);
+    assert!(said.contains("\npaused    it fills the disk of the host (host_disk)\n"), "{said}");
+    assert!(text(&world, &["ps"]).contains(" paused (host_disk) "));
+    let told = json(&world, &["inspect", "desk"]);
+    assert_eq!((&told["pause_reason"], &told["daemon"]["paused"]), (&"host_disk".into(), &true.into()));
+    let hint = "error: the sandbox \"desk\" is paused\nhint: `carrel get desk` says why; `carrel resume desk` lets it continue\n";
+    for words in [&["exec", "desk", "--", "true"][..], &["cp", "desk:/etc/passwd", "."]] {
+        assert_eq!(world.carrel(words).stderr, hint);
+    }
+    assert_eq!(text(&world, &["resume", "desk"]), "desk\n");
+    assert_eq!(get()["paused"], false);
+    text(&world, &["exec", "desk", "--", "true"]);
+    // One that runs is not resumed.
+    assert_eq!(refused(&world, &["resume", "desk"]).0, "refused");
+    drop(paused);
+    let by_somebody = Paused::new(&world, "desk");
+    assert!(text(&world, &["get", "desk"]).contains("\npaused    somebody asked for it\n"));
+    text(&world, &["resume", "desk"]);
+    text(&world, &["exec", "desk", "--", "true"]);
+    drop(by_somebody);
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
+fn one_that_was_paused_while_there_was_no_daemon_is_named_by_the_next_one() {
+    let world = World::new();
+    let first = Serving::new(&world, &[]);
+    text(&world, &["create", "--id", "desk", "host"]);
+    first.stop();
+    let paused = Paused::by_guard(&world, "desk");
+    let next = Serving::new(&world, &[]);
+    let named = |said: &str| said.matches("a sandbox is paused since before this daemon").count();
+    let said = || std::fs::read_to_string(world.runtime().join("serve.log")).unwrap();
+    let until = Instant::now() + WATCHDOG;
+    while named(&said()) == 0 {
+        assert!(Instant::now() < until, "{}", said());
+        std::thread::yield_now();
+    }
+    assert!(said().lines().any(|line| named(line) == 1 && line.contains("\"sandbox\":\"desk\"")), "{}", said());
+    assert_eq!(text(&world, &["resume", "desk"]), "desk\n");
+    assert_eq!(named(&said()), 1);
+    drop(paused);
+    text(&world, &["rm", "--force", "desk"]);
+    next.stop();
 }

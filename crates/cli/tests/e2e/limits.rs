@@ -11,11 +11,19 @@ use crate::support::{Outcome, World, carrel, finish};
 const HIDDEN: &str = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
 const FLAG: &str = "--allow-unenforced-limits";
 
+/// Hides what can stop all processes of a group, and nothing else; fails where one hierarchy does everything.
+const NO_FREEZER: &str = "for one in freezer unified; do ! [ -d /sys/fs/cgroup/$one ] || umount /sys/fs/cgroup/$one; done; \
+    [ -d /sys/fs/cgroup/memory ] && exec \"$@\"";
+
 /// A command of a host without control groups.
 fn without_cgroups(world: &World, words: &[&str]) -> Outcome {
+    hidden(world, HIDDEN, words)
+}
+
+fn hidden(world: &World, script: &str, words: &[&str]) -> Outcome {
     let plain = world.command([""; 0]);
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", HIDDEN, "sh"]).arg(carrel()).args(words);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(carrel()).args(words);
     for (key, value) in plain.get_envs() {
         match value {
             Some(value) => command.env(key, value),
@@ -77,14 +85,46 @@ fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
         let told = json(&world, &["inspect", "bare"]);
         (told["unenforced_limits"].clone(), told["daemon"]["unenforced_limits"].clone())
     };
-    let both = serde_json::json!(["memory", "pids"]);
-    assert_eq!(inspected(), (both.clone(), both.clone()));
+    let all = serde_json::json!(["memory", "pids", "disk"]);
+    assert_eq!(inspected(), (all.clone(), all.clone()));
     // It is kept with the sandbox.
     assert_eq!(text(&world, &["stop", "bare"]), "bare\n");
     let outcome = world.carrel(["resume", "bare"]);
-    assert_eq!((outcome.code, named(&outcome).len()), (Some(0), 2), "{}", outcome.stderr);
-    assert_eq!(inspected(), (both.clone(), both));
+    assert_eq!((outcome.code, named(&outcome).len()), (Some(0), 3), "{}", outcome.stderr);
+    assert_eq!(inspected(), (all.clone(), all));
     for id in ["desk", "bare"] {
+        text(&world, &["rm", "--force", id]);
+    }
+}
+
+#[test]
+fn a_disk_that_nobody_guards_is_a_limit_that_is_not_enforced() {
+    if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
+        // One hierarchy does everything: without it, no limit holds, which is tried above.
+        return;
+    }
+    let world = World::new();
+    let made = |words: &[&str]| hidden(&world, NO_FREEZER, &[&["create"], words, &["host"]].concat());
+    let outcome = made(&["--id", "desk"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let said = ["cannot enforce the limit on the disk", "the freezer controller is not mounted", "--disk SIZE"];
+    assert!(said.iter().all(|words| outcome.stderr.contains(words)), "{}", outcome.stderr);
+    // A disk of its own has an end of its own.
+    let outcome = made(&["--id", "sized", "--disk", "64M"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let outcome = made(&["--id", "bare", FLAG]);
+    let limit = "the limit on what it takes of the host's disk (disk)";
+    assert_eq!((outcome.code, named(&outcome)), (Some(0), vec![limit]), "{}", outcome.stderr);
+    assert_eq!(json(&world, &["inspect", "bare"])["unenforced_limits"], serde_json::json!(["disk"]));
+    // Nobody waits for this one, so that nobody knows yet.
+    let outcome = made(&["--id", "later", "--no-wait", FLAG]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let said = "warning: limits that this host cannot enforce are left out\nhint: `carrel inspect later` names them\n";
+    assert_eq!(outcome.stderr, said);
+    let outcome = hidden(&world, NO_FREEZER, &["doctor"]);
+    let said = String::from_utf8_lossy(&outcome.stdout);
+    assert!(said.contains("nobody can be paused") && !said.contains("the daemon pauses"), "{said}");
+    for id in ["desk", "sized", "bare", "later"] {
         text(&world, &["rm", "--force", id]);
     }
 }

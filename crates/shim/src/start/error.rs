@@ -28,6 +28,11 @@ pub(crate) enum StartError {
     Ids(#[from] IdsError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    #[error(
+        "this host cannot enforce the limit on the disk: it has no project quotas there, and whoever fills it cannot be \
+         paused: {0}; with --disk SIZE a sandbox has a disk of its own, which needs neither"
+    )]
+    Unguarded(String),
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error(transparent)]
@@ -64,7 +69,7 @@ impl StartError {
             }
             Self::Directory(DirectoryError::Taken | DirectoryError::Uncollected) => FailureCode::NameTaken,
             Self::Directory(DirectoryError::Logs(_) | DirectoryError::LogsTaken(_)) => FailureCode::InvalidRequest,
-            Self::Cgroup(CgroupError::Unenforceable(_)) => FailureCode::LimitUnenforceable,
+            Self::Cgroup(CgroupError::Unenforceable(_)) | Self::Unguarded(_) => FailureCode::LimitUnenforceable,
             Self::Directory(_) | Self::Ids(_) | Self::Cgroup(_) | Self::Disk(_) | Self::System(..) | Self::Shed(_) => {
                 FailureCode::HostUnfit
             }
