@@ -179,9 +179,9 @@ async fn exchanging_images(client: &mut Client, open: &Path) {
         }
         let mut events = client.subscribe(&id, 0).await.unwrap();
         let state = loop {
-            match events.message().await.unwrap().unwrap().sandbox_state() {
-                state @ (SandboxState::Ready | SandboxState::Failed) => break state,
-                _ => {}
+            let state = events.message().await.unwrap().unwrap().sandbox_state();
+            if matches!(state, SandboxState::Ready | SandboxState::Failed) {
+                break state;
             }
         };
         if state == SandboxState::Ready {
