@@ -20,6 +20,8 @@ pub struct Container {
     _memory: Option<OwnedFd>,
     /// What the runtime says that it runs in, if there is one.
     diagnosis: Option<Diagnosis>,
+    /// A list of the locks of its processes.
+    locks: Option<OwnedFd>,
     /// Given back only when nothing can have them any more.
     ids: IdRange,
 }
@@ -71,6 +73,11 @@ impl Container {
         self.kept.as_ref()
     }
 
+    /// A list of the locks of its processes, which is there once.
+    pub(crate) fn take_locks(&mut self) -> Option<OwnedFd> {
+        self.locks.take()
+    }
+
     /// Whether a runtime stands between it and the kernel of the host.
     pub fn has_runtime(&self) -> bool {
         self.diagnosis.is_some()
@@ -115,9 +122,10 @@ impl Waiting {
         changes: Option<OwnedFd>,
         disk: (Option<KeptDisk>, Option<OwnedFd>),
         diagnosis: Option<Diagnosis>,
+        locks: Option<OwnedFd>,
     ) -> Option<Container> {
         let (kept, _memory) = disk;
-        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, _memory, diagnosis, ids })
+        Some(Container { pid: self.pid, process: self.process.take()?, changes, kept, _memory, diagnosis, locks, ids })
     }
 }
 

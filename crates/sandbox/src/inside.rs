@@ -66,6 +66,8 @@ pub(crate) struct Plan<'a> {
     /// What it writes to, to join its cgroup.
     pub(crate) entrances: Vec<OwnedFd>,
     pub(crate) filter: Filter,
+    /// Where it gives the list of its locks, which is hidden inside.
+    pub(crate) locks: OwnedFd,
     pub(crate) args: Vec<*const libc::c_char>,
     pub(crate) env: Vec<*const libc::c_char>,
 }

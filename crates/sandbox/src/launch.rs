@@ -25,7 +25,7 @@ use crate::spec::{Access, Disk, Spec};
 use crate::stage::{REPORT, Stage, StageError};
 use crate::sys::{self, Cloned};
 use crate::tree::{self, Below};
-use crate::{counted, disk, limits, mount};
+use crate::{counted, disk, limits, mount, passing};
 
 /// The devices a sandbox has, as the host has them.
 const DEVICES: [(&str, &str); 6] = [
@@ -98,21 +98,28 @@ pub(crate) fn has_left_host_mounts() -> bool {
 /// Makes a sandbox. The calling process has one thread and has called [`leave_host_mounts`].
 pub fn launch(spec: Spec, cgroup: Option<&Cgroup>) -> Result<Container, LaunchError> {
     let (runtime, diagnosis) = Runtime::prepare(&spec)?.unzip();
-    let (waiting, changes, written) = start(&spec, cgroup, runtime)?;
+    let Started { waiting, changes, written, locks } = start(&spec, cgroup, runtime)?;
     let disk = match spec.disk {
         Disk::Kept(kept) => (Some(kept), None),
         Disk::Memory { .. } => (None, (!spec.root.layers.is_empty()).then_some(written)),
     };
-    waiting.into_container(spec.ids, changes, disk, diagnosis).ok_or_else(|| system("pidfd")(Errno::BADF))
+    waiting.into_container(spec.ids, changes, disk, diagnosis, locks).ok_or_else(|| system("pidfd")(Errno::BADF))
 }
 
-/// The process, a handle of what it writes over its project, and its disk.
-fn start(
-    spec: &Spec,
-    cgroup: Option<&Cgroup>,
-    runtime: Option<Runtime<'_>>,
-) -> Result<(Waiting, Option<OwnedFd>, OwnedFd), LaunchError> {
-    let (plan, changes) = plan(spec, cgroup, runtime)?;
+/// A sandbox whose first program has begun.
+struct Started {
+    waiting: Waiting,
+    /// What it writes over its project.
+    changes: Option<OwnedFd>,
+    /// Its disk.
+    written: OwnedFd,
+    /// A list of the locks of its processes.
+    locks: Option<OwnedFd>,
+}
+
+fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> Result<Started, LaunchError> {
+    let (locks, giver) = passing::pair().map_err(system("socketpair"))?;
+    let (plan, changes) = plan(spec, cgroup, runtime, giver)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let waiting = match clone(spec, cgroup)? {
@@ -134,7 +141,7 @@ fn start(
     let mut failure = [0; REPORT];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
         // The end without a word: the descriptor closed as the program began.
-        0 => Ok((waiting, changes, plan.disk.mount)),
+        0 => Ok(Started { waiting, changes, written: plan.disk.mount, locks: passing::take(locks) }),
         length => Err(failure
             .get(..length)
             .and_then(StageError::from_bytes)
@@ -171,6 +178,7 @@ fn plan<'a>(
     spec: &'a Spec,
     cgroup: Option<&Cgroup>,
     runtime: Option<Runtime<'a>>,
+    locks: OwnedFd,
 ) -> Result<(Plan<'a>, Option<OwnedFd>), LaunchError> {
     targets(spec)?;
     let mut owners = Owners::new(spec.ids.base());
@@ -192,6 +200,7 @@ fn plan<'a>(
         runtime,
         entrances: cgroup.map_or(Ok(Vec::new()), Cgroup::entrances)?,
         filter: Filter::for_sandbox(preallocation(spec))?,
+        locks,
         args: pointers(&spec.args).chain([std::ptr::null()]).collect(),
         env: pointers(&spec.env)
             .chain(spec.oom_score.then_some(OOM_SCORE.as_ptr()))

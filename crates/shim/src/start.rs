@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use carrel_image::{GuestPath, RootFs};
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Controller, CpuShare, Host, Limits, OomWatch, Place, Policy};
 use carrel_sandbox::{
-    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostOwner, IdRange, Isolation, KeptDisk, Mount, Network,
-    Project, Quota, Reserve, Shed, Spec, launch, leave_host_mounts, shed,
+    Access, Container, Disk, DiskError, DiskKind, Gvisor, HostOwner, IdRange, Isolation, KeptDisk, KernelMemory, Mount,
+    Network, Project, Quota, Reserve, Shed, Spec, launch, leave_host_mounts, shed,
 };
 use carrel_shim_client::messages::{self, Create, Fact, FactKind, Hello, Ready, UnenforcedLimit, VERSION};
 use carrel_shim_client::{SandboxRecord, began, boot_id};
@@ -45,6 +45,8 @@ pub(crate) struct Running {
     pub(crate) unenforced: Option<Vec<UnenforcedLimit>>,
     /// Tells when memory runs out.
     pub(crate) memory: Option<OomWatch>,
+    /// What it takes of the kernel's memory.
+    pub(crate) kernel_memory: KernelMemory,
     directory: Option<RunDirectory>,
     pub(crate) channel: OwnedFd,
     pub(crate) listener: UnixListener,
@@ -110,6 +112,7 @@ struct Whole {
     cgroup: Option<Cgroup>,
     unenforced: Option<Vec<UnenforcedLimit>>,
     memory: Option<OomWatch>,
+    kernel_memory: KernelMemory,
     channel: OwnedFd,
     listener: UnixListener,
     desk: UnixListener,
@@ -136,7 +139,8 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
     rustix::io::write(&ours, &hello()).map_err(system("write"))?;
-    let container = launch(
+    let own_network = made.network.is_none();
+    let mut container = launch(
         Spec {
             root: made.root,
             mounts: made.mounts,
@@ -159,6 +163,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let logs = directory.logs(create.logs.as_ref().map(|logs| logs.0.as_path()), supervisor)?;
     // Without it, memory is looked at when something was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
+    let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), own_network);
     let greeted = greet(&ours, &container, owner).map_err(|error| match error {
         // The runtime knows better why.
         StartError::Ended => runtime_failed(&container).unwrap_or(error),
@@ -201,7 +206,19 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
         pid,
         agent_version: greeted.version.clone(),
     };
-    Ok(Whole { container, cgroup, unenforced, memory, channel: ours, listener, desk, logs, greeted, hello })
+    Ok(Whole {
+        container,
+        cgroup,
+        unenforced,
+        memory,
+        kernel_memory,
+        channel: ours,
+        listener,
+        desk,
+        logs,
+        greeted,
+        hello,
+    })
 }
 
 /// Puts nothing in the place of standard output and error: they are somebody else's files, and nobody who reads them has
@@ -422,6 +439,7 @@ impl Whole {
             cgroup: self.cgroup,
             unenforced: self.unenforced,
             memory: self.memory,
+            kernel_memory: self.kernel_memory,
             directory: Some(directory),
             channel: self.channel,
             listener: self.listener,

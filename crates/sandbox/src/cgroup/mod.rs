@@ -5,6 +5,7 @@
 //! v2 are tried on a tree of plain files; in kernels that have v2 alone, by the machines of `tests/vm`.
 
 mod activity;
+mod clock;
 mod directory;
 mod error;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
 pub use self::activity::Activity;
+pub use self::clock::CpuClock;
 use self::directory::Directory;
 pub use self::error::CgroupError;
 use self::host::Hierarchy;

@@ -9,6 +9,7 @@ use rustix::mount::MountAttrFlags;
 use super::place::{Root, directory, file, open_path};
 use super::{Plan, mask};
 use crate::mount::{self, attach, attach_at, copy, nodev};
+use crate::passing;
 use crate::stage::{Stage, StageError};
 use crate::sys;
 
@@ -68,6 +69,10 @@ pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageErr
     root.attach(&proc, &place, "proc".as_ref()).map_err(at(Stage::Proc))?;
     if plan.spec.network.is_none() {
         open_ports(&proc).map_err(at(Stage::Ports))?;
+    }
+    // Where the kernel has no such list there are no locks.
+    if let Ok(locks) = rustix::fs::openat(&proc, "locks", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        passing::give(&plan.locks, locks).map_err(at(Stage::Proc))?;
     }
     mask::proc(&proc)?;
     Ok(proc)

@@ -9,6 +9,7 @@ use carrel_shim_client::messages::{EndReason, Ended, Fact, FactKind};
 use rustix::process::{Signal, WaitIdStatus};
 
 use super::Server;
+use super::life::OUT_OF_MEMORY;
 use crate::failpoint::{Failpoint, reached};
 use crate::log::wall_ms;
 use crate::poll::Token;
@@ -171,7 +172,7 @@ impl Server {
         let (reason, message) = match self.ending.take() {
             // It closed its channel because it was ended.
             Some(Ending { reason: EndReason::GuestExit, .. }) | None if by_kernel => {
-                (EndReason::OutOfMemory, "the sandbox ran out of memory".to_owned())
+                (EndReason::OutOfMemory, OUT_OF_MEMORY.to_owned())
             }
             Some(Ending { reason, message, .. }) => (reason, message),
             None => (EndReason::GuestExit, "the agent in the sandbox ended".to_owned()),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use carrel_shim_client::messages::{Fact, FactKind, PauseReason, Statistics};
+use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Statistics};
 
 use super::Server;
 use crate::failpoint::{Failpoint, reached};
@@ -23,6 +23,14 @@ const KILLS: Duration = Duration::from_secs(1);
 const COUNTS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
 
+/// How often is looked at what it takes of the kernel's memory: while it does something, and while it does not. At
+/// worst it takes that for as long unseen, 800 MB a second.
+const KERNEL_MEMORY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// What is looked at for long is left alone for so many times as long.
+const LOOKS: u32 = 9;
+
+/// What is said of one that ended for want of memory.
+pub(super) const OUT_OF_MEMORY: &str = "the sandbox ran out of memory";
 /// What is said of a pause that nobody asked for.
 const HOST_DISK: &str = "the host's disk is nearly full, and this sandbox writes to it";
 
@@ -157,6 +165,25 @@ impl Server {
     pub(super) fn count_kills(&self) -> u64 {
         let counted = self.running.cgroup.as_ref().and_then(|cgroup| cgroup.out_of_memory_kills().ok());
         counted.unwrap_or(self.kills)
+    }
+
+    /// Ends a sandbox that takes more of the kernel's memory than it may besides its limit. Returns when to look again.
+    pub(super) fn watch_kernel_memory(&mut self, now: Instant) -> Option<Instant> {
+        // Whoever is killed, or stopped, takes no more.
+        if self.killed || self.paused.is_some() {
+            return None;
+        }
+        if self.kernel_memory <= now {
+            let look = self.running.kernel_memory.look();
+            if let Some(overuse) = look.overuse {
+                let words = format!("{OUT_OF_MEMORY}: {overuse}");
+                self.end(EndReason::OutOfMemory, words, Duration::ZERO);
+            }
+            let [busy, idle] = KERNEL_MEMORY;
+            let took = now.elapsed();
+            self.kernel_memory = now + took + (took * LOOKS).max(if look.busy { busy } else { idle });
+        }
+        Some(self.kernel_memory)
     }
 
     pub(super) fn statistics(&self) -> Result<Statistics, String> {

@@ -8,6 +8,8 @@ use crate::size::{Size, Time};
 
 const SIGPIPE: i32 = 13;
 const SIGKILL: i32 = 9;
+/// What the supervisor says of a sandbox that ran out of memory, before what it was.
+const OUT_OF_MEMORY: &str = "the sandbox ran out of memory";
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +142,8 @@ pub(crate) fn end_of_sandbox(ended: Option<&Ended>, memory: Option<Size>) -> Fai
     match ended.map(|ended| ended.reason) {
         Some(EndReason::OutOfMemory) => {
             let limit = memory.map(|limit| format!(" (limit {limit})")).unwrap_or_default();
-            Failure::new("out_of_memory", format!("the sandbox ran out of memory{limit}"))
+            let message = ended.and_then(|ended| ended.message.strip_prefix(OUT_OF_MEMORY)).unwrap_or_default();
+            Failure::new("out_of_memory", format!("{OUT_OF_MEMORY}{limit}{message}"))
                 .hint("give it more with --memory")
                 .exit(137)
         }

@@ -1,0 +1,42 @@
+//! How long the processors have worked for a group, at little cost.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::OFlags;
+
+use super::host::Controller;
+use super::wait::keyed;
+use super::{Cgroup, Part};
+
+/// A file that tells how long the processors have worked for a group, held open.
+#[derive(Debug)]
+pub struct CpuClock {
+    file: File,
+    unified: bool,
+}
+
+// === impl Cgroup ===
+
+impl Cgroup {
+    /// Its clock, where this host counts that.
+    pub fn cpu_clock(&self) -> Option<CpuClock> {
+        let Part { unified, directory, .. } = self.part(Controller::Accounting)?;
+        let name = if *unified { "cpu.stat" } else { "cpuacct.usage" };
+        let file = directory.open_file(name, OFlags::RDONLY).ok()?;
+        Some(CpuClock { file: file.into(), unified: *unified })
+    }
+}
+
+// === impl CpuClock ===
+
+impl CpuClock {
+    /// The time, in nanoseconds.
+    pub fn nanos(&self) -> Option<u64> {
+        // What is looked for comes first.
+        let mut buffer = [0; 512];
+        let count = self.file.read_at(&mut buffer, 0).ok()?;
+        let text = std::str::from_utf8(buffer.get(..count)?).ok()?;
+        if self.unified { keyed(text, "usage_usec")?.checked_mul(1000) } else { text.trim().parse().ok() }
+    }
+}

@@ -1,0 +1,156 @@
+//! What waits in sockets and is charged to nobody: answers of netlink, errors of datagrams, datagrams that are put
+//! together and never sent. (Data of connections, and of local sockets, is charged.)
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use super::table::{Progress, Table};
+use super::{Kind, Overuse, start_of};
+
+/// The lists, below `/proc/PID/net`. Where the kernel has no IPv6, some are missing. There are others that a sandbox
+/// may not make sockets for.
+const LISTS: [(&str, Kind); 5] = [
+    ("netlink", Kind::Netlink),
+    ("udp", Kind::Datagrams),
+    ("udp6", Kind::Datagrams),
+    ("icmp", Kind::Datagrams),
+    ("icmp6", Kind::Datagrams),
+];
+/// No processor fills sockets faster than this, in bytes a nanosecond: it has to write them.
+const FASTEST: u64 = 16;
+/// How long a look may take; what is left is looked at next time.
+const LONGEST: Duration = Duration::from_millis(20);
+/// What a socket holds at most where the kernel does not say.
+const LARGEST: u64 = 8 << 20;
+
+/// The sockets of a network.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    /// How many there are: read first, and alone while they cannot hold much.
+    count: File,
+    tables: Vec<Table>,
+    /// Which list is read next.
+    next: usize,
+    sums: Sums,
+    /// What one socket holds at most.
+    largest: u64,
+    /// What was found, or is bounded by what was found.
+    held: u64,
+    /// How long the sandbox had worked then.
+    worked: u64,
+}
+
+/// What was found so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    netlink: u64,
+    datagrams: u64,
+}
+
+// === impl Sockets ===
+
+impl Sockets {
+    pub(super) fn open(pid: Pid) -> Option<Self> {
+        let open = |name: &str| File::open(format!("/proc/{}/net/{name}", pid.as_raw_nonzero())).ok();
+        let tables = LISTS.into_iter().filter_map(|(name, kind)| Some(Table::new(open(name)?, kind)));
+        let (tables, count) = (tables.collect(), open("sockstat")?);
+        Some(Self { count, tables, next: 0, sums: Sums::default(), largest: largest(), held: 0, worked: 0 })
+    }
+
+    /// What there is too much of. What cannot have become too much since the last look is not looked at.
+    pub(super) fn look(&mut self, worked: Option<u64>, allowance: u64) -> Option<Overuse> {
+        if self.next == 0 {
+            let since = worked.map(|worked| worked.saturating_sub(self.worked));
+            let most = since.map(|since| self.held.saturating_add(since.saturating_mul(FASTEST)));
+            if most.is_some_and(|most| most <= allowance / 2) {
+                return None;
+            }
+            self.worked = worked.unwrap_or(0);
+            self.held = self.used().unwrap_or(u64::MAX).saturating_mul(self.largest);
+            if self.held <= allowance / 2 {
+                return None;
+            }
+        }
+        let until = Instant::now() + LONGEST;
+        while let Some(table) = self.tables.get_mut(self.next) {
+            let enough = allowance.saturating_sub(self.sums.total());
+            let (progress, kind) = (table.sum(enough, until), table.kind());
+            let (Progress::Whole(sum) | Progress::Part(sum)) = progress;
+            let sums = self.sums.with(kind, sum);
+            if sums.total() > allowance {
+                return Some(Overuse { kind: sums.larger(), allowance });
+            }
+            if matches!(progress, Progress::Part(_)) {
+                return None;
+            }
+            (self.sums, self.next) = (sums, self.next + 1);
+        }
+        self.held = std::mem::take(&mut self.sums).total();
+        self.next = 0;
+        None
+    }
+
+    /// How many sockets there are, of all kinds.
+    fn used(&self) -> Option<u64> {
+        let text = start_of(&self.count, &mut [0; 256])?;
+        text.strip_prefix("sockets: used ")?.lines().next()?.trim().parse().ok()
+    }
+}
+
+/// What a socket of this host holds at most: the kernel takes what a program asks for twice.
+fn largest() -> u64 {
+    let setting = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let settings = ["rmem_max", "rmem_default", "wmem_max", "wmem_default"].map(setting);
+    settings.into_iter().flatten().max().map_or(LARGEST, |most| most.saturating_mul(2))
+}
+
+// === impl Sums ===
+
+impl Sums {
+    fn with(self, kind: Kind, sum: u64) -> Self {
+        match kind {
+            Kind::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
+            Kind::Datagrams | Kind::Locks => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
+        }
+    }
+
+    fn total(self) -> u64 {
+        self.netlink.saturating_add(self.datagrams)
+    }
+
+    fn larger(self) -> Kind {
+        if self.netlink >= self.datagrams { Kind::Netlink } else { Kind::Datagrams }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sockets_of_this_host_are_counted() {
+        let sockets = Sockets::open(rustix::process::getpid()).unwrap();
+        let before = sockets.used().unwrap();
+        let _more = [(); 100].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        // Others come and go meanwhile.
+        assert!(sockets.used().unwrap() > before + 50, "{before}");
+        assert!(sockets.tables.len() >= 2, "{sockets:?}");
+    }
+
+    #[test]
+    fn nothing_is_read_that_cannot_have_changed() {
+        let mut sockets = Sockets::open(rustix::process::getpid()).unwrap();
+        sockets.tables.clear();
+        (sockets.held, sockets.worked) = (7, 1000);
+        // 16 MiB by half take more than half a millisecond.
+        assert_eq!(sockets.look(Some(501_000), 16 << 20), None);
+        assert_eq!((sockets.held, sockets.worked), (7, 1000));
+        assert_eq!(sockets.look(Some(601_000), 16 << 20), None);
+        assert_eq!(sockets.worked, 601_000);
+    }
+}

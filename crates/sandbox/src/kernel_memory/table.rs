@@ -1,0 +1,169 @@
+//! A list of sockets that the kernel writes anew for whoever reads it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::time::Instant;
+
+use super::Kind;
+
+/// How much is read at once: the kernel gives no more than a page.
+const READ: usize = 8192;
+
+/// A list of sockets, and how far it is read.
+#[derive(Debug)]
+pub(super) struct Table {
+    file: File,
+    kind: Kind,
+    /// The beginning of a line whose end is not read yet.
+    rest: Vec<u8>,
+    sum: u64,
+}
+
+/// How far a list was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// To its end.
+    Whole(u64),
+    /// As far as there was time; the next call goes on from there.
+    Part(u64),
+}
+
+// === impl Table ===
+
+impl Table {
+    pub(super) fn new(file: File, kind: Kind) -> Self {
+        Self { file, kind, rest: Vec::new(), sum: 0 }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Adds up the bytes of its sockets, until that is more than `enough` or takes too long: for every page, the kernel
+    /// goes through the list from its beginning.
+    pub(super) fn sum(&mut self, enough: u64, until: Instant) -> Progress {
+        let mut buffer = [0; READ];
+        loop {
+            let count = match self.file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // What cannot be read shows nothing.
+                Err(_) => break,
+            };
+            self.take(buffer.get(..count).unwrap_or_default());
+            if self.sum > enough || Instant::now() >= until {
+                return Progress::Part(self.sum);
+            }
+        }
+        self.rest.clear();
+        let _began = self.file.seek(SeekFrom::Start(0));
+        Progress::Whole(std::mem::take(&mut self.sum))
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+        let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.rest.drain(..whole).collect();
+        let kind = self.kind;
+        let sums =
+            lines.split(|byte| *byte == b'\n').filter_map(|line| bytes_of(std::str::from_utf8(line).ok()?, kind));
+        self.sum = sums.fold(self.sum, u64::saturating_add);
+    }
+}
+
+/// What waits in a socket, read and written; nothing for a line that is none.
+fn bytes_of(line: &str, kind: Kind) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace().skip(4);
+    let field = fields.next()?;
+    let (one, other, radix) = match kind {
+        Kind::Netlink => (field, fields.next()?, 10),
+        // What was sent and is on no wire yet, and what was received; errors that nobody asked for among it.
+        Kind::Datagrams | Kind::Locks => {
+            let (sent, received) = field.split_once(':')?;
+            (sent, received, 16)
+        }
+    };
+    let number = |text| u64::from_str_radix(text, radix).ok();
+    number(one)?.checked_add(number(other)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Duration;
+
+    use super::*;
+
+    const NETLINK: &str = "\
+sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode
+000000003684dfa9 0   0          00000000 0        0        0     2        0        4       
+00000000376ef7e3 0   3312218496 00000000 332800   512      0     2        0        29926878
+";
+    const UDP: &str = "\
+   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+  221: 00000000:0035 00000000:0000 07 00000000:00000100 00:00000000 00000000     0        0 300 2 000000000bfad61f 0
+  222: 00000000:0036 00000000:0000 07 0000FF00:00000000 00:00000000 00000000     0        0 301 2 000000000bfad61e 0
+";
+
+    fn table(text: &str, kind: Kind) -> Table {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.rewind().unwrap();
+        Table::new(file, kind)
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(1000)
+    }
+
+    #[test]
+    fn what_waits_in_sockets_is_added_up_every_time() {
+        for (text, kind, sum) in [(NETLINK, Kind::Netlink, 333_312), (UDP, Kind::Datagrams, 0xff00 + 0x100)] {
+            let mut table = table(text, kind);
+            for _ in 0..2 {
+                assert_eq!(table.sum(u64::MAX, later()), Progress::Whole(sum));
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_read_in_parts() {
+        let line = UDP.lines().nth(2).unwrap();
+        let lines = 1000;
+        let mut table = table(&format!("{line}\n").repeat(lines), Kind::Datagrams);
+        let mut parts = 0;
+        let whole = loop {
+            match table.sum(u64::MAX, Instant::now()) {
+                Progress::Part(_) => parts += 1,
+                Progress::Whole(sum) => break sum,
+            }
+        };
+        assert_eq!(whole, 0xff00 * lines as u64);
+        assert!(parts > 10, "{parts}");
+        // Enough is enough.
+        let Progress::Part(sum) = table.sum(0xff00, later()) else { panic!("it was read to its end") };
+        assert!(sum > 0xff00 && sum < whole, "{sum}");
+    }
+
+    #[test]
+    fn whatever_is_no_socket_counts_nothing() {
+        for line in ["", "1 2 3 4", "1 2 3 4 5", "1 2 3 4 -5 6", "sl a b st tx_queue rx_queue"] {
+            assert_eq!(bytes_of(line, Kind::Netlink), None, "{line}");
+            assert_eq!(bytes_of(line, Kind::Datagrams), None, "{line}");
+        }
+    }
+
+    /// The kernel of this host writes what is expected of it.
+    #[test]
+    fn the_lists_of_this_host_are_understood() {
+        for (name, kind) in [("netlink", Kind::Netlink), ("udp", Kind::Datagrams)] {
+            let text = std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap();
+            let heading = text.lines().next().unwrap();
+            let names: Vec<_> = heading.split_ascii_whitespace().collect();
+            let expected: &[_] = if kind == Kind::Netlink { &["Rmem", "Wmem"] } else { &["tx_queue", "rx_queue"] };
+            assert_eq!(&names[4..6], expected);
+            assert!(text.lines().skip(1).all(|line| bytes_of(line, kind).is_some()), "{text}");
+        }
+    }
+}

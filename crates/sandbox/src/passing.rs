@@ -1,0 +1,53 @@
+//! Passing a descriptor from the new process to the one that makes it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+
+/// Where a descriptor is taken, and where it is given. Nobody waits for the other.
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+pub(crate) fn give(socket: impl AsFd, descriptor: impl AsFd) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// What was given, if anything was.
+pub(crate) fn take(socket: impl AsFd) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_is_taken_once() {
+        let (ours, theirs) = pair().unwrap();
+        assert!(take(&ours).is_none());
+        let file = tempfile::tempfile().unwrap();
+        give(&theirs, &file).unwrap();
+        let taken = take(&ours).unwrap();
+        assert_eq!(rustix::fs::fstat(&taken).unwrap().st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
+        assert!(take(&ours).is_none());
+    }
+}
