@@ -1,7 +1,7 @@
 //! Every system call we know, its number on each architecture, and what becomes of it in a sandbox.
 
 use super::checks::{
-    CLONE, FALLOCATE, FCNTL_LEASE, HUGE_MAPPING, HUGE_MEMFD, HUGE_SEGMENT, IO_PRIORITY, IOCTL, MADVISE, OTHER_PROCESS,
+    CLONE, FALLOCATE, FILE_CONTROL, HUGE_MAPPING, HUGE_MEMFD, HUGE_SEGMENT, IO_PRIORITY, IOCTL, MADVISE, OTHER_PROCESS,
     PERSONALITY, PRCTL_OPTIONS, PRIORITY, QUEUED_SIGNAL, SECCOMP, SOCKET, SOCKET_OPTION, SOCKETPAIR, UNSHARE,
 };
 use super::list::{Call, Group, List, action, groups, number, rule};
@@ -111,7 +111,7 @@ groups! {
     check "requests" IOCTL {
         ioctl 16 29,
     }
-    check "leases" FCNTL_LEASE {
+    check "leases and locks" FILE_CONTROL {
         fcntl 72 25,
     }
     // Memory that the host set aside for others, and that no limit of a sandbox counts.

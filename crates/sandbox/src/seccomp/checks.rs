@@ -34,6 +34,8 @@ const ICMPV6: u32 = 58;
 const PUNCH_HOLE: u32 = 0x2;
 /// `F_SETLEASE` and `F_SETDELEG`.
 const LEASES: &[u32] = &[1024, 1040];
+/// `F_OFD_GETLK`, `F_OFD_SETLK` and `F_OFD_SETLKW`.
+const OPEN_FILE_LOCKS: &[u32] = &[36, 37, 38];
 
 const MAP_HUGETLB: u32 = 0x4_0000;
 const MFD_HUGETLB: u32 = 0x4;
@@ -42,6 +44,10 @@ const SHM_HUGETLB: u32 = 0o4000;
 const SOL_SOCKET: u32 = 1;
 /// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, `SO_ATTACH_REUSEPORT_CBPF` and `SO_ATTACH_REUSEPORT_EBPF`.
 const SOCKET_PROGRAMS: &[u32] = &[26, 50, 51, 52];
+/// `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE`.
+const FORCED_BUFFERS: &[u32] = &[32, 33];
+/// `TCP_MD5SIG`, `TCP_MD5SIG_EXT`, and `TCP_AO_ADD_KEY` to `TCP_AO_REPAIR`.
+const TCP_KEYS: &[u32] = &[14, 32, 38, 39, 40, 41, 42];
 /// `SECCOMP_FILTER_FLAG_NEW_LISTENER`.
 const NEW_LISTENER: u32 = 0x8;
 
@@ -118,8 +124,14 @@ pub(super) const IOCTL: Check = Check {
 
 /// Who holds a lease on a file makes everybody who opens it wait, for three quarters of a minute: on a tree that is
 /// shown to a sandbox, that is the host.
-pub(super) const FCNTL_LEASE: Check = Check {
-    clauses: &[Clause { tests: &[is("command", 1, LEASES)], action: Action::Refuse }],
+///
+/// A lock that belongs to an open file, and to no process, takes memory that nobody is charged for, and nobody can tell
+/// whose it is. Programs fall back to the other locks, as on a kernel without these; they ask for one to find out.
+pub(super) const FILE_CONTROL: Check = Check {
+    clauses: &[
+        Clause { tests: &[is("command", 1, LEASES)], action: Action::Refuse },
+        Clause { tests: &[is("command", 1, OPEN_FILE_LOCKS)], action: Action::NoOption },
+    ],
     otherwise: Action::Allow,
 };
 
@@ -150,12 +162,14 @@ pub(super) const PRCTL_OPTIONS: Check = Check {
 };
 
 /// Each program that is attached to a socket is compiled into memory that the whole host has one bounded piece of
-/// (`net.core.bpf_jit_limit`), and a socket costs nothing.
+/// (`net.core.bpf_jit_limit`), and a socket costs nothing. The keys that TCP signs with are memory that no limit counts,
+/// and a buffer that is forced is larger than the host allows.
 pub(super) const SOCKET_OPTION: Check = Check {
-    clauses: &[Clause {
-        tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, SOCKET_PROGRAMS)],
-        action: Action::Refuse,
-    }],
+    clauses: &[
+        Clause { tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, SOCKET_PROGRAMS)], action: Action::Refuse },
+        Clause { tests: &[is("level", 1, &[SOL_SOCKET]), is("option", 2, FORCED_BUFFERS)], action: Action::Refuse },
+        Clause { tests: &[is("level", 1, &[TCP]), is("option", 2, TCP_KEYS)], action: Action::Refuse },
+    ],
     otherwise: Action::Allow,
 };
 

@@ -39,6 +39,40 @@ fn no_program_is_attached_to_a_socket() {
     assert_refused(&attempts(&listener), libc::EINVAL);
 }
 
+/// Memory that no cgroup is charged for, or that nobody can be told to have.
+#[test]
+fn no_key_is_given_to_a_socket_and_no_buffer_is_forced() {
+    let option = |level: u64, option: u64| [NO_DESCRIPTOR, level, option];
+    assert_refused(
+        &attempts(&[
+            ("TCP_MD5SIG", libc::SYS_setsockopt, &option(6, 14)),
+            ("TCP_MD5SIG, high bits", libc::SYS_setsockopt, &[NO_DESCRIPTOR, 6 | 1 << 32, 14 | 1 << 32]),
+            ("TCP_MD5SIG_EXT", libc::SYS_setsockopt, &option(6, 32)),
+            ("TCP_AO_ADD_KEY", libc::SYS_setsockopt, &option(6, 38)),
+            ("TCP_AO_DEL_KEY", libc::SYS_setsockopt, &option(6, 39)),
+            ("TCP_AO_INFO", libc::SYS_setsockopt, &option(6, 40)),
+            ("TCP_AO_GET_KEYS", libc::SYS_setsockopt, &option(6, 41)),
+            ("TCP_AO_REPAIR", libc::SYS_setsockopt, &option(6, 42)),
+            ("SO_SNDBUFFORCE", libc::SYS_setsockopt, &option(1, 32)),
+            ("SO_RCVBUFFORCE", libc::SYS_setsockopt, &option(1, 33)),
+        ]),
+        libc::EPERM,
+    );
+}
+
+#[test]
+fn no_lock_belongs_to_an_open_file() {
+    let lock = |command: u64| [NO_DESCRIPTOR, command, NOWHERE];
+    assert_refused(
+        &attempts(&[
+            ("F_OFD_GETLK", libc::SYS_fcntl, &lock(36)),
+            ("F_OFD_SETLK", libc::SYS_fcntl, &lock(37)),
+            ("F_OFD_SETLKW", libc::SYS_fcntl, &lock(38)),
+        ]),
+        libc::EINVAL,
+    );
+}
+
 /// `vm.nr_hugepages`.
 #[test]
 fn no_huge_page_is_to_be_had() {
