@@ -10,6 +10,7 @@ mod flags;
 mod gvisor;
 mod images;
 mod inspect;
+mod kernel_memory;
 mod leftovers;
 mod limits;
 mod logs;

@@ -1,0 +1,86 @@
+//! Memory of the kernel that no cgroup is charged for: a sandbox has a little of it, and ends when it takes more.
+
+use crate::support::{Outcome, World};
+
+/// Unread answers of netlink: each of so many sockets is asked so many questions that the kernel answers at length.
+const NETLINK: &str = r#"
+import signal, socket, sys
+kept, question = [], (16000).to_bytes(4, sys.byteorder) + b"\xda\0\5\0" + bytes(15992)
+for _ in range(int(sys.argv[1])):
+    kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    for _ in range(int(sys.argv[2])): kept[-1].sendto(question, (0, 0))
+"#;
+
+/// Locks of single bytes, none of them beside another.
+const LOCKS: &str = r#"
+import fcntl, signal, sys
+kept = []
+for number in range(int(sys.argv[1])):
+    kept.append(open("/tmp/%d" % number, "w"))
+    for place in range(int(sys.argv[2]), 0, -1):
+        fcntl.lockf(kept[-1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place * 2)
+"#;
+
+/// Datagrams that are put together and never sent.
+const UNSENT: &str = r#"
+import signal, socket, sys
+kept = []
+for _ in range(int(sys.argv[1])):
+    kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    kept[-1].connect(("127.0.0.1", 9))
+    for _ in range(int(sys.argv[2])): kept[-1].send(bytes(20000), socket.MSG_MORE)
+"#;
+
+/// Errors of datagrams that nobody asks for.
+const ERRORS: &str = r#"
+import signal, socket, sys
+kept = []
+for _ in range(int(sys.argv[1])):
+    kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    kept[-1].setsockopt(socket.IPPROTO_IP, 11, 1)
+    for _ in range(int(sys.argv[2])):
+        try: kept[-1].sendto(bytes(1000), ("127.0.0.1", 9))
+        except ConnectionRefusedError: pass
+"#;
+
+/// Takes so much, and either ends or keeps it until somebody ends it.
+fn taking(world: &World, take: &str, numbers: [u32; 2], keep: bool) -> Outcome {
+    let last = if keep { "signal.pause()" } else { "print(len(kept))" };
+    let [first, second] = numbers.map(|number| number.to_string());
+    let words = ["run", "--quiet", "-m", "64M", "-u", "1000", "--timeout", "2m", "host", "--", "python3", "-c"]
+        .map(String::from);
+    world.carrel([&words[..], &[format!("{take}{last}"), first, second]].concat())
+}
+
+fn assert_bounded(take: &str, little: [u32; 2], much: [u32; 2], what: &str) {
+    let world = World::new();
+    let outcome = taking(&world, take, little, false);
+    let all = format!("{}\n", little[0]);
+    assert_eq!((outcome.code, outcome.stdout), (Some(0), all.into_bytes()), "{}", outcome.stderr);
+    let outcome = taking(&world, take, much, true);
+    assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
+    let words = format!("error: the sandbox ran out of memory (limit 64 MiB): more than {what}\n");
+    assert!(outcome.stderr.starts_with(&words), "{}", outcome.stderr);
+}
+
+#[test]
+fn unread_answers_of_netlink_are_bounded() {
+    assert_bounded(NETLINK, [200, 2], [100, 200], "16 MiB of kernel memory for unread netlink messages");
+}
+
+#[test]
+fn locks_of_files_are_bounded() {
+    assert_bounded(LOCKS, [100, 100], [1000, 300], "5 MiB of kernel memory for file locks");
+}
+
+#[test]
+fn datagrams_that_are_never_sent_are_bounded() {
+    assert_bounded(UNSENT, [50, 3], [2000, 3], "16 MiB of kernel memory for unread or unsent datagrams");
+}
+
+#[test]
+fn errors_that_nobody_reads_are_bounded() {
+    assert_bounded(ERRORS, [50, 20], [100, 4000], "16 MiB of kernel memory for unread or unsent datagrams");
+}
