@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_shim_client::messages::{Ended, UnenforcedLimit};
+use carrel_shim_client::messages::{EndReason, Ended, UnenforcedLimit};
 use serde_json::json;
 
 use super::Ran;
@@ -40,6 +40,9 @@ impl<'a> Report<'a> {
         match (self.ending, self.ended) {
             (Ending::Unwritten { what, .. }, _) => return Err(ending::unwritten(*what, &self.ending.of_command())),
             (Ending::SandboxEnded, ended) => return Err(ending::end_of_sandbox(ended, Some(self.memory))),
+            (Ending::OutOfMemory, Some(ended)) if ended.reason == EndReason::OutOfMemory => {
+                return Err(ending::end_of_sandbox(Some(ended), Some(self.memory)));
+            }
             (Ending::TimedOut, _) => return Err(ending::timed_out(self.timeout)),
             _ => {}
         }
@@ -79,8 +82,6 @@ impl<'a> Report<'a> {
 
 #[cfg(test)]
 mod tests {
-    use carrel_shim_client::messages::EndReason;
-
     use super::*;
     use crate::jobs::session::output::Unwritten;
 

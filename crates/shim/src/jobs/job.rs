@@ -304,9 +304,9 @@ impl Job {
     }
 
     /// The sandbox ended before the job did.
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn lose(&mut self, lost: &Outcome) {
         if self.outcome.is_none() {
-            self.outcome = Some(Outcome::of(self.ending.unwrap_or(OutcomeKind::SandboxEnded)));
+            self.outcome = Some(self.ending.map_or_else(|| lost.clone(), Outcome::of));
         }
     }
 

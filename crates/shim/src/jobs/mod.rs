@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use carrel_protocol::Frame;
 use carrel_protocol::payload::ExecLimits;
-use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JobCommand, JobInfo, Keep, Peer, StreamName};
+use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JobCommand, JobInfo, Keep, Outcome, Peer, StreamName};
 
 pub(crate) use self::input::Holder;
 use self::job::{Heard, Job};
@@ -353,10 +353,10 @@ impl Jobs {
     }
 
     /// The sandbox is gone: so is every job.
-    pub(crate) fn lose_all(&mut self) {
+    pub(crate) fn lose_all(&mut self, lost: &Outcome) {
         for key in std::mem::take(&mut self.by_channel).into_values() {
             if let Some(job) = self.jobs.get_mut(&key) {
-                job.lose();
+                job.lose(lost);
                 self.concluding.push(key);
             }
         }

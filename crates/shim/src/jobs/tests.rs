@@ -158,7 +158,7 @@ fn every_end_is_told_apart() {
     assert_eq!(world.outcome(key).errno_name.as_deref(), Some("ENOENT"));
 
     let (key, _) = world.start("lost", command("x")).unwrap();
-    world.jobs.lose_all();
+    world.jobs.lose_all(&Outcome::of(OutcomeKind::SandboxEnded));
     assert!(world.jobs.conclude(&mut world.log, 0));
     assert_eq!(world.outcome(key).kind, OutcomeKind::SandboxEnded);
     let facts = world.log.read(1, 1000).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use carrel_protocol::payload::Shutdown;
 use carrel_protocol::{Generation, codec};
-use carrel_shim_client::messages::{EndReason, Ended, Fact, FactKind};
+use carrel_shim_client::messages::{EndReason, Ended, Fact, FactKind, Outcome, OutcomeKind};
 use rustix::process::{Signal, WaitIdStatus};
 
 use super::Server;
@@ -80,7 +80,7 @@ impl Server {
         while self.guest.read && self.read_guest() {}
         (self.deaf, self.over) = (true, true);
         self.conclude_jobs();
-        self.jobs.lose_all();
+        self.jobs.lose_all(&self.lost());
         self.conclude_jobs();
         self.drain(Instant::now() + LAST_WORDS);
     }
@@ -127,7 +127,7 @@ impl Server {
         let status = self.running.container.wait().ok();
         reached(Failpoint::GuestGone);
         (self.deaf, self.over) = (true, true);
-        self.jobs.lose_all();
+        self.jobs.lose_all(&self.lost());
         self.note_kills();
         self.conclude_jobs();
         self.clients.iter_mut().for_each(|client| *client = None);
@@ -160,6 +160,18 @@ impl Server {
         self.desk.tell_all(&ended);
         let _gone = self.desk.flush();
         if removed.is_ok() && swept.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// What becomes of a job that goes on when the sandbox ends.
+    fn lost(&self) -> Outcome {
+        match &self.ending {
+            Some(Ending { reason: EndReason::OutOfMemory, message, .. }) => Outcome {
+                signal: Some(Signal::KILL.as_raw()),
+                message: Some(message.clone()),
+                ..Outcome::of(OutcomeKind::OutOfMemory)
+            },
+            _ => Outcome::of(OutcomeKind::SandboxEnded),
+        }
     }
 
     /// How a sandbox ended, and why. Whether the kernel ended it for want of memory is told by its counter.

@@ -65,8 +65,8 @@ pub(crate) struct Server {
     grace: Option<(Instant, u64)>,
     /// When to look at that disk again.
     disk: Option<Instant>,
-    /// When to look at what it takes of the kernel's memory again.
-    kernel_memory: Instant,
+    /// When to look at what it takes of the kernel's memory again, if anybody is there who could take some.
+    kernel_memory: Option<Instant>,
     /// How many processes are known to have been ended for want of memory, and when to count again.
     kills: u64,
     /// How many of them are recorded, and since when.
@@ -134,7 +134,7 @@ impl Server {
             disk_full: None,
             grace: None,
             disk,
-            kernel_memory: Instant::now(),
+            kernel_memory: Some(Instant::now()),
             kills: 0,
             kills_told: (0, None),
             count_again: None,
@@ -181,12 +181,12 @@ impl Server {
         self.obey();
         self.watch()?;
         self.watch_disk(now);
-        let kernel_memory = self.watch_kernel_memory(now);
+        self.watch_kernel_memory(now);
         // Once it is killed, there is nothing left to do but to wait for its end.
         let insist = self.ending.as_ref().filter(|_| !self.killed).map(|ending| ending.due);
         // Nothing is waited for while there is something to tell: one that left a moment ago may have held a job.
         let stirred = self.desk.stirred.then_some(now);
-        let deadlines = ticks.into_iter().chain([self.rest, self.disk, kernel_memory, insist, stirred]);
+        let deadlines = ticks.into_iter().chain([self.rest, self.disk, self.kernel_memory, insist, stirred]);
         let ready = self.poller.wait(deadlines.flatten().min())?;
         self.note_rest(ready.is_empty());
         let mut ended = false;
@@ -225,6 +225,7 @@ impl Server {
     fn note_rest(&mut self, nothing: bool) {
         if !nothing {
             self.rest = Some(Instant::now() + REST);
+            self.kernel_memory.get_or_insert_with(Instant::now);
         } else if self.rest.is_some_and(|rest| rest <= Instant::now()) {
             self.rest = None;
             self.buffer = Vec::new();
