@@ -49,7 +49,10 @@ impl Server {
                 self.ending = Some(Ending { reason, message, due });
                 self.record(fact);
                 reached(Failpoint::StopAsked);
-                self.ask_to_end();
+                // One that takes memory would take more before it obeys.
+                if reason != EndReason::OutOfMemory {
+                    self.ask_to_end();
+                }
             }
         }
     }
