@@ -241,6 +241,7 @@ fn a_share_of_the_processors_is_enforced() {
             assert!(run(group.shell(work)).status.success());
             let statistics = group.statistics().unwrap();
             assert!(statistics.cpu_nanos.is_some_and(|nanos| nanos > 0), "{statistics:?}");
+            assert!(group.cpu_clock().unwrap().nanos() >= statistics.cpu_nanos, "{statistics:?}");
             assert_eq!(statistics.throttled_periods.is_some_and(|periods| periods > 0), throttled, "{statistics:?}");
             assert_eq!(statistics.throttled_nanos.is_some_and(|nanos| nanos > 0), throttled, "{statistics:?}");
             group.close();

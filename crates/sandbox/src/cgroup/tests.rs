@@ -207,6 +207,7 @@ fn on_v2_limits_are_written_and_controllers_handed_down() {
         throttled_nanos: Some(70_000),
     };
     assert_eq!(group.statistics().unwrap(), statistics);
+    assert_eq!(group.cpu_clock().unwrap().nanos(), statistics.cpu_nanos);
 
     let says = |events: &str| fs::write(root.join("carrel/a1/cgroup.events"), events).unwrap();
     group.add(rustix::process::Pid::from_raw(4711).unwrap()).unwrap();

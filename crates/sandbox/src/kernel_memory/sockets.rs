@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::table::{Progress, Table};
+use super::table::{Format, Progress, Table};
 use super::{Kind, Overuse, start_of};
 
 /// The lists, below `/proc/PID/net`. Where the kernel has no IPv6, some are missing. There are others that a sandbox
 /// may not make sockets for.
-const LISTS: [(&str, Kind); 5] = [
-    ("netlink", Kind::Netlink),
-    ("udp", Kind::Datagrams),
-    ("udp6", Kind::Datagrams),
-    ("icmp", Kind::Datagrams),
-    ("icmp6", Kind::Datagrams),
+const LISTS: [(&str, Format); 5] = [
+    ("netlink", Format::Netlink),
+    ("udp", Format::Datagrams),
+    ("udp6", Format::Datagrams),
+    ("icmp", Format::Datagrams),
+    ("icmp6", Format::Datagrams),
 ];
 /// No processor fills sockets faster than this, in bytes a nanosecond: it has to write them.
 const FASTEST: u64 = 16;
@@ -54,7 +54,7 @@ struct Sums {
 impl Sockets {
     pub(super) fn open(pid: Pid) -> Option<Self> {
         let open = |name: &str| File::open(format!("/proc/{}/net/{name}", pid.as_raw_nonzero())).ok();
-        let tables = LISTS.into_iter().filter_map(|(name, kind)| Some(Table::new(open(name)?, kind)));
+        let tables = LISTS.into_iter().filter_map(|(name, format)| Some(Table::new(open(name)?, format)));
         let (tables, count) = (tables.collect(), open("sockstat")?);
         Some(Self { count, tables, next: 0, sums: Sums::default(), largest: largest(), held: 0, worked: 0 })
     }
@@ -76,9 +76,9 @@ impl Sockets {
         let until = Instant::now() + LONGEST;
         while let Some(table) = self.tables.get_mut(self.next) {
             let enough = allowance.saturating_sub(self.sums.total());
-            let (progress, kind) = (table.sum(enough, until), table.kind());
+            let (progress, format) = (table.sum(enough, until), table.format());
             let (Progress::Whole(sum) | Progress::Part(sum)) = progress;
-            let sums = self.sums.with(kind, sum);
+            let sums = self.sums.with(format, sum);
             if sums.total() > allowance {
                 return Some(Overuse { kind: sums.larger(), allowance });
             }
@@ -112,10 +112,10 @@ fn largest() -> u64 {
 // === impl Sums ===
 
 impl Sums {
-    fn with(self, kind: Kind, sum: u64) -> Self {
-        match kind {
-            Kind::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
-            Kind::Datagrams | Kind::Locks => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
+    fn with(self, format: Format, sum: u64) -> Self {
+        match format {
+            Format::Netlink => Self { netlink: self.netlink.saturating_add(sum), ..self },
+            Format::Datagrams => Self { datagrams: self.datagrams.saturating_add(sum), ..self },
         }
     }
 

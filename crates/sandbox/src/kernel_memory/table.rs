@@ -4,8 +4,6 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::time::Instant;
 
-use super::Kind;
-
 /// How much is read at once: the kernel gives no more than a page.
 const READ: usize = 8192;
 
@@ -13,10 +11,17 @@ const READ: usize = 8192;
 #[derive(Debug)]
 pub(super) struct Table {
     file: File,
-    kind: Kind,
+    format: Format,
     /// The beginning of a line whose end is not read yet.
     rest: Vec<u8>,
     sum: u64,
+}
+
+/// How a list tells what waits in a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Netlink,
+    Datagrams,
 }
 
 /// How far a list was read.
@@ -31,12 +36,12 @@ pub(super) enum Progress {
 // === impl Table ===
 
 impl Table {
-    pub(super) fn new(file: File, kind: Kind) -> Self {
-        Self { file, kind, rest: Vec::new(), sum: 0 }
+    pub(super) fn new(file: File, format: Format) -> Self {
+        Self { file, format, rest: Vec::new(), sum: 0 }
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        self.kind
+    pub(super) fn format(&self) -> Format {
+        self.format
     }
 
     /// Adds up the bytes of its sockets, until that is more than `enough` or takes too long: for every page, the kernel
@@ -65,21 +70,21 @@ impl Table {
         self.rest.extend_from_slice(bytes);
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let lines: Vec<u8> = self.rest.drain(..whole).collect();
-        let kind = self.kind;
+        let format = self.format;
         let sums =
-            lines.split(|byte| *byte == b'\n').filter_map(|line| bytes_of(std::str::from_utf8(line).ok()?, kind));
+            lines.split(|byte| *byte == b'\n').filter_map(|line| bytes_of(std::str::from_utf8(line).ok()?, format));
         self.sum = sums.fold(self.sum, u64::saturating_add);
     }
 }
 
 /// What waits in a socket, read and written; nothing for a line that is none.
-fn bytes_of(line: &str, kind: Kind) -> Option<u64> {
+fn bytes_of(line: &str, format: Format) -> Option<u64> {
     let mut fields = line.split_ascii_whitespace().skip(4);
     let field = fields.next()?;
-    let (one, other, radix) = match kind {
-        Kind::Netlink => (field, fields.next()?, 10),
+    let (one, other, radix) = match format {
+        Format::Netlink => (field, fields.next()?, 10),
         // What was sent and is on no wire yet, and what was received; errors that nobody asked for among it.
-        Kind::Datagrams | Kind::Locks => {
+        Format::Datagrams => {
             let (sent, received) = field.split_once(':')?;
             (sent, received, 16)
         }
@@ -106,11 +111,11 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
   222: 00000000:0036 00000000:0000 07 0000FF00:00000000 00:00000000 00000000     0        0 301 2 000000000bfad61e 0
 ";
 
-    fn table(text: &str, kind: Kind) -> Table {
+    fn table(text: &str, format: Format) -> Table {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text.as_bytes()).unwrap();
         file.rewind().unwrap();
-        Table::new(file, kind)
+        Table::new(file, format)
     }
 
     fn later() -> Instant {
@@ -119,8 +124,8 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
 
     #[test]
     fn what_waits_in_sockets_is_added_up_every_time() {
-        for (text, kind, sum) in [(NETLINK, Kind::Netlink, 333_312), (UDP, Kind::Datagrams, 0xff00 + 0x100)] {
-            let mut table = table(text, kind);
+        for (text, format, sum) in [(NETLINK, Format::Netlink, 333_312), (UDP, Format::Datagrams, 0xff00 + 0x100)] {
+            let mut table = table(text, format);
             for _ in 0..2 {
                 assert_eq!(table.sum(u64::MAX, later()), Progress::Whole(sum));
             }
@@ -131,7 +136,7 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
     fn a_long_list_is_read_in_parts() {
         let line = UDP.lines().nth(2).unwrap();
         let lines = 1000;
-        let mut table = table(&format!("{line}\n").repeat(lines), Kind::Datagrams);
+        let mut table = table(&format!("{line}\n").repeat(lines), Format::Datagrams);
         let mut parts = 0;
         let whole = loop {
             match table.sum(u64::MAX, Instant::now()) {
@@ -149,21 +154,21 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
     #[test]
     fn whatever_is_no_socket_counts_nothing() {
         for line in ["", "1 2 3 4", "1 2 3 4 5", "1 2 3 4 -5 6", "sl a b st tx_queue rx_queue"] {
-            assert_eq!(bytes_of(line, Kind::Netlink), None, "{line}");
-            assert_eq!(bytes_of(line, Kind::Datagrams), None, "{line}");
+            assert_eq!(bytes_of(line, Format::Netlink), None, "{line}");
+            assert_eq!(bytes_of(line, Format::Datagrams), None, "{line}");
         }
     }
 
     /// The kernel of this host writes what is expected of it.
     #[test]
     fn the_lists_of_this_host_are_understood() {
-        for (name, kind) in [("netlink", Kind::Netlink), ("udp", Kind::Datagrams)] {
+        for (name, format) in [("netlink", Format::Netlink), ("udp", Format::Datagrams)] {
             let text = std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap();
             let heading = text.lines().next().unwrap();
             let names: Vec<_> = heading.split_ascii_whitespace().collect();
-            let expected: &[_] = if kind == Kind::Netlink { &["Rmem", "Wmem"] } else { &["tx_queue", "rx_queue"] };
+            let expected: &[_] = if format == Format::Netlink { &["Rmem", "Wmem"] } else { &["tx_queue", "rx_queue"] };
             assert_eq!(&names[4..6], expected);
-            assert!(text.lines().skip(1).all(|line| bytes_of(line, kind).is_some()), "{text}");
+            assert!(text.lines().skip(1).all(|line| bytes_of(line, format).is_some()), "{text}");
         }
     }
 }

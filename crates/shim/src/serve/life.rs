@@ -24,7 +24,7 @@ const COUNTS: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
 
 /// How often is looked at what it takes of the kernel's memory: while it does something, and while it does not. For as
-/// long it takes some unseen, 800 MB a second at worst. A look at one that does nothing costs 2 µs, and to wake up for it
+/// long it takes some unseen, 1.2 GB a second and processor at worst. A look at one that does nothing costs 2 µs, and to wake up for it
 /// 50 µs on a host that does something else meanwhile.
 const KERNEL_MEMORY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// What is looked at for long is left alone for so many times as long.
