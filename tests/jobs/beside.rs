@@ -1,8 +1,8 @@
 //! A sandbox beside another: it has a supervisor of its own, and the network of the other.
 
-use carrel_shim_client::messages::{Create, FailureCode, NetworkOf};
+use carrel_shim_client::messages::{Create, FailureCode, NetworkOf, OutcomeKind};
 use carrel_shim_client::{OwnedSandbox, OwnerError, began};
-use carrel_tests::{Sandbox, create, home, programs, run, script, traces, until};
+use carrel_tests::{Sandbox, create, ending, home, programs, run, script, traces, until};
 
 const SERVE: &str = "exec python3 -c 'import socket
 server = socket.create_server((\"127.0.0.1\", 80))
@@ -13,6 +13,17 @@ while True:
 const ASK: &str = "python3 -c 'import socket
 try: print(socket.create_connection((\"127.0.0.1\", 80)).recv(100).decode())
 except OSError as error: print(error.errno)'";
+
+/// Leaves answers of netlink unread, 400 MiB of them.
+const UNREAD: &str = "exec python3 -c 'import signal, socket, sys
+kept, taken, question = [], 0, (16000).to_bytes(4, sys.byteorder) + b\"\\xda\\0\\5\\0\" + bytes(15992)
+while taken < 400 << 20:
+    kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    room = kept[-1].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    for _ in range(room // 16000): kept[-1].sendto(question, (0, 0))
+    taken += room
+signal.pause()'";
 
 /// How the sandbox of a process is named to those who are to stand beside it.
 fn of(pid: u32) -> NetworkOf {
@@ -59,6 +70,19 @@ fn jobs_of_two_sandboxes_meet_in_the_network_of_one() {
         // It outlives the one that it stands beside.
         drop((one, third));
         assert_eq!(asked(service).await.1, "it is me\n");
+    });
+}
+
+/// The other does nothing, and its supervisor has nothing to look at.
+#[test]
+fn who_takes_memory_of_the_kernel_in_the_network_of_another_is_ended() {
+    run(async {
+        let one = Sandbox::start().await;
+        let service = beside(of(one.owned.pid())).await.unwrap();
+        let info = service.job("take", &script(UNREAD)).await.info;
+        assert_eq!(ending(&info), (OutcomeKind::OutOfMemory, None, Some(libc::SIGKILL)), "{info:?}");
+        let message = info.outcome.unwrap().message.unwrap();
+        assert!(message.ends_with("more than 256 MiB of kernel memory for unread netlink messages"), "{message}");
     });
 }
 

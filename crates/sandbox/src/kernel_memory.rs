@@ -12,7 +12,7 @@ mod table;
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::locks::Locks;
 use self::sockets::Sockets;
@@ -24,6 +24,9 @@ const PART: u64 = 4;
 const ALLOWANCE: [u64; 2] = [16 << 20, 256 << 20];
 /// How long the processors work for a sandbox that does something.
 const WORK: Duration = Duration::from_millis(2);
+/// How long there has to be too much in a network that is shared before it is told of who does not own it: who does is
+/// seen to first.
+const PATIENCE: Duration = Duration::from_millis(1250);
 
 /// What a sandbox takes of the kernel's memory that no cgroup is charged for.
 ///
@@ -34,6 +37,10 @@ pub struct KernelMemory {
     clock: Option<CpuClock>,
     /// What the clock said at the last look.
     worked: u64,
+    /// The network is that of another sandbox.
+    shared: bool,
+    /// Since when there is too much in a network that is shared.
+    since: Option<Instant>,
     sockets: Option<Sockets>,
     locks: Option<Locks>,
 }
@@ -66,12 +73,18 @@ enum Kind {
 // === impl KernelMemory ===
 
 impl KernelMemory {
-    /// Opens what tells of a sandbox with this memory limit. If it has the network of another, that one's supervisor
-    /// sees to the sockets of both.
-    pub fn open(container: &mut Container, cgroup: Option<&Cgroup>, limit: Option<u64>, own_network: bool) -> Self {
-        let sockets = own_network.then(|| Sockets::open(container.pid())).flatten();
-        let locks = container.take_locks().map(Locks::new);
-        Self { allowance: allowance(limit), clock: cgroup.and_then(Cgroup::cpu_clock), worked: 0, sockets, locks }
+    /// Opens what tells of a sandbox with this memory limit, whose network may be that of another.
+    pub fn open(container: &mut Container, cgroup: Option<&Cgroup>, limit: Option<u64>, shared: bool) -> Self {
+        Self {
+            // Whose the sockets of a network are cannot be told: nobody has less for what another may have.
+            allowance: allowance(limit.filter(|_| !shared)),
+            clock: cgroup.and_then(Cgroup::cpu_clock),
+            worked: 0,
+            shared,
+            since: None,
+            sockets: Sockets::open(container.pid()),
+            locks: container.take_locks().map(Locks::new),
+        }
     }
 
     /// Looks, as far as there is reason to: what is counted costs processor time before it is there.
@@ -80,8 +93,11 @@ impl KernelMemory {
         let busy = now.is_some_and(|now| u128::from(now.saturating_sub(self.worked)) >= WORK.as_nanos());
         self.worked = now.unwrap_or(0);
         let sockets = self.sockets.as_mut().and_then(|sockets| sockets.look(now, self.allowance));
+        self.since = sockets.and(self.since.or_else(|| Some(Instant::now())));
+        let waits = self.shared && self.since.is_some_and(|since| since.elapsed() < PATIENCE);
+        let sockets = sockets.filter(|_| !waits);
         let overuse = sockets.or_else(|| self.locks.as_mut().and_then(|locks| locks.look(now)));
-        Look { overuse, busy }
+        Look { overuse, busy: busy || waits }
     }
 }
 

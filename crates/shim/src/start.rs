@@ -139,7 +139,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let (ours, theirs) = channel().map_err(system("socketpair"))?;
     // There before the guest begins, so that it costs no round trip.
     rustix::io::write(&ours, &hello()).map_err(system("write"))?;
-    let own_network = made.network.is_none();
+    let shared = made.network.is_some();
     let mut container = launch(
         Spec {
             root: made.root,
@@ -163,7 +163,7 @@ fn make(made: Made<'_>, limits: &Limits, owner: &Owner, directory: &mut RunDirec
     let logs = directory.logs(create.logs.as_ref().map(|logs| logs.0.as_path()), supervisor)?;
     // Without it, memory is looked at when something was killed.
     let memory = cgroup.as_ref().and_then(|cgroup| cgroup.watch_out_of_memory().ok().flatten());
-    let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), own_network);
+    let kernel_memory = KernelMemory::open(&mut container, cgroup.as_ref(), limits.memory(), shared);
     let greeted = greet(&ours, &container, owner).map_err(|error| match error {
         // The runtime knows better why.
         StartError::Ended => runtime_failed(&container).unwrap_or(error),

@@ -80,6 +80,9 @@ impl Sockets {
             let (Progress::Whole(sum) | Progress::Part(sum)) = progress;
             let sums = self.sums.with(format, sum);
             if sums.total() > allowance {
+                // The next look begins anew.
+                table.restart();
+                (self.sums, self.next, self.held) = (Sums::default(), 0, sums.total());
                 return Some(Overuse { kind: sums.larger(), allowance });
             }
             if matches!(progress, Progress::Part(_)) {

@@ -61,9 +61,16 @@ impl Table {
                 return Progress::Part(self.sum);
             }
         }
+        let sum = self.sum;
+        self.restart();
+        Progress::Whole(sum)
+    }
+
+    /// Begins anew with the next call.
+    pub(super) fn restart(&mut self) {
         self.rest.clear();
+        self.sum = 0;
         let _began = self.file.seek(SeekFrom::Start(0));
-        Progress::Whole(std::mem::take(&mut self.sum))
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -149,6 +156,8 @@ sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops 
         // Enough is enough.
         let Progress::Part(sum) = table.sum(0xff00, later()) else { panic!("it was read to its end") };
         assert!(sum > 0xff00 && sum < whole, "{sum}");
+        table.restart();
+        assert_eq!(table.sum(u64::MAX, later()), Progress::Whole(whole));
     }
 
     #[test]
