@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(1250);
 
 /// What a sandbox takes of the kernel's memory that no cgroup is charged for.
 ///
-/// One look at a sandbox that rests costs 2 µs; at one that works, 10 µs where it has few sockets.
+/// One look at a sandbox that rests is one read, 2 µs; at one that works and has few sockets it is three, about 10 µs.
 #[derive(Debug)]
 pub struct KernelMemory {
     allowance: u64,
