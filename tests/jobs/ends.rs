@@ -131,13 +131,13 @@ fn ids_that_are_none_are_refused_and_what_is_not_there_is_not_found() {
     run(async {
         let sandbox = Sandbox::start().await;
         let mut shim = sandbox.shim().await;
-        let long = "x".repeat(201);
+        let long = "x".repeat(221);
         for id in ["", ".", "..", ".hidden", "a/b", "../escape", "a b", "a\0b", "ä", &long] {
             let refused = shim.start(id, &script("true")).await.unwrap_err();
             assert_eq!(refused.code(), Some(FailureCode::InvalidRequest), "{id:?}: {refused}");
             assert_eq!(shim.job(id).await.unwrap_err().code(), Some(FailureCode::JobUnknown));
         }
-        for id in ["a", "A", "-", "_", "a..b", "a.stdout.log", &"x".repeat(200)] {
+        for id in ["a", "A", "-", "_", "a..b", "a.stdout.log", &"x".repeat(220)] {
             assert!(shim.start(id, &script("true")).await.unwrap().created, "{id:?}");
             assert_eq!(ending(&shim.wait(id).await.unwrap()).1, Some(0));
         }
