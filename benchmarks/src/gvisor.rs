@@ -37,7 +37,9 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Benchmark>> {
         in_turn(rounds, [&mut || succeed(&mut ours), &mut || succeed(&mut plain), &mut || succeed(&mut runsc)])?;
     let line = || Benchmark::new("cold `carrel run --isolation gvisor host -- true`", "CLI", &ours, "ms");
     Ok(vec![
-        line().beside("`runsc run` of a static `true`", &runsc).aim("at most 2 times", ours.median() <= 2.0 * runsc.median()),
+        line()
+            .beside("`runsc run` of a static `true`", &runsc)
+            .aim("at most 2 times", ours.median() <= 2.0 * runsc.median()),
         line().beside("cold `carrel run host -- true`", &plain),
     ])
 }
