@@ -33,7 +33,7 @@ pub(crate) struct GitGuard {
     /// What settings that are there name.
     named: BTreeMap<Vec<u8>, Named>,
     /// What they name wherever it is.
-    loose: loose::Loose,
+    loose: loose::LooseNames,
 }
 
 /// Something that git's settings name.

@@ -26,7 +26,7 @@ const ALLOWANCE: [u64; 2] = [16 << 20, 256 << 20];
 const WORK: Duration = Duration::from_millis(2);
 /// How long there has to be too much in a network that is shared before it is told of who does not own it: who does is
 /// seen to first.
-const PATIENCE: Duration = Duration::from_millis(1250);
+const SHARED_NETWORK_DELAY: Duration = Duration::from_millis(1250);
 
 /// What a sandbox takes of the kernel's memory that no cgroup is charged for.
 ///
@@ -47,7 +47,7 @@ pub struct KernelMemory {
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct KernelMemorySample {
     /// What there is too much of.
     pub overuse: Option<Overuse>,
     /// The sandbox does something: whatever there is may soon be more.
@@ -57,14 +57,14 @@ pub struct Look {
 /// More memory of the kernel than a sandbox may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overuse {
-    kind: Kind,
+    kind: ChargeKind,
     /// What it may take, in bytes.
     allowance: u64,
 }
 
 /// What memory of the kernel is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ChargeKind {
     Netlink,
     Datagrams,
     Locks,
@@ -88,16 +88,16 @@ impl KernelMemory {
     }
 
     /// Looks, as far as there is reason to: what is counted costs processor time before it is there.
-    pub fn look(&mut self) -> Look {
+    pub fn look(&mut self) -> KernelMemorySample {
         let now = self.clock.as_ref().and_then(CpuClock::nanos);
         let busy = now.is_some_and(|now| u128::from(now.saturating_sub(self.worked)) >= WORK.as_nanos());
         self.worked = now.unwrap_or(0);
         let sockets = self.sockets.as_mut().and_then(|sockets| sockets.look(now, self.allowance));
         self.since = sockets.and(self.since.or_else(|| Some(Instant::now())));
-        let waits = self.shared && self.since.is_some_and(|since| since.elapsed() < PATIENCE);
+        let waits = self.shared && self.since.is_some_and(|since| since.elapsed() < SHARED_NETWORK_DELAY);
         let sockets = sockets.filter(|_| !waits);
         let overuse = sockets.or_else(|| self.locks.as_mut().and_then(|locks| locks.look(now)));
-        Look { overuse, busy: busy || waits }
+        KernelMemorySample { overuse, busy: busy || waits }
     }
 }
 
@@ -117,9 +117,9 @@ fn start_of(file: &File, buffer: &mut [u8]) -> Option<String> {
 impl fmt::Display for Overuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
-            Kind::Netlink => "unread netlink messages",
-            Kind::Datagrams => "unread or unsent datagrams",
-            Kind::Locks => "file locks",
+            ChargeKind::Netlink => "unread netlink messages",
+            ChargeKind::Datagrams => "unread or unsent datagrams",
+            ChargeKind::Locks => "file locks",
         };
         write!(f, "more than {} MiB of kernel memory for {what}", self.allowance >> 20)
     }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn too_much_is_told_with_what_it_is() {
-        let overuse = Overuse { kind: Kind::Netlink, allowance: 16 << 20 };
+        let overuse = Overuse { kind: ChargeKind::Netlink, allowance: 16 << 20 };
         assert_eq!(overuse.to_string(), "more than 16 MiB of kernel memory for unread netlink messages");
     }
 }

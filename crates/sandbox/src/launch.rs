@@ -25,7 +25,7 @@ use crate::spec::{Access, Disk, Spec};
 use crate::stage::{REPORT, Stage, StageError};
 use crate::sys::{self, Cloned};
 use crate::tree::{self, Below};
-use crate::{counted, disk, limits, mount, passing};
+use crate::{counted, disk, fd_passing, limits, mount};
 
 /// The devices a sandbox has, as the host has them.
 const DEVICES: [(&str, &str); 6] = [
@@ -118,7 +118,7 @@ struct Started {
 }
 
 fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> Result<Started, LaunchError> {
-    let (locks, giver) = passing::pair().map_err(system("socketpair"))?;
+    let (locks, giver) = fd_passing::pair().map_err(system("socketpair"))?;
     let (plan, changes) = plan(spec, cgroup, runtime, giver)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
@@ -141,7 +141,7 @@ fn start(spec: &Spec, cgroup: Option<&Cgroup>, runtime: Option<Runtime<'_>>) -> 
     let mut failure = [0; REPORT];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut failure)).map_err(system("read"))? {
         // The end without a word: the descriptor closed as the program began.
-        0 => Ok(Started { waiting, changes, written: plan.disk.mount, locks: passing::take(locks) }),
+        0 => Ok(Started { waiting, changes, written: plan.disk.mount, locks: fd_passing::take(locks) }),
         length => Err(failure
             .get(..length)
             .and_then(StageError::from_bytes)

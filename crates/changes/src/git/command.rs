@@ -15,7 +15,7 @@ const DEEPEST: usize = 4;
 
 /// What a command loads.
 #[derive(Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct LoadedFiles {
     /// Paths, from where it runs.
     pub(super) paths: BTreeMap<Vec<u8>, Extent>,
     /// Directories that the paths may be relative to, besides.
@@ -31,7 +31,7 @@ pub(super) struct Loads {
 }
 
 struct Reader {
-    loads: Loads,
+    loads: LoadedFiles,
     functions: BTreeSet<Vec<u8>>,
     /// Where a path leads is not certain: the shell goes elsewhere, or puts something in.
     loose: bool,
@@ -41,9 +41,9 @@ struct Reader {
     open: bool,
 }
 
-// === impl Loads ===
+// === impl LoadedFiles ===
 
-impl Loads {
+impl LoadedFiles {
     /// Of a command. `sure` is whether git runs the setting; otherwise it is one of which nothing is known.
     pub(super) fn of(value: &[u8], sure: bool) -> Self {
         let text = value.strip_prefix(b"!").unwrap_or(value);
@@ -418,43 +418,43 @@ mod tests {
 
     #[test]
     fn what_an_interpreter_loads_is_known_by_its_name() {
-        let loads = Loads::of(br#""/usr/bin/python3" -m nbstripout"#, true);
+        let loads = LoadedFiles::of(br#""/usr/bin/python3" -m nbstripout"#, true);
         assert!(has(&loads.modules, "nbstripout") && has(&loads.shadows, "."), "{loads:?}");
         for command in ["python3 tools/strip", "python3 -u tools/strip src", "node tools/strip x", "perl tools/strip"] {
-            let loads = Loads::of(command.as_bytes(), true);
+            let loads = LoadedFiles::of(command.as_bytes(), true);
             assert_eq!(loads.paths.get(&b"tools/strip"[..]), Some(&Extent::Module), "{command}");
             assert!(!has(&loads.modules, "tools"), "{command}");
         }
-        let loads = Loads::of(b"env PYTHONPATH=tools python3 -c \"import cl\"", true);
+        let loads = LoadedFiles::of(b"env PYTHONPATH=tools python3 -c \"import cl\"", true);
         assert!(has(&loads.modules, "cl") && has(&loads.modules, "tools"), "{loads:?}");
         for command in
             ["conda run -n x python -m nbstripout", "direnv exec . python3 -mnbstripout", "uv run python -m nbstripout"]
         {
-            assert!(has(&Loads::of(command.as_bytes(), true).modules, "nbstripout"), "{command}");
+            assert!(has(&LoadedFiles::of(command.as_bytes(), true).modules, "nbstripout"), "{command}");
         }
-        assert!(has(&Loads::of(b"PYTHONPATH=. nbstripout", true).shadows, "."));
-        assert!(has(&Loads::of(b"perl -Ilib -MA::Clean -e 1", true).modules, "Clean"));
+        assert!(has(&LoadedFiles::of(b"PYTHONPATH=. nbstripout", true).shadows, "."));
+        assert!(has(&LoadedFiles::of(b"perl -Ilib -MA::Clean -e 1", true).modules, "Clean"));
     }
 
     #[test]
     fn where_a_shell_goes_and_looks_is_a_place_of_its_programs() {
         for command in ["cd tools && ./c.sh", "D=tools; $D/c.sh", "PATH=tools:$PATH; c.sh", "sh -c 'cd tools; ./c.sh'"]
         {
-            let loads = Loads::of(command.as_bytes(), true);
+            let loads = LoadedFiles::of(command.as_bytes(), true);
             assert!(has(&loads.names, "c.sh") && has(&loads.bases, "tools"), "{command}: {loads:?}");
         }
-        let loads = Loads::of(b"make -s -fci/c.mk all", true);
+        let loads = LoadedFiles::of(b"make -s -fci/c.mk all", true);
         assert_eq!(loads.paths.get(&b"ci/c.mk"[..]), Some(&Extent::Whole), "{loads:?}");
         assert!(!has(&loads.modules, "makefile") && !has(&loads.modules, "all"), "{loads:?}");
-        assert!(has(&Loads::of(b"make all", true).modules, "makefile"));
-        assert!(has(&Loads::of(b"npx clean", true).modules, "node_modules"));
-        assert_eq!(Loads::of(b"tools/f?", true).paths.get(&b"tools"[..]), Some(&Extent::Whole));
-        assert!(has(&Loads::of(b"tools/fm$x.sh", true).names, "fm*.sh"));
-        assert!(has(&Loads::of(b"cat tools/part* | sh", true).modules, "tools"));
-        assert!(has(&Loads::of(b"ls tools | xargs -n 1 sh -e", true).modules, "tools"));
-        assert_eq!(Loads::of(b"run-parts tools", true).paths.get(&b"tools"[..]), Some(&Extent::Module));
-        assert!(has(&Loads::of(b"./{fm,other}", true).names, "fm"));
-        assert!(has(&Loads::of(b"!d=tools/strip; python3 $d", true).modules, "strip"));
+        assert!(has(&LoadedFiles::of(b"make all", true).modules, "makefile"));
+        assert!(has(&LoadedFiles::of(b"npx clean", true).modules, "node_modules"));
+        assert_eq!(LoadedFiles::of(b"tools/f?", true).paths.get(&b"tools"[..]), Some(&Extent::Whole));
+        assert!(has(&LoadedFiles::of(b"tools/fm$x.sh", true).names, "fm*.sh"));
+        assert!(has(&LoadedFiles::of(b"cat tools/part* | sh", true).modules, "tools"));
+        assert!(has(&LoadedFiles::of(b"ls tools | xargs -n 1 sh -e", true).modules, "tools"));
+        assert_eq!(LoadedFiles::of(b"run-parts tools", true).paths.get(&b"tools"[..]), Some(&Extent::Module));
+        assert!(has(&LoadedFiles::of(b"./{fm,other}", true).names, "fm"));
+        assert!(has(&LoadedFiles::of(b"!d=tools/strip; python3 $d", true).modules, "strip"));
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
             "sh -c 'grep src'",
             "!git branch --merged | grep -v main | xargs git branch -d",
         ] {
-            let loads = Loads::of(command.as_bytes(), true);
+            let loads = LoadedFiles::of(command.as_bytes(), true);
             assert!(
                 loads.names.is_empty() && loads.modules.is_empty() && loads.bases.is_empty(),
                 "{command}: {loads:?}"
@@ -483,6 +483,6 @@ mod tests {
 
     #[test]
     fn nothing_stops_it() {
-        bolero::check!().with_type::<Vec<u8>>().for_each(|text| drop(Loads::of(text, true)));
+        bolero::check!().with_type::<Vec<u8>>().for_each(|text| drop(LoadedFiles::of(text, true)));
     }
 }

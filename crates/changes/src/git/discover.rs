@@ -7,12 +7,12 @@ use std::path::Path;
 use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
-use super::command::{Loads, is_name};
+use super::command::{LoadedFiles, is_name};
 use super::config::{self, Setting};
 use super::environment::{Environment, has_program};
-use super::loose::Loose;
+use super::loose::LooseNames;
 use super::names::is_git;
-use super::place::{Host, Way, above, parent, under};
+use super::place::{Host, ResolvedPath, above, parent, under};
 use super::programs::{Program, is_node};
 use super::settings::{SettingKind, command, meaning};
 use super::{Extent, Named, RepositoryParts, fold};
@@ -37,7 +37,7 @@ pub(super) struct Discovered {
     /// What settings name in the project, in small letters.
     pub(super) named: BTreeMap<Vec<u8>, Named>,
     /// What they name wherever it is.
-    pub(super) loose: Loose,
+    pub(super) loose: LooseNames,
 }
 
 /// A git directory, and what relative paths in its settings may be relative to. All are paths of the host.
@@ -249,7 +249,7 @@ impl Discovery<'_> {
                 }
             }
             if let Some((text, sure)) = command(setting) {
-                self.command(&Loads::of(&text, sure), &by, bases);
+                self.command(&LoadedFiles::of(&text, sure), &by, bases);
             }
         }
     }
@@ -270,7 +270,7 @@ impl Discovery<'_> {
     }
 
     /// What a command loads.
-    fn command(&mut self, loads: &Loads, by: &str, bases: &[Vec<u8>]) {
+    fn command(&mut self, loads: &LoadedFiles, by: &str, bases: &[Vec<u8>]) {
         let mut places = bases.to_vec();
         for directory in loads.bases.iter().take(MOST_BASES) {
             for directory in self.expanded(directory, by) {
@@ -352,18 +352,24 @@ impl Discovery<'_> {
 
     /// Notes that something of git's names a path, and everything on the way that could lead it elsewhere.
     fn name(&mut self, path: &[u8], by: &str, extent: Extent) {
-        self.name_way(self.host.resolve(path), by, extent, true);
+        self.name_resolved(self.host.resolve(path), by, extent, true);
     }
 
     /// The same of what is no directory that all of the project is in: a word such as `.` names no file.
     fn name_file(&mut self, path: &[u8], by: &str, extent: Extent) {
-        self.name_way(self.host.resolve(path), by, extent, false);
+        self.name_resolved(self.host.resolve(path), by, extent, false);
     }
 
-    fn name_way(&mut self, Way { turns, end, .. }: Way, by: &str, extent: Extent, project: bool) {
+    fn name_resolved(
+        &mut self,
+        ResolvedPath { depends_on, end, .. }: ResolvedPath,
+        by: &str,
+        extent: Extent,
+        project: bool,
+    ) {
         self.interpreter(&end, by);
-        let turns = turns.into_iter().map(|turn| (turn, Extent::Only, false));
-        for (path, extent, project) in turns.chain([(end, extent, project)]) {
+        let depends_on = depends_on.into_iter().map(|turn| (turn, Extent::Only, false));
+        for (path, extent, project) in depends_on.chain([(end, extent, project)]) {
             let Some(inner) = self.host.inner(&path).filter(|inner| project || !inner.is_empty()) else { continue };
             let named = self.found.named.entry(fold(&inner));
             let named = named.or_insert_with(|| Named { by: by.to_owned(), extent });
@@ -392,7 +398,7 @@ impl Discovery<'_> {
     fn name_target(&mut self, path: &[u8], by: &str) {
         let way = self.host.resolve(path);
         if way.links > 0 && self.host.inner(&way.end).is_some_and(|inner| !inner.is_empty()) {
-            self.name_way(way, by, Extent::Whole, true);
+            self.name_resolved(way, by, Extent::Whole, true);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::change::{Change, ChangeKind, Node};
 
 /// Names, each with what names it, in small letters.
 #[derive(Debug, Default)]
-pub(super) struct Loose {
+pub(super) struct LooseNames {
     /// Of files.
     names: HashMap<Vec<u8>, String>,
     /// Of files with or without an extension, and of directories.
@@ -18,9 +18,9 @@ pub(super) struct Loose {
     shadows: BTreeMap<Vec<u8>, String>,
 }
 
-// === impl Loose ===
+// === impl LooseNames ===
 
-impl Loose {
+impl LooseNames {
     pub(super) fn add(&mut self, name: &[u8], is_module: bool, by: &str) {
         let name = fold(name);
         if name.iter().any(|byte| b"*?[".contains(byte)) {
@@ -83,7 +83,8 @@ impl Loose {
         };
         let (directory, name) = split(path);
         let is_module = [&b".py"[..], b".pyc", b".so", b".pyd"].iter().any(|end| name.ends_with(end));
-        let is_link = matches!(change.node, Node::Symlink { .. });
+        // A link may lead to a package.
+        let is_link = matches!(change.node, Node::Symlink { .. }) && is_identifier(&name);
         if matches!(change.node, Node::Directory { .. }) || !is_module && !is_link {
             return None;
         }
@@ -92,6 +93,12 @@ impl Loose {
         }
         self.shadows.get(&directory).map(String::as_str)
     }
+}
+
+/// Whether Python can import something of this name.
+fn is_identifier(name: &[u8]) -> bool {
+    let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || !byte.is_ascii();
+    name.first().is_some_and(letter) && name.iter().all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
 /// A name without its last extension, and without all of them.
@@ -133,6 +140,12 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_identifier_can_be_imported() {
+        assert!(["json", "_x1", "größe"].into_iter().all(|name| is_identifier(name.as_bytes())));
+        assert!(["", ".vscode", "a-b", "1a", "a.b"].into_iter().all(|name| !is_identifier(name.as_bytes())));
+    }
 
     #[test]
     fn patterns_are_those_of_a_shell() {

@@ -26,11 +26,11 @@ pub(super) struct Host<'a> {
     pub(super) root: Vec<u8>,
 }
 
-/// Where a path leads.
+/// A path of the host with its links followed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    /// What it hangs on: the links that it leads through, and the names that a `..` follows, which may become links.
-    pub(super) turns: Vec<Vec<u8>>,
+pub(super) struct ResolvedPath {
+    /// What decides where it leads: the links that it leads through, and the names that a `..` follows, which may become links.
+    pub(super) depends_on: Vec<Vec<u8>>,
     /// How many of these are links.
     pub(super) links: usize,
     pub(super) end: Vec<u8>,
@@ -44,16 +44,17 @@ impl<'a> Host<'a> {
     }
 
     /// Where a path of the host leads. What is not there is taken as it is written.
-    pub(super) fn resolve(&self, path: &[u8]) -> Way {
+    pub(super) fn resolve(&self, path: &[u8]) -> ResolvedPath {
         let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
-        let mut way = Way { turns: Vec::new(), links: 0, end: b"/".to_vec() };
+        let mut way = ResolvedPath { depends_on: Vec::new(), links: 0, end: b"/".to_vec() };
         let mut waiting = parts(path);
         while let Some(part) = waiting.pop() {
             match part.as_slice() {
                 b"" | b"." => continue,
                 b".." => {
-                    if self.inner(&way.end).is_some_and(|inner| !inner.is_empty()) && !way.turns.contains(&way.end) {
-                        way.turns.push(way.end.clone());
+                    if self.inner(&way.end).is_some_and(|inner| !inner.is_empty()) && !way.depends_on.contains(&way.end)
+                    {
+                        way.depends_on.push(way.end.clone());
                     }
                     way.end = parent(&way.end);
                     continue;
@@ -67,7 +68,7 @@ impl<'a> Host<'a> {
                         way.end = b"/".to_vec();
                     }
                     waiting.extend(parts(&target));
-                    way.turns.push(next);
+                    way.depends_on.push(next);
                     way.links += 1;
                 }
                 None => way.end = next,

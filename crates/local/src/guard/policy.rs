@@ -5,14 +5,14 @@
 //! the fall ends with that shows whether it was the one; under one second it is paused. Nobody else is. One who was slowed
 //! down is judged by what it does then: it is paused if it goes on, and let go when it is quiet.
 
-mod held;
+mod restriction;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::{FreeSpace, Reserve, room_again};
 
-use self::held::{Restriction, RestrictionKind, Trial};
+use self::restriction::{Restriction, RestrictionKind, Trial};
 
 /// No host makes files dirty or makes inodes faster than this, in a second.
 const FASTEST: [f64; 2] = [(4_u64 << 30) as f64, 200_000.0];

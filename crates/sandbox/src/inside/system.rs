@@ -8,8 +8,8 @@ use rustix::mount::MountAttrFlags;
 
 use super::place::{Root, directory, file, open_path};
 use super::{Plan, mask};
+use crate::fd_passing;
 use crate::mount::{self, attach, attach_at, copy, nodev};
-use crate::passing;
 use crate::stage::{Stage, StageError};
 use crate::sys;
 
@@ -72,7 +72,7 @@ pub(super) fn proc(plan: &Plan<'_>, root: &mut Root) -> Result<OwnedFd, StageErr
     }
     // Where the kernel has no such list there are no locks.
     if let Ok(locks) = rustix::fs::openat(&proc, "locks", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        passing::give(&plan.locks, locks).map_err(at(Stage::Proc))?;
+        fd_passing::give(&plan.locks, locks).map_err(at(Stage::Proc))?;
     }
     mask::proc(&proc)?;
     Ok(proc)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use super::{Kind, Overuse, start_of};
+use super::{ChargeKind, Overuse, start_of};
 
 /// What a lock takes.
 const LOCK: u64 = 200;
@@ -48,7 +48,7 @@ impl Locks {
         }
         // A list is read in time that grows with the square of its length. One place of it takes one pass.
         let long = [LENGTH, LENGTH / 2, 0].into_iter().all(|place| self.is_own(place));
-        long.then_some(Overuse { kind: Kind::Locks, allowance: few * LOCK })
+        long.then_some(Overuse { kind: ChargeKind::Locks, allowance: few * LOCK })
     }
 
     fn on_host(&self) -> Option<u64> {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn many_locks_are_too_many_and_those_of_others_are_not() {
         let overuse = list("12", 45_000).look(None).unwrap();
-        assert_eq!(overuse.kind, Kind::Locks);
+        assert_eq!(overuse.kind, ChargeKind::Locks);
         assert_eq!(list("12", 30_000).look(None), None);
         assert_eq!(list("-1", 100_000).look(None), None);
         assert_eq!(list("12", 0).look(None), None);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use super::table::{Format, Progress, Table};
-use super::{Kind, Overuse, start_of};
+use super::{ChargeKind, Overuse, start_of};
 
 /// The lists, below `/proc/PID/net`. Where the kernel has no IPv6, some are missing. There are others that a sandbox
 /// may not make sockets for.
@@ -126,8 +126,8 @@ impl Sums {
         self.netlink.saturating_add(self.datagrams)
     }
 
-    fn larger(self) -> Kind {
-        if self.netlink >= self.datagrams { Kind::Netlink } else { Kind::Datagrams }
+    fn larger(self) -> ChargeKind {
+        if self.netlink >= self.datagrams { ChargeKind::Netlink } else { ChargeKind::Datagrams }
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Restriction {
     pub(super) written: u64,
     pub(super) system: Duration,
     /// The same in the last moments.
-    pub(super) recent: Recent,
+    pub(super) recent: RecentUsage,
     /// How much of the time the kernel worked for it before.
     pub(super) work: f64,
     /// Whether it was found by what it was seen to write, and not by how busy it keeps the kernel.
@@ -53,7 +53,7 @@ pub(super) enum Trial {
 
 /// What one did in the last moments: since some moment, and for some time before that.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentUsage {
     since: Instant,
     usage: Usage,
     before: (Duration, Usage),
@@ -73,7 +73,7 @@ impl Restriction {
             all: 0,
             written: 0,
             system: Duration::ZERO,
-            recent: Recent { since, usage: Usage::default(), before: (Duration::ZERO, Usage::default()) },
+            recent: RecentUsage { since, usage: Usage::default(), before: (Duration::ZERO, Usage::default()) },
             work: 0.0,
             seen: false,
             confirmed,
@@ -117,9 +117,9 @@ impl Restriction {
     }
 }
 
-// === impl Recent ===
+// === impl RecentUsage ===
 
-impl Recent {
+impl RecentUsage {
     fn add(&mut self, now: Instant, usage: Usage) {
         self.usage.add(usage);
         let time = now.saturating_duration_since(self.since);
