@@ -74,7 +74,7 @@ impl LooseNames {
 
     /// A module, a package or a link to one that is new in such a directory. One that was there before was loaded before.
     fn shadow(&self, change: &Change, path: &[u8]) -> Option<&str> {
-        if self.shadows.is_empty() || !matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged) {
+        if self.shadows.is_empty() {
             return None;
         }
         let split = |path: &[u8]| match path.iter().rposition(|byte| *byte == b'/') {
@@ -82,6 +82,14 @@ impl LooseNames {
             None => (Vec::new(), path.to_vec()),
         };
         let (directory, name) = split(path);
+        let (above, last) = split(&directory);
+        // A compiled module is believed in the place of its source, whether or not there was one before.
+        if last == b"__pycache__" {
+            return self.shadows.get(&above).map(String::as_str);
+        }
+        if !matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged) {
+            return None;
+        }
         let is_module = [&b".py"[..], b".pyc", b".so", b".pyd"].iter().any(|end| name.ends_with(end));
         // A link may lead to a package.
         let is_link = matches!(change.node, Node::Symlink { .. }) && is_identifier(&name);
@@ -89,7 +97,7 @@ impl LooseNames {
             return None;
         }
         if name.starts_with(b"__init__.") && !directory.is_empty() {
-            return self.shadows.get(&split(&directory).0).map(String::as_str);
+            return self.shadows.get(&above).map(String::as_str);
         }
         self.shadows.get(&directory).map(String::as_str)
     }

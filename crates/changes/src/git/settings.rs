@@ -105,7 +105,7 @@ pub(super) fn command(setting: &Setting) -> Option<(Vec<u8>, bool)> {
 
 /// The words of a command that may name a file, and the command as a whole.
 pub(super) fn words(value: &[u8]) -> Vec<Vec<u8>> {
-    let ends = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`;|&()<>={}!,".contains(byte);
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`;|&()<>={}!,@".contains(byte);
     let expands = value.iter().any(|byte| matches!(byte, b'$' | b'`'));
     let mut words: Vec<Vec<u8>> = Vec::new();
     let whole = value.strip_prefix(b"!").unwrap_or(value).trim_ascii();
