@@ -131,6 +131,14 @@ impl Reader {
         if Program::of(word) != Program::Harmless || name == b"git" {
             arguments.iter().for_each(|word| self.inner(word, depth));
         }
+        if name == b"git" {
+            // Its own options name directories of hooks and of programs: `-c core.hooksPath=DIR`, `--exec-path=DIR`.
+            let names_directory = |word: &&Vec<u8>| {
+                let key = word.iter().position(|byte| *byte == b'=').and_then(|equals| word.get(..equals));
+                key.is_some_and(|key| key.to_ascii_lowercase().ends_with(b"path"))
+            };
+            arguments.iter().filter(names_directory).for_each(|word| self.path(word, Extent::Whole));
+        }
         if self.functions.contains(word) {
             return;
         }

@@ -49,6 +49,8 @@ fn modules_that_an_interpreter_finds_by_name_are_refused() {
         ("node tools/clean", "tools/clean.js", "tools/clean.js"),
         ("npx clean-it", "node_modules/x/y.js", "node_modules"),
         ("cpp -P @tools/flags", "tools/flags", "tools/flags"),
+        ("git -c core.hooksPath=tools/hooks hash-object --stdin", "tools/hooks/pre-commit", "tools/hooks"),
+        ("git --exec-path=libexec status2", "libexec/git-status2", "libexec"),
         ("python3 -m json.tool", "__pycache__/argparse.cpython-311.pyc", "__pycache__/argparse.cpython-311.pyc"),
     ] {
         assert_eq!(refused(&planted(filtered(command), path, script).keep()), [refused_path], "{command}");
