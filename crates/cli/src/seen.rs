@@ -169,6 +169,8 @@ pub(crate) mod tests {
             shim_socket: path("/h/run/sandboxes/x/shim.sock"),
             lasting: false,
             create,
+            device: 0,
+            inode: 0,
         };
         let hello = Hello {
             version: 1,

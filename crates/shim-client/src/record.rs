@@ -73,6 +73,10 @@ record! {
         lasting: bool => default,
         /// What it was made from.
         create: Create => required,
+        /// The device of the directory that it was written into; 0 if its writer did not say.
+        device: u64 => default,
+        /// The inode of that directory; 0 if its writer did not say.
+        inode: u64 => default,
     }
 }
 
@@ -103,11 +107,20 @@ pub enum RecordError {
     /// What it says cannot be understood.
     #[error("the record of the sandbox cannot be understood: {0}")]
     Unreadable(#[from] DecodeError),
+    /// It was copied together with its directory: what it names belongs to the sandbox of the original directory.
+    #[error("the directory of the sandbox is a copy")]
+    Copied,
 }
 
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
+    /// The same, tied to the directory that it is to be written into: a copy of both names nothing.
+    pub fn tied_to(self, directory: impl AsFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(directory)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino, ..self })
+    }
+
     /// Writes it into the directory of its sandbox, whole or not at all. Nothing waits for the disk: a sandbox does not
     /// survive a power cut, and of a record that did only in part nothing is believed.
     pub fn write(&self, directory: impl AsFd) -> io::Result<()> {
@@ -133,9 +146,10 @@ impl SandboxRecord {
         Ok(rustix::fs::renameat(&directory, UNFINISHED, &directory, RECORD)?)
     }
 
-    /// Reads it from the directory of its sandbox. Whether it fits that directory is for the caller to see.
+    /// Reads it from the directory of its sandbox, unless that is a copy. Whether it fits the directory otherwise is for the
+    /// caller to see.
     pub fn read(directory: impl AsFd) -> Result<Self, RecordError> {
-        let (bytes, author) = read_file(directory, RECORD, MOST).map_err(|error| match error.kind() {
+        let (bytes, author) = read_file(&directory, RECORD, MOST).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RecordError::Absent,
             io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge => RecordError::Damaged,
             // A link, or a socket.
@@ -145,7 +159,14 @@ impl SandboxRecord {
         if author != rustix::process::geteuid().as_raw() {
             return Err(RecordError::Forged { author });
         }
-        Self::from_bytes(&bytes)
+        let record = Self::from_bytes(&bytes)?;
+        let stat = rustix::fs::fstat(&directory).map_err(|errno| RecordError::Io(errno.into()))?;
+        // The number of a device holds for one boot, and so do the processes that a record names.
+        let is_elsewhere = (record.device, record.inode) != (stat.st_dev, stat.st_ino);
+        if record.inode != 0 && is_elsewhere && boot_id().is_ok_and(|boot| boot == record.boot_id) {
+            return Err(RecordError::Copied);
+        }
+        Ok(record)
     }
 
     /// The process of its supervisor, if it is there: its number alone may long be another's.

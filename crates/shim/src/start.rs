@@ -260,6 +260,8 @@ fn record(
         shim_socket: directory.shim_socket().into(),
         lasting: create.lasting,
         create: create.clone(),
+        device: 0,
+        inode: 0,
     })
 }
 

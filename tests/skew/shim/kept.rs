@@ -83,6 +83,8 @@ fn record() -> SandboxRecord {
         shim_socket: directory.join("shim.sock").into(),
         lasting: true,
         create,
+        device: 0,
+        inode: 0,
     }
 }
 

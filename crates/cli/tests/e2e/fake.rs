@@ -187,5 +187,7 @@ fn record(name: &str, directory: &std::path::Path) -> SandboxRecord {
         shim_socket: directory.join("shim.sock").into(),
         lasting: false,
         create,
+        device: 0,
+        inode: 0,
     }
 }

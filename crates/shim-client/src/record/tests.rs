@@ -53,6 +53,8 @@ pub(crate) fn record(name: &str, incarnation: &str) -> SandboxRecord {
         shim_socket: "/d/shim.sock".into(),
         lasting: false,
         create,
+        device: 0,
+        inode: 0,
     }
 }
 
@@ -149,4 +151,19 @@ fn fuzz_a_record_from_any_bytes() {
             assert_eq!(SandboxRecord::from_bytes(&record.to_bytes().unwrap()).unwrap(), record);
         }
     });
+}
+
+#[test]
+fn a_record_that_was_copied_to_another_directory_is_not_believed() {
+    let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let directory = open(original.path());
+    record("demo", "i-1").tied_to(&directory).unwrap().write(&directory).unwrap();
+    std::fs::copy(original.path().join(RECORD), copy.path().join(RECORD)).unwrap();
+    assert!(SandboxRecord::read(open(original.path())).unwrap().shim_handle().is_some());
+    assert!(matches!(SandboxRecord::read(open(copy.path())), Err(RecordError::Copied)));
+    // Device numbers of another boot say nothing, and neither do its processes.
+    let former = SandboxRecord { boot_id: "another".into(), ..record("demo", "i-1") };
+    former.tied_to(&directory).unwrap().write(&directory).unwrap();
+    std::fs::copy(original.path().join(RECORD), copy.path().join(RECORD)).unwrap();
+    assert!(SandboxRecord::read(open(copy.path())).unwrap().shim_handle().is_none());
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
-use carrel_shim_client::{SandboxRecord, layout};
+use carrel_shim_client::{RecordError, SandboxRecord, layout};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -20,6 +20,10 @@ const DEATH: Duration = Duration::from_secs(5);
 
 /// Ends and removes what the incarnation of a directory left on this host. Returns whether there was something.
 pub(super) fn bury(directory: &OwnedFd) -> Result<bool, Swept> {
+    // What a copy names is alive, and belongs to the original.
+    if matches!(SandboxRecord::read(directory), Err(RecordError::Copied)) {
+        return Ok(false);
+    }
     let supervisor = dismiss(directory)?;
     Ok(bury_group(directory)? || supervisor)
 }

@@ -219,7 +219,7 @@ impl RunDirectory {
     /// that of whoever claimed it.
     pub(crate) fn record(&self, record: &SandboxRecord) -> Result<(), DirectoryError> {
         let failed = |source| DirectoryError::Io { path: self.path.join(layout::RECORD), source };
-        record.write(&self.own).map_err(failed)
+        record.clone().tied_to(&self.own).and_then(|record| record.write(&self.own)).map_err(failed)
     }
 
     /// Makes the directory that the output of jobs is kept in, here or elsewhere, and gives it to that user. Returns a

@@ -229,7 +229,7 @@ pub(super) fn is_lasting(directory: &OwnedFd) -> io::Result<bool> {
         Ok(record) => Ok(record.lasting),
         // It is whole and ours, but from a release that knows more: not to be thrown away by one that knows less.
         Err(RecordError::Format { .. } | RecordError::Unreadable(_)) => Ok(true),
-        Err(RecordError::Absent | RecordError::Damaged | RecordError::Forged { .. }) => Ok(false),
+        Err(RecordError::Absent | RecordError::Damaged | RecordError::Forged { .. } | RecordError::Copied) => Ok(false),
         Err(RecordError::Io(error)) => Err(error),
     }
 }

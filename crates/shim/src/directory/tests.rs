@@ -87,6 +87,8 @@ pub(super) fn record(path: &Path, incarnation: &str, lasting: bool) -> SandboxRe
         shim_socket: path.join(SHIM_SOCKET).into(),
         lasting,
         create,
+        device: 0,
+        inode: 0,
     }
 }
 

@@ -154,3 +154,30 @@ fn a_directory_that_another_removed_meanwhile_is_removed() {
         assert!(!path.exists());
     }
 }
+
+#[test]
+fn a_copy_of_a_directory_is_removed_and_the_original_lives() {
+    for stays in [true, false] {
+        let (home, path) = home();
+        let name = incarnation(if stays { "copied-stays" } else { "copied" });
+        let mut grouped = Grouped::start(&name, Some(SOMEBODY));
+        let mut shim = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let held = RunDirectory::claim(&path, &name).unwrap();
+        let mut made = record(&path, &name, stays);
+        (made.shim_pid, made.shim_began) = (shim.id(), began(shim.id()).unwrap());
+        held.record(&made).unwrap();
+        held.give(SOMEBODY).unwrap();
+        // The lock of the copy is another file, which nobody holds.
+        let (original, copy) = (path.parent().unwrap(), home.path().join("copy"));
+        assert!(Command::new("cp").arg("-a").arg(original).arg(&copy).status().unwrap().success());
+        assert!(matches!(find(home.path(), "name").unwrap().unwrap().life, Life::Running | Life::Starting));
+        sweep(&copy).unwrap();
+        assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 0);
+        assert!(grouped.lives() && grouped.is_there(), "{stays}");
+        assert!(shim.try_wait().unwrap().is_none(), "{stays}");
+        // With the original, the same sweep ends both.
+        drop(held);
+        assert_eq!(sweep(original).unwrap(), 1);
+        assert!(!grouped.is_there() && shim.wait().is_ok_and(|ended| !ended.success()));
+    }
+}
