@@ -95,6 +95,7 @@ impl ServeError {
         match self {
             Self::Config(_) | Self::Template(_) => "invalid_config",
             Self::NotRoot => "not_root",
+            Self::Home(HomeError::Copy { .. }) => "home_copied",
             Self::Home(_) => "home_unavailable",
             Self::Taken { .. } => "home_taken",
             Self::Programs(_) => "helper_missing",
@@ -115,6 +116,9 @@ impl ServeError {
         match self {
             Self::Config(error) => Some(error.hint()),
             Self::NotRoot => text("sudo carrel serve"),
+            Self::Home(HomeError::Copy { path, .. }) => {
+                Some(format!("to make it a home of its own: carrel store claim --home {}", path.display()))
+            }
             Self::Home(_) => text("--home or CARREL_HOME names a directory of your own"),
             Self::Taken { source: LockError::Held { pid: Some(pid), .. }, .. } => {
                 Some(format!("it serves already; `kill {pid}` ends it, and leaves its sandboxes running"))

@@ -43,6 +43,16 @@ pub enum HomeError {
         /// Whose.
         owner: u32,
     },
+    /// It is a copy of another: to serve it would end the sandboxes of that one.
+    #[error("{} is a copy of the home {}{}", path.display(), original.display(), if *machine { " of another machine" } else { "" })]
+    Copy {
+        /// Which.
+        path: PathBuf,
+        /// Where the original was.
+        original: PathBuf,
+        /// Whether that was on another machine.
+        machine: bool,
+    },
 }
 
 /// Makes a directory for its owner alone, with what is missing above it. One that is there has to be ours; a home is

@@ -21,7 +21,7 @@ use crate::listen::{Doors, Plan};
 use crate::lock::{Lock, LockError};
 use crate::notify::Manager;
 use crate::succession::take_over;
-use crate::{descriptors, log};
+use crate::{descriptors, identity, log};
 
 /// How long what was asked for last may take to be answered, when we go.
 const ANSWERING: Duration = Duration::from_millis(500);
@@ -78,6 +78,7 @@ pub fn serve(options: &Options) -> Result<u8, ServeError> {
         LockError::Held { .. } => ServeError::Taken { home: options.home.clone(), source },
         LockError::Io { path, source } => ServeError::Home(crate::home::HomeError::Io { path, source }),
     })?;
+    identity::verify(&options.home)?;
     let programs = Programs::find()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(system("a runtime"))?;
     let code = runtime.block_on(live(options, &config, plan, programs));
