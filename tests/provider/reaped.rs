@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use carrel_control::provider::{How, InUse, Provider};
+use carrel_control::provider::{How, InUse, Manifest, Place, Provider};
+use carrel_local::{Local, Settings};
 use carrel_shim_client::OwnedSandbox;
 use carrel_tests::{create, programs, run};
 
-use crate::world::{World, host, script};
+use crate::world::{World, host, script, settings};
 
 #[test]
-fn what_nobody_uses_goes_and_the_rest_goes_on() {
+fn what_is_known_to_be_deleted_goes_and_the_rest_goes_on() {
     run(async {
         let mut world = World::new();
-        let (used, unused) = (world.started("used", &host()).await, world.started("unused", &host()).await);
+        let (used, deleted) = (world.started("used", &host()).await, world.started("deleted", &host()).await);
         let stopped = world.started("stopped", &host()).await;
         world.local.stop(&stopped, std::time::Duration::ZERO).await.unwrap();
         world.local.forget(&stopped).await.unwrap();
@@ -21,14 +22,17 @@ fn what_nobody_uses_goes_and_the_rest_goes_on() {
         let in_use = InUse {
             incarnations: [used.incarnation.clone()].into(),
             disks: [used.disk.clone(), stopped.disk.clone()].into(),
+            deleted: [deleted.disk.clone()].into(),
         };
+        let in_use = move || in_use.clone();
         // What is in our own hands stays too: it may have been made since they looked.
         world.local.reap(&in_use).await.unwrap();
-        assert_eq!(world.shell(&unused, "exec-0", "echo here").await, "here\n");
+        assert_eq!(world.shell(&deleted, "exec-0", "echo here").await, "here\n");
 
         world.next();
-        assert!(world.local.reap(&in_use).await.unwrap() >= 2);
-        assert_eq!(world.traces(&unused), Vec::<PathBuf>::new());
+        let reaped = world.local.reap(&in_use).await.unwrap();
+        assert!(reaped.removed >= 2 && reaped.quarantined.is_empty(), "{reaped:?}");
+        assert_eq!(world.traces(&deleted), Vec::<PathBuf>::new());
         assert_eq!(world.traces(&stopped), [world.disk(&stopped)]);
         assert!(world.local.adopt(&used, &host()).await.unwrap());
         assert_eq!(world.ran(&used, &script("exec-1", "true")).await, How::Exited(0));
@@ -36,6 +40,93 @@ fn what_nobody_uses_goes_and_the_rest_goes_on() {
         world.local.reap(&in_use).await.unwrap();
         assert_eq!(world.traces(&stopped), [world.disk(&stopped)]);
     });
+}
+
+#[test]
+fn what_is_not_known_is_kept_and_listed_until_a_person_removes_it() {
+    run(async {
+        let mut world = World::new();
+        let (runs, stopped) = (world.started("runs", &host()).await, world.started("stopped", &host()).await);
+        world.shell(&stopped, "exec-0", "echo kept > file").await;
+        world.local.stop(&stopped, std::time::Duration::ZERO).await.unwrap();
+        world.local.forget(&stopped).await.unwrap();
+        world.local.save_manifest(&stopped, &manifest("stopped")).await.unwrap();
+        std::fs::create_dir(world.home.path().join("disks/lost+found")).unwrap();
+        world.next();
+        let nothing = InUse::default;
+        let reaped = world.local.reap(&nothing).await.unwrap();
+        assert_eq!(reaped.removed, 0);
+        let mut both = [runs.disk.clone(), stopped.disk.clone()];
+        both.sort();
+        assert_eq!(reaped.quarantined, both, "and what is no disk is not ours");
+        assert!(world.local.reap(&nothing).await.unwrap().quarantined.is_empty(), "it is told once");
+
+        let orphans = world.local.orphans(&nothing).await.unwrap();
+        let orphan = |place: &Place| orphans.iter().find(|orphan| orphan.disk == place.disk).unwrap();
+        assert_eq!(orphan(&runs).running.as_ref(), Some(&runs.incarnation));
+        assert_eq!(orphan(&stopped).running, None);
+        assert_eq!(orphan(&stopped).manifest, Some(manifest("stopped")));
+        assert_eq!(world.shell(&runs, "exec-1", "echo still").await, "still\n");
+
+        world.local.remove_orphan(&runs.disk).await.unwrap();
+        assert_eq!(world.traces(&runs), Vec::<PathBuf>::new());
+        let left = world.local.orphans(&nothing).await.unwrap();
+        assert_eq!(left.into_iter().map(|orphan| orphan.disk).collect::<Vec<_>>(), [stopped.disk.clone()]);
+        // Once it is known again, it is as it was.
+        world.local.release_orphan(&stopped.disk).await.unwrap();
+        let second = crate::world::again(&stopped);
+        world.local.start(&second, &host()).await.unwrap();
+        assert_eq!(world.shell(&second, "exec-2", "cat file").await, "kept\n");
+    });
+}
+
+#[test]
+fn an_orphan_goes_when_its_time_is_up_unless_it_runs() {
+    run(async {
+        let mut world = World::new();
+        let (runs, stopped) = (world.started("runs", &host()).await, world.started("stopped", &host()).await);
+        world.local.stop(&stopped, std::time::Duration::ZERO).await.unwrap();
+        let kept = std::time::Duration::from_nanos(1);
+        world.local = Local::new(Settings { orphans_kept: kept, ..settings(world.home.path()) }, programs()).unwrap();
+        let nothing = InUse::default;
+        // Found first, removed by the next look.
+        assert_eq!(world.local.reap(&nothing).await.unwrap().quarantined.len(), 2);
+        world.local.reap(&nothing).await.unwrap();
+        assert!(!world.disk(&stopped).exists() && world.disk(&runs).exists());
+        assert_eq!(world.shell(&runs, "exec-1", "echo still").await, "still\n");
+    });
+}
+
+#[test]
+fn a_start_that_an_older_store_does_not_know_is_left_alone_until_the_sandbox_is_resumed() {
+    run(async {
+        let mut world = World::new();
+        let former = world.started("demo", &host()).await;
+        world.local.stop(&former, std::time::Duration::ZERO).await.unwrap();
+        world.local.forget(&former).await.unwrap();
+        let later = crate::world::again(&former);
+        world.local.start(&later, &host()).await.unwrap();
+        world.shell(&later, "exec-1", "echo kept > file").await;
+        // The store of before knows the disk, and the former start.
+        world.next();
+        let (incarnation, disk) = (former.incarnation.clone(), former.disk.clone());
+        let in_use = move || InUse {
+            incarnations: [incarnation.clone()].into(),
+            disks: [disk.clone()].into(),
+            ..InUse::default()
+        };
+        world.local.reap(&in_use).await.unwrap();
+        assert!(world.local.orphans(&in_use).await.unwrap().is_empty());
+        assert_eq!(world.shell(&later, "exec-2", "cat file").await, "kept\n");
+        world.next();
+        let last = crate::world::again(&former);
+        world.local.start(&last, &host()).await.unwrap();
+        assert_eq!(world.shell(&last, "exec-3", "cat file").await, "kept\n");
+    });
+}
+
+fn manifest(sandbox: &str) -> Manifest {
+    Manifest { sandbox: sandbox.to_owned(), owner: 0, spec: "{}".to_owned(), created_at: 1, idle_ms: None }
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
         host_free_inodes: None,
         default_disk: 0,
         default_inodes: 0,
+        orphans_kept: std::time::Duration::ZERO,
         parked: 1,
         registries: carrel_registry::Settings::default(),
     }

@@ -1,6 +1,7 @@
 //! What may be asked, by whom, and where it goes.
 
 mod create;
+mod orphans;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +11,13 @@ use carrel_store::{
     Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
     StoreError,
 };
-use tokio::sync::{RwLock, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::actor::{Accepted, Actor, Message, Request};
 use crate::admission::Admission;
 use crate::machine::Stage;
-use crate::provider::{ExecOptions, InUse, Place, Provider, Reach};
+use crate::provider::{ExecOptions, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Settings};
 use crate::spec::{Draft, Spec};
@@ -78,8 +79,6 @@ pub(crate) struct Shared {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) settings: Settings,
     pub(crate) admission: Admission,
-    /// Held while something new may come into use, and taken whole while what is not in use is removed.
-    pub(crate) gate: RwLock<()>,
     actors: Mutex<Actors>,
 }
 
@@ -103,9 +102,8 @@ impl Control {
     /// Looks after the sandboxes of a store: each gets its actor, which goes on where the last one was.
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
         let admission = Admission::new(settings.most_sandboxes, settings.most_memory);
-        let shared = Shared { store, provider, settings, admission, gate: RwLock::default(), actors: Mutex::default() };
+        let shared = Shared { store, provider, settings, admission, actors: Mutex::default() };
         let control = Self(Arc::new(shared));
-        control.reap().await;
         for sandbox in control.0.store.sandboxes() {
             let spec = parse(&sandbox);
             if Stage::of(&sandbox).takes_room() {
@@ -113,12 +111,13 @@ impl Control {
             }
             control.begin(sandbox, Arc::new(spec), Mailbox::new());
         }
+        control.save_manifests();
         let weak = Arc::downgrade(&control.0);
+        // Nobody waits for it: what a dead daemon left may take its time to end.
         control.0.lock().tasks.spawn(async move {
-            loop {
-                tokio::time::sleep(REAP).await;
-                let Some(shared) = weak.upgrade() else { return };
+            while let Some(shared) = weak.upgrade() {
                 Self(shared).reap().await;
+                tokio::time::sleep(REAP).await;
             }
         });
         Ok(control)
@@ -148,13 +147,7 @@ impl Control {
 
     /// Accepts that a sandbox is to run again.
     pub async fn resume(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        let (control, caller, id) = (self.clone(), *caller, self.get(caller, id)?.id.clone());
-        // Nothing that nobody owns is looked for until it is written down, even if nobody waits for that.
-        let resumed = tokio::spawn(async move {
-            let _in_use = control.0.gate.read().await;
-            control.ask(&caller, &id, Request::Resume).await
-        });
-        resumed.await.map_err(|error| broken(&error))?.map(drop)
+        self.ask(caller, &self.get(caller, id)?.id, Request::Resume).await.map(drop)
     }
 
     /// Accepts that a sandbox is to be gone.
@@ -295,23 +288,6 @@ impl Control {
             std::mem::take(&mut actors.tasks)
         };
         tasks.shutdown().await;
-    }
-
-    /// Removes what nobody owns.
-    pub async fn reap(&self) {
-        let _nothing_new = self.0.gate.write().await;
-        let mut in_use = InUse::default();
-        for sandbox in self.0.store.sandboxes() {
-            if sandbox.state != SandboxState::Deleted {
-                in_use.incarnations.insert(sandbox.incarnation.clone());
-                in_use.disks.insert(sandbox.disk.clone());
-            }
-        }
-        match self.0.provider.reap(&in_use).await {
-            Ok(0) => {}
-            Ok(count) => tracing::warn!(count, "removed what nobody owned"),
-            Err(error) => tracing::warn!(%error, "what nobody owns could not be removed"),
-        }
     }
 
     fn memory(&self, spec: &Spec) -> u64 {

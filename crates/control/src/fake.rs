@@ -9,7 +9,8 @@ use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use crate::provider::{
-    Answer, ExecStart, Fact, How, InUse, LogPaths, Noted, Place, Provider, ProviderError, Reach, ServiceFact,
+    Answer, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider, ProviderError,
+    Reach, Reaped, ServiceFact,
 };
 use crate::spec::{Service, Spec};
 
@@ -44,6 +45,8 @@ struct World {
     /// By incarnation.
     machines: HashMap<String, Machine>,
     disks: HashSet<String>,
+    /// By disk.
+    manifests: HashMap<String, Manifest>,
     /// How often each call fails from now on.
     failing: HashMap<Call, u32>,
     /// Calls that wait until they are let go.
@@ -312,13 +315,45 @@ impl Provider for FakeProvider {
         Box::pin(async { Ok(self.lock().active) })
     }
 
-    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize> {
+    fn save_manifest<'a>(&'a self, place: &'a Place, manifest: &'a Manifest) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.lock().manifests.insert(place.disk.clone(), manifest.clone());
+            Ok(())
+        })
+    }
+
+    fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped> {
         Box::pin(async move {
             let mut world = self.lock();
+            let in_use = in_use();
             let before = world.machines.len() + world.disks.len();
             world.machines.retain(|incarnation, _| in_use.incarnations.contains(incarnation));
-            world.disks.retain(|disk| in_use.disks.contains(disk));
-            Ok(before - world.machines.len() - world.disks.len())
+            world.disks.retain(|disk| !in_use.deleted.contains(disk));
+            let quarantined = world.disks.iter().filter(|disk| !in_use.disks.contains(*disk)).cloned().collect();
+            Ok(Reaped { removed: before - world.machines.len() - world.disks.len(), quarantined })
+        })
+    }
+
+    fn orphans<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Vec<Orphan>> {
+        Box::pin(async move {
+            let world = self.lock();
+            let in_use = in_use();
+            let unknown = world.disks.iter().filter(|disk| !in_use.disks.contains(*disk));
+            let orphan = |disk: &String| Orphan {
+                disk: disk.clone(),
+                manifest: world.manifests.get(disk).cloned(),
+                running: None,
+                since: Timestamp(0),
+                removed_at: None,
+            };
+            Ok(unknown.map(orphan).collect())
+        })
+    }
+
+    fn remove_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.lock().disks.remove(disk);
+            Ok(())
         })
     }
 

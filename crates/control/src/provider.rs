@@ -147,13 +147,58 @@ pub struct Reach {
     pub shim_socket: PathBuf,
 }
 
-/// What is in use.
+/// What the control plane knows of.
 #[derive(Clone, Debug, Default)]
 pub struct InUse {
     /// Incarnations that are some sandbox's current one.
     pub incarnations: HashSet<String>,
     /// Disks of sandboxes that are not gone.
     pub disks: HashSet<String>,
+    /// Disks of sandboxes that were deleted.
+    pub deleted: HashSet<String>,
+}
+
+/// Asks what the control plane knows of, at that moment.
+pub type InUseSource = dyn Fn() -> InUse + Send + Sync;
+
+/// What a sandbox is, kept beside its disk: a store that was lost or is older than the disk does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Its id, with its namespace.
+    pub sandbox: String,
+    /// The user who had it made.
+    pub owner: u32,
+    /// What it is made from, in JSON.
+    pub spec: String,
+    /// When it was accepted, in nanoseconds since 1970.
+    pub created_at: i64,
+    /// How long it may be idle, in milliseconds.
+    #[serde(default)]
+    pub idle_ms: Option<u64>,
+}
+
+/// A disk that the control plane does not know. It is kept until a person decides, or for a stated time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// The name of the disk, which names the orphan.
+    pub disk: String,
+    /// What it was, if that is known.
+    pub manifest: Option<Manifest>,
+    /// The incarnation that runs on it, if one does.
+    pub running: Option<String>,
+    /// When it was found to be unknown.
+    pub since: Timestamp,
+    /// When it is removed, unless a person decides before; never while it runs.
+    pub removed_at: Option<Timestamp>,
+}
+
+/// What became of things that are not in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// How many things were removed.
+    pub removed: usize,
+    /// Disks that were found to be unknown.
+    pub quarantined: Vec<String>,
 }
 
 /// Where the output of execs is kept.
@@ -215,8 +260,33 @@ pub trait Provider: Send + Sync + 'static {
     /// Whether somebody uses it: a client of its agent, a viewer, a job that is no exec.
     fn is_active<'a>(&'a self, place: &'a Place) -> Answer<'a, bool>;
 
-    /// Removes everything of this provider that is not in use; returns how many things that were.
-    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize>;
+    /// Keeps what a sandbox is beside its disk.
+    fn save_manifest<'a>(&'a self, place: &'a Place, manifest: &'a Manifest) -> Answer<'a, ()> {
+        let _ = (place, manifest);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Removes what is left of sandboxes that are gone, and quarantines what is not known. What is in use is asked after
+    /// everything was listed: a sandbox is known before anything of it exists.
+    fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped>;
+
+    /// The disks that are not known.
+    fn orphans<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Vec<Orphan>> {
+        let _ = in_use;
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Keeps an orphan from being removed, since it is about to be known.
+    fn release_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
+        let _ = disk;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Ends what runs on an orphan, and removes it with its disk.
+    fn remove_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
+        let _ = disk;
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Where the output of an exec is kept.
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths;

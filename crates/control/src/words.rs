@@ -15,6 +15,8 @@ pub(crate) mod reason {
     pub(crate) const DAEMON_STOPPING: &str = "DAEMON_STOPPING";
     pub(crate) const STORE_FAILED: &str = "STORE_FAILED";
     pub(crate) const PROVIDER_FAILED: &str = "PROVIDER_FAILED";
+    pub(crate) const ORPHAN_UNKNOWN: &str = "ORPHAN_UNKNOWN";
+    pub(crate) const ORPHANS_FORBIDDEN: &str = "ORPHANS_FORBIDDEN";
 }
 
 /// What failed, in events and on sandboxes and execs.
@@ -37,6 +39,7 @@ pub(crate) mod cause {
     pub(crate) const SHUT_DOWN: &str = "shut_down";
     pub(crate) const DELETE_REQUESTED: &str = "delete_requested";
     pub(crate) const CLEANUP: &str = "cleanup_ttl";
+    pub(crate) const ADOPTED: &str = "adopted";
 }
 
 /// What a create is at: the only phase there is.

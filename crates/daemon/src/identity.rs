@@ -1,7 +1,7 @@
 //! Which directory of which machine a home is: the sandboxes of a copy are those of the original.
 
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -116,6 +116,8 @@ impl HomeIdentity {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::DirBuilderExt;
+
     use super::*;
 
     fn home() -> (tempfile::TempDir, PathBuf) {

@@ -29,6 +29,8 @@ const ANSWERING: Duration = Duration::from_millis(500);
 const LEAVING: Duration = Duration::from_millis(100);
 /// How many supervisors are started ahead.
 const PARKED: usize = 1;
+/// How long disks are kept that the store does not know.
+const ORPHANS_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// What is added to the number of a signal that ends us at once.
 const SIGNALLED: u8 = 128;
 
@@ -165,6 +167,7 @@ fn provider_settings(home: &Path, config: &Config, default_memory: u64) -> Resul
         host_free_inodes: config.limits.host_free_inodes,
         default_disk: config.limits.sandbox_disk,
         default_inodes: config.limits.sandbox_inodes,
+        orphans_kept: ORPHANS_KEPT,
         parked: PARKED,
         // The mirrors were read before, when the file was.
         registries: config.registries.settings().unwrap_or_default(),

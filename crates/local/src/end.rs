@@ -11,7 +11,7 @@ use carrel_shim_client::{Found, Life};
 use crate::bury::Ending;
 use crate::life::has_ended;
 use crate::look::{is_of, lasting};
-use crate::{Inner, blocking, failed, ground};
+use crate::{Inner, blocking, failed, ground, manifests};
 
 /// How long a supervisor may take beyond the time that it was given, before it is ended by force.
 const BEYOND: Duration = Duration::from_secs(5);
@@ -46,6 +46,8 @@ impl Inner {
         self.clear(place).await?;
         self.remove_services(place).await?;
         remove_disk(&self.ground.disk(place)?).await?;
+        let (directory, disk) = (self.ground.manifests(), place.disk.clone());
+        blocking(move || manifests::remove(&directory, &disk).map_err(failed)).await?;
         self.known.let_go_of_disk(place);
         Ok(())
     }
@@ -96,11 +98,12 @@ impl Inner {
 
     /// Has the end of one told that died. What is wrong with another is not its concern.
     async fn swept(&self, found: &Found) -> Result<(), ProviderError> {
-        let swept = self.sweep().await;
+        let directory = found.directory.clone();
+        let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
         let name = found.record.as_ref().map(|record| record.name.clone());
-        let (home, Some(name)) = (self.ground.home().to_owned(), name) else { return swept.map(drop) };
+        let (home, Some(name)) = (self.ground.home().to_owned(), name) else { return swept };
         match blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await? {
-            Some(again) if !is_told(&again) => swept.map(drop),
+            Some(again) if !is_told(&again) => swept,
             _ => Ok(()),
         }
     }

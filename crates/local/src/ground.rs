@@ -33,7 +33,7 @@ impl Ground {
         // All names are hashed to the same length: what fits for one fits for all.
         sandbox_directory(home, "any")?;
         let ground = Self { home: home.to_owned() };
-        for path in [ground.disks(), ground.services()] {
+        for path in [ground.disks(), ground.services(), ground.manifests(), ground.quarantine()] {
             spread(&path).map_err(|source| LocalError::Home { path, source })?;
         }
         Ok(ground)
@@ -79,6 +79,16 @@ impl Ground {
         Ok(self.disks().join(named(place)?))
     }
 
+    /// Where it is kept what each sandbox is.
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.home.join("manifests")
+    }
+
+    /// Where it is kept since when disks are not known.
+    pub(crate) fn quarantine(&self) -> PathBuf {
+        self.home.join("quarantine")
+    }
+
     /// Where the disks of all services are.
     pub(crate) fn services(&self) -> PathBuf {
         self.home.join("services")
@@ -104,11 +114,16 @@ pub(crate) fn spread(path: &Path) -> std::io::Result<()> {
 
 /// The name of a disk, which can be nothing but a name.
 fn named(place: &Place) -> Result<&str, ProviderError> {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if place.disk.is_empty() || place.disk.len() > LONGEST_NAME || !place.disk.bytes().all(known) {
-        return Err(failed(format_args!("{:?} is no name of a disk", place.disk)));
+    if is_disk_name(&place.disk) {
+        return Ok(&place.disk);
     }
-    Ok(&place.disk)
+    Err(failed(format_args!("{:?} is no name of a disk", place.disk)))
+}
+
+/// Whether a name is one that a disk can have.
+pub(crate) fn is_disk_name(name: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(known)
 }
 
 /// The name of a sandbox: its id, if that is short enough.

@@ -15,6 +15,8 @@ mod life;
 mod live;
 mod logs;
 mod look;
+mod manifests;
+mod orphans;
 mod parked;
 mod plan;
 mod ports;
@@ -30,6 +32,7 @@ mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrel_agent_client::PathError;
 use carrel_control::provider::ProviderError;
@@ -71,6 +74,8 @@ pub struct Settings {
     pub default_disk: u64,
     /// How many inodes it may take there. 0 is no limit.
     pub default_inodes: u64,
+    /// How long disks are kept that the control plane does not know; 0 is for ever.
+    pub orphans_kept: Duration,
     /// How many supervisors are started ahead.
     pub parked: usize,
     /// What is special about registries of images.

@@ -174,7 +174,8 @@ impl Inner {
             match supervisor.create(create).await {
                 // It may have died while it waited, or in the middle: what it left has the name.
                 Err(OwnerError::Gone(_)) => {
-                    let _swept = self.sweep().await;
+                    let directory = create.directory.0.clone();
+                    let _swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
                     let _collected = collect(&create.directory.0, &create.incarnation).await;
                 }
                 made => return made.map_err(|error| refused(&error)),

@@ -55,6 +55,11 @@ impl RunningSandboxes {
         inside.disks.insert(place.disk.clone());
     }
 
+    /// Takes a disk into our hands.
+    pub(crate) fn hold_disk(&self, disk: &str) {
+        self.lock().disks.insert(disk.to_owned());
+    }
+
     pub(crate) fn holds_incarnation(&self, incarnation: &str) -> bool {
         self.lock().incarnations.contains(incarnation)
     }

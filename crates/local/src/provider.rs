@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{
-    Answer, ExecStart, InUse, LogPaths, Noted, Place, Provider, ProviderError, Reach, ServiceFact,
+    Answer, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider, ProviderError, Reach, Reaped,
+    ServiceFact,
 };
 use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId};
@@ -12,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::services::tend;
 use crate::watch::watch;
-use crate::{Local, blocking, failed};
+use crate::{Local, blocking, failed, manifests};
 
 // === impl Local ===
 
@@ -90,8 +91,26 @@ impl Provider for Local {
         Box::pin(self.0.is_active(place))
     }
 
-    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize> {
+    fn save_manifest<'a>(&'a self, place: &'a Place, manifest: &'a Manifest) -> Answer<'a, ()> {
+        let (directory, disk, manifest) = (self.0.ground.manifests(), place.disk.clone(), manifest.clone());
+        Box::pin(blocking(move || manifests::save(&directory, &disk, &manifest).map_err(failed)))
+    }
+
+    fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped> {
         Box::pin(self.0.reap(in_use))
+    }
+
+    fn orphans<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Vec<Orphan>> {
+        Box::pin(self.0.orphans(in_use))
+    }
+
+    fn release_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
+        Box::pin(self.0.release_orphan(disk))
+    }
+
+    fn remove_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
+        let (inner, disk) = (Arc::clone(&self.0), disk.to_owned());
+        Box::pin(whole(async move { inner.remove_orphan(&disk).await }))
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {

@@ -1,63 +1,134 @@
-//! What nobody has a use for: found, ended and removed.
+//! What is on this host and not in use: removed if its sandbox is known to be gone, kept if it is not known.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use carrel_control::provider::{InUse, ProviderError};
-use carrel_shim_client::Found;
+use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped};
+use carrel_shim_client::{Found, Life, SandboxRecord};
 
 use crate::end::{collect, remove_disk};
+use crate::ground::{Ground, is_disk_name};
 use crate::look::lasting;
-use crate::{IDS, Inner, blocking, failed, services};
+use crate::{IDS, Inner, blocking, failed, manifests, services};
+
+/// Everything of this home, as it was at one moment.
+pub(crate) struct Inventory {
+    /// What there is of persistent sandboxes and of the services beside them.
+    pub(crate) found: Vec<Found>,
+    /// All disks by their names, with those that only services have.
+    pub(crate) disks: BTreeSet<String>,
+}
+
+/// What the control plane knows of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskOwner {
+    /// A sandbox has it.
+    Sandbox,
+    /// The sandbox that had it was deleted.
+    Deleted,
+    /// Nothing.
+    Unknown,
+}
 
 impl Inner {
-    /// Removes everything that is not in use, and not in our hands; returns how many things that were. One that cannot
-    /// be removed does not keep the others.
-    pub(crate) async fn reap(&self, in_use: &InUse) -> Result<usize, ProviderError> {
+    /// Everything of this home.
+    pub(crate) async fn inventory(&self) -> Result<Inventory, ProviderError> {
         let home = self.ground.home().to_owned();
         let found = blocking(move || carrel_shim_client::sandboxes(&home).map_err(failed)).await?;
-        let (mut reaped, mut first) = (0, None);
+        let mut disks: BTreeSet<String> = names(self.ground.disks()).await?.into_iter().collect();
+        disks.extend(names(self.ground.services()).await?);
+        // `lost+found` is the file system's.
+        disks.retain(|name| is_disk_name(name));
+        Ok(Inventory { found: found.into_iter().filter(|one| lasting(one).is_some()).collect(), disks })
+    }
+
+    /// Removes what is left of sandboxes that are gone, and quarantines what is not known. One that cannot be removed does
+    /// not keep the others.
+    pub(crate) async fn reap(&self, in_use: &InUseSource) -> Result<Reaped, ProviderError> {
+        // A sandbox is known before anything of it exists: what is listed first and not known after never will be.
+        let inventory = self.inventory().await?;
+        let in_use = in_use();
+        let mut reaped = Reaped::default();
+        let mut first = None;
         let mut count = |what: &str, outcome: Result<usize, ProviderError>| match outcome {
-            Ok(more) => reaped += more,
+            Ok(more) => reaped.removed += more,
             Err(error) => {
-                tracing::warn!(what, %error, "something that nobody uses cannot be removed");
+                tracing::warn!(what, %error, "what is left of a sandbox cannot be removed: retried later");
                 first.get_or_insert(error);
             }
         };
-        for one in found {
-            let Some(record) = lasting(&one) else { continue };
-            if !in_use.incarnations.contains(services::start_of(record)) {
-                count(&record.incarnation, self.reap_sandbox(&one).await);
+        for one in &inventory.found {
+            if let Some(record) = lasting(one) {
+                count(&record.incarnation, self.reap_sandbox(one, record, &in_use).await);
             }
         }
         // Of what is dead already and was not to last.
         count("directories", self.sweep().await);
-        for disk in names(self.ground.services()).await? {
-            if !in_use.disks.contains(&disk) && !self.known.holds_disk(&disk) {
-                count(&disk, services::remove_disks(&self.ground.services().join(&disk)).await);
-            }
-        }
-        for disk in names(self.ground.disks()).await? {
-            if !in_use.disks.contains(&disk) && !self.known.holds_disk(&disk) {
-                count(&disk, remove_disk(&self.ground.disks().join(&disk)).await.map(|()| 1));
+        for disk in inventory.disks.iter().filter(|disk| !self.known.holds_disk(disk)) {
+            match in_use.owner(disk) {
+                DiskOwner::Sandbox => {}
+                DiskOwner::Deleted => count(disk, self.remove_unused(disk).await),
+                DiskOwner::Unknown => match self.quarantine(&inventory, disk).await {
+                    Ok(true) => reaped.quarantined.push(disk.clone()),
+                    Ok(false) => {}
+                    Err(error) => count(disk, Err(error)),
+                },
             }
         }
         count("groups", blocking(|| carrel_shim::sweep_groups(Path::new(IDS)).map_err(failed)).await);
         first.map_or(Ok(reaped), Err)
     }
 
-    async fn reap_sandbox(&self, found: &Found) -> Result<usize, ProviderError> {
-        let Some(record) = lasting(found) else { return Ok(0) };
-        // Whoever is at it may take it into their hands.
-        let _turn = self.turns.take(&record.name).await;
-        if self.known.holds_incarnation(services::start_of(record)) {
+    /// Removes what is left of a start that is no sandbox's current one.
+    async fn reap_sandbox(
+        &self,
+        found: &Found,
+        record: &SandboxRecord,
+        in_use: &InUse,
+    ) -> Result<usize, ProviderError> {
+        let start = services::start_of(record);
+        if in_use.incarnations.contains(start) {
             return Ok(0);
         }
-        tracing::info!(name = record.name, incarnation = record.incarnation, "a sandbox that nobody uses is removed");
+        let disk = disk_of(&self.ground, record);
+        match disk.as_deref().map(|disk| in_use.owner(disk)) {
+            Some(DiskOwner::Unknown) => return Ok(0),
+            Some(DiskOwner::Sandbox) | None if found.life == Life::Running => {
+                // The store is older than this start. Whoever resumes or removes the sandbox ends it.
+                tracing::warn!(name = record.name, "a sandbox runs that the store takes for stopped: it is left alone");
+                return Ok(0);
+            }
+            Some(DiskOwner::Sandbox | DiskOwner::Deleted) | None => {}
+        }
+        // Whoever is at it may take it into their hands.
+        let _turn = self.turns.take(&record.name).await;
+        if self.known.holds_incarnation(start) {
+            return Ok(0);
+        }
         self.end(found, Duration::ZERO).await?;
         collect(&found.directory, &record.incarnation).await?;
         Ok(1)
     }
+
+    /// Removes a disk with all that belongs to it. Nothing may run on it.
+    pub(crate) async fn remove_unused(&self, disk: &str) -> Result<usize, ProviderError> {
+        let services = services::remove_disks(&self.ground.services().join(disk)).await?;
+        remove_disk(&self.ground.disks().join(disk)).await?;
+        let (directory, disk) = (self.ground.manifests(), disk.to_owned());
+        blocking(move || manifests::remove(&directory, &disk).map_err(failed)).await?;
+        Ok(services + 1)
+    }
+}
+
+/// The disk that a sandbox runs on, or the one beside which a service does.
+pub(crate) fn disk_of(ground: &Ground, record: &SandboxRecord) -> Option<String> {
+    let directory = &record.create.kept_disk.as_ref()?.directory.0;
+    let below = |root: PathBuf| {
+        let name = directory.strip_prefix(root).ok()?.components().next()?;
+        name.as_os_str().to_str().map(str::to_owned)
+    };
+    below(ground.disks()).or_else(|| below(ground.services()))
 }
 
 /// What there is in a directory, by its names; nothing if it is not there.
@@ -75,4 +146,21 @@ pub(crate) async fn names(directory: PathBuf) -> Result<Vec<String>, ProviderErr
         Ok(names)
     })
     .await
+}
+
+/// What is known of disks.
+pub(crate) trait Owners {
+    fn owner(&self, disk: &str) -> DiskOwner;
+}
+
+impl Owners for InUse {
+    fn owner(&self, disk: &str) -> DiskOwner {
+        if self.disks.contains(disk) {
+            DiskOwner::Sandbox
+        } else if self.deleted.contains(disk) {
+            DiskOwner::Deleted
+        } else {
+            DiskOwner::Unknown
+        }
+    }
 }

@@ -8,10 +8,10 @@ use carrel_shim_client::messages;
 use carrel_shim_client::{Found, Life, ShimError};
 use tokio::sync::mpsc;
 
-use crate::Inner;
 use crate::facts::noted;
 use crate::life::has_ended;
 use crate::look::is_of;
+use crate::{Inner, blocking, failed};
 
 /// How many facts may wait to be taken.
 const AHEAD: usize = 64;
@@ -81,7 +81,9 @@ impl Teller {
                         return;
                     }
                     sweeps += 1;
-                    if let Err(error) = self.inner.sweep().await {
+                    let directory = found.directory.clone();
+                    let swept = blocking(move || carrel_shim::sweep_directory(&directory).map_err(failed)).await;
+                    if let Err(error) = swept {
                         tracing::warn!(sandbox = %self.place.sandbox, %error, "what is left cannot be swept");
                         tokio::time::sleep(PAUSE).await;
                     }

@@ -77,7 +77,7 @@ fn a_service_does_not_outlive_a_sandbox_that_ended_by_itself() {
 }
 
 #[test]
-fn services_that_nobody_uses_go_and_those_of_a_sandbox_in_use_stay() {
+fn services_of_a_deleted_sandbox_go_and_those_of_a_sandbox_in_use_stay() {
     run(async {
         let mut world = World::new();
         let spec = with(&[server("db")]);
@@ -86,13 +86,18 @@ fn services_that_nobody_uses_go_and_those_of_a_sandbox_in_use_stay() {
         for told in &mut told {
             is_ready(told).await;
         }
-        let in_use = InUse { incarnations: [used.incarnation.clone()].into(), disks: [used.disk.clone()].into() };
+        let in_use = InUse {
+            incarnations: [used.incarnation.clone()].into(),
+            disks: [used.disk.clone()].into(),
+            deleted: [unused.disk.clone()].into(),
+        };
+        let in_use = move || in_use.clone();
         world.local.reap(&in_use).await.unwrap();
         assert_eq!(asked(&world, &unused, "exec-1", "db").await, "1", "it is in our own hands");
         world.next();
         drop(told);
         // The sandbox, its service, and the disks of both.
-        assert!(world.local.reap(&in_use).await.unwrap() >= 4);
+        assert!(world.local.reap(&in_use).await.unwrap().removed >= 4);
         assert!(found(&world, "unused.db").is_none() && found(&world, "unused").is_none());
         assert!(!world.home.path().join("services").join(&unused.disk).exists());
         assert!(world.local.adopt(&used, &spec).await.unwrap());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use carrel_control::fake::FakeProvider;
-use carrel_control::provider::{Answer, ExecStart, InUse, LogPaths, Noted, Place, Provider, Reach};
+use carrel_control::provider::{Answer, ExecStart, InUseSource, LogPaths, Noted, Place, Provider, Reach, Reaped};
 use carrel_control::spec::Spec;
 use carrel_store::{ExecId, SandboxId};
 use tokio::sync::mpsc;
@@ -68,7 +68,7 @@ impl Provider for Reachable {
         self.fake.is_active(place)
     }
 
-    fn reap<'a>(&'a self, in_use: &'a InUse) -> Answer<'a, usize> {
+    fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped> {
         self.fake.reap(in_use)
     }
 

@@ -122,7 +122,7 @@ impl Edit {
 }
 
 /// What a sandbox is at, and why.
-pub(super) fn phase(phase: &str, reason: &str) -> Details {
+pub(crate) fn phase(phase: &str, reason: &str) -> Details {
     Details::Phase {
         phase: phase.to_owned(),
         error_code: String::new(),

@@ -17,6 +17,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::edit::Edit;
+pub(crate) use self::edit::phase;
 use self::work::Finished;
 use crate::control::{ExecRequest, Shared, store_failed};
 use crate::failpoint::Step;

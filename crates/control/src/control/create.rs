@@ -47,7 +47,6 @@ impl Control {
 
     async fn accept(&self, sandbox: Sandbox, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
         let (id, memory, now) = (sandbox.id.clone(), self.memory(&spec), sandbox.created_at);
-        let _in_use = self.0.gate.read().await;
         self.open()?;
         if self.0.store.sandbox(&id).is_some() {
             return Err(sandbox_taken(&id));
@@ -73,6 +72,7 @@ impl Control {
             }
         })?;
         Step::CreateAccepted.end();
+        self.0.save_manifest(&committed.sandbox).await;
         self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox);
         Ok(committed.sandbox)
     }
@@ -144,7 +144,7 @@ pub(crate) fn random_id() -> Result<String, Refusal> {
     Ok(parts.join("-"))
 }
 
-fn sandbox_taken(id: &SandboxId) -> Refusal {
+pub(super) fn sandbox_taken(id: &SandboxId) -> Refusal {
     let words = format!("the id {:?} was used before: every sandbox has one of its own, for ever", id.local());
     Refusal::new(Code::AlreadyExists, reason::SANDBOX_ID_ALREADY_EXISTS, words).about("sandbox_id", id.as_str())
 }

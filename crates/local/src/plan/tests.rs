@@ -30,6 +30,7 @@ impl World {
             host_free_inodes: Some(6),
             default_disk: 7,
             default_inodes: 0,
+            orphans_kept: std::time::Duration::ZERO,
             parked: 0,
             registries: carrel_registry::Settings::default(),
         };

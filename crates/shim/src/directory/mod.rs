@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use self::bury::bury;
 pub use self::groups::sweep_groups;
 use self::hold::{Hold, PAUSE, hold, renew};
-pub use self::sweep::{collect, collect_incarnation, sweep};
+pub use self::sweep::{collect, collect_incarnation, sweep, sweep_directory};
 use self::sweep::{is_lasting, remove, remove_sockets};
 
 // Whoever finds a sandbox knows supervisors by their number.

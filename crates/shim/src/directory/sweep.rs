@@ -25,6 +25,11 @@ use super::hold::{Hold, PAUSE, TRIES, hold};
 /// How long a sweep goes on to the next. What is left then is found by the next sweep.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// There while something of a sandbox cannot be killed.
+const STUCK: &str = "stuck";
+/// How long such a directory is left alone. Whoever sweeps waits for the kernel, and keeps the others waiting.
+const STUCK_RETRY: Duration = Duration::from_secs(60);
+
 /// A directory of a dead sandbox, held so that nobody else touches it.
 struct Dead<'a> {
     parent: &'a OwnedFd,
@@ -92,6 +97,25 @@ pub fn sweep(sandboxes: &Path) -> Result<usize, DirectoryError> {
         });
     }
     first.map_or(Ok(swept), Err)
+}
+
+/// The same for the directory of one sandbox, whatever is wrong with the others.
+pub fn sweep_directory(directory: &Path) -> Result<(), DirectoryError> {
+    let failed = |source| DirectoryError::Io { path: directory.to_owned(), source };
+    let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else {
+        return Err(failed(io::ErrorKind::InvalidInput.into()));
+    };
+    let Some(parent) = open_parent(above)? else { return Ok(()) };
+    for round in 0..TRIES {
+        if round > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let swept = sweep_one(&parent, name, Instant::now() + PATIENCE).map_err(|error| error.at(directory))?;
+        if swept.is_some() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what is left of one sandbox, whether it was to last or not. Returns whether nothing of it is left: while its
@@ -163,12 +187,28 @@ fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bo
         Tried::Absent | Tried::Left => return Ok(Some(false)),
         Tried::Looked => return Ok(None),
     };
-    if is_lasting(&dead.own)? {
-        return dead.settle().map(Some);
+    if dead.is_stuck() {
+        return Ok(Some(false));
     }
-    dead.bury()?;
-    dead.remove()?;
-    Ok(Some(true))
+    let stuck = dead.own.try_clone()?;
+    let swept = if is_lasting(&dead.own)? {
+        dead.settle()
+    } else {
+        dead.bury().and_then(|()| Ok(dead.remove()?)).map(|()| true)
+    };
+    if let Err(Swept::Stuck(_) | Swept::Cgroup(CgroupError::Late { .. })) = &swept {
+        mark_stuck(&stuck);
+    }
+    swept.map(Some)
+}
+
+/// Has others leave a directory alone for a while.
+fn mark_stuck(directory: &OwnedFd) {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::openat(directory, STUCK, flags, Mode::RUSR | Mode::WUSR) {
+        // Without the marker, everybody waits.
+        let _marked = rustix::io::write(&file, b"\n");
+    }
 }
 
 /// Removes what a supervisor put beside the directories.
@@ -262,6 +302,16 @@ pub(super) fn remove_sockets(own: &OwnedFd) -> io::Result<bool> {
 // === impl Dead ===
 
 impl Dead<'_> {
+    /// Whether somebody tried a moment ago to kill what it left, and could not.
+    fn is_stuck(&self) -> bool {
+        let Ok(marker) = rustix::fs::statat(&self.own, STUCK, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        // A supervisor that was taken over could put one there, but none of ours.
+        let is_ours = marker.st_uid == rustix::process::geteuid().as_raw();
+        let since = u64::try_from(marker.st_mtime).unwrap_or(0).saturating_mul(1000);
+        let age = layout::now_ms().checked_sub(since).map(Duration::from_millis);
+        is_ours && age.is_some_and(|age| age < STUCK_RETRY)
+    }
+
     /// Ends what it left, as far as that is its own.
     fn bury(&self) -> Result<(), Swept> {
         // From here on nobody takes it for one that runs.

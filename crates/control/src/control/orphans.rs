@@ -1,0 +1,217 @@
+//! Disks that the store does not know: listed, adopted, removed; never removed because the store does not know them.
+
+use std::sync::Arc;
+
+use carrel_store::{Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState};
+
+use super::create::sandbox_taken;
+use super::{Control, Mailbox, Shared, broken, place, store_failed};
+use crate::provider::{InUse, Manifest, Orphan, ProviderError};
+use crate::refusal::{Code, Refusal};
+use crate::settings::Caller;
+use crate::spec::Spec;
+use crate::words::{cause, reason};
+
+// === impl Control ===
+
+impl Control {
+    /// Disks that the store does not know, the oldest first.
+    pub async fn orphans(&self, caller: &Caller) -> Result<Vec<Orphan>, Refusal> {
+        trusted(caller)?;
+        let mut found =
+            self.0.provider.orphans(&self.in_use_source()).await.map_err(|error| provider_failed(&error))?;
+        found.sort_by(|one, other| (one.since, &one.disk).cmp(&(other.since, &other.disk)));
+        Ok(found)
+    }
+
+    /// Makes an orphan a sandbox again: stopped, or ready if it runs. It gets its former id unless another is given.
+    pub async fn adopt_orphan(&self, caller: &Caller, disk: &str, id: Option<&str>) -> Result<Arc<Sandbox>, Refusal> {
+        let orphan = self.orphan(caller, disk).await?;
+        let Some(manifest) = orphan.manifest.clone() else {
+            let words = format!("nothing is known of what the disk {disk} belonged to");
+            return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, words).about("disk", disk));
+        };
+        let former = SandboxId::qualified(&manifest.sandbox).map_err(|error| broken(&error))?;
+        let id = match id {
+            Some(id) => SandboxId::qualified(id).map_err(|bad| Refusal::invalid("sandbox_id", bad))?,
+            None => former.clone(),
+        };
+        if self.0.store.sandbox(&id).is_some() {
+            return Err(sandbox_taken(&id));
+        }
+        // What runs is found by its former name.
+        let running = orphan.running.filter(|_| id == former);
+        self.0.provider.release_orphan(disk).await.map_err(|error| provider_failed(&error))?;
+        let spec: Spec = serde_json::from_str(&manifest.spec).map_err(|error| broken(&error))?;
+        let sandbox = self.adopted(id, disk, running.as_deref(), &manifest, &spec);
+        // Whoever asks may leave at any moment, but not in between: what is written down has an actor.
+        let (control, runs) = (self.clone(), running.is_some());
+        let accepted = tokio::spawn(async move { control.accept_orphan(sandbox, runs, spec).await });
+        accepted.await.map_err(|error| broken(&error))?
+    }
+
+    /// Ends what runs on an orphan, and removes it.
+    pub async fn remove_orphan(&self, caller: &Caller, disk: &str) -> Result<(), Refusal> {
+        let orphan = self.orphan(caller, disk).await?;
+        self.0.provider.remove_orphan(&orphan.disk).await.map_err(|error| provider_failed(&error))
+    }
+
+    async fn orphan(&self, caller: &Caller, disk: &str) -> Result<Orphan, Refusal> {
+        let named = |orphan: &Orphan| {
+            orphan.disk == disk || orphan.manifest.as_ref().is_some_and(|manifest| manifest.sandbox == disk)
+        };
+        let mut found: Vec<Orphan> = self.orphans(caller).await?.into_iter().filter(named).collect();
+        match (found.pop(), found.is_empty()) {
+            (Some(orphan), true) => Ok(orphan),
+            (Some(_), false) => {
+                let words = format!("several disks belonged to {disk}: name the disk");
+                Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, words).about("disk", disk))
+            }
+            (None, _) => {
+                let words = format!("there is no orphan {disk:?}");
+                Err(Refusal::new(Code::NotFound, reason::ORPHAN_UNKNOWN, words).about("disk", disk))
+            }
+        }
+    }
+
+    fn adopted(&self, id: SandboxId, disk: &str, running: Option<&str>, manifest: &Manifest, spec: &Spec) -> Sandbox {
+        let now = self.0.settings.clock.now();
+        let (state, desired) = match running {
+            Some(_) => (SandboxState::Ready, Desired::Ready),
+            None => (SandboxState::Stopped, Desired::Stopped),
+        };
+        Sandbox {
+            id,
+            owner: manifest.owner,
+            state,
+            desired,
+            reason: if running.is_some() { String::new() } else { cause::ADOPTED.to_owned() },
+            incarnation: running.unwrap_or(disk).to_owned(),
+            disk: disk.to_owned(),
+            journal: 0,
+            spec: manifest.spec.clone(),
+            image: spec.image.clone(),
+            labels: spec.labels.clone(),
+            idle_ms: manifest.idle_ms,
+            created_at: carrel_store::Timestamp(manifest.created_at.min(now.0)),
+            state_changed_at: now,
+            active_at: now,
+            error_code: String::new(),
+            error_message: String::new(),
+            last_sequence: 0,
+        }
+    }
+
+    /// Writes down what was adopted, with the events of a sandbox that came to be as it is.
+    async fn accept_orphan(&self, sandbox: Sandbox, runs: bool, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
+        let (id, memory, now) = (sandbox.id.clone(), self.memory(&spec), sandbox.state_changed_at);
+        self.open()?;
+        let event = |kind, state, why: &str| {
+            let details = match why {
+                "" => Details::None,
+                why => crate::actor::phase("", why),
+            };
+            NewEvent { kind, at: now, state, details }
+        };
+        let mut events = vec![
+            event(EventType::SandboxAccepted, SandboxState::Pending, ""),
+            event(EventType::SandboxReady, SandboxState::Ready, ""),
+        ];
+        if !runs {
+            events.push(event(EventType::SandboxStopRequested, SandboxState::Ready, cause::ADOPTED));
+            events.push(event(EventType::SandboxStopped, SandboxState::Stopped, cause::ADOPTED));
+        }
+        let mailbox = Mailbox::new();
+        self.0.expect(&id, &mailbox);
+        let change = Change { sandbox, new: true, execs: Vec::new(), events, synced: true };
+        let committed = self.0.store.commit(change).await.map_err(|error| {
+            self.0.give_up(&id, &mailbox);
+            match error {
+                carrel_store::StoreError::SandboxIdTaken => sandbox_taken(&id),
+                error => store_failed(&error),
+            }
+        })?;
+        if runs {
+            self.0.admission.count(&id, memory);
+        }
+        self.0.save_manifest(&committed.sandbox).await;
+        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox);
+        Ok(committed.sandbox)
+    }
+
+    /// Removes what is left of sandboxes that are gone, and quarantines what the store does not know.
+    pub(crate) async fn reap(&self) {
+        match self.0.provider.reap(&self.in_use_source()).await {
+            Ok(reaped) => {
+                if reaped.removed > 0 {
+                    tracing::info!(count = reaped.removed, "removed what was left of sandboxes that are gone");
+                }
+                for disk in reaped.quarantined {
+                    tracing::warn!(
+                        disk,
+                        "the store does not know a disk: it is quarantined, see `carrel store orphans`"
+                    );
+                }
+            }
+            Err(error) => tracing::warn!(%error, "what is left of sandboxes could not be removed"),
+        }
+    }
+
+    fn in_use_source(&self) -> impl Fn() -> InUse + Send + Sync + use<> {
+        let store = self.0.store.clone();
+        move || {
+            let mut in_use = InUse::default();
+            for sandbox in store.sandboxes() {
+                if sandbox.state == SandboxState::Deleted {
+                    in_use.deleted.insert(sandbox.disk.clone());
+                } else {
+                    in_use.incarnations.insert(sandbox.incarnation.clone());
+                    in_use.disks.insert(sandbox.disk.clone());
+                }
+            }
+            in_use
+        }
+    }
+
+    /// Keeps what each sandbox is beside its disk, where an older daemon did not.
+    pub(super) fn save_manifests(&self) {
+        let shared = Arc::clone(&self.0);
+        self.0.lock().tasks.spawn(async move {
+            for sandbox in shared.store.sandboxes() {
+                if sandbox.state != SandboxState::Deleted {
+                    shared.save_manifest(&sandbox).await;
+                }
+            }
+        });
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Keeps what a sandbox is beside its disk. Without that it runs all the same.
+    pub(super) async fn save_manifest(&self, sandbox: &Sandbox) {
+        let manifest = Manifest {
+            sandbox: sandbox.id.as_str().to_owned(),
+            owner: sandbox.owner,
+            spec: sandbox.spec.clone(),
+            created_at: sandbox.created_at.0,
+            idle_ms: sandbox.idle_ms,
+        };
+        if let Err(error) = self.provider.save_manifest(&place(sandbox), &manifest).await {
+            tracing::warn!(sandbox = %sandbox.id, %error, "what the sandbox is could not be kept beside its disk");
+        }
+    }
+}
+
+fn trusted(caller: &Caller) -> Result<(), Refusal> {
+    if caller.trusted {
+        return Ok(());
+    }
+    let words = "only the daemon's own user may see disks that belong to no sandbox";
+    Err(Refusal::new(Code::PermissionDenied, reason::ORPHANS_FORBIDDEN, words))
+}
+
+fn provider_failed(error: &ProviderError) -> Refusal {
+    Refusal::new(Code::FailedPrecondition, reason::PROVIDER_FAILED, error.message.clone())
+}

@@ -1,0 +1,140 @@
+//! Disks that the control plane does not know: kept until a person decides, or for a stated time.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use carrel_control::provider::{InUseSource, Orphan, ProviderError};
+use carrel_shim_client::Life;
+use carrel_store::Timestamp;
+
+use crate::end::collect;
+use crate::ground::is_disk_name;
+use crate::look::lasting;
+use crate::reap::{DiskOwner, Inventory, Owners, disk_of};
+use crate::{Inner, blocking, failed, manifests, services};
+
+/// How long what runs on an orphan has to end by itself when it is removed.
+const GRACE: Duration = Duration::from_secs(10);
+
+impl Inner {
+    /// The disks that are not known.
+    pub(crate) async fn orphans(&self, in_use: &InUseSource) -> Result<Vec<Orphan>, ProviderError> {
+        let inventory = self.inventory().await?;
+        let in_use = in_use();
+        let unknown = inventory.disks.iter().filter(|disk| in_use.owner(disk) == DiskOwner::Unknown);
+        let mut orphans = Vec::new();
+        for disk in unknown {
+            orphans.push(self.describe(&inventory, disk).await?.1);
+        }
+        Ok(orphans)
+    }
+
+    /// Notes since when a disk is not known, and removes it when its time is up. Says whether it was found just now.
+    pub(crate) async fn quarantine(&self, inventory: &Inventory, disk: &str) -> Result<bool, ProviderError> {
+        let (is_new, orphan) = self.describe(inventory, disk).await?;
+        if !is_new && orphan.removed_at.is_some_and(|at| at <= now()) {
+            tracing::warn!(disk, "a disk that was quarantined is removed: its time is up");
+            self.remove_orphan(disk).await?;
+        }
+        Ok(is_new)
+    }
+
+    /// Keeps an orphan from being removed.
+    pub(crate) async fn release_orphan(&self, disk: &str) -> Result<(), ProviderError> {
+        self.known.hold_disk(disk);
+        self.forget_orphan(disk).await
+    }
+
+    /// Ends what runs on an orphan, and removes it with its disk.
+    pub(crate) async fn remove_orphan(&self, disk: &str) -> Result<(), ProviderError> {
+        if !is_disk_name(disk) {
+            return Err(failed(format_args!("{disk:?} is no name of a disk")));
+        }
+        for found in self.inventory().await?.found {
+            let Some(record) = lasting(&found).filter(|record| disk_of(&self.ground, record).as_deref() == Some(disk))
+            else {
+                continue;
+            };
+            let _turn = self.turns.take(&record.name).await;
+            self.end(&found, GRACE).await?;
+            collect(&found.directory, &record.incarnation).await?;
+        }
+        self.remove_unused(disk).await?;
+        self.forget_orphan(disk).await
+    }
+
+    async fn forget_orphan(&self, disk: &str) -> Result<(), ProviderError> {
+        let marker = self.ground.quarantine().join(disk);
+        blocking(move || match std::fs::remove_file(&marker) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed(format_args!("{}: {error}", marker.display())))
+            }
+            _ => Ok(()),
+        })
+        .await
+    }
+
+    /// What is known of an orphan, and whether nobody knew of it before.
+    async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<(bool, Orphan), ProviderError> {
+        let is_on_it = |found: &&carrel_shim_client::Found| {
+            let record = lasting(found).filter(|record| services::start_of(record) == record.incarnation);
+            found.life == Life::Running
+                && record.and_then(|record| disk_of(&self.ground, record)).as_deref() == Some(disk)
+        };
+        let running = inventory.found.iter().find(is_on_it).and_then(lasting).map(|record| record.incarnation.clone());
+        let (marker, manifests) = (self.ground.quarantine().join(disk), self.ground.manifests());
+        let (name, kept) = (disk.to_owned(), self.settings.orphans_kept);
+        blocking(move || {
+            let (is_new, since) =
+                mark(&marker).map_err(|error| failed(format_args!("{}: {error}", marker.display())))?;
+            let is_bounded = running.is_none() && !kept.is_zero();
+            let removed_at = is_bounded.then(|| later(since, kept));
+            let manifest = manifests::load(&manifests, &name);
+            Ok((is_new, Orphan { disk: name, manifest, running, since, removed_at }))
+        })
+        .await
+    }
+}
+
+/// Notes a moment in a file, unless one is there; returns whether it was noted now, and which it is.
+fn mark(path: &Path) -> io::Result<(bool, Timestamp)> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => {
+            if let Ok(since) = text.trim().parse() {
+                return Ok((false, Timestamp(since)));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let now = now();
+    std::fs::write(path, format!("{}\n", now.0))?;
+    Ok((true, now))
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+fn later(since: Timestamp, by: Duration) -> Timestamp {
+    Timestamp(since.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_moment_is_noted_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let (is_new, since) = mark(&path).unwrap();
+        assert!(is_new);
+        assert_eq!(mark(&path).unwrap(), (false, since));
+        // A power cut may have emptied it.
+        std::fs::write(&path, "").unwrap();
+        assert!(mark(&path).unwrap().0);
+    }
+}
