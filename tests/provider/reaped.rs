@@ -126,7 +126,8 @@ fn a_start_that_an_older_store_does_not_know_is_left_alone_until_the_sandbox_is_
 }
 
 fn manifest(sandbox: &str) -> Manifest {
-    Manifest { sandbox: sandbox.to_owned(), owner: 0, spec: "{}".to_owned(), created_at: 1, idle_ms: None }
+    let (image, spec) = ("host".to_owned(), "{}".to_owned());
+    Manifest { sandbox: sandbox.to_owned(), owner: 0, image, spec, created_at: 1, idle_ms: None }
 }
 
 #[test]

@@ -326,11 +326,10 @@ impl Provider for FakeProvider {
         Box::pin(async move {
             let mut world = self.lock();
             let in_use = in_use();
-            let before = world.machines.len() + world.disks.len();
-            world.machines.retain(|incarnation, _| in_use.incarnations.contains(incarnation));
+            let before = world.disks.len();
             world.disks.retain(|disk| !in_use.deleted.contains(disk));
             let quarantined = world.disks.iter().filter(|disk| !in_use.disks.contains(*disk)).cloned().collect();
-            Ok(Reaped { removed: before - world.machines.len() - world.disks.len(), quarantined })
+            Ok(Reaped { removed: before - world.disks.len(), quarantined })
         })
     }
 

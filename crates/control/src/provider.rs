@@ -168,6 +168,8 @@ pub struct Manifest {
     pub sandbox: String,
     /// The user who had it made.
     pub owner: u32,
+    /// Its image, as its user named it.
+    pub image: String,
     /// What it is made from, in JSON.
     pub spec: String,
     /// When it was accepted, in nanoseconds since 1970.

@@ -45,6 +45,7 @@ mod tests {
         let manifest = Manifest {
             sandbox: "u1000~demo".to_owned(),
             owner: 1000,
+            image: "host".to_owned(),
             spec: "{}".to_owned(),
             created_at: 7,
             idle_ms: Some(0),

@@ -423,6 +423,60 @@ pub struct GetStatisticsResponse {
     #[prost(bool, tag = "9")]
     pub paused: bool,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListOrphansRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListOrphansResponse {
+    /// The oldest first.
+    #[prost(message, repeated, tag = "1")]
+    pub orphans: ::prost::alloc::vec::Vec<Orphan>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Orphan {
+    /// The name of the disk.
+    #[prost(string, tag = "1")]
+    pub disk: ::prost::alloc::string::String,
+    /// The sandbox that it belonged to; empty if that is not known.
+    #[prost(string, tag = "2")]
+    pub sandbox_id: ::prost::alloc::string::String,
+    /// The image of that sandbox.
+    #[prost(string, tag = "3")]
+    pub image: ::prost::alloc::string::String,
+    /// The user who had it made.
+    #[prost(uint32, tag = "4")]
+    pub owner: u32,
+    /// Whether it runs.
+    #[prost(bool, tag = "5")]
+    pub running: bool,
+    /// When it was found to be unknown.
+    #[prost(message, optional, tag = "6")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// When it is removed, unless a person decides before. Absent is never.
+    #[prost(message, optional, tag = "7")]
+    pub removed_at: ::core::option::Option<::prost_types::Timestamp>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdoptOrphanRequest {
+    /// The name of the disk, or of the sandbox that it belonged to.
+    #[prost(string, tag = "1")]
+    pub orphan: ::prost::alloc::string::String,
+    /// Its id from now on; empty is its former one.
+    #[prost(string, tag = "2")]
+    pub sandbox_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AdoptOrphanResponse {
+    #[prost(message, optional, tag = "1")]
+    pub sandbox: ::core::option::Option<super::super::agbox::v1::SandboxHandle>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveOrphanRequest {
+    /// The name of the disk, or of the sandbox that it belonged to.
+    #[prost(string, tag = "1")]
+    pub orphan: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveOrphanResponse {}
 /// An output of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -925,6 +979,82 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "GetStatistics"));
             self.inner.unary(req, path, codec).await
         }
+        /// Lists disks that the store does not know: those of sandboxes that were made after a backup which was restored. For the
+        /// daemon's own user.
+        pub async fn list_orphans(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListOrphansRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListOrphansResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/ListOrphans",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "ListOrphans"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes an orphan a sandbox again.
+        pub async fn adopt_orphan(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AdoptOrphanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AdoptOrphanResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/AdoptOrphan",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "AdoptOrphan"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends what runs on an orphan, and removes its disk.
+        pub async fn remove_orphan(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveOrphanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveOrphanResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/RemoveOrphan",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "RemoveOrphan"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1039,6 +1169,31 @@ pub mod sandboxes_server {
             request: tonic::Request<super::GetStatisticsRequest>,
         ) -> std::result::Result<
             tonic::Response<super::GetStatisticsResponse>,
+            tonic::Status,
+        >;
+        /// Lists disks that the store does not know: those of sandboxes that were made after a backup which was restored. For the
+        /// daemon's own user.
+        async fn list_orphans(
+            &self,
+            request: tonic::Request<super::ListOrphansRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListOrphansResponse>,
+            tonic::Status,
+        >;
+        /// Makes an orphan a sandbox again.
+        async fn adopt_orphan(
+            &self,
+            request: tonic::Request<super::AdoptOrphanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AdoptOrphanResponse>,
+            tonic::Status,
+        >;
+        /// Ends what runs on an orphan, and removes its disk.
+        async fn remove_orphan(
+            &self,
+            request: tonic::Request<super::RemoveOrphanRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveOrphanResponse>,
             tonic::Status,
         >;
     }
@@ -1608,6 +1763,141 @@ pub mod sandboxes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetStatisticsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/ListOrphans" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListOrphansSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::ListOrphansRequest>
+                    for ListOrphansSvc<T> {
+                        type Response = super::ListOrphansResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListOrphansRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::list_orphans(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListOrphansSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/AdoptOrphan" => {
+                    #[allow(non_camel_case_types)]
+                    struct AdoptOrphanSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::AdoptOrphanRequest>
+                    for AdoptOrphanSvc<T> {
+                        type Response = super::AdoptOrphanResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AdoptOrphanRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::adopt_orphan(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AdoptOrphanSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/RemoveOrphan" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveOrphanSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::RemoveOrphanRequest>
+                    for RemoveOrphanSvc<T> {
+                        type Response = super::RemoveOrphanResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveOrphanRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::remove_orphan(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveOrphanSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

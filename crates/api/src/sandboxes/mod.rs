@@ -4,6 +4,7 @@ mod attach;
 mod end;
 mod files;
 mod inspect;
+mod orphans;
 mod reach;
 mod watch;
 
@@ -15,10 +16,12 @@ use tonic::{Request, Response, Status, Streaming};
 use self::watch::Watched;
 use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
-    AttachExecRequest, AttachExecResponse, CreateSandboxRequest, CreateSandboxResponse, GetStatisticsRequest,
-    GetStatisticsResponse, InspectSandboxRequest, InspectSandboxResponse, PauseSandboxRequest, PauseSandboxResponse,
-    ReadFileRequest, ReadFileResponse, SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse,
-    UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+    AdoptOrphanRequest, AdoptOrphanResponse, AttachExecRequest, AttachExecResponse, CreateSandboxRequest,
+    CreateSandboxResponse, GetStatisticsRequest, GetStatisticsResponse, InspectSandboxRequest, InspectSandboxResponse,
+    ListOrphansRequest, ListOrphansResponse, PauseSandboxRequest, PauseSandboxResponse, ReadFileRequest,
+    ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse,
+    StartExecRequest, StartExecResponse, UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxesRequest,
+    WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -149,5 +152,20 @@ impl Sandboxes for Near {
     async fn get_statistics(&self, request: Request<GetStatisticsRequest>) -> Answer<GetStatisticsResponse> {
         let caller = caller(request.extensions())?;
         inspect::statistics(&self.control, &caller, &request.get_ref().sandbox_id).await.map(Response::new)
+    }
+
+    async fn list_orphans(&self, request: Request<ListOrphansRequest>) -> Answer<ListOrphansResponse> {
+        orphans::list(&self.control, &caller(request.extensions())?).await.map(Response::new)
+    }
+
+    async fn adopt_orphan(&self, request: Request<AdoptOrphanRequest>) -> Answer<AdoptOrphanResponse> {
+        let caller = caller(request.extensions())?;
+        orphans::adopt(&self.control, &caller, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn remove_orphan(&self, request: Request<RemoveOrphanRequest>) -> Answer<RemoveOrphanResponse> {
+        let caller = caller(request.extensions())?;
+        self.control.remove_orphan(&caller, &request.get_ref().orphan).await.map_err(refused)?;
+        Ok(Response::new(RemoveOrphanResponse {}))
     }
 }

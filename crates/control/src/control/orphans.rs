@@ -27,6 +27,7 @@ impl Control {
     /// Makes an orphan a sandbox again: stopped, or ready if it runs. It gets its former id unless another is given.
     pub async fn adopt_orphan(&self, caller: &Caller, disk: &str, id: Option<&str>) -> Result<Arc<Sandbox>, Refusal> {
         let orphan = self.orphan(caller, disk).await?;
+        let disk = orphan.disk.as_str();
         let Some(manifest) = orphan.manifest.clone() else {
             let words = format!("nothing is known of what the disk {disk} belonged to");
             return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_UNKNOWN, words).about("disk", disk));
@@ -40,7 +41,7 @@ impl Control {
             return Err(sandbox_taken(&id));
         }
         // What runs is found by its former name.
-        let running = orphan.running.filter(|_| id == former);
+        let running = orphan.running.clone().filter(|_| id == former);
         self.0.provider.release_orphan(disk).await.map_err(|error| provider_failed(&error))?;
         let spec: Spec = serde_json::from_str(&manifest.spec).map_err(|error| broken(&error))?;
         let sandbox = self.adopted(id, disk, running.as_deref(), &manifest, &spec);
@@ -194,6 +195,7 @@ impl Shared {
         let manifest = Manifest {
             sandbox: sandbox.id.as_str().to_owned(),
             owner: sandbox.owner,
+            image: sandbox.image.clone(),
             spec: sandbox.spec.clone(),
             created_at: sandbox.created_at.0,
             idle_ms: sandbox.idle_ms,

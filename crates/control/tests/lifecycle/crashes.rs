@@ -1,5 +1,6 @@
 //! A daemon that ends in the middle, and the one after it.
 
+use carrel_control::Caller;
 use carrel_control::fake::Call;
 use carrel_control::provider::How;
 use carrel_store::{EventType as Event, ExecState, SandboxState};
@@ -98,15 +99,45 @@ async fn an_exec_that_was_accepted_and_never_given_is_given_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_owns_is_reaped() {
+async fn what_an_older_store_does_not_know_is_kept_and_can_be_adopted() {
     let mut world = World::ready("box1").await;
     world.create("box2").await;
-    world.until("box2", SandboxState::Ready).await;
+    let lost = world.until("box2", SandboxState::Ready).await;
     // A store from before the second one: as if its commit had never been.
     world.control.shutdown().await;
-    let id = carrel_store::SandboxId::new("box2").unwrap();
-    world.store.purge(&id).await.unwrap();
-    assert_eq!(world.provider.left(), (2, 2));
+    world.store.purge(&lost.id).await.unwrap();
     world.crash().await;
-    assert_eq!((world.provider.left(), world.provider.running()), ((1, 1), vec!["box1".to_owned()]));
+    assert_eq!(world.provider.left(), (2, 2));
+    let orphans = world.control.orphans(&ME).await.unwrap();
+    let named: Vec<_> = orphans.iter().map(|orphan| (&orphan.disk, orphan.manifest.is_some())).collect();
+    assert_eq!(named, [(&lost.disk, true)]);
+    let stranger = Caller { trusted: false, ..ME };
+    assert_eq!(world.control.orphans(&stranger).await.unwrap_err().reason, "ORPHANS_FORBIDDEN");
+    let unknown = world.control.adopt_orphan(&ME, "another", None).await.unwrap_err();
+    assert_eq!(unknown.reason, "ORPHAN_UNKNOWN");
+    // Its id was used in this store, which one of before would not know.
+    let taken = world.control.adopt_orphan(&ME, &lost.disk, None).await.unwrap_err();
+    assert_eq!(taken.reason, "SANDBOX_ID_ALREADY_EXISTS");
+
+    let adopted = world.control.adopt_orphan(&ME, "box2", Some("box3")).await.unwrap();
+    assert_eq!((adopted.state, adopted.reason.as_str()), (SandboxState::Stopped, "adopted"));
+    assert_eq!((&adopted.disk, &adopted.spec, adopted.created_at), (&lost.disk, &lost.spec, lost.created_at));
+    assert!(world.control.orphans(&ME).await.unwrap().is_empty());
+    world.control.resume(&ME, "box3").await.unwrap();
+    world.until("box3", SandboxState::Ready).await;
+    world.crash().await;
+    assert_eq!(world.control.get(&ME, "box3").unwrap().state, SandboxState::Ready);
+    world.check().await;
+}
+
+#[tokio::test]
+async fn an_orphan_goes_when_a_person_removes_it() {
+    let mut world = World::ready("box1").await;
+    let lost = world.control.get(&ME, "box1").unwrap();
+    world.control.shutdown().await;
+    world.store.purge(&lost.id).await.unwrap();
+    world.crash().await;
+    world.control.remove_orphan(&ME, &lost.disk).await.unwrap();
+    assert!(world.control.orphans(&ME).await.unwrap().is_empty());
+    assert_eq!(world.provider.left().1, 0);
 }
