@@ -21,6 +21,7 @@ mod limits;
 mod listed;
 mod moment;
 mod mount;
+mod orphans;
 mod port;
 mod ps;
 mod remove;
@@ -74,6 +75,10 @@ fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
         Command::Serve(serve) => serve::serve(&serve),
         Command::Store(store) => match store.command {
             StoreCommand::Check(check) => serve::check_store(&check, arguments.json),
+            StoreCommand::Orphans => orphans::list(arguments.json),
+            StoreCommand::Adopt(adopt) => orphans::adopt(&adopt, arguments.json),
+            StoreCommand::Remove(remove) => orphans::remove(&remove),
+            StoreCommand::Claim(claim) => orphans::claim(&claim),
         },
         Command::Exec(exec) => jobs::exec(&exec, arguments.json),
         Command::Attach(attach) => jobs::attach(&attach, arguments.json),

@@ -63,7 +63,7 @@ pub(crate) fn check_store(arguments: &StoreCheckArguments, json: bool) -> Result
 }
 
 /// The home that is given, or ours.
-fn home(given: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf, Failure> {
     match given {
         Some(home) => std::path::absolute(home)
             .map_err(|error| Failure::new("home_unavailable", format!("{}: {error}", home.display()))),

@@ -4,6 +4,7 @@ mod changes;
 mod images;
 mod isolation;
 mod jobs;
+mod orphans;
 mod quantities;
 mod run;
 mod sandboxes;
@@ -18,6 +19,7 @@ pub(crate) use self::images::{
 };
 pub(crate) use self::isolation::IsolationKind;
 pub(crate) use self::jobs::{AttachArguments, ExecArguments, LogsArguments};
+pub(crate) use self::orphans::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
 pub(crate) use self::run::RunArguments;
 pub(crate) use self::sandboxes::{
     CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,

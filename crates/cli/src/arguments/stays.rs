@@ -10,6 +10,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
 use super::images::{IMAGE, Pull};
+use super::orphans::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
 use super::quantities::patience;
 use crate::environment::Variable;
 use crate::label::Label;
@@ -59,6 +60,14 @@ pub(crate) struct StoreArguments {
 pub(crate) enum StoreCommand {
     /// Check that everything in it fits together; nothing is changed
     Check(StoreCheckArguments),
+    /// List disks that the store does not know, such as those made after a backup that was restored
+    Orphans,
+    /// Make an orphan a sandbox again
+    Adopt(StoreAdoptArguments),
+    /// Remove orphans with all that is on their disks
+    Remove(StoreRemoveArguments),
+    /// Make a copy of a home a home of its own
+    Claim(StoreClaimArguments),
 }
 
 /// `carrel store check`.

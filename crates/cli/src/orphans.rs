@@ -1,0 +1,128 @@
+//! `carrel store orphans`, `adopt`, `remove` and `claim`: what a restored store does not know, and copies of a home.
+
+use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, RemoveOrphanRequest};
+use carrel_daemon::ClaimError;
+use serde_json::json;
+
+use crate::arguments::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
+use crate::daemon::{Daemon, refused, told};
+use crate::failure::Failure;
+use crate::moment::Moment;
+use crate::table::Table;
+use crate::{find, serve};
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+
+/// Lists orphans; returns what to exit with.
+pub(crate) fn list(json: bool) -> Result<u8, Failure> {
+    let orphans = find::runtime()?.block_on(async {
+        let mut daemon = Daemon::needed().await?;
+        let answer = daemon.nearby.list_orphans(ListOrphansRequest {}).await.map_err(|status| refused(&status))?;
+        Ok::<_, Failure>(answer.into_inner().orphans)
+    });
+    let orphans = orphans.map_err(|failure| failure.exit(FAILED))?;
+    let text = if json { orphans.iter().map(object).collect() } else { table(&orphans, Moment::now()) };
+    crate::say(text.as_bytes())
+}
+
+/// Makes an orphan a sandbox again; returns what to exit with.
+pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, Failure> {
+    let adopted = find::runtime()?.block_on(async {
+        let mut daemon = Daemon::needed().await?;
+        let request = AdoptOrphanRequest {
+            orphan: arguments.orphan.clone(),
+            sandbox_id: arguments.id.clone().unwrap_or_default(),
+        };
+        let answer = daemon.nearby.adopt_orphan(request).await.map_err(|status| refused(&status))?;
+        answer.into_inner().sandbox.ok_or_else(|| Failure::new("internal", "the daemon answered without a sandbox"))
+    });
+    let adopted = adopted.map_err(|failure| failure.exit(FAILED))?;
+    let text = match json {
+        true => crate::json::line(&told::found(&adopted, None)),
+        false => format!("{}\n", adopted.sandbox_id),
+    };
+    crate::say(text.as_bytes())
+}
+
+/// Removes orphans; returns what to exit with.
+pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
+    let removed = find::runtime()?.block_on(async {
+        let mut daemon = Daemon::needed().await?;
+        for orphan in arguments.orphans.clone() {
+            daemon.nearby.remove_orphan(RemoveOrphanRequest { orphan }).await.map_err(|status| refused(&status))?;
+        }
+        Ok::<_, Failure>(())
+    });
+    removed.map(|()| 0).map_err(|failure| failure.exit(FAILED))
+}
+
+/// Makes a copy of a home a home of its own; returns what to exit with.
+pub(crate) fn claim(arguments: &StoreClaimArguments) -> Result<u8, Failure> {
+    let home = serve::home(arguments.home.as_deref())?;
+    let claimed = carrel_daemon::claim_home(&home).map_err(|error| match error {
+        ClaimError::Home(error) => Failure::new("home_unavailable", error),
+        ClaimError::Lock(error) => Failure::new("home_taken", error).hint("stop the daemon of this home first"),
+    });
+    claimed.map(|()| 0).map_err(|failure| failure.exit(FAILED))
+}
+
+fn object(orphan: &Orphan) -> String {
+    crate::json::line(&json!({
+        "disk": orphan.disk,
+        "sandbox": orphan.sandbox_id,
+        "image": orphan.image,
+        "owner": orphan.owner,
+        "running": orphan.running,
+        "since": orphan.since.as_ref().map(rfc3339),
+        "removed_at": orphan.removed_at.as_ref().map(rfc3339),
+    }))
+}
+
+fn rfc3339(at: &prost_types::Timestamp) -> String {
+    told::moment(Some(at)).to_string()
+}
+
+fn table(orphans: &[Orphan], now: Moment) -> String {
+    let mut table = Table::new(["DISK", "SANDBOX", "IMAGE", "STATE", "SINCE", "REMOVED AT"]);
+    for orphan in orphans {
+        let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+        table.row([
+            orphan.disk.clone(),
+            known(&orphan.sandbox_id),
+            known(&orphan.image),
+            if orphan.running { "running" } else { "stopped" }.to_owned(),
+            told::moment(orphan.since.as_ref()).age(now),
+            orphan.removed_at.as_ref().map_or_else(|| "never".to_owned(), rfc3339),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_of_an_orphan_is_said() {
+        let seconds = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        let known = Orphan {
+            disk: "0123456789abcdef".into(),
+            sandbox_id: "demo".into(),
+            image: "host".into(),
+            owner: 0,
+            running: false,
+            since: seconds(100),
+            removed_at: seconds(86_400),
+        };
+        let unknown =
+            Orphan { disk: "fedcba9876543210".into(), running: true, since: seconds(40), ..Orphan::default() };
+        let expected = "\
+DISK              SANDBOX  IMAGE    STATE    SINCE  REMOVED AT
+0123456789abcdef  demo     host     stopped  20s    1970-01-02T00:00:00.000Z
+fedcba9876543210  unknown  unknown  running  1m     never
+";
+        assert_eq!(table(&[known.clone(), unknown], Moment(120_000)), expected);
+        assert!(object(&known).starts_with("{\"disk\":\"0123456789abcdef\","));
+    }
+}
