@@ -14,3 +14,4 @@ mod life;
 mod many;
 mod permissions;
 mod strangers;
+mod stuck;

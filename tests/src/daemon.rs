@@ -155,7 +155,7 @@ impl DaemonHome {
     /// What is on this host of sandboxes of this home, and of starts of them with these names.
     pub fn left(&self, incarnations: &[String]) -> Vec<String> {
         let entries = |name: &str| std::fs::read_dir(self.home().join(name)).into_iter().flatten().flatten();
-        let kept = ["run/sandboxes", "disks"].into_iter().flat_map(entries);
+        let kept = ["run/sandboxes", "disks", "services", "manifests", "quarantine"].into_iter().flat_map(entries);
         let mut left: Vec<String> = kept.map(|entry| entry.path().display().to_string()).collect();
         let hierarchies = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path());
         for hierarchy in hierarchies.chain(["/sys/fs/cgroup".into()]) {

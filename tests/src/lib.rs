@@ -8,6 +8,7 @@ mod ports;
 mod raw;
 mod registry;
 mod sandbox;
+mod unkillable;
 
 pub use self::agentd::{Agentd, Guest, agentd_path, children_of, install};
 pub use self::cgroup::MemoryCgroup;
@@ -19,6 +20,7 @@ pub use self::registry::{
     Access, Authority, DockerRegistry, Fault, Kind, PASSWORD, Proxy, Tokens, USER, skopeo, umoci,
 };
 pub use self::sandbox::{Sandbox, create, home, programs, traces};
+pub use self::unkillable::Unkillable;
 
 use std::future::Future;
 use std::time::Duration;

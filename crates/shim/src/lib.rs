@@ -22,7 +22,9 @@ use std::process::ExitCode;
 
 use carrel_sandbox::cgroup::Host;
 
-pub use self::directory::{DirectoryError, collect, collect_incarnation, sweep, sweep_directory, sweep_groups};
+pub use self::directory::{
+    DirectoryError, Unkillable, collect, collect_incarnation, sweep, sweep_directory, sweep_groups,
+};
 pub use self::failpoint::Failpoint;
 #[cfg(feature = "failpoints")]
 pub use self::failpoint::arm;

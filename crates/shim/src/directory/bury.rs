@@ -66,7 +66,7 @@ fn owner(directory: &OwnedFd) -> io::Result<u32> {
     Ok(rustix::fs::fstat(directory)?.st_uid)
 }
 
-fn bury_group(directory: &OwnedFd) -> Result<bool, CgroupError> {
+fn bury_group(directory: &OwnedFd) -> Result<bool, Swept> {
     let Ok((incarnation, author)) = layout::read_incarnation(directory) else {
         // It died before it had made anything.
         return Ok(false);
@@ -78,9 +78,15 @@ fn bury_group(directory: &OwnedFd) -> Result<bool, CgroupError> {
     match Cgroup::adopt(&host, &incarnation) {
         // A supervisor that was taken over could name the group of another.
         Ok(cgroup) if named_by != ours && cgroup.owner() != Some(named_by) => Ok(false),
-        Ok(cgroup) => groups::end(&host, &incarnation, cgroup).map(|_| true),
+        Ok(cgroup) => match groups::end(&host, &incarnation, cgroup) {
+            Ok(_) => Ok(true),
+            Err(error) => match groups::unkillable(&host, &incarnation, &error) {
+                Some(unkillable) => Err(unkillable.into()),
+                None => Err(error.into()),
+            },
+        },
         // What is no name of a group was never the name of one.
         Err(CgroupError::NotFound { .. } | CgroupError::Name(_)) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }

@@ -6,7 +6,7 @@ use carrel_sandbox::cgroup::{Cgroup, CgroupError, Host};
 use carrel_sandbox::{IdRange, SUPERVISORS};
 use rustix::io::Errno;
 
-use super::DirectoryError;
+use super::{DirectoryError, Unkillable};
 
 /// How often a group is ended that somebody else is ending too.
 const TRIES: usize = 8;
@@ -42,7 +42,10 @@ fn sweep_group(host: &Host, ids: &Path, name: &str) -> Result<bool, DirectoryErr
     let Some(_range) = IdRange::claim(ids, number)? else { return Ok(false) };
     match is_looked_after(&group, owner) {
         Ok(true) => Ok(false),
-        Ok(false) => Ok(end(host, name, group)?),
+        Ok(false) => end(host, name, group).map_err(|error| match unkillable(host, name, &error) {
+            Some(unkillable) => unkillable.into(),
+            None => error.into(),
+        }),
         // Whoever sweeps its directory is there already.
         Err(CgroupError::Read { errno: Errno::NOENT | Errno::NODEV, .. }) => Ok(false),
         Err(error) => Err(error.into()),
@@ -66,6 +69,14 @@ pub(super) fn end(host: &Host, name: &str, mut group: Cgroup) -> Result<bool, Cg
         }
     }
     group.kill_all().and_then(|()| group.remove()).map(|()| true)
+}
+
+/// The processes of a group that do not end, where that is why it could not be ended.
+pub(super) fn unkillable(host: &Host, name: &str, error: &CgroupError) -> Option<Unkillable> {
+    let CgroupError::Late { .. } = error else { return None };
+    let group = Cgroup::adopt(host, name).ok()?;
+    let pids = group.processes().ok()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+    Some(Unkillable(pids))
 }
 
 /// Whether a supervisor of that user has a child in the group, or somebody is in it whom we cannot see: then it belongs to

@@ -77,6 +77,9 @@ pub enum DirectoryError {
     /// A supervisor that is to be there no longer does not end.
     #[error("process {0} supervised a sandbox that is gone, and does not end")]
     Stuck(u32),
+    /// Processes of a sandbox that is gone do not end.
+    #[error(transparent)]
+    Unkillable(#[from] Unkillable),
     /// What happens to the sandbox cannot be recorded.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -89,6 +92,14 @@ pub enum DirectoryError {
         bytes: u64,
     },
 }
+
+/// Processes that no signal ends, since they wait in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel does not end {}: retried later", Pids(.0))]
+pub struct Unkillable(pub Vec<i32>);
+
+/// Processes by their numbers, for people.
+struct Pids<'a>(&'a [i32]);
 
 /// The directory of a sandbox, claimed by its supervisor.
 #[derive(Debug)]
@@ -130,6 +141,15 @@ fn may_be_given(directory: &OwnedFd) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+// === impl Pids ===
+
+impl std::fmt::Display for Pids<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let numbers: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "{} {}", if numbers.len() == 1 { "process" } else { "processes" }, numbers.join(", "))
+    }
 }
 
 // === impl RunDirectory ===

@@ -17,10 +17,10 @@ use carrel_shim_client::{JournalError, RecordError, SandboxRecord};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::DirectoryError;
 use super::bury::bury;
 use super::end::{self, Told};
 use super::hold::{Hold, PAUSE, TRIES, hold};
+use super::{DirectoryError, Unkillable};
 
 /// How long a sweep goes on to the next. What is left then is found by the next sweep.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -47,6 +47,8 @@ pub(super) enum Swept {
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Journal(#[from] JournalError),
+    #[error(transparent)]
+    Unkillable(#[from] Unkillable),
     #[error("a supervisor does not end")]
     Stuck(u32),
     #[error("a journal is too large")]
@@ -196,7 +198,7 @@ fn sweep_one(parent: &OwnedFd, name: &OsStr, until: Instant) -> Result<Option<bo
     } else {
         dead.bury().and_then(|()| Ok(dead.remove()?)).map(|()| true)
     };
-    if let Err(Swept::Stuck(_) | Swept::Cgroup(CgroupError::Late { .. })) = &swept {
+    if let Err(Swept::Stuck(_) | Swept::Unkillable(_) | Swept::Cgroup(CgroupError::Late { .. })) = &swept {
         mark_stuck(&stuck);
     }
     swept.map(Some)
@@ -365,6 +367,7 @@ impl Swept {
             Self::Io(source) => DirectoryError::Io { path: path.to_owned(), source },
             Self::Cgroup(error) => error.into(),
             Self::Journal(error) => error.into(),
+            Self::Unkillable(unkillable) => unkillable.into(),
             Self::Stuck(pid) => DirectoryError::Stuck(pid),
             Self::Large(bytes) => DirectoryError::Large { path: path.to_owned(), bytes },
         }
