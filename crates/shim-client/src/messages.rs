@@ -327,6 +327,8 @@ text_enum! {
         Misbehaved = "misbehaved",
         /// Its supervisor was lost, and it with it.
         SupervisorLost = "supervisor_lost",
+        /// Its supervisor received SIGTERM: the host shuts down.
+        HostShutdown = "host_shutdown",
     } else
         /// A reason that a newer supervisor invented.
         Unknown = "unknown"

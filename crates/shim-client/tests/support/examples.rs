@@ -12,10 +12,23 @@ mod jobs;
 
 /// All of them, in the order of the corpus: new ones are added at its end.
 pub(crate) fn samples() -> Vec<Sample> {
-    [making(), ends(), requests(), presence(), journal(), command(), lists(), output(), input(), added(), unenforced()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        making(),
+        ends(),
+        requests(),
+        presence(),
+        journal(),
+        command(),
+        lists(),
+        output(),
+        input(),
+        added(),
+        unenforced(),
+        host_shutdown(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn guest(path: &str) -> GuestPath {
@@ -327,5 +340,18 @@ fn unenforced() -> Vec<Sample> {
         sample("without two limits", status),
         sample("on gVisor", Create { gvisor: Some(Gvisor { runsc: "/usr/bin/runsc".into() }), ..create() }),
         sample("a layer that is known", Create { root: (&known_layer()).into(), ..create() }),
+    ]
+}
+
+/// The end of a sandbox whose host shuts down.
+fn host_shutdown() -> Vec<Sample> {
+    let (reason, message) = (EndReason::HostShutdown, String::new());
+    let fact = Fact { reason: Some(reason), ..Fact::new(0, FactKind::Ended) };
+    vec![
+        sample(
+            "host shutdown",
+            Ended { reason, message, code: None, signal: None, out_of_memory_kills: 0, stray_frames: 0 },
+        ),
+        sample("host shutdown", JournalFacts { facts: vec![fact] }),
     ]
 }
