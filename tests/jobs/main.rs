@@ -13,4 +13,5 @@ mod output;
 mod pauses;
 mod relapses;
 mod terminal;
+mod termination;
 mod viewers;

@@ -29,6 +29,7 @@ mod spec;
 mod stage;
 mod submounts;
 mod sys;
+mod termination;
 mod tree;
 
 pub use self::asked::{MountError, NetworkError, TargetProblem};
@@ -43,3 +44,4 @@ pub use self::network::Network;
 pub use self::shed::{Shed, ShedError, give_memory_back, shed};
 pub use self::spec::{Access, Disk, HostOwner, Isolation, Mount, Project, Spec};
 pub use self::stage::{Stage, StageError};
+pub use self::termination::TerminationSignal;

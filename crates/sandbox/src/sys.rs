@@ -35,6 +35,25 @@ pub(crate) fn close_inherited() -> Result<(), Errno> {
     }
 }
 
+/// Blocks `SIGTERM`, and returns a descriptor that is readable once one arrived.
+pub(crate) fn termination_descriptor() -> Result<OwnedFd, Errno> {
+    // SAFETY: all zero is a valid value of this plain structure, and each call reads or writes that one alone.
+    let descriptor = unsafe {
+        let mut signals = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGTERM);
+        if libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut()) != 0 {
+            return Err(last_errno());
+        }
+        libc::signalfd(-1, &raw const signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    };
+    if descriptor < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
 /// Gives this process, which has one thread, mounts of its own: whatever it mounts ends with it.
 pub(crate) fn unshare_mounts() -> Result<(), Errno> {
     // SAFETY: changes only which mounts this process sees; no memory or descriptor of ours depends on that.

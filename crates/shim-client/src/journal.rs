@@ -193,6 +193,11 @@ impl Journal {
         Ok(sequence)
     }
 
+    /// Waits until everything that was appended is on the disk.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
     /// The sequence of the last fact; 0 if there is none.
     pub fn last(&self) -> u64 {
         self.last

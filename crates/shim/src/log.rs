@@ -71,6 +71,11 @@ impl Log {
         Ok(())
     }
 
+    /// Has what is written on the disk, as far as that goes: when the host shuts down there is nobody to tell of more.
+    pub(crate) fn sync(&self) {
+        let _synced = self.journal.sync();
+    }
+
     /// The last sequence.
     pub(crate) fn last(&self) -> u64 {
         self.journal.last()

@@ -19,6 +19,8 @@ pub(crate) enum Token {
     Process,
     /// The kernel's word that memory ran out.
     Memory,
+    /// `SIGTERM`.
+    Termination,
     Client(Slot),
     Caller(usize),
 }
@@ -121,6 +123,7 @@ impl Token {
             Self::Desk => 2,
             Self::Process => 3,
             Self::Memory => 4,
+            Self::Termination => 5,
             Self::Client(slot) => Self::CLIENTS + slot as u64,
             Self::Caller(number) => Self::CALLERS + number as u64,
         })
@@ -133,6 +136,7 @@ impl Token {
             2 => Self::Desk,
             3 => Self::Process,
             4 => Self::Memory,
+            5 => Self::Termination,
             Self::CALLERS.. => Self::Caller(usize::try_from(data - Self::CALLERS).ok()?),
             _ => Self::Client(usize::try_from(data.checked_sub(Self::CLIENTS)?).ok()?),
         })

@@ -32,6 +32,8 @@ pub struct KeptDisk {
     directory: OwnedFd,
     /// What is on it, attached nowhere.
     mount: OwnedFd,
+    /// The root of an image, open: its file system is another than that of the directory.
+    image: Option<OwnedFd>,
 }
 
 /// How the size of a disk is held.
@@ -161,7 +163,11 @@ impl KeptDisk {
             DiskKind::Image => image::mount(&path.join(IMAGE))?,
             DiskKind::Plain => quota::mount(&path.join(TREE)).map_err(system("show the files"))?,
         };
-        Ok(Self { kind, directory, mount })
+        let image = (kind == DiskKind::Image).then(|| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::openat(&mount, ".", flags, Mode::empty()).map_err(system("open the image"))
+        });
+        Ok(Self { kind, directory, mount, image: image.transpose()? })
     }
 
     /// How its size is held.
@@ -183,6 +189,12 @@ impl KeptDisk {
     /// What is free on the host's own disk, for those who are not root.
     pub fn host_free(&self) -> std::io::Result<FreeSpace> {
         Ok(FreeSpace::of(&self.directory)?)
+    }
+
+    /// Writes what is in memory of its file system to the disk of the host, and waits for that.
+    pub fn sync(&self) -> std::io::Result<()> {
+        // What an image holds is a file of the host, which has to be there as well.
+        self.image.iter().chain([&self.directory]).try_for_each(|root| Ok(rustix::fs::syncfs(root)?))
     }
 }
 

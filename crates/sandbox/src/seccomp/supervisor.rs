@@ -15,7 +15,7 @@ groups! {
         epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19,
         signalfd4 289 74, timerfd_create 283 85, timerfd_settime 286 86, timerfd_gettime 287 87, sendfile 40 71,
         splice 275 76, copy_file_range 326 285, fadvise64 221 223, sync_file_range 277 84, fsync 74 82,
-        fdatasync 75 83, fallocate 285 47, ftruncate 77 46,
+        fdatasync 75 83, syncfs 306 267, fallocate 285 47, ftruncate 77 46,
     }
     // Its root is empty: a path leads somewhere only from a handle, and no handle can be left.
     allow "files" {

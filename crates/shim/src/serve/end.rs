@@ -17,6 +17,8 @@ use crate::relay::SLOTS;
 
 /// How long those who are connected have to take what a sandbox said last.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a sandbox has whose supervisor received `SIGTERM`.
+const TERMINATION_GRACE: Duration = Duration::from_secs(10);
 /// How long they have to take that it is over.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -57,6 +59,22 @@ impl Server {
         }
     }
 
+    /// Ends the sandbox in order if `SIGTERM` arrived. Another one changes nothing.
+    pub(super) fn end_on_termination(&mut self) {
+        if !self.termination.take() {
+            return;
+        }
+        let (reason, message) = (EndReason::HostShutdown, "its supervisor received SIGTERM: the host shuts down");
+        match &mut self.ending {
+            // Whoever ends every process of the host may have come to the agent first.
+            Some(ending) if ending.reason == EndReason::GuestExit => {
+                (ending.reason, ending.message) = (reason, message.to_owned());
+            }
+            Some(ending) if ending.reason == reason => {}
+            _ => self.end(reason, message.to_owned(), TERMINATION_GRACE),
+        }
+    }
+
     fn ask_to_end(&mut self) {
         if self.paused.is_some() {
             // Whoever is frozen cannot end. Killed it will be, if this fails.
@@ -79,6 +97,7 @@ impl Server {
 
     /// The guest has ended: what it said is read to its end, and those who listen have a while to take it.
     pub(super) fn pass_on_last_words(&mut self) {
+        self.end_on_termination();
         // Whether it listened until its end does not matter: what it said is there.
         while self.guest.read && self.read_guest() {}
         (self.deaf, self.over) = (true, true);
@@ -106,6 +125,7 @@ impl Server {
                     Token::Process => self.poller.remove(self.running.container.process()),
                     Token::Listener => self.listen(false),
                     Token::Desk => self.desk.listen(&self.poller, false),
+                    Token::Termination => self.poller.remove(&self.termination),
                     Token::Memory => {
                         if let Some(memory) = self.running.memory.take() {
                             self.poller.remove(&memory);
@@ -146,6 +166,11 @@ impl Server {
         if let Err(error) = &removed {
             ended.message = format!("{}; something of it is left: {error}", ended.message);
         }
+        if ended.reason == EndReason::HostShutdown {
+            if let Some(Err(error)) = self.running.container.kept_disk().map(carrel_sandbox::KeptDisk::sync) {
+                ended.message = format!("{}; its disk could not be synced: {error}", ended.message);
+            }
+        }
         self.record(Fact {
             reason: Some(ended.reason),
             message: Some(ended.message.clone()),
@@ -153,6 +178,9 @@ impl Server {
             signal: ended.signal,
             ..Fact::new(wall_ms(), FactKind::Ended)
         });
+        if ended.reason == EndReason::HostShutdown {
+            self.log.sync();
+        }
         reached(Failpoint::EndRecorded);
         self.drain(Instant::now() + FAREWELL);
         let swept = self.running.leave();

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use carrel_protocol::Frame;
-use carrel_sandbox::FreeSpace;
+use carrel_sandbox::{FreeSpace, TerminationSignal};
 use carrel_shim_client::messages::{EndReason, Fact, FactKind, PauseReason, Peer};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
@@ -77,6 +77,7 @@ pub(crate) struct Server {
     /// We have killed it.
     killed: bool,
     rest: Option<Instant>,
+    termination: TerminationSignal,
 }
 
 /// A client's socket, and what it is watched for.
@@ -108,6 +109,9 @@ impl Server {
             let urgent = memory.priority();
             poller.add(memory, Token::Memory, Interest { read: !urgent, write: false, urgent })?;
         }
+        // Until here the signal ends this process like any other: there is nothing yet that would be worth an orderly end.
+        let termination = TerminationSignal::watch()?;
+        poller.add(&termination, Token::Termination, Interest::READ)?;
         let parts = running.parts.take().ok_or(Errno::INVAL)?;
         let mut desk = Desk::new(parts.desk, parts.hello, &poller)?;
         let (socket, peer, arrived) = owner.into_parts();
@@ -141,6 +145,7 @@ impl Server {
             ending: None,
             killed: false,
             rest: Some(Instant::now() + REST),
+            termination,
         };
         server.kills = server.count_kills();
         server.kills_told.0 = server.kills;
@@ -197,6 +202,7 @@ impl Server {
                 Token::Listener => self.accept(),
                 Token::Desk => self.desk.accept(&self.poller),
                 Token::Memory => self.hear_memory(),
+                Token::Termination => self.end_on_termination(),
                 Token::Client(slot) => self.serve_client(slot, readiness),
                 Token::Caller(number) => self.serve_caller(number, readiness),
             }

@@ -1,0 +1,34 @@
+//! `SIGTERM` as something that a loop waits for, like any other descriptor.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// The size of what the kernel tells of one signal.
+const RECORD: usize = 128;
+
+/// Readable once `SIGTERM` arrived. From its creation on, that signal no longer ends the process.
+#[derive(Debug)]
+pub struct TerminationSignal(OwnedFd);
+
+// === impl TerminationSignal ===
+
+impl TerminationSignal {
+    /// Waits for the signal from now on. Call it when the last child is started: children inherit blocked signals.
+    pub fn watch() -> Result<Self, Errno> {
+        sys::termination_descriptor().map(Self)
+    }
+
+    /// Whether the signal arrived since the last call.
+    pub fn take(&self) -> bool {
+        matches!(rustix::io::read(&self.0, &mut [0; RECORD]), Ok(1..))
+    }
+}
+
+impl AsFd for TerminationSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
