@@ -11,23 +11,25 @@ use carrel_store::{
     Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
     StoreError,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::actor::{Accepted, Actor, Message, Request};
+use crate::actor::{Accepted, Actor, Message, Origin, Request};
 use crate::admission::Admission;
 use crate::machine::Stage;
 use crate::provider::{ExecOptions, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Settings};
-use crate::spec::{Draft, Spec};
+use crate::spec::{Draft, RestartPolicy, Spec};
 use crate::watch::{Watch, matches};
-use crate::words::reason;
+use crate::words::{cause, reason};
 
 /// How many requests wait for one sandbox before those who ask have to.
 const MAILBOX: usize = 64;
 /// How long whoever cancels a command is kept waiting for its end.
 const CANCELLED_SOON: Duration = Duration::from_secs(3);
+/// How many sandboxes are resumed at a time when a host has booted.
+const RESTARTS: usize = 4;
 /// How often what nobody owns is looked for.
 const REAP: Duration = Duration::from_secs(60 * 60);
 
@@ -46,6 +48,8 @@ pub struct CreateRequest {
     pub config_yaml: Vec<u8>,
     /// Whether it is made although this host cannot enforce a limit.
     pub allow_unenforced_limits: bool,
+    /// When it is resumed without a request; none is what the spec says.
+    pub restart: Option<RestartPolicy>,
 }
 
 /// A command that is asked for.
@@ -79,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) settings: Settings,
     pub(crate) admission: Admission,
+    /// Turns of those that are resumed without a request.
+    pub(crate) restarts: Arc<Semaphore>,
     actors: Mutex<Actors>,
 }
 
@@ -102,14 +108,15 @@ impl Control {
     /// Looks after the sandboxes of a store: each gets its actor, which goes on where the last one was.
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
         let admission = Admission::new(settings.most_sandboxes, settings.most_memory);
-        let shared = Shared { store, provider, settings, admission, actors: Mutex::default() };
+        let restarts = Arc::new(Semaphore::new(RESTARTS));
+        let shared = Shared { store, provider, settings, admission, restarts, actors: Mutex::default() };
         let control = Self(Arc::new(shared));
         for sandbox in control.0.store.sandboxes() {
             let spec = parse(&sandbox);
             if Stage::of(&sandbox).takes_room() {
                 control.0.admission.count(&sandbox.id, control.memory(&spec));
             }
-            control.begin(sandbox, Arc::new(spec), Mailbox::new());
+            control.begin(sandbox, Arc::new(spec), Mailbox::new(), Origin::Store);
         }
         control.save_manifests();
         let weak = Arc::downgrade(&control.0);
@@ -142,7 +149,35 @@ impl Control {
 
     /// Accepts the end of a sandbox, to be resumed later.
     pub async fn stop(&self, caller: &Caller, id: &str) -> Result<(), Refusal> {
-        self.ask(caller, &self.get(caller, id)?.id, Request::Stop).await.map(drop)
+        self.ask(caller, &self.get(caller, id)?.id, Request::Stop(cause::STOP_REQUESTED)).await.map(drop)
+    }
+
+    /// Accepts the end of all sandboxes that run, because the host shuts down; says which that are. The next daemon resumes
+    /// those whose restart policy says so.
+    pub async fn stop_for_shutdown(&self, caller: &Caller) -> Result<Vec<Arc<Sandbox>>, Refusal> {
+        if !caller.trusted {
+            let words = "only the daemon's own user may stop the sandboxes of all users";
+            return Err(Refusal::new(Code::PermissionDenied, reason::SHUTDOWN_FORBIDDEN, words));
+        }
+        let mut asked = JoinSet::new();
+        for sandbox in self.list(caller, false, &Pairs::new()) {
+            let (control, caller) = (self.clone(), *caller);
+            asked.spawn(async move {
+                let stopped = control.ask(&caller, &sandbox.id, Request::Stop(cause::HOST_SHUTDOWN)).await;
+                (sandbox, stopped)
+            });
+        }
+        let mut stopping = Vec::new();
+        while let Some(asked) = asked.join_next().await {
+            match asked.map_err(|error| broken(&error))? {
+                (sandbox, Ok(_)) => stopping.push(sandbox),
+                // It does not run, or it is gone.
+                (_, Err(refusal)) if matches!(refusal.code, Code::FailedPrecondition | Code::NotFound) => {}
+                (_, Err(refusal)) => return Err(refusal),
+            }
+        }
+        stopping.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(stopping)
     }
 
     /// Accepts that a sandbox is to run again.
@@ -295,7 +330,7 @@ impl Control {
     }
 
     /// Gives a sandbox its actor.
-    fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>, mailbox: Mailbox) {
+    fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>, mailbox: Mailbox, origin: Origin) {
         let Mailbox { sender, messages } = mailbox;
         let mut actors = self.0.lock();
         if actors.closed {
@@ -303,7 +338,7 @@ impl Control {
             return;
         }
         actors.mailboxes.insert(sandbox.id.clone(), sender);
-        let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages);
+        let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages, origin);
         // Those that are over are not kept until the end.
         while actors.tasks.try_join_next().is_some() {}
         actors.tasks.spawn(actor.run());

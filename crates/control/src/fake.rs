@@ -9,8 +9,8 @@ use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use crate::provider::{
-    Answer, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider, ProviderError,
-    Reach, Reaped, ServiceFact,
+    Answer, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider,
+    ProviderError, Reach, Reaped, ServiceFact,
 };
 use crate::spec::{Service, Spec};
 
@@ -101,16 +101,21 @@ impl FakeProvider {
     }
 
     /// Ends a sandbox as if by itself; says whether it ran.
-    pub fn kill(&self, sandbox: &str, out_of_memory: bool) -> bool {
+    pub fn kill(&self, sandbox: &str, cause: EndCause) -> bool {
         let mut world = self.lock();
         let Some(machine) = world.machines.values_mut().find(|machine| machine.runs && machine.sandbox == sandbox)
         else {
             return false;
         };
-        machine.end(Fact::Ended { asked: false, out_of_memory, message: "killed".to_owned() });
+        machine.end(Fact::Ended { cause, message: "killed".to_owned() });
         drop(world);
         self.wake();
         true
+    }
+
+    /// Loses the disks of all sandboxes.
+    pub fn lose_disks(&self) {
+        self.lock().disks.clear();
     }
 
     /// Ends what the sandbox runs by itself, at some moment.
@@ -177,7 +182,7 @@ impl FakeProvider {
 
     fn stop_now(&self, place: &Place) {
         if let Some(machine) = self.lock().machines.get_mut(&place.incarnation).filter(|machine| machine.runs) {
-            machine.end(Fact::Ended { asked: true, out_of_memory: false, message: "asked".to_owned() });
+            machine.end(Fact::Ended { cause: EndCause::Stopped, message: "asked".to_owned() });
         }
         self.wake();
     }
@@ -188,6 +193,9 @@ impl Provider for FakeProvider {
         Box::pin(async move {
             self.admit(Call::Start).await?;
             let mut world = self.lock();
+            if !place.is_first_start() && !world.disks.contains(&place.disk) {
+                return Err(ProviderError::new("its disk is missing"));
+            }
             world.disks.insert(place.disk.clone());
             let fresh = Machine { sandbox: place.sandbox.to_string(), runs: true, ..Machine::default() };
             world.machines.entry(place.incarnation.clone()).or_insert(fresh);
@@ -202,28 +210,39 @@ impl Provider for FakeProvider {
         })
     }
 
-    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted> {
+    fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool> {
+        Box::pin(async { Ok(self.lock().disks.contains(&place.disk)) })
+    }
+
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
         let (told, facts) = mpsc::channel(16);
         let (fake, incarnation) = (self.clone(), place.incarnation.clone());
         tokio::spawn(async move {
             let mut changed = fake.0.changed.subscribe();
             let mut next = usize::try_from(after).unwrap_or(usize::MAX);
             loop {
-                let Some(noted) =
-                    fake.lock().machines.get(&incarnation).map(|machine| machine.journal.get(next).cloned())
+                let Some(noted) = fake
+                    .lock()
+                    .machines
+                    .get(&incarnation)
+                    .map(|machine| machine.journal.get(next..).map(<[_]>::to_vec))
                 else {
                     return;
                 };
-                let Some((at, fact)) = noted else {
+                let noted = noted.unwrap_or_default().into_iter().map(|(at, fact)| {
+                    next += 1;
+                    Noted { sequence: next as u64, at, fact }
+                });
+                let noted: Vec<_> = noted.collect();
+                if noted.is_empty() {
                     tokio::select! {
                         changed = changed.changed() => if changed.is_err() { return },
                         () = told.closed() => return,
                     }
                     continue;
-                };
-                next += 1;
-                let is_last = matches!(fact, Fact::Ended { .. });
-                if told.send(Noted { sequence: next as u64, at, fact }).await.is_err() || is_last {
+                }
+                let is_last = noted.iter().any(|noted| matches!(noted.fact, Fact::Ended { .. }));
+                if told.send(noted).await.is_err() || is_last {
                     return;
                 }
             }
@@ -385,7 +404,7 @@ impl Machine {
     fn end(&mut self, fact: Fact) {
         let running: Vec<_> = self.execs.iter().filter(|(_, runs)| **runs).map(|(exec, _)| exec.clone()).collect();
         for exec in running {
-            self.end_exec(&exec, How::Signalled(9));
+            self.end_exec(&exec, How::SandboxEnded);
         }
         self.runs = false;
         self.note(fact);

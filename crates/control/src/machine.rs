@@ -5,6 +5,8 @@
 
 use carrel_store::{Desired, EventType, Sandbox, SandboxState, Timestamp};
 
+use crate::words::error_code;
+
 /// Where a sandbox is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
@@ -18,8 +20,10 @@ pub enum Stage {
     Stopping,
     /// It does not run; what it wrote is kept.
     Stopped,
-    /// It could not be made, or was lost.
+    /// It could not be created or removed. It can only be deleted.
     Failed,
+    /// It failed after it had been ready: what it wrote is kept, and it can be resumed. Clients see it as failed.
+    Recoverable,
     /// It is being removed.
     Deleting,
     /// It is gone.
@@ -33,8 +37,12 @@ pub enum Input {
     Stop,
     /// It did nothing for longer than it may.
     Idle,
-    /// It ended because somebody inside or beside it shut it down.
-    ShutDown,
+    /// It exited although the daemon did not stop it. Its disk is intact.
+    Exited,
+    /// It exited, and its disk is missing or cannot be read.
+    Lost,
+    /// Its command exits again and again.
+    CrashLoop,
     /// Somebody asks for it to run again.
     Resume,
     /// Somebody asks for it to be gone.
@@ -78,13 +86,14 @@ pub enum Verdict {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Creating,
         Self::Resuming,
         Self::Ready,
         Self::Stopping,
         Self::Stopped,
         Self::Failed,
+        Self::Recoverable,
         Self::Deleting,
         Self::Deleted,
     ];
@@ -92,12 +101,16 @@ impl Stage {
     /// The stage that a sandbox is in.
     pub fn of(sandbox: &Sandbox) -> Self {
         match (sandbox.state, sandbox.desired) {
-            // Its disk is named by its first start.
-            (SandboxState::Pending, _) if sandbox.incarnation == sandbox.disk => Self::Creating,
+            (SandboxState::Pending, _) if is_first_start(sandbox) => Self::Creating,
             (SandboxState::Pending, _) => Self::Resuming,
             (SandboxState::Ready, Desired::Stopped) => Self::Stopping,
             (SandboxState::Ready, _) => Self::Ready,
             (SandboxState::Stopped, _) => Self::Stopped,
+            (SandboxState::Failed, Desired::Stopped) => Self::Recoverable,
+            // Earlier releases left what was asked for last as it was, also when one that was ready failed.
+            (SandboxState::Failed, Desired::Ready) if !is_first_start(sandbox) || was_ready(sandbox) => {
+                Self::Recoverable
+            }
             (SandboxState::Failed, _) => Self::Failed,
             (SandboxState::Deleting, _) => Self::Deleting,
             (SandboxState::Deleted, _) => Self::Deleted,
@@ -110,7 +123,7 @@ impl Stage {
             Self::Creating | Self::Resuming => SandboxState::Pending,
             Self::Ready | Self::Stopping => SandboxState::Ready,
             Self::Stopped => SandboxState::Stopped,
-            Self::Failed => SandboxState::Failed,
+            Self::Failed | Self::Recoverable => SandboxState::Failed,
             Self::Deleting => SandboxState::Deleting,
             Self::Deleted => SandboxState::Deleted,
         }
@@ -124,7 +137,7 @@ impl Stage {
         sandbox.state = self.state();
         sandbox.desired = match self {
             Self::Creating | Self::Resuming | Self::Ready => Desired::Ready,
-            Self::Stopping | Self::Stopped => Desired::Stopped,
+            Self::Stopping | Self::Stopped | Self::Recoverable => Desired::Stopped,
             Self::Deleting | Self::Deleted => Desired::Deleted,
             Self::Failed => sandbox.desired,
         };
@@ -140,10 +153,12 @@ impl Stage {
 
 impl Input {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Stop,
         Self::Idle,
-        Self::ShutDown,
+        Self::Exited,
+        Self::Lost,
+        Self::CrashLoop,
         Self::Resume,
         Self::Delete,
         Self::Cleanup,
@@ -166,30 +181,36 @@ pub const fn verdict(stage: Stage, input: Input) -> Verdict {
         (Input::Stop, Stage::Stopping) => Already,
         (Input::Stop, _) => InvalidState,
 
-        (Input::Idle | Input::ShutDown, Stage::Ready) => Go(Stage::Stopping, Event::SandboxStopRequested),
-        (Input::Idle | Input::ShutDown, _) => Ignored,
+        (Input::Idle | Input::Exited, Stage::Ready) => Go(Stage::Stopping, Event::SandboxStopRequested),
+        (Input::Idle | Input::Exited, _) => Ignored,
 
-        (Input::Resume, Stage::Stopped) => Go(Stage::Resuming, Event::SandboxAccepted),
+        (Input::Lost | Input::CrashLoop, Stage::Ready) => Go(Stage::Recoverable, Event::SandboxFailed),
+        (Input::Lost | Input::CrashLoop, _) => Ignored,
+
+        (Input::Resume, Stage::Stopped | Stage::Recoverable) => Go(Stage::Resuming, Event::SandboxAccepted),
         (Input::Resume, _) => InvalidState,
 
         (Input::Delete, Stage::Deleting | Stage::Deleted) => Already,
         (Input::Delete, _) => Go(Stage::Deleting, Event::SandboxDeleteRequested),
 
-        (Input::Cleanup, Stage::Stopped | Stage::Failed) => Go(Stage::Deleting, Event::SandboxDeleteRequested),
+        (Input::Cleanup, Stage::Stopped | Stage::Failed | Stage::Recoverable) => {
+            Go(Stage::Deleting, Event::SandboxDeleteRequested)
+        }
         (Input::Cleanup, _) => Ignored,
 
         (Input::Exec, Stage::Ready) => Allowed,
         (Input::Exec, _) => NotReady,
 
         (Input::Started, Stage::Creating | Stage::Resuming) => Go(Stage::Ready, Event::SandboxReady),
-        (Input::StartFailed, Stage::Creating | Stage::Resuming) => Go(Stage::Failed, Event::SandboxFailed),
+        (Input::StartFailed, Stage::Creating) => Go(Stage::Failed, Event::SandboxFailed),
+        // Published clients that wait for a resume end their wait at FAILED, and at no other state but READY.
+        (Input::StartFailed, Stage::Resuming) => Go(Stage::Recoverable, Event::SandboxFailed),
         (Input::Started | Input::StartFailed, _) => Ignored,
 
-        (Input::Ended, Stage::Ready) => Go(Stage::Failed, Event::SandboxFailed),
         (Input::Ended, Stage::Stopping) => Go(Stage::Stopped, Event::SandboxStopped),
         (Input::Ended, _) => Ignored,
 
-        (Input::StopFailed, Stage::Stopping) => Go(Stage::Failed, Event::SandboxFailed),
+        (Input::StopFailed, Stage::Stopping) => Go(Stage::Recoverable, Event::SandboxFailed),
         (Input::StopFailed, _) => Ignored,
 
         (Input::Removed, Stage::Deleting) => Go(Stage::Deleted, Event::SandboxDeleted),
@@ -198,13 +219,23 @@ pub const fn verdict(stage: Stage, input: Input) -> Verdict {
     }
 }
 
+/// Whether it was never resumed: its disk is named by its first start.
+fn is_first_start(sandbox: &Sandbox) -> bool {
+    sandbox.incarnation == sandbox.disk
+}
+
+/// Whether it failed in a way in which only one that was ready fails.
+fn was_ready(sandbox: &Sandbox) -> bool {
+    matches!(sandbox.error_code.as_str(), error_code::NOT_RUNNING | error_code::OUT_OF_MEMORY | error_code::CRASH_LOOP)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn requests_are_answered_as_documented_in_every_stage() {
-        use Stage::{Creating, Deleted, Deleting, Failed, Ready, Resuming, Stopped, Stopping};
+        use Stage::{Creating, Deleted, Deleting, Failed, Ready, Recoverable, Resuming, Stopped, Stopping};
         let answered = |input, accepted: &[Stage], silent: &[Stage]| {
             for stage in Stage::ALL {
                 let verdict = verdict(stage, input);
@@ -218,9 +249,10 @@ mod tests {
             }
         };
         answered(Input::Stop, &[Ready], &[Stopping]);
-        answered(Input::Resume, &[Stopped], &[]);
+        answered(Input::Resume, &[Stopped, Recoverable], &[]);
         answered(Input::Exec, &[Ready], &[]);
-        answered(Input::Delete, &[Creating, Resuming, Ready, Stopping, Stopped, Failed], &[Deleting, Deleted]);
+        let accepted = [Creating, Resuming, Ready, Stopping, Stopped, Failed, Recoverable];
+        answered(Input::Delete, &accepted, &[Deleting, Deleted]);
     }
 
     #[test]
@@ -236,7 +268,7 @@ mod tests {
                     (stage.state(), next.state()),
                     (S::Pending, S::Ready | S::Failed)
                         | (S::Ready, S::Ready | S::Stopped | S::Failed)
-                        | (S::Stopped, S::Pending)
+                        | (S::Stopped | S::Failed, S::Pending)
                         | (S::Pending | S::Ready | S::Stopped | S::Failed, S::Deleting)
                         | (S::Deleting, S::Deleted | S::Failed)
                 );
@@ -255,5 +287,19 @@ mod tests {
             stage.enter(&mut sandbox, Timestamp(7));
             assert_eq!(Stage::of(&sandbox), stage);
         }
+    }
+
+    #[test]
+    fn what_an_earlier_release_called_failed_can_be_resumed_if_it_had_been_ready() {
+        let failed = |change: &dyn Fn(&mut Sandbox)| {
+            let mut sandbox = crate::tests::sandbox();
+            (sandbox.state, sandbox.desired) = (SandboxState::Failed, Desired::Ready);
+            change(&mut sandbox);
+            Stage::of(&sandbox)
+        };
+        assert_eq!(failed(&|sandbox| error_code::CREATE_FAILED.clone_into(&mut sandbox.error_code)), Stage::Failed);
+        assert_eq!(failed(&|sandbox| sandbox.desired = Desired::Deleted), Stage::Failed);
+        assert_eq!(failed(&|sandbox| error_code::NOT_RUNNING.clone_into(&mut sandbox.error_code)), Stage::Recoverable);
+        assert_eq!(failed(&|sandbox| "another".clone_into(&mut sandbox.incarnation)), Stage::Recoverable);
     }
 }

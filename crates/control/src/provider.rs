@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::spec::{Service, Spec};
+use crate::words::{cause, error_code};
 
 /// What a provider answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
@@ -99,15 +100,32 @@ pub enum Fact {
     OutOfMemory,
     /// Nothing of it runs any more. Nothing follows.
     Ended {
-        /// Whether somebody asked for it.
-        asked: bool,
-        /// Whether for want of memory.
-        out_of_memory: bool,
+        /// Why.
+        cause: EndCause,
         /// What there is to say about it.
         message: String,
     },
     /// Nothing that the control plane has to know.
     Other,
+}
+
+/// Why an incarnation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// It was stopped, or shut down from inside.
+    Stopped,
+    /// Its first process exited by itself.
+    GuestExited,
+    /// It was OOM-killed.
+    OutOfMemory,
+    /// Its first process broke the protocol.
+    Misbehaved,
+    /// Its supervisor died.
+    SupervisorLost,
+    /// Its supervisor ended it because the host shuts down.
+    HostShutdown,
+    /// The host restarted while it ran.
+    HostRestarted,
 }
 
 /// How a command ended.
@@ -214,16 +232,19 @@ pub struct LogPaths {
 
 /// Whoever makes sandboxes run.
 pub trait Provider: Send + Sync + 'static {
-    /// Makes an incarnation run: its disk made or taken again, copies put in if the disk is new, its ports open. One that
-    /// runs is taken over. When it fails, nothing of it runs, and the disk is as it was.
+    /// Makes an incarnation run: its disk made by the first start and taken again by any other, copies put in if the disk is
+    /// new, its ports open. One that runs is taken over. When it fails, nothing of it runs, and the disk is as it was.
     fn start<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, ()>;
 
     /// Takes over an incarnation that runs, with its ports; says whether it does run.
     fn adopt<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, bool>;
 
-    /// Tells what happened after a place in the journal, up to [`Fact::Ended`]. A channel that closes without it means that
-    /// nothing is left of the incarnation that could tell.
-    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted>;
+    /// Whether the disk of a sandbox is there to resume from.
+    fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool>;
+
+    /// Tells what happened after a place in the journal, up to [`Fact::Ended`]. What is known at once comes at once: all of
+    /// it, if the incarnation has ended. A channel that closes without an end means that nothing is left that could tell.
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>>;
 
     /// Runs what the sandbox runs by itself.
     fn command<'a>(&'a self, place: &'a Place, spec: &'a Spec, attempt: u32) -> Answer<'a, ()>;
@@ -295,6 +316,43 @@ pub trait Provider: Send + Sync + 'static {
 
     /// How to reach an incarnation that runs.
     fn reach(&self, place: &Place) -> Reach;
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Whether this is the first start of the sandbox, which alone may make its disk.
+    pub fn is_first_start(&self) -> bool {
+        self.incarnation == self.disk
+    }
+}
+
+// === impl EndCause ===
+
+impl EndCause {
+    /// The reason that events of the stop carry.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::Stopped => cause::SHUT_DOWN,
+            Self::GuestExited => cause::GUEST_EXITED,
+            Self::OutOfMemory => cause::OUT_OF_MEMORY,
+            Self::Misbehaved => cause::MISBEHAVED,
+            Self::SupervisorLost => cause::SUPERVISOR_LOST,
+            Self::HostShutdown => cause::HOST_SHUTDOWN,
+            Self::HostRestarted => cause::HOST_RESTARTED,
+        }
+    }
+
+    /// What it is called as an error; none if everything in the sandbox could end in order.
+    pub(crate) const fn error_code(self) -> Option<&'static str> {
+        match self {
+            Self::Stopped | Self::HostShutdown => None,
+            Self::OutOfMemory => Some(error_code::OUT_OF_MEMORY),
+            Self::GuestExited | Self::Misbehaved | Self::SupervisorLost | Self::HostRestarted => {
+                Some(error_code::NOT_RUNNING)
+            }
+        }
+    }
 }
 
 // === impl ProviderError ===

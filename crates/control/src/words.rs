@@ -11,6 +11,7 @@ pub(crate) mod reason {
     pub(crate) const EXEC_ALREADY_TERMINAL: &str = "EXEC_ALREADY_TERMINAL";
     pub(crate) const SEQUENCE_EXPIRED: &str = "SANDBOX_EVENT_SEQUENCE_EXPIRED";
     pub(crate) const UNENFORCED_LIMITS_FORBIDDEN: &str = "UNENFORCED_LIMITS_FORBIDDEN";
+    pub(crate) const SHUTDOWN_FORBIDDEN: &str = "SHUTDOWN_FORBIDDEN";
     pub(crate) const LIMIT_REACHED: &str = "LIMIT_REACHED";
     pub(crate) const DAEMON_STOPPING: &str = "DAEMON_STOPPING";
     pub(crate) const STORE_FAILED: &str = "STORE_FAILED";
@@ -37,6 +38,12 @@ pub(crate) mod cause {
     pub(crate) const STOP_REQUESTED: &str = "stop_requested";
     pub(crate) const IDLE: &str = "idle_ttl";
     pub(crate) const SHUT_DOWN: &str = "shut_down";
+    pub(crate) const GUEST_EXITED: &str = "guest_exited";
+    pub(crate) const OUT_OF_MEMORY: &str = "out_of_memory";
+    pub(crate) const MISBEHAVED: &str = "misbehaved";
+    pub(crate) const SUPERVISOR_LOST: &str = "supervisor_lost";
+    pub(crate) const HOST_SHUTDOWN: &str = "host_shutdown";
+    pub(crate) const HOST_RESTARTED: &str = "host_restarted";
     pub(crate) const DELETE_REQUESTED: &str = "delete_requested";
     pub(crate) const CLEANUP: &str = "cleanup_ttl";
     pub(crate) const ADOPTED: &str = "adopted";

@@ -21,6 +21,7 @@ pub(crate) fn draft(spec: v1::CreateSpec) -> Draft {
         memory_limit: spec.memory_limit,
         disk_limit: spec.disk_limit,
         gpus: spec.gpus,
+        restart: None,
     }
 }
 

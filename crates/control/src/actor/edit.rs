@@ -59,12 +59,27 @@ impl Edit {
     }
 
     /// Fails, and tells it.
-    pub(super) fn fail(&mut self, code: &str, message: &str) {
-        self.change.sandbox.error_code = code.to_owned();
-        self.change.sandbox.error_message = message.to_owned();
+    pub(super) fn fail(&mut self, stage: Stage, code: &str, message: &str) {
+        let details = self.error("", code, message);
+        self.go(stage, EventType::SandboxFailed, details);
+    }
+
+    /// Stops for the reason that is kept with it, and because of an error if there was one.
+    pub(super) fn stop(&mut self, stage: Stage, error: Option<(&str, &str)>) {
+        let reason = self.change.sandbox.reason.clone();
+        let details = match error {
+            Some((code, message)) => self.error(&reason, code, message),
+            None => phase("", &reason),
+        };
+        self.go(stage, EventType::SandboxStopped, details);
+    }
+
+    /// Keeps an error with the sandbox.
+    fn error(&mut self, reason: &str, code: &str, message: &str) -> Details {
+        code.clone_into(&mut self.change.sandbox.error_code);
+        message.clone_into(&mut self.change.sandbox.error_message);
         let (error_code, error_message) = (code.to_owned(), message.to_owned());
-        let details = Details::Phase { phase: String::new(), error_code, error_message, reason: String::new() };
-        self.go(Stage::Failed, EventType::SandboxFailed, details);
+        Details::Phase { phase: String::new(), error_code, error_message, reason: reason.to_owned() }
     }
 
     /// Tells something that leaves the stage as it is.

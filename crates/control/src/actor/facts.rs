@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use carrel_store::{EventType, Timestamp};
+use carrel_store::Timestamp;
 use tokio::time::Instant;
 
 use super::edit::Edit;
 use super::{Actor, Gone, Over};
+use crate::control::place;
 use crate::failpoint::Step;
 use crate::machine::{Input, Stage, Verdict, verdict};
-use crate::provider::{Fact, How, Noted, ProviderError};
+use crate::provider::{EndCause, Fact, How, Noted, ProviderError};
 use crate::words::{cause, error_code};
 
 /// How many facts are written down together.
@@ -21,30 +22,47 @@ const CRASHES: u32 = 5;
 /// How long to wait until it is run again, at first.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// What becomes of a sandbox that exited.
+enum Exit {
+    /// It stops, and can be resumed.
+    Stops,
+    /// It fails, with a message: there is no disk to resume from.
+    Loses(String),
+}
+
 // === impl Actor ===
 
 impl Actor {
-    /// Hears a fact, and those that are there already.
-    pub(super) async fn hear(&mut self, first: Option<Noted>) -> Result<(), Gone> {
-        let Some(first) = first else {
+    /// Hears facts, and those that are there already.
+    pub(super) async fn hear(&mut self, first: Option<Vec<Noted>>) -> Result<(), Gone> {
+        let Some(mut noted) = first else {
             self.facts = None;
             let message = "nothing is left that could tell how it ended".to_owned();
-            return self.is_over(Over { asked: false, out_of_memory: false, message }).await;
+            return self.is_over(Over { cause: EndCause::SupervisorLost, message }).await;
         };
-        let mut noted = vec![first];
-        while let Some(next) = self.facts.as_mut().and_then(|facts| facts.try_recv().ok()) {
-            noted.push(next);
-            if noted.len() == TOGETHER {
-                break;
-            }
+        while noted.len() < TOGETHER
+            && let Some(next) = self.facts.as_mut().and_then(|facts| facts.try_recv().ok())
+        {
+            noted.extend(next);
         }
-        let (mut edit, mut over) = (self.edit(), None);
+        let over = noted.iter().find_map(|noted| match &noted.fact {
+            Fact::Ended { cause, message } => Some(Over { cause: *cause, message: message.clone() }),
+            _ => None,
+        });
+        let (mut edit, is_ready) = (self.edit(), self.stage() == Stage::Ready);
+        // That it stops is told before the ends of what ran in it, in the same change.
+        let exit = match &over {
+            Some(over) if is_ready => Some(self.exit(&mut edit, over).await),
+            _ => None,
+        };
         for Noted { sequence, at, fact } in noted {
             // That it is over is told by the change of its stage, and heard again until that is written down.
             if !matches!(fact, Fact::Ended { .. }) {
                 edit.sandbox().journal = edit.sandbox().journal.max(sequence);
             }
             match fact {
+                // It is told with the end of the sandbox, which follows.
+                Fact::ExecEnded { how: How::SandboxEnded, .. } if is_ready && over.is_none() => {}
                 Fact::ExecEnded { exec, how } => {
                     // One that is known to have ended is told again after a crash.
                     if let Some(exec) = self.execs.get(&exec).filter(|exec| !edit.ends(exec)) {
@@ -54,9 +72,15 @@ impl Actor {
                     }
                 }
                 Fact::CommandEnded { how, .. } => self.command_ended(sequence, at, &how),
-                Fact::Ended { asked, out_of_memory, message } => over = Some(Over { asked, out_of_memory, message }),
-                Fact::OutOfMemory | Fact::Other => {}
+                Fact::Ended { .. } | Fact::OutOfMemory | Fact::Other => {}
             }
+        }
+        if over.is_some() {
+            self.facts = None;
+            self.machine.over.clone_from(&over);
+        }
+        if let (Some(exit), Some(over)) = (exit, &over) {
+            return self.exited(edit, exit, over).await;
         }
         if let Some(ended) = self.command.ended {
             // Until it runs again, the next daemon has to hear of it too.
@@ -70,10 +94,7 @@ impl Actor {
             return self.crashed().await;
         }
         match over {
-            Some(over) => {
-                self.facts = None;
-                self.is_over(over).await
-            }
+            Some(over) => self.is_over(over).await,
             None => Ok(()),
         }
     }
@@ -101,25 +122,48 @@ impl Actor {
     pub(super) async fn has_ended(&mut self) -> Result<(), Gone> {
         let Some(over) = self.machine.over.clone() else { return Ok(()) };
         let mut edit = self.edit();
-        self.end_execs(&mut edit);
-        let mut stage = self.stage();
-        if over.asked
-            && let Verdict::Go(stopping, event) = verdict(stage, Input::ShutDown)
-        {
-            edit.go_because(stopping, event, cause::SHUT_DOWN);
-            stage = stopping;
+        let exit = match self.stage() {
+            Stage::Ready => self.exit(&mut edit, &over).await,
+            _ => Exit::Stops,
+        };
+        self.exited(edit, exit, &over).await
+    }
+
+    /// Begins the end of one that exited although the daemon did not stop it: it stops if there is a disk to resume from.
+    async fn exit(&self, edit: &mut Edit, over: &Over) -> Exit {
+        let lost = match self.shared.provider.has_disk(&place(&self.sandbox)).await {
+            Ok(true) => None,
+            Ok(false) => Some(format!("{}; its disk is missing", over.message)),
+            Err(error) => Some(format!("{}; its disk cannot be read: {error}", over.message)),
+        };
+        if let Some(message) = lost {
+            return Exit::Loses(message);
         }
-        let Verdict::Go(next, event) = verdict(stage, Input::Ended) else { return Ok(()) };
+        if let Verdict::Go(stopping, event) = verdict(self.stage(), Input::Exited) {
+            edit.go_because(stopping, event, over.cause.reason());
+        }
+        Exit::Stops
+    }
+
+    /// Writes down that nothing of a sandbox runs any more, after what it ran.
+    async fn exited(&mut self, mut edit: Edit, exit: Exit, over: &Over) -> Result<(), Gone> {
+        self.end_execs(&mut edit);
+        let input = match exit {
+            Exit::Stops => Input::Ended,
+            Exit::Loses(_) => Input::Lost,
+        };
+        let Verdict::Go(next, _) = verdict(Stage::of(edit.sandbox()), input) else { return Ok(()) };
         self.clean = false;
-        match event {
-            EventType::SandboxFailed => {
-                let code = if over.out_of_memory { error_code::OUT_OF_MEMORY } else { error_code::NOT_RUNNING };
-                edit.fail(code, &over.message);
+        match exit {
+            Exit::Loses(message) => {
+                edit.fail(next, over.cause.error_code().unwrap_or(error_code::NOT_RUNNING), &message);
                 self.persist(edit, Step::Failed).await
             }
-            _ => {
-                let reason = edit.sandbox().reason.clone();
-                edit.go_because(next, event, &reason);
+            Exit::Stops => {
+                // One that was asked to stop has no error, however it ended.
+                let is_cause = edit.sandbox().reason == over.cause.reason();
+                let code = over.cause.error_code().filter(|_| is_cause);
+                edit.stop(next, code.map(|code| (code, over.message.as_str())));
                 self.persist(edit, Step::Stopped).await
             }
         }
@@ -128,7 +172,9 @@ impl Actor {
     /// Ends commands of which nobody told an end.
     pub(super) fn end_execs(&self, edit: &mut Edit) {
         for exec in self.execs.values() {
-            edit.end_exec(exec, &How::SandboxEnded, edit.now());
+            if !edit.ends(exec) {
+                edit.end_exec(exec, &How::SandboxEnded, edit.now());
+            }
         }
     }
 
@@ -162,13 +208,13 @@ impl Actor {
     }
 
     async fn crashed(&mut self) -> Result<(), Gone> {
-        let Verdict::Go(..) = verdict(self.stage(), Input::Ended) else { return Ok(()) };
+        let Verdict::Go(next, _) = verdict(self.stage(), Input::CrashLoop) else { return Ok(()) };
         let mut edit = self.edit();
         self.end_execs(&mut edit);
         self.clean = false;
         self.command.again_at = None;
         let words = format!("its command ended {CRASHES} times in a row soon after it began");
-        edit.fail(error_code::CRASH_LOOP, &words);
+        edit.fail(next, error_code::CRASH_LOOP, &words);
         self.persist(edit, Step::Failed).await
     }
 
@@ -192,5 +238,5 @@ impl Actor {
 
 /// The end of an incarnation that nobody told.
 pub(super) fn untold() -> Over {
-    Over { asked: true, out_of_memory: false, message: "it was ended".to_owned() }
+    Over { cause: EndCause::Stopped, message: "it was ended".to_owned() }
 }

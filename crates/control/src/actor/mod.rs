@@ -3,6 +3,7 @@
 mod edit;
 mod facts;
 mod requests;
+mod restart;
 mod services;
 mod timers;
 mod work;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Namespace, Sandbox, StoreError, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -22,9 +23,9 @@ use self::work::Finished;
 use crate::control::{ExecRequest, Shared, store_failed};
 use crate::failpoint::Step;
 use crate::machine::Stage;
-use crate::provider::{Noted, Place};
+use crate::provider::{EndCause, Noted, Place};
 use crate::refusal::Refusal;
-use crate::spec::Spec;
+use crate::spec::{RestartPolicy, Spec};
 
 /// How long to wait before something is written again that could not be, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -40,7 +41,8 @@ pub(crate) struct Message {
 
 /// What is asked of a sandbox.
 pub(crate) enum Request {
-    Stop,
+    /// With the reason that its events carry.
+    Stop(&'static str),
     Resume,
     Delete,
     /// With the namespace of its id.
@@ -48,6 +50,15 @@ pub(crate) enum Request {
     Cancel(ExecId),
     Pause(bool),
     SetIdle(Option<Duration>),
+}
+
+/// Where a daemon has a sandbox from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It was there when the daemon began.
+    Store,
+    /// A client has asked this daemon for it.
+    Request,
 }
 
 /// What became of it.
@@ -74,7 +85,7 @@ pub(crate) struct Actor {
     /// Whether it is at something that changes the stage: one such thing at a time.
     busy: bool,
     /// What happens to this incarnation.
-    facts: Option<mpsc::Receiver<Noted>>,
+    facts: Option<mpsc::Receiver<Vec<Noted>>>,
     machine: Machine,
     /// The start that is under way.
     starting: Option<AbortHandle>,
@@ -89,6 +100,19 @@ pub(crate) struct Actor {
     idle: Idle,
     /// When something is tried again that time demanded and that failed.
     not_before: Option<Instant>,
+    restart: Restart,
+}
+
+/// Whether the sandbox is resumed without a request, because the host stopped it and its restart policy says so.
+enum Restart {
+    /// It is not.
+    Never,
+    /// It is, once it is found to be stopped.
+    Due,
+    /// It waits for its turn among those that are resumed.
+    Waiting,
+    /// It has its turn until it runs.
+    Running { _turn: OwnedSemaphorePermit },
 }
 
 /// What is known of the incarnation, since this daemon began.
@@ -107,8 +131,7 @@ struct Machine {
 /// How an incarnation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Over {
-    asked: bool,
-    out_of_memory: bool,
+    cause: EndCause,
     message: String,
 }
 
@@ -149,7 +172,7 @@ struct Gone;
 enum Heard {
     Message(Option<Message>),
     Finished(Finished),
-    Fact(Option<Noted>),
+    Fact(Option<Vec<Noted>>),
     Time,
 }
 
@@ -161,6 +184,7 @@ impl Actor {
         sandbox: Arc<Sandbox>,
         spec: Arc<Spec>,
         messages: mpsc::Receiver<Message>,
+        origin: Origin,
     ) -> Self {
         let execs = shared.store.running_execs(Some(&sandbox.id));
         let execs = execs.into_iter().map(|(exec, _)| (exec.id.clone(), exec)).collect();
@@ -168,6 +192,10 @@ impl Actor {
         // It was idle while nobody looked after it as well, but no longer than the clock can be believed.
         let since = now.checked_sub(shared.settings.clock.since(sandbox.active_at)).unwrap_or(now);
         let command = Command { since: sandbox.state_changed_at, heard: 0, soon: 0, ended: None, again_at: None };
+        let restart = match (origin, spec.restart) {
+            (Origin::Store, RestartPolicy::OnBoot) => Restart::Due,
+            (Origin::Store | Origin::Request, _) => Restart::Never,
+        };
         Self {
             shared,
             sandbox,
@@ -186,6 +214,7 @@ impl Actor {
             services: BTreeMap::new(),
             idle: Idle { since, asking: false },
             not_before: None,
+            restart,
         }
     }
 
@@ -212,7 +241,7 @@ impl Actor {
                     return Err(Gone);
                 }
             },
-            fact = next_fact(&mut self.facts) => Heard::Fact(fact),
+            facts = next_facts(&mut self.facts) => Heard::Fact(facts),
             () = until(deadline) => Heard::Time,
         };
         match heard {
@@ -314,8 +343,8 @@ impl Again {
     }
 }
 
-/// The next fact, if somebody tells any.
-async fn next_fact(facts: &mut Option<mpsc::Receiver<Noted>>) -> Option<Noted> {
+/// The next facts, if somebody tells any.
+async fn next_facts(facts: &mut Option<mpsc::Receiver<Vec<Noted>>>) -> Option<Vec<Noted>> {
     match facts {
         Some(facts) => facts.recv().await,
         None => std::future::pending().await,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, StoreError};
 
-use super::{Accepted, Actor, Command, Gone, Machine, Message, Request};
+use super::{Accepted, Actor, Command, Gone, Machine, Message, Request, Restart};
 use crate::control::{
     ExecRequest, broken, exec_unknown, not_ready, place, random_id, random_incarnation, shown, store_failed,
 };
@@ -20,7 +20,7 @@ use crate::words::{cause, reason};
 impl Actor {
     pub(super) async fn answer(&mut self, Message { request, answer }: Message) -> Result<(), Gone> {
         let answered = match request {
-            Request::Stop => self.stop().await,
+            Request::Stop(reason) => self.stop(reason).await,
             Request::Resume => self.resume().await,
             Request::Delete => self.delete(Input::Delete, cause::DELETE_REQUESTED).await,
             Request::Exec(request, namespace) => self.exec(*request, namespace).await,
@@ -40,11 +40,11 @@ impl Actor {
         Ok(())
     }
 
-    async fn stop(&mut self) -> Result<Accepted, Refusal> {
+    async fn stop(&mut self, reason: &str) -> Result<Accepted, Refusal> {
         match verdict(self.stage(), Input::Stop) {
             Verdict::Go(next, event) => {
                 let mut edit = self.edit().synced();
-                edit.go_because(next, event, cause::STOP_REQUESTED);
+                edit.go_because(next, event, reason);
                 self.accept(edit, Step::StopAccepted).await?;
                 Ok(Accepted::Changed)
             }
@@ -53,9 +53,9 @@ impl Actor {
         }
     }
 
-    async fn resume(&mut self) -> Result<Accepted, Refusal> {
+    pub(super) async fn resume(&mut self) -> Result<Accepted, Refusal> {
         let Verdict::Go(next, event) = verdict(self.stage(), Input::Resume) else {
-            return Err(self.invalid_state("resumed", "stopped"));
+            return Err(self.invalid_state("resumed", "stopped, or failed after it had been ready,"));
         };
         let incarnation = random_incarnation()?;
         let memory = self.shared.memory(&self.spec);
@@ -65,10 +65,13 @@ impl Actor {
         edit.sandbox().incarnation = incarnation;
         edit.sandbox().journal = 0;
         edit.sandbox().reason.clear();
+        edit.sandbox().error_code.clear();
+        edit.sandbox().error_message.clear();
         edit.go(next, event, Details::None);
         let accepted = self.accept(edit, Step::ResumeAccepted).await;
         self.shared.settle_room(&self.sandbox.id, memory);
         accepted?;
+        self.restart = Restart::Never;
         self.machine = Machine::default();
         self.command = Command { heard: 0, soon: 0, ended: None, again_at: None, ..self.command };
         self.left = (!self.clean).then_some(former);
@@ -83,6 +86,7 @@ impl Actor {
         let mut edit = self.edit().synced();
         edit.go_because(next, event, why);
         self.accept(edit, Step::DeleteAccepted).await?;
+        self.restart = Restart::Never;
         // Nobody wants it any more: a start that takes its time is given up.
         if let Some(starting) = self.starting.take() {
             starting.abort();

@@ -69,7 +69,8 @@ impl Actor {
     /// How much longer it is kept, or what is known of it.
     fn kept_for(&self) -> Option<Duration> {
         let most = self.shared.settings.cleanup_ttl;
-        let counts = matches!(self.stage(), Stage::Stopped | Stage::Failed | Stage::Deleted) && !self.busy;
+        let counts =
+            matches!(self.stage(), Stage::Stopped | Stage::Failed | Stage::Recoverable | Stage::Deleted) && !self.busy;
         let left = || most.saturating_sub(self.shared.settings.clock.since(self.sandbox.state_changed_at));
         (counts && !most.is_zero()).then(left)
     }

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use super::edit::phase;
 use super::requests::provider_failed;
+use super::restart::Turn;
 use super::services::Told;
-use super::{Accepted, Actor, Again, Gone, LATER};
+use super::{Accepted, Actor, Again, Gone, LATER, Restart};
 use crate::control::place;
 use crate::failpoint::Step;
 use crate::machine::{Input, Stage, Verdict, verdict};
@@ -37,6 +38,7 @@ pub(super) enum Finished {
     Command(Result<(), ProviderError>),
     Active(Instant, Result<bool, ProviderError>),
     Service(Told),
+    Turn(Turn),
     Nothing,
 }
 
@@ -69,9 +71,10 @@ impl Actor {
             }
             Stage::Ready if !self.machine.runs && self.machine.over.is_none() => self.spawn_adopt(),
             Stage::Stopping if !self.machine.stopped => self.spawn_stop(),
-            Stage::Stopped | Stage::Failed if !self.clean => self.spawn_forget(self.place()),
+            Stage::Stopped | Stage::Failed | Stage::Recoverable if !self.clean => self.spawn_forget(self.place()),
+            Stage::Stopped if self.restart_is_due() => self.spawn_turn(),
             Stage::Deleting => self.spawn_remove(),
-            Stage::Ready | Stage::Stopping | Stage::Stopped | Stage::Failed | Stage::Deleted => {}
+            Stage::Ready | Stage::Stopping | Stage::Stopped | Stage::Failed | Stage::Recoverable | Stage::Deleted => {}
         }
         Ok(())
     }
@@ -81,6 +84,7 @@ impl Actor {
             Finished::Start(started) => {
                 self.busy = false;
                 self.starting = None;
+                self.restart = Restart::Never;
                 self.started(started).await
             }
             Finished::Adopt(adopted) => {
@@ -125,6 +129,10 @@ impl Actor {
                 Ok(())
             }
             Finished::Service(told) => self.service_told(told).await,
+            Finished::Turn(turn) => {
+                self.restart(turn).await;
+                Ok(())
+            }
             Finished::Active(since, active) => self.is_active(since, active).await,
             Finished::Cancel(_, _, Ok(())) | Finished::Nothing => Ok(()),
         }
@@ -151,7 +159,7 @@ impl Actor {
             Err(error) => {
                 self.clean = false;
                 let code = if first { error_code::CREATE_FAILED } else { error_code::RESUME_FAILED };
-                edit.fail(error.code.unwrap_or(code), &error.message);
+                edit.fail(next, error.code.unwrap_or(code), &error.message);
                 self.persist(edit, Step::Failed).await
             }
         }
@@ -161,6 +169,9 @@ impl Actor {
     async fn adopted(&mut self, adopted: Result<bool, ProviderError>) -> Result<(), Gone> {
         self.note("a sandbox could not be taken over", adopted.as_ref().err());
         self.machine.runs = adopted.is_ok();
+        if matches!(adopted, Ok(true)) {
+            self.restart = Restart::Never;
+        }
         self.try_again(adopted.is_ok());
         self.facts = Some(self.shared.provider.watch(&self.place(), self.sandbox.journal));
         if !matches!(adopted, Ok(true)) {
@@ -192,10 +203,10 @@ impl Actor {
                 Ok(())
             }
             Err(error) => {
-                let Verdict::Go(..) = verdict(self.stage(), Input::StopFailed) else { return Ok(()) };
+                let Verdict::Go(next, _) = verdict(self.stage(), Input::StopFailed) else { return Ok(()) };
                 let mut edit = self.edit();
                 self.end_execs(&mut edit);
-                edit.fail(error.code.unwrap_or(error_code::STOP_FAILED), &error.message);
+                edit.fail(next, error.code.unwrap_or(error_code::STOP_FAILED), &error.message);
                 self.persist(edit, Step::Failed).await
             }
         }
@@ -218,7 +229,7 @@ impl Actor {
             }
             Err(error) => {
                 self.clean = false;
-                edit.fail(error.code.unwrap_or(error_code::DELETE_FAILED), &error.message);
+                edit.fail(next, error.code.unwrap_or(error_code::DELETE_FAILED), &error.message);
                 self.persist(edit, Step::Failed).await
             }
         }

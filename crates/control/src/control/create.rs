@@ -7,6 +7,7 @@ use carrel_store::{
 };
 
 use super::{Control, CreateRequest, Mailbox, broken, store_failed};
+use crate::actor::Origin;
 use crate::failpoint::Step;
 use crate::refusal::{Code, Refusal};
 use crate::settings::Caller;
@@ -27,7 +28,8 @@ impl Control {
             return Err(Refusal::new(Code::PermissionDenied, reason::UNENFORCED_LIMITS_FORBIDDEN, words));
         }
         let spec = self.checked(caller, request.spec, &request.config_yaml).await?;
-        let spec = Spec { allow_unenforced_limits: request.allow_unenforced_limits, ..spec };
+        let restart = request.restart.unwrap_or(spec.restart);
+        let spec = Spec { allow_unenforced_limits: request.allow_unenforced_limits, restart, ..spec };
         let id = match request.id {
             Some(id) => id,
             None => random_id()?,
@@ -73,7 +75,7 @@ impl Control {
         })?;
         Step::CreateAccepted.end();
         self.0.save_manifest(&committed.sandbox).await;
-        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox);
+        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox, Origin::Request);
         Ok(committed.sandbox)
     }
 

@@ -6,6 +6,7 @@ use carrel_store::{Change, Desired, Details, EventType, NewEvent, Sandbox, Sandb
 
 use super::create::sandbox_taken;
 use super::{Control, Mailbox, Shared, broken, place, store_failed};
+use crate::actor::Origin;
 use crate::provider::{InUse, Manifest, Orphan, ProviderError};
 use crate::refusal::{Code, Refusal};
 use crate::settings::Caller;
@@ -136,7 +137,7 @@ impl Control {
             self.0.admission.count(&id, memory);
         }
         self.0.save_manifest(&committed.sandbox).await;
-        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox);
+        self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox, Origin::Request);
         Ok(committed.sandbox)
     }
 

@@ -56,6 +56,7 @@ impl Draft {
             stranger: !trusted,
             caller: (!trusted).then_some(ids),
             allow_unenforced_limits: false,
+            restart: self.restart.unwrap_or_default(),
         })
     }
 }

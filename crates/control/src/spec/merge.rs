@@ -29,6 +29,7 @@ impl Draft {
             memory_limit: text(self.memory_limit, base.memory_limit),
             disk_limit: text(self.disk_limit, base.disk_limit),
             gpus: text(self.gpus, base.gpus),
+            restart: self.restart.or(base.restart),
         }
     }
 }

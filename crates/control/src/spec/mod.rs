@@ -53,6 +53,8 @@ pub struct Draft {
     pub disk_limit: String,
     /// Graphics processors.
     pub gpus: String,
+    /// When it is resumed without a request.
+    pub restart: Option<RestartPolicy>,
 }
 
 /// A duration as the wire has it; it may be negative.
@@ -169,6 +171,19 @@ pub struct Spec {
     pub caller: Option<HostIds>,
     /// Whether it runs, now and whenever it is resumed, although this host cannot enforce a limit.
     pub allow_unenforced_limits: bool,
+    /// When it is resumed without a request.
+    pub restart: RestartPolicy,
+}
+
+/// When a sandbox is resumed without a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    /// Never.
+    #[default]
+    No,
+    /// When the host boots after it stopped the sandbox.
+    OnBoot,
 }
 
 /// A tree of the host.

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use carrel_store::Pairs;
 use serde::Deserialize;
 
-use super::{Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, units};
+use super::{
+    Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy, units,
+};
 use crate::Refusal;
 
 /// The longest file.
@@ -48,6 +50,7 @@ struct File {
     memory_limit: Option<String>,
     disk_limit: Option<String>,
     gpus: Option<String>,
+    restart: Option<RestartPolicy>,
 }
 
 #[derive(Default, Deserialize)]
@@ -124,6 +127,7 @@ impl File {
             memory_limit: self.memory_limit.unwrap_or_default(),
             disk_limit: self.disk_limit.unwrap_or_default(),
             gpus: self.gpus.unwrap_or_default(),
+            restart: self.restart,
         })
     }
 }

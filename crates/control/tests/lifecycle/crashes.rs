@@ -2,7 +2,7 @@
 
 use carrel_control::Caller;
 use carrel_control::fake::Call;
-use carrel_control::provider::How;
+use carrel_control::provider::{EndCause, How};
 use carrel_store::{EventType as Event, ExecState, SandboxState};
 
 use super::support::{ME, World, kinds};
@@ -68,11 +68,11 @@ async fn commands_go_on_and_end_with_their_own_code_even_while_nobody_listens() 
     assert_eq!(world.until_ended("exec1").await.exit_code, 7);
     assert_eq!(world.until_ended("exec2").await.state, ExecState::Finished);
     world.control.shutdown().await;
-    world.provider.kill("box1", false);
+    world.provider.kill("box1", EndCause::SupervisorLost);
     world.crash().await;
     assert_eq!(world.until_ended("exec3").await.exit_code, 137);
-    let failed = world.until("box1", SandboxState::Failed).await;
-    assert_eq!((failed.error_code.as_str(), failed.created_at), ("CONTAINER_NOT_RUNNING", created));
+    let stopped = world.until("box1", SandboxState::Stopped).await;
+    assert_eq!((stopped.error_code.as_str(), stopped.created_at), ("CONTAINER_NOT_RUNNING", created));
     world.check().await;
 }
 

@@ -5,11 +5,13 @@
 mod admission;
 mod crashes;
 mod execs;
+mod restart;
 mod services;
 mod support;
 mod time;
 
 use carrel_control::fake::Call;
+use carrel_control::provider::EndCause;
 use carrel_control::{Caller, Code, ExecRequest};
 use carrel_store::EventType as Event;
 use carrel_store::{Details, SandboxState};
@@ -104,16 +106,68 @@ async fn a_failure_is_told_with_its_word_and_can_only_be_deleted() {
 }
 
 #[tokio::test]
-async fn one_that_dies_is_failed_with_the_reason() {
-    for (out_of_memory, code) in [(false, "CONTAINER_NOT_RUNNING"), (true, "CONTAINER_OOM")] {
+async fn one_that_exits_by_itself_is_stopped_with_the_reason_and_can_be_resumed() {
+    for (cause, reason, code) in [
+        (EndCause::Stopped, "shut_down", ""),
+        (EndCause::GuestExited, "guest_exited", "CONTAINER_NOT_RUNNING"),
+        (EndCause::OutOfMemory, "out_of_memory", "CONTAINER_OOM"),
+        (EndCause::Misbehaved, "misbehaved", "CONTAINER_NOT_RUNNING"),
+        (EndCause::SupervisorLost, "supervisor_lost", "CONTAINER_NOT_RUNNING"),
+        (EndCause::HostShutdown, "host_shutdown", ""),
+        (EndCause::HostRestarted, "host_restarted", "CONTAINER_NOT_RUNNING"),
+    ] {
         let world = World::ready("box1").await;
         world.exec("box1", "exec1").await.unwrap();
         world.until_running("exec1").await;
-        assert!(world.provider.kill("box1", out_of_memory));
-        let failed = world.until("box1", SandboxState::Failed).await;
-        assert_eq!(failed.error_code, code);
-        assert_eq!(kinds(&world.events("box1").await)[4..], [Event::ExecFailed, Event::SandboxFailed]);
+        assert!(world.provider.kill("box1", cause));
+        let stopped = world.until("box1", SandboxState::Stopped).await;
+        assert_eq!((stopped.reason.as_str(), stopped.error_code.as_str()), (reason, code));
+        let events = world.events("box1").await;
+        assert_eq!(kinds(&events)[4..], [Event::SandboxStopRequested, Event::ExecFailed, Event::SandboxStopped]);
+        assert_eq!(world.control.exec(&ME, "exec1").await.unwrap().0.exit_code, 137);
+        for index in [4, 6] {
+            assert!(matches!(&events[index].details, Details::Phase { reason: told, .. } if told == reason));
+        }
+        assert!(matches!(&events[6].details, Details::Phase { error_code, .. } if error_code == code));
+        world.control.resume(&ME, "box1").await.unwrap();
+        let ready = world.until("box1", SandboxState::Ready).await;
+        assert_eq!((ready.disk.as_str(), ready.error_code.as_str()), (stopped.disk.as_str(), ""));
+        world.check().await;
     }
+}
+
+#[tokio::test]
+async fn one_that_exits_without_a_disk_has_failed_and_no_resume_makes_another_disk() {
+    let world = World::ready("box1").await;
+    world.provider.lose_disks();
+    assert!(world.provider.kill("box1", EndCause::SupervisorLost));
+    let failed = world.until("box1", SandboxState::Failed).await;
+    assert_eq!(failed.error_code, "CONTAINER_NOT_RUNNING");
+    assert_eq!(failed.error_message, "killed; its disk is missing");
+    world.control.resume(&ME, "box1").await.unwrap();
+    let failed = world.until("box1", SandboxState::Failed).await;
+    assert_eq!(
+        (failed.error_code.as_str(), failed.error_message.as_str()),
+        ("SANDBOX_RESUME_FAILED", "its disk is missing")
+    );
+    assert_eq!(world.provider.left().1, 0);
+    world.check().await;
+}
+
+#[tokio::test]
+async fn a_resume_that_failed_can_be_retried() {
+    let world = World::ready("box1").await;
+    world.control.stop(&ME, "box1").await.unwrap();
+    let stopped = world.until("box1", SandboxState::Stopped).await;
+    world.provider.fail(Call::Start, 1);
+    world.control.resume(&ME, "box1").await.unwrap();
+    assert_eq!(world.until("box1", SandboxState::Failed).await.error_code, "SANDBOX_RESUME_FAILED");
+    world.control.resume(&ME, "box1").await.unwrap();
+    let ready = world.until("box1", SandboxState::Ready).await;
+    assert_eq!((ready.disk.as_str(), ready.error_code.as_str()), (stopped.disk.as_str(), ""));
+    let expected = [Event::SandboxAccepted, Event::SandboxFailed, Event::SandboxAccepted, Event::SandboxReady];
+    assert_eq!(kinds(&world.events("box1").await)[5..], expected);
+    world.check().await;
 }
 
 #[tokio::test]

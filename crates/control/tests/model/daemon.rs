@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use carrel_control::fake::FakeProvider;
-use carrel_control::spec::Draft;
+use carrel_control::spec::{Draft, RestartPolicy};
 use carrel_control::{Caller, Control, CreateRequest, ExecRequest, Refusal, Settings};
 use carrel_store::{Details, Options, SandboxId, Store};
 use tempfile::TempDir;
@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::model::{Event, Request};
-use crate::steps::{Ask, SANDBOXES};
+use crate::steps::{Ask, RESTARTED, SANDBOXES};
 
 const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
 
@@ -157,7 +157,8 @@ fn lengths(store: &Store) -> Lengths {
 async fn answered(control: &Control, what: Ask) -> Result<(), Refusal> {
     match what {
         Ask::Create(sandbox) => {
-            let spec = Some(Draft { image: "host".to_owned(), ..Draft::default() });
+            let restart = (sandbox == RESTARTED).then_some(RestartPolicy::OnBoot);
+            let spec = Some(Draft { image: "host".to_owned(), restart, ..Draft::default() });
             let request = CreateRequest { id: Some(sandbox_id(sandbox)), spec, ..CreateRequest::default() };
             control.create(&ME, request).await.map(drop)
         }

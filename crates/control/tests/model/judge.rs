@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::daemon::{Asked, Outcome};
 use crate::model::{Answer, EXEC_TAKEN, Event, Request, Sandbox};
-use crate::steps::{Ask, SANDBOXES};
+use crate::steps::{Ask, RESTARTED, SANDBOXES};
 
 /// The log of a sandbox, and the sandbox after each of its events; the first is before all of them.
 pub(crate) struct Told {
@@ -21,6 +21,8 @@ pub(crate) struct Done {
     pub(crate) failures: BTreeMap<&'static str, u32>,
     /// Commands that ended by themselves, and how.
     pub(crate) ended: HashMap<String, i32>,
+    /// How often a sandbox may have stopped although nobody asked for it, by the word for it.
+    pub(crate) exits: BTreeMap<&'static str, u32>,
     /// Whether commands may never have run.
     pub(crate) execs_failed: bool,
 }
@@ -59,15 +61,22 @@ pub(crate) fn judge(told: &[Told; SANDBOXES], asked: &[Asked], done: &Done) -> R
     for asked in order {
         explain(told, asked, &mut causes).map_err(|error| format!("{error}: {asked:?}"))?;
     }
-    for (told, causes) in told.iter().zip(&causes) {
+    for (number, (told, causes)) in told.iter().zip(&causes).enumerate() {
         for (index, event) in told.log.iter().enumerate() {
-            if matches!(event.kind, 1 | 5 | 7 | 9) && !causes.contains(&index) {
+            let by_itself = match event.kind {
+                // The host stopped it, and its restart policy resumes it.
+                1 => number == RESTARTED && told.moments[index].reason == "host_restarted",
+                5 => event.reason != "stop_requested",
+                _ => false,
+            };
+            if matches!(event.kind, 1 | 5 | 7 | 9) && !by_itself && !causes.contains(&index) {
                 return Err(format!("nobody asked for event {}: {event:?}", index + 1));
             }
             exec_ended(event, index, told, asked, done)?;
         }
     }
     failures(told, done)?;
+    exits(told, done)?;
     for exec in told.iter().flat_map(|told| told.now().execs.keys()) {
         if told.iter().filter(|told| told.knows(exec)).count() > 1 {
             return Err(format!("{exec} is in two sandboxes"));
@@ -149,6 +158,7 @@ fn explain(told: &[Told; SANDBOXES], asked: &Asked, causes: &mut [HashSet<usize>
 fn caused(told: &Told, moment: usize, kind: u8, request: &Request) -> bool {
     let event = &told.log[moment];
     event.kind == kind
+        && !(kind == 5 && event.reason != "stop_requested")
         && match (request, &event.exec) {
             (Request::Exec(asked), Some((exec, ..))) => asked == exec,
             (Request::Exec(_), None) => false,
@@ -188,6 +198,19 @@ fn failures(told: &[Told; SANDBOXES], done: &Done) -> Result<(), String> {
         match left.get_mut(word).filter(|left| **left > 0) {
             Some(left) => *left -= 1,
             None => return Err(format!("nothing made it fail: {event:?}")),
+        }
+    }
+    Ok(())
+}
+
+/// Whether no sandbox stopped of its own accord.
+fn exits(told: &[Told; SANDBOXES], done: &Done) -> Result<(), String> {
+    let mut left = done.exits.clone();
+    for event in told.iter().flat_map(|told| &told.log).filter(|event| event.kind == 5) {
+        match left.get_mut(event.reason.as_str()) {
+            Some(left) if *left > 0 => *left -= 1,
+            _ if event.reason == "stop_requested" => {}
+            _ => return Err(format!("nothing made it stop: {event:?}")),
         }
     }
     Ok(())

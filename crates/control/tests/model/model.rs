@@ -19,6 +19,8 @@ pub(crate) enum State {
     Stopping,
     Stopped,
     Failed,
+    /// It failed after it had been ready, and can be resumed. Clients see it as failed.
+    Recoverable,
     Deleting,
     Deleted,
 }
@@ -62,6 +64,8 @@ pub(crate) struct Sandbox {
     pub(crate) state: State,
     /// Why it stops or goes.
     pub(crate) reason: String,
+    /// Whether it was ready at some time.
+    pub(crate) was_ready: bool,
     /// Execs, and how they are.
     pub(crate) execs: BTreeMap<String, u8>,
 }
@@ -85,7 +89,7 @@ impl State {
             Self::Absent => 0,
             Self::Accepted | Self::Pending => 1,
             Self::Ready | Self::Stopping => 2,
-            Self::Failed => 3,
+            Self::Failed | Self::Recoverable => 3,
             Self::Stopped => 4,
             Self::Deleting => 5,
             Self::Deleted => 6,
@@ -103,7 +107,7 @@ impl State {
 impl Sandbox {
     /// What has to be answered now. An exec whose id another sandbox has is not known here.
     pub(crate) fn answer(&self, request: &Request) -> Answer {
-        use State::{Absent, Deleted, Deleting, Ready, Stopped, Stopping};
+        use State::{Absent, Deleted, Deleting, Ready, Recoverable, Stopped, Stopping};
         match (request, self.state) {
             (Request::Create, Absent) => Answer::Told(1),
             (Request::Create, _) => TAKEN,
@@ -115,7 +119,7 @@ impl Sandbox {
             (_, Absent) => NOT_FOUND,
             (Request::Stop, Ready) => Answer::Told(5),
             (Request::Stop, Stopping) => Answer::Silent,
-            (Request::Resume, Stopped) => Answer::Told(1),
+            (Request::Resume, Stopped | Recoverable) => Answer::Told(1),
             (Request::Stop | Request::Resume, _) => INVALID_STATE,
             (Request::Delete, Deleting | Deleted) => Answer::Silent,
             (Request::Delete, _) => Answer::Told(7),
@@ -127,17 +131,19 @@ impl Sandbox {
 
     /// Lets something happen, if it may.
     pub(crate) fn happen(&mut self, event: &Event) -> Result<(), String> {
-        use State::{Absent, Accepted, Deleted, Deleting, Failed, Pending, Ready, Stopped, Stopping};
+        use State::{Absent, Accepted, Deleted, Deleting, Failed, Pending, Ready, Recoverable, Stopped, Stopping};
         let next = match (event.kind, self.state) {
             (1, Absent) => Accepted,
             (2, Accepted) => Pending,
             // A resume is not prepared.
-            (1, Stopped) => Pending,
+            (1, Stopped | Recoverable) => Pending,
             (3, Pending) => Ready,
-            (4, Pending | Ready | Stopping | Deleting) => Failed,
+            (4, Pending) if self.was_ready => Recoverable,
+            (4, Ready | Stopping) => Recoverable,
+            (4, Pending | Deleting) => Failed,
             (5, Ready) => Stopping,
             (6, Stopping) => Stopped,
-            (7, Accepted | Pending | Ready | Stopping | Stopped | Failed) => Deleting,
+            (7, Accepted | Pending | Ready | Stopping | Stopped | Failed | Recoverable) => Deleting,
             (8, Deleting) => Deleted,
             (9, Ready) => Ready,
             (10..=12, Ready | Stopping | Deleting) => self.state,
@@ -164,7 +170,7 @@ impl Sandbox {
             (4, Ready) => &["CONTAINER_NOT_RUNNING", "CONTAINER_OOM"],
             (4, Stopping) => &["SANDBOX_STOP_FAILED"],
             (4, _) => &["SANDBOX_DELETE_FAILED"],
-            (5, _) => &["stop_requested"],
+            (5, _) => &["stop_requested", "supervisor_lost", "host_restarted"],
             (7, _) => &["delete_requested"],
             _ => &[],
         };
@@ -175,11 +181,20 @@ impl Sandbox {
         if event.state != next.number() {
             return Err(format!("{event:?} does not announce {next:?}"));
         }
+        if matches!(event.kind, 6) && (event.error_code == "CONTAINER_NOT_RUNNING") != self.is_lost() {
+            return Err(format!("{event:?} does not say whether it was asked for"));
+        }
+        self.was_ready |= next == Ready;
         if matches!(event.kind, 5 | 7) {
             self.reason.clone_from(&event.reason);
         }
         self.state = next;
         Ok(())
+    }
+
+    /// Whether it stopped although nobody asked for that.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.reason.as_str(), "supervisor_lost" | "host_restarted")
     }
 
     /// Execs that have not ended.

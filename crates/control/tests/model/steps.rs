@@ -7,6 +7,8 @@ use carrel_control::fake::Call;
 
 /// How many sandboxes there may be.
 pub(crate) const SANDBOXES: usize = 3;
+/// The one that is resumed when the host boots.
+pub(crate) const RESTARTED: usize = 2;
 /// How many execs.
 const EXECS: u64 = 8;
 
@@ -33,6 +35,8 @@ pub(crate) enum Step {
     Settle,
     /// The daemon dies, and another one begins.
     Crash,
+    /// The host restarts, and everything with it.
+    Reboot,
 }
 
 /// What somebody asks for.
@@ -116,7 +120,7 @@ impl Step {
         let exec = numbers.small(EXECS);
         let waits = numbers.below(3) > 0;
         let ask = |what| Self::Ask { what, waits };
-        match numbers.below(40) {
+        match numbers.below(41) {
             0..6 => ask(Ask::Create(sandbox)),
             6..10 => ask(Ask::Stop(sandbox)),
             10..14 => ask(Ask::Resume(sandbox)),
@@ -131,7 +135,8 @@ impl Step {
             32..35 => Self::Turn(u32::try_from(numbers.below(25).pow(3)).unwrap()),
             35 => Self::Leave,
             36..38 => Self::Settle,
-            _ => Self::Crash,
+            38..40 => Self::Crash,
+            _ => Self::Reboot,
         }
     }
 }
@@ -163,6 +168,7 @@ impl fmt::Display for Step {
             Self::Leave => f.write_str("leave"),
             Self::Settle => f.write_str("settle"),
             Self::Crash => f.write_str("crash"),
+            Self::Reboot => f.write_str("reboot"),
         }
     }
 }
@@ -199,6 +205,7 @@ impl FromStr for Step {
             "leave" => return Ok(Self::Leave),
             "settle" => return Ok(Self::Settle),
             "crash" => return Ok(Self::Crash),
+            "reboot" => return Ok(Self::Reboot),
             _ => return Err(strange()),
         };
         Ok(Self::Ask { what, waits })

@@ -15,13 +15,14 @@ const INVALID: &str = "SANDBOX_INVALID_STATE";
 const NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
 
 /// What is answered to an exec, a stop, a resume and a delete.
-const TABLE: [(State, [&str; 4]); 9] = [
+const TABLE: [(State, [&str; 4]); 10] = [
     (State::Absent, [NOT_FOUND, NOT_FOUND, NOT_FOUND, NOT_FOUND]),
     (State::Accepted, [NOT_READY, INVALID, INVALID, OK]),
     (State::Pending, [NOT_READY, INVALID, INVALID, OK]),
     (State::Ready, [OK, OK, INVALID, OK]),
     (State::Stopping, [NOT_READY, SILENT, INVALID, OK]),
     (State::Failed, [NOT_READY, INVALID, INVALID, OK]),
+    (State::Recoverable, [NOT_READY, INVALID, OK, OK]),
     (State::Stopped, [NOT_READY, INVALID, OK, OK]),
     (State::Deleting, [NOT_READY, INVALID, INVALID, SILENT]),
     (State::Deleted, [NOT_READY, INVALID, INVALID, SILENT]),
@@ -59,6 +60,7 @@ fn the_machine_answers_as_documented() {
         (State::Stopping, Stage::Stopping),
         (State::Stopped, Stage::Stopped),
         (State::Failed, Stage::Failed),
+        (State::Recoverable, Stage::Recoverable),
         (State::Deleting, Stage::Deleting),
         (State::Deleted, Stage::Deleted),
     ];
@@ -96,7 +98,7 @@ fn daemon_in(state: State, home: &tempfile::TempDir) -> Daemon {
             ask(Ask::Create(0));
             until(state);
         }
-        State::Ready | State::Stopping | State::Stopped | State::Deleting | State::Deleted => {
+        State::Ready | State::Stopping | State::Stopped | State::Recoverable | State::Deleting | State::Deleted => {
             ask(Ask::Create(0));
             until(State::Ready);
         }
@@ -108,6 +110,13 @@ fn daemon_in(state: State, home: &tempfile::TempDir) -> Daemon {
         }
         State::Stopped => {
             ask(Ask::Stop(0));
+            until(state);
+        }
+        State::Recoverable => {
+            ask(Ask::Stop(0));
+            until(State::Stopped);
+            provider.fail(Call::Start, 1);
+            ask(Ask::Resume(0));
             until(state);
         }
         State::Deleting => {

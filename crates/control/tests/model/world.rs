@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use carrel_control::fake::{Call, FakeProvider};
-use carrel_control::provider::How;
+use carrel_control::provider::{EndCause, How};
 use tempfile::TempDir;
 
 use crate::daemon::{Asked, Asking, Daemon, Outcome, exec_id, sandbox_id};
 use crate::judge::{Done, Told, judge};
 use crate::model::State;
-use crate::steps::{Ask, Case, SANDBOXES, Step};
+use crate::steps::{Ask, Case, RESTARTED, SANDBOXES, Step};
 
 const CALLS: [Call; 5] = [Call::Start, Call::Exec, Call::Cancel, Call::Stop, Call::Remove];
 /// How long anything may take before it is said to hang.
@@ -58,8 +58,8 @@ impl World {
             Step::Hold(call) => self.provider.hold(call),
             Step::Release(call) => self.provider.release(call),
             Step::Kill(sandbox) => {
-                if self.provider.kill(&sandbox_id(sandbox), false) {
-                    *self.done.failures.entry("CONTAINER_NOT_RUNNING").or_default() += 1;
+                if self.provider.kill(&sandbox_id(sandbox), EndCause::SupervisorLost) {
+                    *self.done.exits.entry("supervisor_lost").or_default() += 1;
                 }
             }
             Step::End(exec, code) => {
@@ -74,6 +74,13 @@ impl World {
             }
             Step::Settle => self.settle()?,
             Step::Crash => return Ok(self.crash()),
+            Step::Reboot => {
+                for sandbox in self.provider.running() {
+                    self.provider.kill(&sandbox, EndCause::HostRestarted);
+                    *self.done.exits.entry("host_restarted").or_default() += 1;
+                }
+                return Ok(self.crash());
+            }
         }
         Ok(self)
     }
@@ -141,7 +148,8 @@ impl World {
         let (mut ready, mut running, mut kept, mut gone) = (Vec::new(), Vec::new(), 0, 0);
         for (number, told) in told.iter().enumerate() {
             let (sandbox, name) = (told.now(), sandbox_id(number));
-            if !sandbox.state.is_settled() {
+            let restarts = number == RESTARTED && sandbox.state == State::Stopped && sandbox.reason == "host_restarted";
+            if restarts || !sandbox.state.is_settled() {
                 return Ok(Err(format!("{name} is {:?}", sandbox.state)));
             }
             let execs: Vec<_> = sandbox.running().cloned().collect();
@@ -151,7 +159,7 @@ impl World {
             }
             match sandbox.state {
                 State::Ready => ready.push(name),
-                State::Stopped => kept += 1,
+                State::Stopped | State::Recoverable => kept += 1,
                 State::Absent | State::Deleted => gone += 1,
                 _ => {}
             }

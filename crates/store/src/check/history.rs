@@ -10,7 +10,7 @@ const NEXT: &[(SandboxState, &[SandboxState])] = &[
     (Pending, &[Ready, Failed, Deleting]),
     (Ready, &[Stopped, Failed, Deleting]),
     (Stopped, &[Pending, Deleting]),
-    (Failed, &[Deleting]),
+    (Failed, &[Pending, Deleting]),
     (Deleting, &[Deleted, Failed]),
     (Deleted, &[]),
 ];

@@ -2,6 +2,7 @@
 
 use carrel_store::Pairs;
 
+use super::super::RestartPolicy;
 use super::*;
 
 #[test]
@@ -25,6 +26,7 @@ fn a_request_lies_over_a_file() {
         memory_limit: "1g".into(),
         disk_limit: "1g".into(),
         gpus: "all".into(),
+        restart: Some(RestartPolicy::No),
     };
     let over = Draft {
         image: "over".into(),
@@ -38,6 +40,7 @@ fn a_request_lies_over_a_file() {
         ports: vec![port(2)],
         command: words(["over"]),
         cpu_limit: "2".into(),
+        restart: Some(RestartPolicy::OnBoot),
         ..Draft::default()
     };
     let expected = Draft {
@@ -55,6 +58,7 @@ fn a_request_lies_over_a_file() {
         memory_limit: "1g".into(),
         disk_limit: "1g".into(),
         gpus: "all".into(),
+        restart: Some(RestartPolicy::OnBoot),
     };
     assert_eq!(over.over(base), expected);
 }
@@ -90,6 +94,7 @@ fn drawn(seed: &[u8; 16]) -> Draft {
         memory_limit: text(12),
         disk_limit: text(13),
         gpus: text(14),
+        restart: [None, Some(RestartPolicy::No), Some(RestartPolicy::OnBoot)][usize::from(seed[15] % 3)],
     }
 }
 

@@ -1,5 +1,6 @@
 //! A draft as a file has it.
 
+use super::super::RestartPolicy;
 use super::super::yaml::parse;
 use super::*;
 
@@ -46,6 +47,7 @@ cpu_limit: 1.5
 memory_limit: 512m
 disk_limit: 4g
 gpus: all
+restart: on-boot
 "#;
     let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
     let seconds = |seconds| Some(DraftDuration { seconds, nanos: 0 });
@@ -86,6 +88,7 @@ gpus: all
         memory_limit: "512m".into(),
         disk_limit: "4g".into(),
         gpus: "all".into(),
+        restart: Some(RestartPolicy::OnBoot),
     };
     assert_eq!(parse(file.as_bytes()), Ok(expected));
 }
@@ -96,6 +99,8 @@ fn a_file_may_say_nothing() {
         assert_eq!(parse(nothing.as_bytes()), Ok(Draft::default()), "{nothing:?}");
     }
     assert_eq!(parse(b"idle_ttl: 0").unwrap().idle_ttl, Some(DraftDuration::default()));
+    assert_eq!(parse(b"restart: no").unwrap().restart, Some(RestartPolicy::No));
+    assert!(parse(b"restart: always").unwrap_err().message.contains("unknown variant `always`"));
     assert_eq!(parse(b"companion_containers: {db: }").unwrap().services[0].name, "db");
 }
 
