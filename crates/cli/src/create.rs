@@ -9,7 +9,7 @@ use carrel_api::agbox::v1::{
 use carrel_api::carrel::v1 as carrel;
 use carrel_image::ImageRef;
 
-use crate::arguments::{CreateArguments, GetArguments, Pull, ResumeArguments};
+use crate::arguments::{CreateArguments, GetArguments, Pull, Restart, ResumeArguments};
 use crate::daemon::{Daemon, refused, told, wait};
 use crate::failure::{Failure, Failures};
 use crate::images::progress::Telling;
@@ -27,8 +27,13 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
         let mut daemon = Daemon::needed().await?;
-        let handle = if arguments.allow_unenforced_limits {
-            let request = carrel::CreateSandboxRequest { request: Some(request), allow_unenforced_limits: true };
+        let handle = if arguments.allow_unenforced_limits || arguments.restart.is_some() {
+            let mut request = carrel::CreateSandboxRequest {
+                request: Some(request),
+                allow_unenforced_limits: arguments.allow_unenforced_limits,
+                ..carrel::CreateSandboxRequest::default()
+            };
+            request.set_restart(restart(arguments.restart));
             let answer = daemon.nearby.create_sandbox(request).await.map_err(|status| refused(&status))?;
             answer.into_inner().sandbox.unwrap_or_default()
         } else {
@@ -195,6 +200,14 @@ fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure>
     };
     let sandbox_id = arguments.id.clone().unwrap_or_default();
     Ok(CreateSandboxRequest { create_spec: Some(spec), sandbox_id, config_yaml })
+}
+
+fn restart(policy: Option<Restart>) -> carrel::RestartPolicy {
+    match policy {
+        None => carrel::RestartPolicy::Unspecified,
+        Some(Restart::No) => carrel::RestartPolicy::No,
+        Some(Restart::OnBoot) => carrel::RestartPolicy::OnBoot,
+    }
 }
 
 /// An image as the daemon has to be told it, which is elsewhere.

@@ -1,5 +1,7 @@
 //! `carrel stop`: the end of sandboxes, as somebody else than their owner asks for it.
 
+mod all;
+
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -54,6 +56,9 @@ enum Asked {
 
 /// Ends sandboxes; returns what to exit with.
 pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
+    if arguments.all {
+        return all::stop(arguments, json);
+    }
     let ends = find::runtime()?.block_on(async {
         let mut ending = JoinSet::new();
         for (place, name) in arguments.names.iter().cloned().enumerate() {

@@ -1,6 +1,6 @@
 //! What a supervisor wrote down, as the control plane hears it.
 
-use carrel_control::provider::{Fact, How, Noted};
+use carrel_control::provider::{EndCause, Fact, How, Noted};
 use carrel_shim_client::messages::{self, EndReason, FactKind, Outcome, OutcomeKind};
 use carrel_store::{ExecId, Timestamp};
 
@@ -41,17 +41,11 @@ fn meaning(fact: messages::Fact) -> Fact {
         FactKind::JobEnded => job_ended(fact),
         FactKind::OutOfMemory => Fact::OutOfMemory,
         FactKind::Ended => {
-            let reason = fact.reason.unwrap_or(EndReason::Unknown);
-            Fact::Ended {
-                asked: matches!(reason, EndReason::Stopped | EndReason::Shutdown),
-                out_of_memory: reason == EndReason::OutOfMemory,
-                message: fact.message.unwrap_or_default(),
-            }
+            let cause = end_cause(fact.reason.unwrap_or(EndReason::Unknown));
+            Fact::Ended { cause, message: fact.message.unwrap_or_default() }
         }
         // It never was: nothing of it runs either.
-        FactKind::Failed => {
-            Fact::Ended { asked: false, out_of_memory: false, message: fact.message.unwrap_or_default() }
-        }
+        FactKind::Failed => Fact::Ended { cause: EndCause::GuestExited, message: fact.message.unwrap_or_default() },
         FactKind::Claimed
         | FactKind::Started
         | FactKind::JobStarted
@@ -60,6 +54,28 @@ fn meaning(fact: messages::Fact) -> Fact {
         | FactKind::StopAsked
         | FactKind::GuestExited
         | FactKind::Unknown => Fact::Other,
+    }
+}
+
+fn end_cause(reason: EndReason) -> EndCause {
+    match reason {
+        EndReason::Stopped | EndReason::Shutdown => EndCause::Stopped,
+        // What a newer supervisor says that this daemon does not know: the sandbox has ended all the same.
+        EndReason::GuestExit | EndReason::Unknown => EndCause::GuestExited,
+        EndReason::OutOfMemory => EndCause::OutOfMemory,
+        EndReason::Misbehaved => EndCause::Misbehaved,
+        EndReason::SupervisorLost => EndCause::SupervisorLost,
+        EndReason::HostShutdown => EndCause::HostShutdown,
+    }
+}
+
+/// The same facts of an incarnation that ran before the host booted: a supervisor that was lost was lost with the host.
+pub(crate) fn before_boot(noted: &mut [Noted]) {
+    for noted in noted {
+        if let Fact::Ended { cause: cause @ EndCause::SupervisorLost, message } = &mut noted.fact {
+            *cause = EndCause::HostRestarted;
+            "the host restarted while it ran".clone_into(message);
+        }
     }
 }
 
@@ -78,7 +94,7 @@ fn how(outcome: Outcome) -> How {
     let by_itself = match (outcome.code, outcome.signal) {
         (_, Some(signal)) => How::Signalled(signal),
         (Some(code), None) => How::Exited(code),
-        (None, None) => How::SandboxEnded,
+        (None, None) => How::NeverRan(NOT_RUN, "its supervisor does not say how it ended".to_owned()),
     };
     match outcome.kind {
         OutcomeKind::Exited | OutcomeKind::Signalled | OutcomeKind::Unknown => by_itself,
@@ -134,21 +150,45 @@ mod tests {
         assert_eq!(told(Outcome::of(OutcomeKind::TimedOut)), How::TimedOut);
         assert_eq!(told(Outcome::of(OutcomeKind::OutOfMemory)), How::OutOfMemory);
         assert_eq!(told(Outcome::of(OutcomeKind::SandboxEnded)), How::SandboxEnded);
+        assert!(matches!(told(Outcome::of(OutcomeKind::Unknown)), How::NeverRan(126, _)));
         assert_eq!(told(never("not_found")), How::NeverRan(127, "why".to_owned()));
         assert_eq!(told(never("not_executable")), How::NeverRan(126, "why".to_owned()));
         assert_eq!(told(never("bad_cwd")), How::NeverRan(126, "why".to_owned()));
     }
 
     #[test]
-    fn the_end_of_a_sandbox_says_whether_somebody_asked_for_it() {
-        let end = |asked, out_of_memory| Fact::Ended { asked, out_of_memory, message: "why".to_owned() };
-        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::Stopped)), end(true, false));
-        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::Shutdown)), end(true, false));
-        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::GuestExit)), end(false, false));
-        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::OutOfMemory)), end(false, true));
-        assert_eq!(of_sandbox(FactKind::Ended, Some(EndReason::SupervisorLost)), end(false, false));
-        assert_eq!(of_sandbox(FactKind::Failed, None), end(false, false));
+    fn the_end_of_a_sandbox_says_why() {
+        let end = |cause| Fact::Ended { cause, message: "why".to_owned() };
+        for (reason, cause) in [
+            (EndReason::Stopped, EndCause::Stopped),
+            (EndReason::Shutdown, EndCause::Stopped),
+            (EndReason::GuestExit, EndCause::GuestExited),
+            (EndReason::OutOfMemory, EndCause::OutOfMemory),
+            (EndReason::Misbehaved, EndCause::Misbehaved),
+            (EndReason::SupervisorLost, EndCause::SupervisorLost),
+            (EndReason::HostShutdown, EndCause::HostShutdown),
+            (EndReason::Unknown, EndCause::GuestExited),
+        ] {
+            assert_eq!(of_sandbox(FactKind::Ended, Some(reason)), end(cause));
+        }
+        assert_eq!(of_sandbox(FactKind::Failed, None), end(EndCause::GuestExited));
         assert_eq!(of_sandbox(FactKind::GuestExited, None), Fact::Other);
+    }
+
+    #[test]
+    fn a_supervisor_that_was_lost_before_the_host_booted_was_lost_with_the_host() {
+        let told = |reason| {
+            let ended = messages::Fact { reason: Some(reason), ..messages::Fact::new(1, FactKind::Ended) };
+            let mut noted = [noted(ended)];
+            before_boot(&mut noted);
+            match noted {
+                [Noted { fact: Fact::Ended { cause, .. }, .. }] => cause,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(EndReason::SupervisorLost), EndCause::HostRestarted);
+        assert_eq!(told(EndReason::HostShutdown), EndCause::HostShutdown);
+        assert_eq!(told(EndReason::OutOfMemory), EndCause::OutOfMemory);
     }
 
     #[test]

@@ -34,6 +34,10 @@ impl Inner {
     ) -> Result<(), ProviderError> {
         let starting = self.starts.begin(&place.incarnation);
         let disk = self.ground.disk(place)?;
+        // What the sandbox wrote cannot be replaced by a new disk.
+        if !place.is_first_start() && !exists(&disk).await? {
+            return Err(disk_missing(place, &disk));
+        }
         // What may take its time is waited for before it is our turn: whoever ends the sandbox need not wait for that.
         let image = tokio::select! {
             image = self.image(&spec.image, spec.host_owner(), &disk) => image,
@@ -88,6 +92,11 @@ impl Inner {
             blocking(move || mark(&copied).map_err(failed)).await?;
         }
         open_ports(&live, spec).await
+    }
+
+    /// Whether the disk of a sandbox is there.
+    pub(crate) async fn has_disk(&self, place: &Place) -> Result<bool, ProviderError> {
+        exists(&self.ground.disk(place)?).await
     }
 
     /// Takes an incarnation over that runs, and says whether it does.
@@ -195,6 +204,11 @@ async fn open_ports(live: &Live, spec: &Spec) -> Result<(), ProviderError> {
         live.forward(Bound::open(&spec.ports).await?.serve(&live.agent));
     }
     Ok(())
+}
+
+fn disk_missing(place: &Place, disk: &Path) -> ProviderError {
+    let (disk, id) = (disk.display(), place.sandbox.local());
+    failed(format_args!("the disk of the sandbox is missing: bring back {disk}, then run `carrel resume {id}`"))
 }
 
 fn given_up() -> ProviderError {

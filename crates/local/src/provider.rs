@@ -38,7 +38,11 @@ impl Provider for Local {
         Box::pin(whole(async move { inner.adopt(&place, &spec).await }))
     }
 
-    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted> {
+    fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool> {
+        Box::pin(self.0.has_disk(place))
+    }
+
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
         watch(Arc::clone(&self.0), place.clone(), after)
     }
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{Fact, Noted, Place};
-use carrel_shim_client::messages;
 use carrel_shim_client::{Found, Life, ShimError};
 use tokio::sync::mpsc;
 
-use crate::facts::noted;
+use crate::facts::{before_boot, noted};
 use crate::life::has_ended;
 use crate::look::is_of;
 use crate::{Inner, blocking, failed};
@@ -28,7 +27,7 @@ struct Teller {
     place: Place,
     /// The last that was told.
     told: u64,
-    to: mpsc::Sender<Noted>,
+    to: mpsc::Sender<Vec<Noted>>,
 }
 
 /// Whether there is more to tell.
@@ -40,7 +39,7 @@ enum Told {
 }
 
 /// Tells what happened after a place in the journal, and what happens.
-pub(crate) fn watch(inner: Arc<Inner>, place: Place, after: u64) -> mpsc::Receiver<Noted> {
+pub(crate) fn watch(inner: Arc<Inner>, place: Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
     let (to, facts) = mpsc::channel(AHEAD);
     let teller = Teller { inner, place, told: after, to };
     drop(tokio::spawn(async move {
@@ -75,9 +74,14 @@ impl Teller {
                     Told::All => return,
                     Told::Some => {}
                 },
-                Life::Dead { facts, .. } => {
-                    let facts = facts.clone();
-                    if matches!(self.pass_on(facts).await, Told::All) || sweeps == SWEEPS {
+                Life::Dead { facts, rebooted } => {
+                    let mut facts: Vec<_> = facts.iter().cloned().map(noted).collect();
+                    if *rebooted {
+                        before_boot(&mut facts);
+                    }
+                    // What is not over yet is heard again, whole, once it is.
+                    let is_over = facts.iter().any(is_last) || sweeps == SWEEPS;
+                    if is_over && matches!(self.pass_on(facts).await, Told::All) || sweeps == SWEEPS {
                         return;
                     }
                     sweeps += 1;
@@ -129,27 +133,31 @@ impl Teller {
             }
         };
         while let Ok(Some(facts)) = subscription.next().await {
-            if matches!(self.pass_on(facts).await, Told::All) {
+            if matches!(self.pass_on(facts.into_iter().map(noted).collect()).await, Told::All) {
                 return Told::All;
             }
         }
         Told::Some
     }
 
-    /// Passes facts on that were not told.
-    async fn pass_on(&mut self, facts: Vec<messages::Fact>) -> Told {
-        for noted in facts.into_iter().map(noted) {
-            let is_last = matches!(noted.fact, Fact::Ended { .. });
-            if noted.sequence > self.told {
-                self.told = noted.sequence;
-                if self.to.send(noted).await.is_err() {
-                    return Told::All;
-                }
-            }
-            if is_last {
+    /// Passes facts on that were not told, together.
+    async fn pass_on(&mut self, mut facts: Vec<Noted>) -> Told {
+        if let Some(last) = facts.iter().position(is_last) {
+            facts.truncate(last + 1);
+        }
+        let is_over = facts.last().is_some_and(is_last);
+        facts.retain(|noted| noted.sequence > self.told);
+        if let Some(newest) = facts.last() {
+            self.told = newest.sequence;
+            if self.to.send(facts).await.is_err() {
                 return Told::All;
             }
         }
-        Told::Some
+        if is_over { Told::All } else { Told::Some }
     }
+}
+
+/// Whether nothing follows.
+fn is_last(noted: &Noted) -> bool {
+    matches!(noted.fact, Fact::Ended { .. })
 }

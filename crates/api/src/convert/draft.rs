@@ -1,8 +1,11 @@
 //! What a client asks for, unchecked.
 
-use carrel_control::spec::{Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService};
+use carrel_control::spec::{
+    Draft, DraftCopy, DraftDuration, DraftHealthcheck, DraftMount, DraftPort, DraftService, RestartPolicy,
+};
 
 use crate::agbox::v1;
+use crate::carrel::v1 as own;
 
 /// What a sandbox is to be made from.
 pub(crate) fn draft(spec: v1::CreateSpec) -> Draft {
@@ -22,6 +25,15 @@ pub(crate) fn draft(spec: v1::CreateSpec) -> Draft {
         disk_limit: spec.disk_limit,
         gpus: spec.gpus,
         restart: None,
+    }
+}
+
+/// When a sandbox is to be resumed without a request; none is what its configuration says.
+pub(crate) fn restart_policy(policy: own::RestartPolicy) -> Option<RestartPolicy> {
+    match policy {
+        own::RestartPolicy::Unspecified => None,
+        own::RestartPolicy::No => Some(RestartPolicy::No),
+        own::RestartPolicy::OnBoot => Some(RestartPolicy::OnBoot),
     }
 }
 

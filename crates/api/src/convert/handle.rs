@@ -1,6 +1,6 @@
 //! A sandbox as clients see it.
 
-use carrel_control::spec::{Healthcheck, Limits, Service, Spec};
+use carrel_control::spec::{Healthcheck, Limits, RestartPolicy, Service, Spec};
 use carrel_store::{Desired, Namespace, Sandbox, SandboxState};
 
 use super::{duration, moment};
@@ -9,8 +9,9 @@ use crate::carrel::v1 as own;
 
 /// A sandbox.
 pub(crate) fn handle(sandbox: &Sandbox, spec: &Spec, namespace: Namespace) -> v1::SandboxHandle {
-    let is_failed = sandbox.state == SandboxState::Failed;
-    let told = |text: &str| if is_failed { text.to_owned() } else { String::new() };
+    // One that exited by itself is stopped, and has an error all the same.
+    let has_error = matches!(sandbox.state, SandboxState::Failed | SandboxState::Stopped);
+    let told = |text: &str| if has_error { text.to_owned() } else { String::new() };
     v1::SandboxHandle {
         sandbox_id: sandbox.id.seen_from(namespace).to_owned(),
         state: sandbox.state.number().into(),
@@ -64,6 +65,14 @@ pub(crate) fn create_spec(spec: &Spec) -> v1::CreateSpec {
 /// Limits as numbers.
 pub(crate) fn limits(limits: &Limits) -> own::Limits {
     own::Limits { cpu_millis: limits.cpu_millis, memory: limits.memory, disk: limits.disk }
+}
+
+/// When a sandbox is resumed without a request.
+pub(crate) fn restart(policy: RestartPolicy) -> own::RestartPolicy {
+    match policy {
+        RestartPolicy::No => own::RestartPolicy::No,
+        RestartPolicy::OnBoot => own::RestartPolicy::OnBoot,
+    }
 }
 
 /// What was last asked for.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use carrel_store::Timestamp;
 
-pub(crate) use self::draft::draft;
+pub(crate) use self::draft::{draft, restart_policy};
 pub(crate) use self::event::{event, running};
 pub(crate) use self::exec::{options, size, status};
-pub(crate) use self::handle::{create_spec, desired, handle, limits};
+pub(crate) use self::handle::{create_spec, desired, handle, limits, restart};
 
 const NANOS: i64 = 1_000_000_000;
 

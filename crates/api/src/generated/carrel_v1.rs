@@ -313,7 +313,7 @@ pub struct InspectSandboxResponse {
     /// The user who had it made.
     #[prost(uint32, tag = "4")]
     pub owner: u32,
-    /// Why it is to stop or to go, while it does.
+    /// Why it stops, has stopped or is deleted.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
     /// What it was made from, as it was found to be right.
@@ -333,6 +333,9 @@ pub struct InspectSandboxResponse {
     /// Execs that have not ended.
     #[prost(message, repeated, tag = "11")]
     pub execs: ::prost::alloc::vec::Vec<super::super::agbox::v1::ExecStatus>,
+    /// When it is resumed without a request.
+    #[prost(enumeration = "RestartPolicy", tag = "12")]
+    pub restart: i32,
 }
 /// Limits; absent is none of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -390,11 +393,21 @@ pub struct CreateSandboxRequest {
     /// It runs, now and whenever it is resumed, although the host cannot enforce a limit. Only for the daemon's own user.
     #[prost(bool, tag = "2")]
     pub allow_unenforced_limits: bool,
+    #[prost(enumeration = "RestartPolicy", tag = "3")]
+    pub restart: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateSandboxResponse {
     #[prost(message, optional, tag = "1")]
     pub sandbox: ::core::option::Option<super::super::agbox::v1::SandboxHandle>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StopForShutdownRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StopForShutdownResponse {
+    /// Those that stop, as they were before.
+    #[prost(message, repeated, tag = "1")]
+    pub sandboxes: ::prost::alloc::vec::Vec<super::super::agbox::v1::SandboxHandle>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatisticsRequest {
@@ -616,6 +629,39 @@ impl DesiredState {
             "DESIRED_STATE_READY" => Some(Self::Ready),
             "DESIRED_STATE_STOPPED" => Some(Self::Stopped),
             "DESIRED_STATE_DELETED" => Some(Self::Deleted),
+            _ => None,
+        }
+    }
+}
+/// When a sandbox is resumed without a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RestartPolicy {
+    /// What the configuration of the sandbox says, or else never.
+    Unspecified = 0,
+    /// Never.
+    No = 1,
+    /// When the host boots after it stopped the sandbox: by an orderly shutdown or without one.
+    OnBoot = 2,
+}
+impl RestartPolicy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "RESTART_POLICY_UNSPECIFIED",
+            Self::No => "RESTART_POLICY_NO",
+            Self::OnBoot => "RESTART_POLICY_ON_BOOT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "RESTART_POLICY_UNSPECIFIED" => Some(Self::Unspecified),
+            "RESTART_POLICY_NO" => Some(Self::No),
+            "RESTART_POLICY_ON_BOOT" => Some(Self::OnBoot),
             _ => None,
         }
     }
@@ -1055,6 +1101,32 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "RemoveOrphan"));
             self.inner.unary(req, path, codec).await
         }
+        /// Accepts the stop of all sandboxes that run, because the host shuts down. The next daemon resumes those whose restart
+        /// policy is RESTART_POLICY_ON_BOOT. Only for the daemon's own user.
+        pub async fn stop_for_shutdown(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StopForShutdownRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::StopForShutdownResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/StopForShutdown",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "StopForShutdown"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1194,6 +1266,15 @@ pub mod sandboxes_server {
             request: tonic::Request<super::RemoveOrphanRequest>,
         ) -> std::result::Result<
             tonic::Response<super::RemoveOrphanResponse>,
+            tonic::Status,
+        >;
+        /// Accepts the stop of all sandboxes that run, because the host shuts down. The next daemon resumes those whose restart
+        /// policy is RESTART_POLICY_ON_BOOT. Only for the daemon's own user.
+        async fn stop_for_shutdown(
+            &self,
+            request: tonic::Request<super::StopForShutdownRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::StopForShutdownResponse>,
             tonic::Status,
         >;
     }
@@ -1898,6 +1979,51 @@ pub mod sandboxes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RemoveOrphanSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/StopForShutdown" => {
+                    #[allow(non_camel_case_types)]
+                    struct StopForShutdownSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::StopForShutdownRequest>
+                    for StopForShutdownSvc<T> {
+                        type Response = super::StopForShutdownResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StopForShutdownRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::stop_for_shutdown(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StopForShutdownSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -34,6 +34,7 @@ pub(super) async fn inspect(control: &Control, caller: &Caller, id: &str) -> Res
         active_at: convert::moment(sandbox.active_at),
         limits: Some(convert::limits(&spec.limits)),
         running,
+        restart: convert::restart(spec.restart).into(),
         execs: execs.iter().map(|(exec, sequence)| convert::status(exec, *sequence, caller.namespace())).collect(),
     })
 }

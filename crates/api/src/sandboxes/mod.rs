@@ -20,8 +20,8 @@ use crate::carrel::v1::{
     CreateSandboxResponse, GetStatisticsRequest, GetStatisticsResponse, InspectSandboxRequest, InspectSandboxResponse,
     ListOrphansRequest, ListOrphansResponse, PauseSandboxRequest, PauseSandboxResponse, ReadFileRequest,
     ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse,
-    StartExecRequest, StartExecResponse, UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxesRequest,
-    WriteFileRequest, WriteFileResponse,
+    StartExecRequest, StartExecResponse, StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest,
+    UnpauseSandboxResponse, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -55,13 +55,16 @@ impl Near {
 impl Sandboxes for Near {
     async fn create_sandbox(&self, request: Request<CreateSandboxRequest>) -> Answer<CreateSandboxResponse> {
         let caller = caller(request.extensions())?;
-        let CreateSandboxRequest { request, allow_unenforced_limits } = request.into_inner();
+        let inner = request.into_inner();
+        let restart = convert::restart_policy(inner.restart());
+        let CreateSandboxRequest { request, allow_unenforced_limits, .. } = inner;
         let published = request.unwrap_or_default();
         let request = CreateRequest {
             id: given(published.sandbox_id),
             spec: published.create_spec.map(convert::draft),
             config_yaml: published.config_yaml,
             allow_unenforced_limits,
+            restart,
         };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
         let spec = self.control.spec(&sandbox).map_err(refused)?;
@@ -167,5 +170,16 @@ impl Sandboxes for Near {
         let caller = caller(request.extensions())?;
         self.control.remove_orphan(&caller, &request.get_ref().orphan).await.map_err(refused)?;
         Ok(Response::new(RemoveOrphanResponse {}))
+    }
+
+    async fn stop_for_shutdown(&self, request: Request<StopForShutdownRequest>) -> Answer<StopForShutdownResponse> {
+        let caller = caller(request.extensions())?;
+        let stopping = self.control.stop_for_shutdown(&caller).await.map_err(refused)?;
+        let handle = |sandbox: &std::sync::Arc<carrel_store::Sandbox>| {
+            // One whose spec cannot be read stops like any other.
+            let spec = self.control.spec(sandbox).unwrap_or_default();
+            convert::handle(sandbox, &spec, caller.namespace())
+        };
+        Ok(Response::new(StopForShutdownResponse { sandboxes: stopping.iter().map(handle).collect() }))
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use self::sandboxes::{
     CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,
 };
 pub(crate) use self::stays::{
-    CreateArguments, EventsArguments, GetArguments, ResumeArguments, ServeArguments, StoreArguments,
+    CreateArguments, EventsArguments, GetArguments, Restart, ResumeArguments, ServeArguments, StoreArguments,
     StoreCheckArguments, StoreCommand,
 };
 

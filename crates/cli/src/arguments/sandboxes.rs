@@ -95,8 +95,17 @@ pub(crate) struct StopArguments {
     /// Do not wait for the end of those that stay
     #[arg(long)]
     pub(crate) no_wait: bool,
+    /// Stop all persistent sandboxes that run
+    #[arg(long, conflicts_with = "names")]
+    pub(crate) all: bool,
+    /// Stop them because the host shuts down: those with the restart policy `on-boot` are resumed when it boots
+    #[arg(long, requires = "all")]
+    pub(crate) for_shutdown: bool,
+    /// How long to wait for all of them
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = patience, requires = "all")]
+    pub(crate) timeout: Duration,
     /// The sandboxes
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required_unless_present = "all", value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
 

@@ -115,6 +115,9 @@ pub(crate) struct CreateArguments {
     /// How long it may be idle before it is stopped; 0 is for ever [default: what the daemon says]
     #[arg(long, value_name = "TIME", value_parser = patience)]
     pub(crate) idle_ttl: Option<Duration>,
+    /// When to resume it without a request: no, or on-boot if it ran when the host shut down or lost power [default: no]
+    #[arg(long, value_enum, value_name = "POLICY", hide_possible_values = true)]
+    pub(crate) restart: Option<Restart>,
     /// A description in YAML, over which all else that is said here lies
     #[arg(short, long, value_name = "YAML")]
     pub(crate) file: Option<PathBuf>,
@@ -148,6 +151,13 @@ Examples:
   carrel create --id desk host
   carrel create --label team=a --port 8080:8000 ./root -- python3 -m http.server 8000
   carrel exec desk -- uname -a";
+
+/// When a sandbox is resumed without a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Restart {
+    No,
+    OnBoot,
+}
 
 /// `carrel get`.
 #[derive(Args, Debug)]

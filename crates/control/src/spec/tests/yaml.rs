@@ -111,7 +111,7 @@ fn a_file_that_is_wrong_is_refused_in_words() {
         ("- host", "invalid type: sequence, expected struct File"),
         (
             "imgae: host",
-            "unknown field `imgae`, expected one of `image`, `mounts`, `copies`, `ports`, `builtin_tools`, `companion_containers`, `labels`, `envs`, `idle_ttl`, `command`, `cpu_limit`, `memory_limit`, `disk_limit`, `gpus`",
+            "unknown field `imgae`, expected one of `image`, `mounts`, `copies`, `ports`, `builtin_tools`, `companion_containers`, `labels`, `envs`, `idle_ttl`, `command`, `cpu_limit`, `memory_limit`, `disk_limit`, `gpus`, `restart`",
         ),
         (
             "mounts: [{source: /a, target: /b, readonly: true}]",

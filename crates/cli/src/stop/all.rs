@@ -1,0 +1,82 @@
+//! `carrel stop --all`: the end of all persistent sandboxes that run.
+
+use carrel_api::agbox::v1::{ListSandboxesRequest, SandboxHandle, SandboxState, StopSandboxRequest};
+use carrel_api::carrel::v1::StopForShutdownRequest;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tonic::Code;
+
+use super::FAILED;
+use crate::arguments::StopArguments;
+use crate::daemon::{Daemon, refused, told, wait};
+use crate::failure::{Failure, Failures};
+use crate::find;
+
+/// Stops them; returns what to exit with.
+pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
+    let until = Instant::now().checked_add(arguments.timeout);
+    let ends = find::runtime()?.block_on(async {
+        // Without a daemon nothing is stopped by it: none is started for that while a host shuts down.
+        let Some(mut daemon) = Daemon::running().await? else { return Ok(Vec::new()) };
+        let stopping =
+            if arguments.for_shutdown { for_shutdown(&mut daemon).await? } else { by_request(&mut daemon).await? };
+        let mut ending = JoinSet::new();
+        for handle in stopping {
+            let (daemon, no_wait) = (daemon.clone(), arguments.no_wait);
+            ending.spawn(async move { if no_wait { Ok(Some(handle)) } else { ended(daemon, handle, until).await } });
+        }
+        Ok::<_, Failure>(ending.join_all().await)
+    });
+    let (mut stopped, mut failures) = (Vec::new(), Failures::new(json));
+    for end in ends? {
+        match end {
+            Ok(handle) => stopped.extend(handle),
+            Err(failure) => failures.add(failure),
+        }
+    }
+    stopped.sort_by(|one, other| one.sandbox_id.cmp(&other.sandbox_id));
+    for handle in stopped {
+        let line = format!("{}\n", carrel_changes::Line(&handle.sandbox_id));
+        crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
+    }
+    failures.finish(FAILED)
+}
+
+async fn for_shutdown(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> {
+    let answer = daemon.nearby.stop_for_shutdown(StopForShutdownRequest {}).await;
+    Ok(answer.map_err(|status| refused(&status))?.into_inner().sandboxes)
+}
+
+async fn by_request(daemon: &mut Daemon) -> Result<Vec<SandboxHandle>, Failure> {
+    let mut stopping = Vec::new();
+    for handle in daemon.list(ListSandboxesRequest::default()).await? {
+        if handle.state() != SandboxState::Ready {
+            continue;
+        }
+        let request = StopSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
+        match daemon.sandboxes.stop_sandbox(request).await {
+            Ok(_) => stopping.push(handle),
+            // It does not run any more.
+            Err(status) if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) => {}
+            Err(status) => return Err(refused(&status)),
+        }
+    }
+    Ok(stopping)
+}
+
+/// Waits for the end of one.
+async fn ended(
+    mut daemon: Daemon,
+    handle: SandboxHandle,
+    until: Option<Instant>,
+) -> Result<Option<SandboxHandle>, Failure> {
+    let id = handle.sandbox_id.clone();
+    let waiting = wait::until(&mut daemon, handle, SandboxState::Stopped);
+    match until {
+        None => waiting.await,
+        Some(until) => timeout_at(until, waiting).await.unwrap_or_else(|_| {
+            let words = format!("the sandbox {id:?} did not stop in time");
+            Err(Failure::new("stop_timed_out", words).hint(format!("carrel events {id}")))
+        }),
+    }
+}
