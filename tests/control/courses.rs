@@ -108,7 +108,7 @@ pub(crate) async fn short(mut life: Life) {
     life.end(&[port]).await;
 }
 
-/// One that is stopped while a command of it is being cancelled, and cannot be resumed: somebody took its port.
+/// One that is stopped while a command of it is being cancelled, and cannot be resumed until its port is free.
 pub(crate) async fn unlucky(mut life: Life) {
     let port = port();
     let command = ["sleep", "1000"].map(str::to_owned).to_vec();
@@ -127,10 +127,18 @@ pub(crate) async fn unlucky(mut life: Life) {
     life.resume(BOX).await;
     life.until(BOX, SandboxState::Failed).await;
     drop(taken);
+    life.resume(BOX).await;
+    life.until(BOX, SandboxState::Ready).await;
     life.delete(BOX).await;
     life.until(BOX, SandboxState::Deleted).await;
-    let expected = [ACCEPTED, PREPARING, READY, STOPPING, STOPPED, ACCEPTED, FAILED, DELETING, DELETED];
-    assert_eq!(life.phases(BOX).await, expected);
+    let mut phases = life.phases(BOX).await;
+    // Whoever repeats a resume whose answer was lost resumes one that failed meanwhile.
+    while phases.windows(4).any(|four| four == [ACCEPTED, FAILED, ACCEPTED, FAILED]) {
+        let first = phases.iter().position(|phase| *phase == FAILED).unwrap();
+        phases.drain(first - 1..=first);
+    }
+    let stopped = [ACCEPTED, PREPARING, READY, STOPPING, STOPPED];
+    assert_eq!(phases, [&stopped[..], &[ACCEPTED, FAILED, ACCEPTED, READY, DELETING, DELETED]].concat());
     for exec in ["count-1", "stubborn-1"] {
         check_counted(&life.home.wrote(BOX, exec));
     }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use carrel_api::agbox::v1::{CopySpec, CreateSpec, ExecState, SandboxState};
+use carrel_api::agbox::v1::{CopySpec, CreateSpec, EventType, ExecState, SandboxEvent, SandboxState, sandbox_event};
 use carrel_shim::Failpoint;
 use carrel_tests::{Daemon, DaemonHome, agentd_path, children_of, programs, run, run_within};
 use rustix::event::{PollFd, PollFlags};
@@ -19,6 +19,17 @@ use crate::life::{check_counted, check_history, counter, seen};
 enum Victim {
     Supervisor,
     FirstProcess,
+}
+
+// === impl Victim ===
+
+impl Victim {
+    fn cause(self) -> &'static str {
+        match self {
+            Self::Supervisor => "supervisor_lost",
+            Self::FirstProcess => "guest_exited",
+        }
+    }
 }
 
 const VICTIMS: [Victim; 2] = [Victim::Supervisor, Victim::FirstProcess];
@@ -82,25 +93,83 @@ impl Scene {
     }
 }
 
+/// One that died while it was ready is stopped, says why, and is resumed with what it wrote.
+async fn is_resumed(client: &mut Client, sandbox: &str, expected: &str) {
+    let stopped = client.until(sandbox, SandboxState::Stopped).await.unwrap();
+    assert_eq!(stopped.error_code, "CONTAINER_NOT_RUNNING", "{}", stopped.error_message);
+    assert!(!stopped.error_message.is_empty());
+    let history = client.history(sandbox).await.unwrap();
+    let is_stop = |event: &&SandboxEvent| event.event_type() == EventType::SandboxStopRequested;
+    let asked = history.iter().position(|event| is_stop(&event)).unwrap();
+    for event in [&history[asked], history.last().unwrap()] {
+        assert_eq!(cause(event), expected);
+    }
+    let (last, told) = history[asked + 1..].split_last().unwrap();
+    assert_eq!(last.event_type(), EventType::SandboxStopped);
+    assert!(told.iter().all(|event| event.event_type() == EventType::ExecFailed), "{told:?}");
+    client.resume(sandbox).await.unwrap();
+    let ready = client.until(sandbox, SandboxState::Ready).await.unwrap();
+    assert_eq!(ready.error_code, "");
+    let kept = client.run(sandbox, &format!("kept-{sandbox}"), "grep -q written kept").await;
+    assert_eq!(kept.state(), ExecState::Finished);
+    client.gone(sandbox).await;
+}
+
+fn cause(event: &SandboxEvent) -> &str {
+    match &event.details {
+        Some(sandbox_event::Details::SandboxPhase(phase)) => &phase.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// One that failed says why, and can be deleted.
-async fn is_lost(client: &mut Client, sandbox: &str, code: &str) {
+async fn is_lost(client: &mut Client, sandbox: &str) {
     let lost = client.until(sandbox, SandboxState::Failed).await.unwrap();
-    assert_eq!(lost.error_code, code, "{}", lost.error_message);
+    assert_eq!(lost.error_code, "SANDBOX_CREATE_FAILED", "{}", lost.error_message);
     assert!(!lost.error_message.is_empty());
     client.gone(sandbox).await;
 }
 
 #[test]
-fn one_that_dies_while_it_is_ready_has_failed_and_says_so() {
+fn one_that_dies_while_it_is_ready_is_stopped_and_resumed_with_what_it_wrote() {
     run(async {
         let mut scene = Scene::set().await;
         for victim in VICTIMS {
             let id = format!("{victim:?}-1");
             scene.client.ready(&id, host()).await;
+            let written = scene.client.run(&id, &format!("write-{id}"), "echo written > kept && sync kept").await;
+            assert_eq!(written.state(), ExecState::Finished);
             scene.kill(&id, victim).await;
-            is_lost(&mut scene.client, &id, "CONTAINER_NOT_RUNNING").await;
+            is_resumed(&mut scene.client, &id, victim.cause()).await;
         }
         scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
+    });
+}
+
+#[test]
+fn one_whose_disk_is_missing_is_not_resumed_with_an_empty_one() {
+    run(async {
+        let mut scene = Scene::set().await;
+        scene.client.ready("box-1", CreateSpec { disk_limit: String::new(), ..host() }).await;
+        scene.client.run("box-1", "write-1", "echo written > kept").await;
+        scene.client.stop("box-1").await.unwrap();
+        scene.client.until("box-1", SandboxState::Stopped).await.unwrap();
+        let (disks, away) = (scene.home.home().join("disks"), scene.home.path("away"));
+        std::fs::rename(&disks, &away).unwrap();
+        std::fs::create_dir(&disks).unwrap();
+        scene.client.resume("box-1").await.unwrap();
+        let failed = scene.client.until("box-1", SandboxState::Failed).await.unwrap();
+        assert_eq!(failed.error_code, "SANDBOX_RESUME_FAILED");
+        assert!(failed.error_message.contains("the disk of the sandbox is missing"), "{}", failed.error_message);
+        assert_eq!(std::fs::read_dir(&disks).unwrap().count(), 0);
+        // Once the disk is back, so is the sandbox.
+        std::fs::remove_dir(&disks).unwrap();
+        std::fs::rename(&away, &disks).unwrap();
+        scene.client.resume("box-1").await.unwrap();
+        scene.client.until("box-1", SandboxState::Ready).await.unwrap();
+        assert_eq!(scene.client.run("box-1", "look-1", "grep -q written kept").await.exit_code, 0);
+        scene.client.gone("box-1").await;
+        scene.end(&["box-1"]).await;
     });
 }
 
@@ -111,12 +180,13 @@ fn what_runs_in_one_that_dies_has_ended_and_what_it_wrote_is_there() {
         for victim in VICTIMS {
             let (id, exec) = (format!("{victim:?}-1"), format!("count-{victim:?}"));
             scene.client.ready(&id, host()).await;
+            scene.client.run(&id, &format!("write-{id}"), "echo written > kept").await;
             scene.count(&id, &exec).await;
             scene.kill(&id, victim).await;
             let ended = scene.client.until_ended(&exec).await.unwrap();
             assert_eq!((ended.state(), ended.exit_code), (ExecState::Failed, 137), "{}", ended.error);
             check_counted(&scene.home.wrote(&id, &exec));
-            is_lost(&mut scene.client, &id, "CONTAINER_NOT_RUNNING").await;
+            is_resumed(&mut scene.client, &id, victim.cause()).await;
         }
         scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
     });
@@ -140,7 +210,7 @@ fn one_that_dies_while_it_is_filled_was_never_made() {
             scene.client.create(&id, spec.clone()).await.unwrap();
             scene.until_file(&id, "/workspace/large").await;
             scene.kill(&id, victim).await;
-            is_lost(&mut scene.client, &id, "SANDBOX_CREATE_FAILED").await;
+            is_lost(&mut scene.client, &id).await;
         }
         scene.end(&["Supervisor-1", "FirstProcess-1"]).await;
     });
@@ -162,12 +232,14 @@ fn wherever_a_supervisor_dies_that_makes_one_that_is_told() {
             let mut client = Client::of(&daemon).await;
             let id = format!("{point:?}-1");
             client.create(&id, host()).await.unwrap();
-            // Who dies when all is told was ready for a moment.
-            let code = match point {
-                Failpoint::Told => "CONTAINER_NOT_RUNNING",
-                _ => "SANDBOX_CREATE_FAILED",
-            };
-            is_lost(&mut client, &id, code).await;
+            match point {
+                // Who dies when all is told was ready for a moment.
+                Failpoint::Told => {
+                    client.until(&id, SandboxState::Stopped).await.unwrap();
+                    client.gone(&id).await;
+                }
+                _ => is_lost(&mut client, &id).await,
+            }
             check_history(&client.history(&id).await.unwrap());
             check(&home, daemon, &[]).await;
         }
@@ -221,6 +293,7 @@ fn when_everything_dies_at_once_the_next_daemon_tells_what_became_of_it() {
         let mut scene = Scene::set().await;
         for id in ["works", "stops", "deleted", "rests"] {
             scene.client.ready(id, host()).await;
+            scene.client.run(id, &format!("write-{id}"), "echo written > kept").await;
             scene.count(id, &format!("count-{id}")).await;
         }
         scene.client.stop("rests").await.unwrap();
@@ -250,7 +323,7 @@ fn when_everything_dies_at_once_the_next_daemon_tells_what_became_of_it() {
             assert_eq!(scene.client.run(id, &format!("look-{id}"), "grep -q count runs").await.exit_code, 0);
             scene.client.gone(id).await;
         }
-        is_lost(&mut scene.client, "works", "CONTAINER_NOT_RUNNING").await;
+        is_resumed(&mut scene.client, "works", "supervisor_lost").await;
         scene.end(&["works", "stops", "deleted", "rests"]).await;
     });
 }

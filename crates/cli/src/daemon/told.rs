@@ -4,7 +4,7 @@ use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{
     CreateSpec, EventType, ExecState, ExecStatus, PortProtocol, SandboxEvent, SandboxHandle, SandboxState,
 };
-use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, Running};
+use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, RestartPolicy, Running};
 use prost_types::{Duration, Timestamp};
 use serde_json::{Value, json};
 
@@ -66,6 +66,7 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
     let more = [
         ("desired", json!(desired(told.desired()))),
         ("reason", json!(told.reason)),
+        ("restart", json!(restart(told.restart()))),
         ("user", json!(told.owner)),
         ("incarnation", json!(told.incarnation)),
         ("idle_ms", json!(told.idle_ttl.as_ref().map(millis))),
@@ -92,6 +93,13 @@ fn desired(state: DesiredState) -> &'static str {
         DesiredState::Ready => "ready",
         DesiredState::Stopped => "stopped",
         DesiredState::Deleted => "deleted",
+    }
+}
+
+fn restart(policy: RestartPolicy) -> &'static str {
+    match policy {
+        RestartPolicy::Unspecified | RestartPolicy::No => "no",
+        RestartPolicy::OnBoot => "on-boot",
     }
 }
 
