@@ -47,8 +47,29 @@ fn a_service_that_stops_leaves_sandboxes_alone() {
 }
 
 #[test]
+fn a_host_that_shuts_down_stops_sandboxes_while_the_daemon_serves_and_a_daemon_that_stops_does_not() {
+    let unit = std::fs::read_to_string(packaging().join("carrel-sandboxes.service")).unwrap();
+    // What comes after another in starting comes before it in stopping.
+    assert_eq!(values(&unit, "Unit", "After"), ["carrel.service"]);
+    assert_eq!(values(&unit, "Unit", "Wants"), ["carrel.service"]);
+    for key in ["Requires", "BindsTo", "PartOf", "Requisite"] {
+        assert!(values(&unit, "Unit", key).is_empty(), "{key} stops sandboxes with the daemon");
+    }
+    assert_eq!(values(&unit, "Unit", "DefaultDependencies"), [""; 0], "without them it does not stop at shutdown");
+    for (key, value) in [
+        ("Type", "oneshot"),
+        ("RemainAfterExit", "yes"),
+        ("Environment", "CARREL_HOME=/var/lib/carrel"),
+        ("ExecStop", "/usr/local/bin/carrel stop --all --for-shutdown --timeout 60s"),
+        ("TimeoutStopSec", "75s"),
+    ] {
+        assert_eq!(values(&unit, "Service", key), [value], "{key}");
+    }
+}
+
+#[test]
 fn the_units_are_such_as_systemd_takes() {
-    let names = ["carrel.service", "carrel-sandboxes.slice"];
+    let names = ["carrel.service", "carrel-sandboxes.service", "carrel-sandboxes.slice"];
     let directory = tempfile::tempdir().unwrap();
     for name in names {
         let unit = std::fs::read_to_string(packaging().join(name)).unwrap();

@@ -8,7 +8,7 @@ use carrel_store::{EventType as Event, SandboxState};
 
 use super::support::{ME, World, kinds};
 
-const NAMES: [&str; 2] = ["no", "on-boot"];
+const NAMES: [&str; 2] = ["never", "on-boot"];
 
 /// A daemon with a sandbox of each policy, which run.
 async fn world() -> World {
@@ -32,12 +32,12 @@ async fn after_a_restart_of_the_host_those_that_ran_are_resumed_by_their_policy(
         world.until_sequence("on-boot", 7).await;
         let told = [Event::SandboxStopRequested, Event::SandboxStopped, Event::SandboxAccepted, Event::SandboxReady];
         assert_eq!(kinds(&world.events("on-boot").await)[3..], told);
-        world.until("no", SandboxState::Stopped).await;
+        world.until("never", SandboxState::Stopped).await;
         // The next daemon finds one that runs, and one that is not to be resumed.
         world.crash().await;
         world.control.stop(&ME, "on-boot").await.unwrap();
         world.until("on-boot", SandboxState::Stopped).await;
-        assert_eq!(kinds(&world.events("no").await)[3..], told[..2]);
+        assert_eq!(kinds(&world.events("never").await)[3..], told[..2]);
         world.check().await;
     }
 }
@@ -59,7 +59,7 @@ async fn all_that_run_are_stopped_for_a_shutdown_and_resumed_by_the_next_daemon_
     world.crash().await;
     world.until("on-boot", SandboxState::Ready).await;
     assert_eq!(world.provider.running(), ["on-boot"]);
-    assert_eq!(world.control.get(&ME, "no").unwrap().state, SandboxState::Stopped);
+    assert_eq!(world.control.get(&ME, "never").unwrap().state, SandboxState::Stopped);
     world.check().await;
 }
 
@@ -72,14 +72,14 @@ async fn one_that_a_user_stopped_or_whose_supervisor_died_is_not_resumed() {
     world.until("died", SandboxState::Ready).await;
     world.control.shutdown().await;
     world.provider.kill("died", EndCause::SupervisorLost);
-    world.provider.kill("no", EndCause::HostRestarted);
+    world.provider.kill("never", EndCause::HostRestarted);
     world.crash().await;
-    for name in ["died", "no"] {
+    for name in ["died", "never"] {
         world.until(name, SandboxState::Stopped).await;
     }
     // Whatever this daemon resumes by itself is under way before the next one finds everything settled.
     world.crash().await;
-    for name in ["died", "no", "on-boot"] {
+    for name in ["died", "never", "on-boot"] {
         assert_eq!(world.until(name, SandboxState::Stopped).await.last_sequence, 5, "{name}");
     }
     world.check().await;
