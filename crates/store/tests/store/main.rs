@@ -10,4 +10,5 @@ mod listening;
 mod opening;
 mod power;
 mod random;
+mod stores;
 mod support;
