@@ -5,8 +5,8 @@ mod history;
 use std::path::Path;
 
 use self::history::History;
-use crate::sqlite::{Audit, StoredSandbox};
-use crate::{Sandbox, StoreError};
+use crate::sqlite::{Audit, StoredSandbox, log_of};
+use crate::{Sandbox, StoreError, StoreIdentity};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,23 +17,50 @@ pub struct Report {
     pub execs: u64,
     /// How many events.
     pub events: u64,
+    /// The version of its schema.
+    pub version: u32,
+    /// What tells it from every other; older versions have none.
+    pub identity: Option<StoreIdentity>,
+    /// The position of its newest event: it only rises.
+    pub position: u64,
+    /// Whether its rows have checksums, and all of them were compared.
+    pub checksums: bool,
     /// What is not as it has to be, a sentence each.
     pub violations: Vec<String>,
 }
 
 /// Looks through a whole store, as it is at one moment; a daemon may work with it meanwhile.
 pub fn check(path: &Path) -> Result<Report, StoreError> {
-    let store = Audit::open(path)?;
+    loop {
+        let store = Audit::open(path)?;
+        let report = check_opened(&store, path);
+        // A daemon began to write it: what was read may be of two moments.
+        if !(store.is_immutable() && log_of(path).exists()) {
+            return report;
+        }
+    }
+}
+
+fn check_opened(store: &Audit, path: &Path) -> Result<Report, StoreError> {
     let mut report = Report::default();
     if store.is_empty()? {
         return Ok(report);
     }
-    report.violations = store.integrity()?.into_iter().map(|line| format!("the database is damaged: {line}")).collect();
+    let facts = store.facts()?;
+    report.version = facts.version;
+    report.identity.clone_from(&facts.identity);
+    report.position = facts.position;
+    report.checksums = facts.identity.is_some();
+    if store.is_immutable() && facts.lacks_log(path)? {
+        report.violations.push(StoreError::LogMissing(path.into()).to_string());
+    }
+    let damage = store.integrity()?.into_iter().map(|line| format!("the database is damaged: {line}"));
+    report.violations.extend(damage);
     report.violations.extend(store.loose()?);
     for stored in store.sandboxes()? {
         report.sandboxes += 1;
         match &stored.row {
-            Ok(row) => report.check_sandbox(&store, &stored, row)?,
+            Ok(row) => report.check_sandbox(store, &stored, row)?,
             Err(error) => report.violations.push(format!("a sandbox cannot be read: {error}")),
         }
     }
@@ -49,7 +76,13 @@ impl Report {
     }
 
     fn check_sandbox(&mut self, store: &Audit, stored: &StoredSandbox, row: &Sandbox) -> Result<(), StoreError> {
-        let mut history = History::new(store.gaps(stored)?);
+        let mut history = History::new(store.is_incomplete(stored)?);
+        for gap in store.gaps(stored)? {
+            match gap {
+                Ok((after, until)) => history.add_gap(after, until),
+                Err(error) => history.complain(format!("a gap cannot be read: {error}")),
+            }
+        }
         store.events(stored, &row.id, |event| {
             self.events += 1;
             match event {

@@ -5,7 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rusqlite::ErrorCode;
+
 use crate::Sequence;
+use crate::sqlite::DamagedRow;
 
 /// Why the store refuses, or cannot.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -51,6 +54,17 @@ pub enum StoreError {
         /// The newest that is known.
         known: u32,
     },
+    /// Something in it is not what was written.
+    #[error("the store is damaged: {what}")]
+    Damaged {
+        /// What was found, and where.
+        what: String,
+    },
+    /// It was not closed, and what was committed last is not there.
+    #[error(
+        "{path} is not a whole store: it was not closed, and its write-ahead log {path}-wal is missing (a copy of the file alone?)", path = .0.display()
+    )]
+    LogMissing(PathBuf),
 }
 
 /// Why events cannot be read.
@@ -79,10 +93,37 @@ impl StoreError {
     pub(crate) fn file(path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self::File { path: path.into(), source: Arc::new(source) }
     }
+
+    /// What a failed read means: a file whose structure is broken is damaged, whoever reads it next.
+    pub(crate) fn reading(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged { what: error.to_string() },
+            _ => error.into(),
+        }
+    }
+
+    /// What to do about it, where there is something.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Damaged { .. } => Some(
+                "stop the daemon, then run `carrel store repair` to keep all that is intact, or `carrel store restore FILE` to return to a backup",
+            ),
+            Self::LogMissing(_) => Some(
+                "`carrel store restore FILE` puts a backup in its place; `carrel store repair` takes what is there",
+            ),
+            Self::Database(_) | Self::NotOurs(_) => Some("`carrel store check` says what is wrong with it"),
+            _ => None,
+        }
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
+        if let rusqlite::Error::FromSqlConversionFailure(_, _, source) = &error {
+            if let Some(row) = source.downcast_ref::<DamagedRow>() {
+                return Self::Damaged { what: row.to_string() };
+            }
+        }
         Self::database(error)
     }
 }

@@ -10,7 +10,11 @@
 
 mod audit;
 mod checkpoint;
+mod checksum;
+mod copy;
+mod inspect;
 mod open;
+mod raise;
 mod read;
 mod rows;
 mod schema;
@@ -20,13 +24,17 @@ use std::collections::HashMap;
 use std::io;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 pub(crate) use self::audit::{Audit, StoredSandbox};
 use self::checkpoint::Checkpoints;
+pub(crate) use self::checksum::DamagedRow;
+pub(crate) use self::inspect::{inspect, log_of};
 pub(crate) use self::read::SqliteReader;
 use self::write::Written;
 use crate::backend::{Applied, Backend, Batch, Loaded};
-use crate::{Change, SandboxId, Sequence, StoreError};
+use crate::marker::MarkerFile;
+use crate::{Change, SandboxId, Sequence, StoreError, StoreOrigin};
 
 /// The writer's connection.
 pub(crate) struct Sqlite {
@@ -36,6 +44,11 @@ pub(crate) struct Sqlite {
     flushes: bool,
     /// Whether a flush failed: then nobody knows which pages of the log the disk has.
     doubtful: bool,
+    /// The newest position that was given.
+    position: u64,
+    /// What tells the home what was flushed.
+    marker: Option<MarkerFile>,
+    origin: StoreOrigin,
     marks: HashMap<SandboxId, Mark>,
 }
 
@@ -56,6 +69,18 @@ const DOUBTFUL: &str = "the disk failed before, and the log cannot be begun anew
 // === impl Sqlite ===
 
 impl Sqlite {
+    /// What was there before it was opened.
+    pub(crate) fn origin(&self) -> &StoreOrigin {
+        &self.origin
+    }
+
+    /// Tells the home that all that was committed is flushed.
+    fn write_marker(&mut self) {
+        if let Some(marker) = &mut self.marker {
+            marker.write(self.position);
+        }
+    }
+
     /// Whether a batch has to survive a power cut.
     fn must_flush(&self, batch: &[Change]) -> bool {
         let mut events: HashMap<&SandboxId, Sequence> = HashMap::new();
@@ -119,7 +144,7 @@ impl Sqlite {
 
 impl Backend for Sqlite {
     fn load(&mut self) -> Result<Loaded, StoreError> {
-        let loaded = read::load(&self.connection)?;
+        let loaded = read::load(&self.connection).map_err(StoreError::reading)?;
         self.marks = loaded.marks.into_iter().map(|(id, newest, ceiling)| (id, Mark { newest, ceiling })).collect();
         Ok(loaded.loaded)
     }
@@ -127,9 +152,15 @@ impl Backend for Sqlite {
     fn commit(&mut self, batch: Vec<Change>) -> Result<Batch, StoreError> {
         let synced = self.must_flush(&batch);
         let margin = synced.then_some(MARGIN);
+        let mut position = self.position;
         let written = self.transact(synced, |connection| {
-            batch.into_iter().map(|change| write::one(connection, change, margin)).collect::<Result<Vec<_>, _>>()
+            let write = |change| write::one(connection, change, margin, &mut position);
+            batch.into_iter().map(write).collect::<Result<Vec<_>, _>>()
         })?;
+        self.position = position;
+        if synced {
+            self.write_marker();
+        }
         let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.learn(written))).collect();
         self.checkpoints.after(&self.connection, changes.len());
         Ok(Batch { changes, synced })
@@ -145,8 +176,11 @@ impl Backend for Sqlite {
     fn close(&mut self) -> Result<(), StoreError> {
         self.checkpoints.stop();
         self.transact(true, |connection| connection.execute("UPDATE about SET clean = 1", []))?;
+        self.write_marker();
         // Somebody who still reads keeps it from being cut off; it is complete all the same.
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        // From here on a database without a log is a whole one.
+        self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
         Ok(())
     }
 }

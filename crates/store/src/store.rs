@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use crate::backend::{Backend, Reader};
 use crate::memory::Memory;
 use crate::shared::Shared;
-use crate::sqlite::{Sqlite, SqliteReader};
+use crate::sqlite::{Sqlite, SqliteReader, inspect};
 use crate::writer::{Request, Writer};
 use crate::{
     AllEvents, Change, Committed, Events, EventsError, Exec, ExecId, ExecState, Sandbox, SandboxId, Sequence,
-    StoreError,
+    StoreError, StoreOrigin,
 };
 
 /// Durable rows and the log of events. Clones are the same store; when the last one goes, it closes, and
@@ -23,6 +23,7 @@ use crate::{
 pub struct Store {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
+    origin: Arc<StoreOrigin>,
 }
 
 /// The way to the writer. When nobody has it any more, the writer finishes.
@@ -45,6 +46,9 @@ pub struct Options {
     pub recent: usize,
     /// How many pages the database may have; none is as many as the disk has.
     pub most_pages: Option<u32>,
+    /// A small file outside the store's directory, where the store notes what was flushed; none is no such file. By it a
+    /// store is recognized that was restored or replaced: see [`Store::inspect`].
+    pub home_mark: Option<PathBuf>,
 }
 
 /// What the store has done since it was opened.
@@ -67,18 +71,35 @@ impl Store {
             Some(boot) => boot.clone(),
             None => boot_id()?,
         };
-        let sqlite = Sqlite::open(path, &boot, options.most_pages)?;
-        Self::over(Box::new(sqlite), Arc::new(SqliteReader::new(path)), &options)
+        let sqlite = Sqlite::open(path, &boot, &options)?;
+        let origin = sqlite.origin().clone();
+        Self::over(Box::new(sqlite), Arc::new(SqliteReader::new(path)), &options, origin)
     }
 
-    fn over(mut backend: Box<dyn Backend>, reader: Arc<dyn Reader>, options: &Options) -> Result<Self, StoreError> {
+    /// Says where a store comes from, and changes nothing. Nobody may have it open to write.
+    pub fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrigin, StoreError> {
+        inspect(path, home_mark)
+    }
+
+    /// Where the store came from, as it was before it was opened.
+    pub fn opened(&self) -> &StoreOrigin {
+        &self.origin
+    }
+
+    fn over(
+        mut backend: Box<dyn Backend>,
+        reader: Arc<dyn Reader>,
+        options: &Options,
+        origin: StoreOrigin,
+    ) -> Result<Self, StoreError> {
         let memory = Memory::new(backend.load()?, options.recent);
         let shared = Arc::new(Shared::new(memory, reader));
         let (sender, requests) = mpsc::channel(options.queue.max(1));
         let writer = Writer::new(backend, requests, shared.clone(), options.batch.max(1));
         let thread = thread::Builder::new().name("store".into());
         let writer = thread.spawn(|| writer.run()).map_err(StoreError::database)?;
-        Ok(Self { shared, queue: Arc::new(Queue { sender: Some(sender), writer: Some(writer) }) })
+        let queue = Arc::new(Queue { sender: Some(sender), writer: Some(writer) });
+        Ok(Self { shared, queue, origin: Arc::new(origin) })
     }
 
     /// Makes a change true: when it returns, everybody sees it. One who stops waiting does not stop the change.
@@ -189,7 +210,7 @@ impl Drop for Queue {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { boot_id: None, queue: 1024, batch: 256, recent: 64, most_pages: None }
+        Self { boot_id: None, queue: 1024, batch: 256, recent: 64, most_pages: None, home_mark: None }
     }
 }
 

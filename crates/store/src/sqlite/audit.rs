@@ -1,16 +1,22 @@
 //! A whole store as it is at one moment, for whoever looks it over.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use rusqlite::{Connection, Row};
 
-use super::open::{open_to_read, recognize};
-use super::rows::{self, EVENT, EXEC, SANDBOX};
+use super::checksum::Table;
+use super::inspect::StoreFacts;
+use super::open::{ReadOnly, recognize};
+use super::rows::{self, CEILING};
+use super::schema::CHECKSUMS;
 use crate::{Event, Exec, Sandbox, SandboxId, Sequence, StoreError};
 
 /// A store that is read at one moment, whoever writes meanwhile.
-pub(crate) struct Audit(Connection);
+pub(crate) struct Audit {
+    connection: Connection,
+    version: usize,
+    is_immutable: bool,
+}
 
 /// A sandbox, or why it cannot be read.
 pub(crate) struct StoredSandbox {
@@ -21,6 +27,9 @@ pub(crate) struct StoredSandbox {
 
 /// An exec, or why it cannot be read.
 pub(crate) type StoredExec = Result<Exec, String>;
+
+/// Where sequences are missing with reason, or why that cannot be read.
+pub(crate) type StoredGaps = Vec<Result<(Sequence, Sequence), String>>;
 
 /// What no row may point at, or be without.
 const LOOSE: &[(&str, &str)] = &[
@@ -37,20 +46,29 @@ impl Audit {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         // A file that is not there is no empty store.
         std::fs::metadata(path).map_err(|error| StoreError::file(path, error))?;
-        let connection = open_to_read(path)?;
-        recognize(&connection, path)?;
+        let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
+        let version = recognize(&connection, path)?;
         connection.execute_batch("BEGIN")?;
-        Ok(Self(connection))
+        Ok(Self { connection, version, is_immutable })
     }
 
     /// Whether there are tables at all.
     pub(crate) fn is_empty(&self) -> Result<bool, StoreError> {
-        Ok(super::schema::version(&self.0)? == 0)
+        Ok(self.version == 0)
+    }
+
+    /// Whether it was read as a file that nobody changes, because it had no write-ahead log.
+    pub(crate) fn is_immutable(&self) -> bool {
+        self.is_immutable
+    }
+
+    pub(crate) fn facts(&self) -> Result<StoreFacts, StoreError> {
+        StoreFacts::read(&self.connection, self.version).map_err(StoreError::reading)
     }
 
     /// What SQLite itself finds wrong.
     pub(crate) fn integrity(&self) -> Result<Vec<String>, StoreError> {
-        let mut statement = self.0.prepare("PRAGMA integrity_check")?;
+        let mut statement = self.connection.prepare("PRAGMA integrity_check")?;
         let found: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
         Ok(found.into_iter().filter(|line| line != "ok").collect())
     }
@@ -59,7 +77,7 @@ impl Audit {
     pub(crate) fn loose(&self) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
         for (sql, what) in LOOSE {
-            let mut statement = self.0.prepare(sql)?;
+            let mut statement = self.connection.prepare(sql)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let subject =
@@ -71,26 +89,40 @@ impl Audit {
     }
 
     pub(crate) fn sandboxes(&self) -> Result<Vec<StoredSandbox>, StoreError> {
-        let mut statement = self.0.prepare(&format!("SELECT {SANDBOX}, ceiling, number FROM sandboxes ORDER BY id"))?;
+        let sql = format!("SELECT {} FROM sandboxes s ORDER BY id", rows::sandbox_columns(self.version));
+        let mut statement = self.connection.prepare(&sql)?;
         let stored = |row: &Row<'_>| {
-            Ok(StoredSandbox { number: row.get(19)?, row: readable(rows::sandbox(row)), ceiling: row.get(18)? })
+            Ok(StoredSandbox { number: row.get(0)?, row: readable(rows::sandbox(row)), ceiling: row.get(CEILING)? })
         };
         Ok(statement.query_map([], stored)?.collect::<Result<_, _>>()?)
     }
 
     /// The execs of a sandbox, in the order of their creation.
     pub(crate) fn execs(&self, sandbox: &StoredSandbox) -> Result<Vec<StoredExec>, StoreError> {
+        let columns = rows::exec_columns(self.version);
         let sql = format!(
-            "SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE s.number = ?1 ORDER BY e.number"
+            "SELECT {columns} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE s.number = ?1 ORDER BY e.number"
         );
-        let mut statement = self.0.prepare_cached(&sql)?;
+        let mut statement = self.connection.prepare_cached(&sql)?;
         Ok(statement.query_map([sandbox.number], |row| Ok(readable(rows::exec(row))))?.collect::<Result<_, _>>()?)
     }
 
     /// Where sequences are missing with reason: after which, and up to which.
-    pub(crate) fn gaps(&self, sandbox: &StoredSandbox) -> Result<HashMap<Sequence, Sequence>, StoreError> {
-        let mut statement = self.0.prepare_cached("SELECT after, until FROM gaps WHERE sandbox = ?1")?;
-        Ok(statement.query_map([sandbox.number], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?)
+    pub(crate) fn gaps(&self, sandbox: &StoredSandbox) -> Result<StoredGaps, StoreError> {
+        let columns = Table::Gaps.selected("g", self.version);
+        let mut statement =
+            self.connection.prepare_cached(&format!("SELECT {columns} FROM gaps g WHERE g.sandbox = ?1"))?;
+        let gap = |row: &Row<'_>| Ok(readable(Table::Gaps.verify(row).and_then(|()| Ok((row.get(1)?, row.get(2)?)))));
+        Ok(statement.query_map([sandbox.number], gap)?.collect::<Result<_, _>>()?)
+    }
+
+    /// Whether a repair had to leave something of it behind.
+    pub(crate) fn is_incomplete(&self, sandbox: &StoredSandbox) -> Result<bool, StoreError> {
+        if self.version < CHECKSUMS {
+            return Ok(false);
+        }
+        let mut statement = self.connection.prepare_cached("SELECT 1 FROM incomplete_sandboxes WHERE number = ?1")?;
+        Ok(statement.exists([sandbox.number])?)
     }
 
     /// Shows the events of a sandbox, in the order of their sequences.
@@ -100,8 +132,9 @@ impl Audit {
         id: &SandboxId,
         mut see: impl FnMut(Result<Event, String>),
     ) -> Result<(), StoreError> {
-        let sql = format!("SELECT {EVENT} FROM events e WHERE e.sandbox = ?1 ORDER BY e.sequence");
-        let mut statement = self.0.prepare_cached(&sql)?;
+        let columns = rows::event_columns(self.version);
+        let sql = format!("SELECT {columns} FROM events e WHERE e.sandbox = ?1 ORDER BY e.sequence");
+        let mut statement = self.connection.prepare_cached(&sql)?;
         let mut rows = statement.query([sandbox.number])?;
         while let Some(row) = rows.next()? {
             see(readable(rows::event(row, id.clone())));
@@ -111,5 +144,9 @@ impl Audit {
 }
 
 fn readable<T>(row: rusqlite::Result<T>) -> Result<T, String> {
-    row.map_err(|error| error.to_string())
+    row.map_err(|error| match StoreError::from(error) {
+        StoreError::Damaged { what } => what,
+        StoreError::Database(error) => error.to_string(),
+        error => error.to_string(),
+    })
 }

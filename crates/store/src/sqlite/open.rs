@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::checkpoint::Checkpoints;
-use super::{Sqlite, schema};
-use crate::StoreError;
+use super::inspect::{inspect, log_of};
+use super::raise::{Lost, raise};
+use super::{Sqlite, copy, read, schema};
+use crate::marker::MarkerFile;
+use crate::{Options, StoreError, StoreIdentity};
 
 /// How long one waits for a lock of the file: only another program that writes holds one for so long.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,14 +24,24 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Only its owner reads it.
 const MODE: u32 = 0o600;
 
-/// After a power cut positions go on so much higher: nobody ever sees so many events that are not on the disk.
-const JUMP: i64 = 1 << 32;
+/// How long a start looks for damage: a store that takes longer is served before all of it was looked at.
+const QUICK: Duration = Duration::from_millis(100);
+/// After how many steps of SQLite the time is looked at.
+const STEPS: i32 = 1000;
+
+/// A connection that cannot write, and leaves nothing behind.
+pub(super) struct ReadOnly {
+    pub(super) connection: Connection,
+    /// Whether it takes the file as one that nobody changes: then it makes no log for one that has none.
+    pub(super) is_immutable: bool,
+}
 
 impl Sqlite {
-    pub(crate) fn open(path: &Path, boot: &str, most_pages: Option<u32>) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path, boot: &str, options: &Options) -> Result<Self, StoreError> {
+        let origin = inspect(path, options.home_mark.as_deref())?;
         create(path).map_err(|error| StoreError::file(path, error))?;
-        let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        recognize(&connection, path)?;
+        let mut connection = connect_to_write(path)?;
+        let version = recognize(&connection, path)?;
         // What SQLite makes beside it gets the same mode.
         set_permissions(path, Permissions::from_mode(MODE)).map_err(|error| StoreError::file(path, error))?;
         let mode: String = connection.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
@@ -35,46 +50,104 @@ impl Sqlite {
         }
         // Checkpoints are made beside the writer, so that no commit waits for one.
         connection.execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-16384")?;
+        quick_check(&connection)?;
+        if (1..schema::NEWEST).contains(&version) {
+            copy::keep_before_migration(&connection, path, version)?;
+        }
         schema::migrate(&mut connection, schema::STEPS)?;
-        begin(&mut connection, boot)?;
+        begin(&mut connection, boot, origin.seen())?;
+        // The file itself has to say that it is in use, so that a copy without its log is recognized.
+        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
         connection.set_prepared_statement_cache_capacity(64);
-        if let Some(pages) = most_pages {
+        if let Some(pages) = options.most_pages {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
-        let checkpoints = Checkpoints::start(connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?)?;
-        Ok(Self { connection, checkpoints, flushes: true, doubtful: false, marks: HashMap::new() })
+        let position = read::position(&connection)?;
+        let marker = options.home_mark.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
+        let checkpoints = Checkpoints::start(connect_to_write(path)?)?;
+        let marks = HashMap::new();
+        Ok(Self { connection, checkpoints, flushes: true, doubtful: false, position, marker, origin, marks })
     }
 }
 
-/// A connection that cannot write.
+/// Looks for damage, for a short time.
+fn quick_check(connection: &Connection) -> Result<(), StoreError> {
+    let until = Instant::now() + QUICK;
+    connection.progress_handler(STEPS, Some(move || Instant::now() >= until));
+    let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+    connection.progress_handler(STEPS, None::<fn() -> bool>);
+    match found {
+        Ok(found) if found == "ok" => Ok(()),
+        Ok(found) => Err(StoreError::Damaged { what: found }),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Ok(()),
+        Err(error) => Err(StoreError::reading(error)),
+    }
+}
+
+/// Begins to write the marker of the home: what was there before is flushed.
+fn open_marker(connection: &Connection, path: &Path, position: u64) -> Result<MarkerFile, StoreError> {
+    let identity: String = connection.query_row("SELECT identity FROM about", [], |row| row.get(0))?;
+    let identity = StoreIdentity::parse(&identity)
+        .ok_or_else(|| StoreError::Damaged { what: format!("{identity:?} is no identity of a store") })?;
+    let mut marker = MarkerFile::open(path, identity);
+    marker.write(position);
+    Ok(marker)
+}
+
+/// A connection that cannot write, to a store that somebody has open.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
 
-/// Whether a database is ours, and of a version that is known.
-pub(super) fn recognize(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+impl ReadOnly {
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let is_immutable = !log_of(path).exists();
+        let connection = if is_immutable { connect_immutable(path)? } else { open_to_read(path)? };
+        Ok(Self { connection, is_immutable })
+    }
+}
+
+fn connect_immutable(path: &Path) -> Result<Connection, StoreError> {
+    let escape = |byte: &u8| match byte {
+        b'/' | b'-' | b'_' | b'.' | b'~' => char::from(*byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    let path = std::path::absolute(path).map_err(|error| StoreError::file(path, error))?;
+    let name: String = path.as_os_str().as_bytes().iter().map(escape).collect();
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    connect(format!("file:{name}?immutable=1").as_ref(), flags)
+}
+
+/// A connection that writes. The log stays when it is closed, unless the store was closed in order.
+fn connect_to_write(path: &Path) -> Result<Connection, StoreError> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
+}
+
+/// The version of a database, if it is ours and the version is known.
+pub(super) fn recognize(connection: &Connection, path: &Path) -> Result<usize, StoreError> {
     let application = match connection.pragma_query_value(None, "application_id", |row| row.get::<_, i32>(0)) {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             return Err(StoreError::NotOurs(path.into()));
         }
-        other => other?,
+        other => other.map_err(StoreError::reading)?,
     };
-    let version = schema::version(connection)?;
+    let version = schema::version(connection).map_err(StoreError::reading)?;
     if application != schema::APPLICATION {
-        let tables: u64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        let tables: u64 = connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .map_err(StoreError::reading)?;
         if application != 0 || version != 0 || tables != 0 {
             return Err(StoreError::NotOurs(path.into()));
         }
     }
-    if version > schema::STEPS.len() {
+    if version > schema::NEWEST {
         let number = |version| u32::try_from(version).unwrap_or(u32::MAX);
-        return Err(StoreError::Newer {
-            path: path.into(),
-            found: number(version),
-            known: number(schema::STEPS.len()),
-        });
+        return Err(StoreError::Newer { path: path.into(), found: number(version), known: number(schema::NEWEST) });
     }
-    Ok(())
+    Ok(version)
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
@@ -89,20 +162,17 @@ fn create(path: &Path) -> io::Result<()> {
 }
 
 /// Notes that this start of the host writes from now on. If the last one ended without a close, what it did not flush
-/// may be lost, and what was seen of that is not given again.
-fn begin(connection: &mut Connection, boot: &str) -> rusqlite::Result<()> {
+/// may be lost; if events up to some position were seen here that this store need not have, those are. None of them is
+/// given again.
+fn begin(connection: &mut Connection, boot: &str, seen: Option<u64>) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let (last, clean): (String, bool) =
         transaction.query_row("SELECT boot, clean FROM about", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if last != boot && !clean {
-        // Nothing happens any more to one that is deleted.
-        transaction.execute_batch(
-            "INSERT OR REPLACE INTO gaps (sandbox, after, until)
-                SELECT number, last_sequence, ceiling FROM sandboxes WHERE ceiling > last_sequence AND state <> 6;
-             UPDATE sandboxes SET floor = ceiling WHERE ceiling > last_sequence AND state <> 6;",
-        )?;
-        transaction.execute("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'events'", [JUMP])?;
+    if let Some(position) = seen {
+        raise(&transaction, Lost::Since(position))?;
+    } else if last != boot && !clean {
+        raise(&transaction, Lost::Unflushed)?;
     }
-    transaction.execute("UPDATE about SET boot = ?1, clean = 0", [boot])?;
+    transaction.execute("UPDATE about SET boot = ?1, clean = 0, restored = 0", [boot])?;
     transaction.commit()
 }

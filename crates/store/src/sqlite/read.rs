@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::open::open_to_read;
-use super::rows::{self, EVENT, EXEC, SANDBOX};
+use super::rows::{self, CEILING, FLOOR};
+use super::schema::NEWEST;
 use crate::backend::{Loaded, Range, Reader};
 use crate::{Event, Exec, ExecId, SandboxId, Sequence, StoreError};
 
@@ -29,19 +30,25 @@ pub(super) struct LoadedWithMarks {
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<LoadedWithMarks> {
     let mut loaded = Loaded::default();
     let mut marks = Vec::new();
-    let mut statement = connection.prepare(&format!("SELECT {SANDBOX}, floor, ceiling FROM sandboxes"))?;
+    let mut statement = connection.prepare(&format!("SELECT {} FROM sandboxes s", rows::sandbox_columns(NEWEST)))?;
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
         let sandbox = rows::sandbox(row)?;
-        let floor = row.get(18)?;
-        marks.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(19)?));
+        let floor = row.get(FLOOR)?;
+        marks.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(CEILING)?));
         loaded.sandboxes.push((sandbox, floor));
     }
-    let running = format!("SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.state = 1");
+    let exec = rows::exec_columns(NEWEST);
+    let running = format!("SELECT {exec} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.state = 1");
     loaded.running = connection.prepare(&running)?.query_map([], rows::exec)?.collect::<Result<_, _>>()?;
-    let position = "SELECT seq FROM sqlite_sequence WHERE name = 'events'";
-    loaded.position = connection.query_row(position, [], |row| row.get(0)).optional()?.unwrap_or(0);
+    loaded.position = position(connection)?;
     Ok(LoadedWithMarks { loaded, marks })
+}
+
+/// The newest position, whether its event is still there or not.
+pub(super) fn position(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'events'";
+    Ok(connection.query_row(sql, [], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
 // === impl SqliteReader ===
@@ -58,7 +65,7 @@ impl SqliteReader {
             Some(connection) => connection,
             None => open_to_read(&self.path)?,
         };
-        let found = read(&connection)?;
+        let found = read(&connection).map_err(StoreError::reading)?;
         let mut kept = kept();
         if kept.len() < KEPT {
             kept.push(connection);
@@ -69,20 +76,23 @@ impl SqliteReader {
 
 impl Reader for SqliteReader {
     fn exec(&self, id: &ExecId) -> Result<Option<Exec>, StoreError> {
-        let sql = format!("SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.id = ?1");
+        let columns = rows::exec_columns(NEWEST);
+        let sql = format!("SELECT {columns} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.id = ?1");
         self.with(|connection| connection.prepare_cached(&sql)?.query_row([id.as_str()], rows::exec).optional())
     }
 
     fn execs(&self, sandbox: &SandboxId) -> Result<Vec<Exec>, StoreError> {
+        let columns = rows::exec_columns(NEWEST);
         let sql = format!(
-            "SELECT {EXEC} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE s.id = ?1 ORDER BY e.number"
+            "SELECT {columns} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE s.id = ?1 ORDER BY e.number"
         );
         self.with(|connection| connection.prepare_cached(&sql)?.query_map([sandbox.as_str()], rows::exec)?.collect())
     }
 
     fn events(&self, sandbox: &SandboxId, range: Range) -> Result<Vec<Event>, StoreError> {
+        let columns = rows::event_columns(NEWEST);
         let sql = format!(
-            "SELECT {EVENT} FROM events e WHERE e.sandbox = (SELECT number FROM sandboxes WHERE id = ?1)
+            "SELECT {columns} FROM events e WHERE e.sandbox = (SELECT number FROM sandboxes WHERE id = ?1)
                 AND e.sequence > ?2 AND e.sequence <= ?3 ORDER BY e.sequence LIMIT ?4"
         );
         self.with(|connection| {
@@ -92,9 +102,10 @@ impl Reader for SqliteReader {
     }
 
     fn all_events(&self, range: Range) -> Result<Vec<Event>, StoreError> {
+        let columns = rows::event_columns(NEWEST);
         // The order of a cross join is kept: events first.
         let sql = format!(
-            "SELECT {EVENT}, s.id FROM events e CROSS JOIN sandboxes s ON s.number = e.sandbox
+            "SELECT {columns}, s.id FROM events e CROSS JOIN sandboxes s ON s.number = e.sandbox
                 WHERE e.position > ?1 AND e.position <= ?2 ORDER BY e.position LIMIT ?3"
         );
         self.with(|connection| {

@@ -7,21 +7,34 @@ use std::os::unix::ffi::OsStringExt;
 use rusqlite::types::Type;
 use rusqlite::{Error as SqlError, Result, Row};
 
+use super::checksum::Table;
 use crate::{
     BadId, Desired, Details, Event, EventType, Exec, ExecId, ExecState, Sandbox, SandboxId, SandboxState, Timestamp,
 };
 
-/// The columns of a sandbox, in the order in which they are read.
-pub(super) const SANDBOX: &str = "id, owner, state, desired, reason, incarnation, disk, journal, idle_ms, created_at, \
-    state_changed_at, active_at, error_code, error_message, last_sequence, image, labels, spec";
+/// Where the id of the sandbox stands behind the columns of an exec or of an event.
+const SANDBOX_OF_EXEC: usize = Table::Execs.width() + 1;
+const SANDBOX_OF_EVENT: usize = Table::Events.width() + 1;
+
+/// The columns of a sandbox `s`.
+pub(super) fn sandbox_columns(version: usize) -> String {
+    Table::Sandboxes.selected("s", version)
+}
 
 /// The columns of an exec `e` of a sandbox `s`.
-pub(super) const EXEC: &str = "e.id, s.id, e.state, e.cancelling, e.command, e.cwd, e.env, e.options, e.exit_code, \
-    e.error_code, e.error_message, e.stdout_log, e.stderr_log, e.created_at, e.ended_at";
+pub(super) fn exec_columns(version: usize) -> String {
+    format!("{}, s.id", Table::Execs.selected("e", version))
+}
 
 /// The columns of an event `e`; the sandbox is known, or comes last.
-pub(super) const EVENT: &str = "e.position, e.sequence, e.kind, e.at, e.state, e.about, e.subject, e.exec_state, \
-    e.exit_code, e.error_code, e.error_message, e.reason";
+pub(super) fn event_columns(version: usize) -> String {
+    Table::Events.selected("e", version)
+}
+
+/// Where a sandbox keeps what its sequences need.
+pub(super) const LAST_SEQUENCE: usize = 15;
+pub(super) const FLOOR: usize = 16;
+pub(super) const CEILING: usize = 17;
 
 /// What the details of an event are about.
 pub(super) const NOTHING: u8 = 0;
@@ -35,79 +48,82 @@ pub(super) const SERVICE: u8 = 3;
 struct Impossible(i64);
 
 pub(super) fn sandbox(row: &Row<'_>) -> Result<Sandbox> {
+    Table::Sandboxes.verify(row)?;
     Ok(Sandbox {
-        id: id(row, 0, SandboxId::qualified)?,
-        owner: row.get(1)?,
-        state: numbered(row, 2, SandboxState::from_number)?,
-        desired: numbered(row, 3, Desired::from_number)?,
-        reason: row.get(4)?,
-        incarnation: row.get(5)?,
-        disk: row.get(6)?,
-        journal: row.get(7)?,
-        idle_ms: row.get(8)?,
-        created_at: Timestamp(row.get(9)?),
-        state_changed_at: Timestamp(row.get(10)?),
-        active_at: Timestamp(row.get(11)?),
-        error_code: row.get(12)?,
-        error_message: row.get(13)?,
-        last_sequence: row.get(14)?,
-        image: row.get(15)?,
-        labels: json(row, 16)?,
-        spec: row.get(17)?,
+        id: id(row, 1, SandboxId::qualified)?,
+        owner: row.get(2)?,
+        state: numbered(row, 3, SandboxState::from_number)?,
+        desired: numbered(row, 4, Desired::from_number)?,
+        reason: row.get(5)?,
+        incarnation: row.get(6)?,
+        disk: row.get(7)?,
+        journal: row.get(8)?,
+        idle_ms: row.get(9)?,
+        created_at: Timestamp(row.get(10)?),
+        state_changed_at: Timestamp(row.get(11)?),
+        active_at: Timestamp(row.get(12)?),
+        error_code: row.get(13)?,
+        error_message: row.get(14)?,
+        last_sequence: row.get(LAST_SEQUENCE)?,
+        image: row.get(18)?,
+        labels: json(row, 19)?,
+        spec: row.get(20)?,
     })
 }
 
 pub(super) fn exec(row: &Row<'_>) -> Result<Exec> {
+    Table::Execs.verify(row)?;
     Ok(Exec {
-        id: id(row, 0, ExecId::qualified)?,
-        sandbox: id(row, 1, SandboxId::qualified)?,
-        state: numbered(row, 2, ExecState::from_number)?,
-        cancelling: row.get(3)?,
-        command: json(row, 4)?,
-        cwd: row.get(5)?,
-        env: json(row, 6)?,
-        options: row.get(7)?,
-        exit_code: row.get(8)?,
-        error_code: row.get(9)?,
-        error_message: row.get(10)?,
-        stdout_log: OsString::from_vec(row.get(11)?).into(),
-        stderr_log: OsString::from_vec(row.get(12)?).into(),
-        created_at: Timestamp(row.get(13)?),
-        ended_at: row.get::<_, Option<i64>>(14)?.map(Timestamp),
+        id: id(row, 1, ExecId::qualified)?,
+        sandbox: id(row, SANDBOX_OF_EXEC, SandboxId::qualified)?,
+        state: numbered(row, 3, ExecState::from_number)?,
+        cancelling: row.get(4)?,
+        command: json(row, 5)?,
+        cwd: row.get(6)?,
+        env: json(row, 7)?,
+        options: row.get(8)?,
+        exit_code: row.get(9)?,
+        error_code: row.get(10)?,
+        error_message: row.get(11)?,
+        stdout_log: OsString::from_vec(row.get(12)?).into(),
+        stderr_log: OsString::from_vec(row.get(13)?).into(),
+        created_at: Timestamp(row.get(14)?),
+        ended_at: row.get::<_, Option<i64>>(15)?.map(Timestamp),
     })
 }
 
 pub(super) fn event(row: &Row<'_>, sandbox: SandboxId) -> Result<Event> {
+    Table::Events.verify(row)?;
     Ok(Event {
         position: row.get(0)?,
         sandbox,
-        sequence: row.get(1)?,
-        kind: numbered(row, 2, EventType::from_number)?,
-        at: Timestamp(row.get(3)?),
-        state: numbered(row, 4, SandboxState::from_number)?,
+        sequence: row.get(2)?,
+        kind: numbered(row, 3, EventType::from_number)?,
+        at: Timestamp(row.get(4)?),
+        state: numbered(row, 5, SandboxState::from_number)?,
         details: details(row)?,
     })
 }
 
 /// An event whose sandbox is the last column.
 pub(super) fn event_of_any(row: &Row<'_>) -> Result<Event> {
-    event(row, id(row, 12, SandboxId::qualified)?)
+    event(row, id(row, SANDBOX_OF_EVENT, SandboxId::qualified)?)
 }
 
 fn details(row: &Row<'_>) -> Result<Details> {
-    let (error_code, error_message) = (row.get(9)?, row.get(10)?);
-    Ok(match row.get(5)? {
+    let (error_code, error_message) = (row.get(10)?, row.get(11)?);
+    Ok(match row.get(6)? {
         NOTHING => Details::None,
-        PHASE => Details::Phase { phase: row.get(6)?, error_code, error_message, reason: row.get(11)? },
+        PHASE => Details::Phase { phase: row.get(7)?, error_code, error_message, reason: row.get(12)? },
         EXECS => Details::Exec {
-            exec: id(row, 6, ExecId::qualified)?,
-            state: numbered(row, 7, ExecState::from_number)?,
-            exit_code: row.get(8)?,
+            exec: id(row, 7, ExecId::qualified)?,
+            state: numbered(row, 8, ExecState::from_number)?,
+            exit_code: row.get(9)?,
             error_code,
             error_message,
         },
-        SERVICE => Details::Service { name: row.get(6)?, error_code, error_message },
-        other => return Err(bad(5, Impossible(other.into()))),
+        SERVICE => Details::Service { name: row.get(7)?, error_code, error_message },
+        other => return Err(bad(6, Impossible(other.into()))),
     })
 }
 

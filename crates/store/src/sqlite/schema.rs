@@ -2,11 +2,26 @@
 
 use rusqlite::Connection;
 
+use super::checksum::Table;
+
 /// What the file says it is: `Crrl`.
 pub(super) const APPLICATION: i32 = 0x4372_726c;
 
 /// What makes each version from the one before. What is released is never changed.
-pub(super) const STEPS: &[&str] = &[FIRST];
+pub(super) const STEPS: &[Step] = &[Step::sql(FIRST), Step { sql: SECOND, code: Some(fill_second) }];
+
+/// The version that is written.
+pub(super) const NEWEST: usize = STEPS.len();
+/// From which version on a store has an identity, and its rows have checksums.
+pub(super) const CHECKSUMS: usize = 2;
+
+/// What makes one version from the one before.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    sql: &'static str,
+    /// What SQL cannot do; it runs after it, in the same transaction.
+    code: Option<fn(&Connection) -> rusqlite::Result<()>>,
+}
 
 const FIRST: &str = "
     CREATE TABLE about (
@@ -89,17 +104,38 @@ const FIRST: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
+const SECOND: &str = "
+    ALTER TABLE about ADD COLUMN identity TEXT NOT NULL DEFAULT '';
+    ALTER TABLE about ADD COLUMN restored INTEGER NOT NULL DEFAULT 0;
+    UPDATE about SET identity = lower(hex(randomblob(16)));
+
+    ALTER TABLE sandboxes ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE execs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE events ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE gaps ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+
+    CREATE TABLE incomplete_sandboxes (number INTEGER PRIMARY KEY) STRICT;
+";
+
+/// A later version that changes columns gives this its own list of them.
+fn fill_second(connection: &Connection) -> rusqlite::Result<()> {
+    Table::ALL.iter().try_for_each(|table| table.seal(connection))
+}
+
 /// The version of a store; 0 is one that has no tables yet.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<usize> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 /// Brings a store to the newest version: wholly, or not at all.
-pub(super) fn migrate(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<()> {
+pub(super) fn migrate(connection: &mut Connection, steps: &[Step]) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Exclusive)?;
     let version = version(&transaction)?;
     for step in steps.iter().skip(version) {
-        transaction.execute_batch(step)?;
+        transaction.execute_batch(step.sql)?;
+        if let Some(code) = step.code {
+            code(&transaction)?;
+        }
     }
     if version < steps.len() {
         transaction.pragma_update(None, "application_id", APPLICATION)?;
@@ -108,11 +144,20 @@ pub(super) fn migrate(connection: &mut Connection, steps: &[&str]) -> rusqlite::
     transaction.commit()
 }
 
+// === impl Step ===
+
+impl Step {
+    const fn sql(sql: &'static str) -> Self {
+        Self { sql, code: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: &str = "ALTER TABLE about ADD COLUMN wish TEXT NOT NULL DEFAULT 'none'; DELETE FROM reserved_execs;";
+    const WISH: Step =
+        Step::sql("ALTER TABLE about ADD COLUMN wish TEXT NOT NULL DEFAULT 'none'; DELETE FROM reserved_execs;");
 
     /// A store of the first version, with something in it.
     fn old() -> Connection {
@@ -129,20 +174,29 @@ mod tests {
     #[test]
     fn an_older_store_is_migrated_step_by_step_and_only_once() {
         let mut connection = old();
-        let steps = [FIRST, SECOND, "INSERT INTO reserved_execs VALUES ('exec-2')"];
+        let code = Step {
+            sql: "INSERT INTO reserved_execs VALUES ('exec-2')",
+            code: Some(|connection| connection.execute_batch("UPDATE about SET wish = 'from code'")),
+        };
+        let steps = [STEPS[0], WISH, code];
         for _ in 0..2 {
             migrate(&mut connection, &steps).unwrap();
             assert_eq!((version(&connection).unwrap(), reserved(&connection)), (3, 1));
         }
         let wish: String = connection.query_row("SELECT wish FROM about", [], |row| row.get(0)).unwrap();
-        assert_eq!(wish, "none");
+        assert_eq!(wish, "from code");
     }
 
     #[test]
     fn a_migration_that_fails_leaves_the_older_store() {
-        let mut connection = old();
-        migrate(&mut connection, &[FIRST, SECOND, "INSERT INTO nothing VALUES (1)"]).unwrap_err();
-        assert_eq!((version(&connection).unwrap(), reserved(&connection)), (1, 1));
-        connection.query_row("SELECT wish FROM about", [], |_| Ok(())).unwrap_err();
+        for failing in [
+            Step::sql("INSERT INTO nothing VALUES (1)"),
+            Step { sql: "", code: Some(|_| Err(rusqlite::Error::InvalidQuery)) },
+        ] {
+            let mut connection = old();
+            migrate(&mut connection, &[STEPS[0], WISH, failing]).unwrap_err();
+            assert_eq!((version(&connection).unwrap(), reserved(&connection)), (1, 1));
+            connection.query_row("SELECT wish FROM about", [], |_| Ok(())).unwrap_err();
+        }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use rusqlite::{Connection, OptionalExtension, named_params, params};
+use rusqlite::types::ToSql;
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
+use super::checksum::Table;
 use super::rows::{EXECS, NOTHING, PHASE, SERVICE};
 use crate::backend::Applied;
-use crate::{Change, Details, Event, Exec, ExecChange, NewEvent, Sandbox, SandboxId, Sequence, StoreError};
+use crate::{Change, Details, Event, Exec, ExecChange, NewEvent, Sandbox, SandboxId, Sequence, StoreError, Timestamp};
 
 /// What a change made true, and what a power cut can tell of it.
 pub(super) struct Written {
@@ -26,25 +28,30 @@ pub(super) enum Failed {
     Broken(rusqlite::Error),
 }
 
-/// The row of a sandbox after a change.
+/// What the row of a sandbox says of its sequences.
 struct Place {
     number: i64,
     last_sequence: Sequence,
     floor: Sequence,
     ceiling: Sequence,
+    /// When its newest event happened.
+    latest: Option<i64>,
 }
 
-/// Writes one change of a batch. When it is refused, nothing of it is left.
+/// Writes one change of a batch, and counts its events on from a position. When it is refused, nothing of it is left.
 pub(super) fn one(
     connection: &Connection,
     change: Change,
     margin: Option<Sequence>,
+    position: &mut u64,
 ) -> rusqlite::Result<Result<Written, StoreError>> {
     run(connection, "SAVEPOINT change")?;
-    let written = match write(connection, change, margin) {
+    let before = *position;
+    let written = match write(connection, change, margin, position) {
         Ok(written) => Ok(written),
         Err(Failed::Broken(error)) => return Err(error),
         Err(Failed::Refused(refusal)) => {
+            *position = before;
             run(connection, "ROLLBACK TO change")?;
             Err(refusal)
         }
@@ -63,6 +70,7 @@ pub(super) fn purge(connection: &Connection, sandbox: &SandboxId) -> rusqlite::R
         "DELETE FROM events WHERE sandbox = ?1",
         "DELETE FROM execs WHERE sandbox = ?1",
         "DELETE FROM gaps WHERE sandbox = ?1",
+        "DELETE FROM incomplete_sandboxes WHERE number = ?1",
     ] {
         connection.execute(sql, [number])?;
     }
@@ -73,96 +81,119 @@ fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
-fn write(connection: &Connection, change: Change, margin: Option<Sequence>) -> Result<Written, Failed> {
+fn write(
+    connection: &Connection,
+    change: Change,
+    margin: Option<Sequence>,
+    position: &mut u64,
+) -> Result<Written, Failed> {
     let Change { mut sandbox, new, execs, events, .. } = change;
     let count = events.len() as Sequence;
-    let place =
-        if new { insert(connection, &sandbox, count, margin)? } else { update(connection, &sandbox, count, margin)? };
-    sandbox.last_sequence = place.last_sequence;
+    let place = if new {
+        insert(connection, &mut sandbox, count, margin)?
+    } else {
+        update(connection, &mut sandbox, count, margin)?
+    };
     let mut changed = Vec::with_capacity(execs.len());
     for exec in execs {
         changed.push(Arc::new(write_exec(connection, &sandbox.id, place.number, exec)?));
     }
     let mut happened = Vec::with_capacity(events.len());
+    let mut latest = place.latest.map(Timestamp);
     for (sequence, event) in (place.last_sequence - count + 1..).zip(events) {
-        let position = write_event(connection, place.number, sequence, &event)?;
+        *position += 1;
         let NewEvent { kind, at, state, details } = event;
-        happened.push(Arc::new(Event { position, sandbox: sandbox.id.clone(), sequence, kind, at, state, details }));
+        // A clock that was set back does not make a later event an earlier one.
+        let at = latest.map_or(at, |latest| latest.max(at));
+        latest = Some(at);
+        let event = Event { position: *position, sandbox: sandbox.id.clone(), sequence, kind, at, state, details };
+        write_event(connection, place.number, &event)?;
+        happened.push(Arc::new(event));
     }
     let newest = place.last_sequence.max(place.floor);
     let applied = Applied { sandbox: Arc::new(sandbox), execs: changed, events: happened };
     Ok(Written { applied, newest, ceiling: place.ceiling })
 }
 
-const INSERT: &str = "INSERT INTO sandboxes (id, owner, state, desired, reason, incarnation, disk, journal, idle_ms,
-        created_at, state_changed_at, active_at, error_code, error_message, image, labels, spec,
-        last_sequence, floor, ceiling)
-    VALUES (:id, :owner, :state, :desired, :reason, :incarnation, :disk, :journal, :idle_ms,
-        :created_at, :state_changed_at, :active_at, :error_code, :error_message, :image, :labels, :spec,
-        :last + :count, 0, :count + ifnull(:margin, 0))
-    RETURNING number, last_sequence, floor, ceiling";
-
-const UPDATE: &str = "UPDATE sandboxes SET owner = :owner, state = :state, desired = :desired, reason = :reason,
-        incarnation = :incarnation, disk = :disk, journal = :journal, idle_ms = :idle_ms, created_at = :created_at,
-        state_changed_at = :state_changed_at, active_at = :active_at, error_code = :error_code,
-        error_message = :error_message, image = :image, labels = :labels, spec = :spec,
-        last_sequence = iif(:count > 0, max(last_sequence, floor) + :count, last_sequence),
-        ceiling = iif(:margin IS NULL, ceiling, max(last_sequence, floor) + :count + :margin)
-    WHERE id = :id AND last_sequence = :last
-    RETURNING number, last_sequence, floor, ceiling";
-
-fn insert(connection: &Connection, sandbox: &Sandbox, count: u64, margin: Option<u64>) -> Result<Place, Failed> {
+fn insert(connection: &Connection, sandbox: &mut Sandbox, count: u64, margin: Option<u64>) -> Result<Place, Failed> {
     if !reserve(connection, "INSERT INTO reserved_sandboxes VALUES (?1) ON CONFLICT DO NOTHING", sandbox.id.as_str())? {
         return Err(Failed::Refused(StoreError::SandboxIdTaken));
     }
     if sandbox.last_sequence != 0 {
         return Err(Failed::Refused(StoreError::Stale));
     }
-    put(connection, INSERT, sandbox, count, margin)?.ok_or(Failed::Refused(StoreError::Unknown))
+    let number = next_number(connection, "SELECT ifnull(max(number), 0) + 1 FROM sandboxes")?;
+    let ceiling = count + margin.unwrap_or(0);
+    let place = Place { number, last_sequence: count, floor: 0, ceiling, latest: None };
+    static SQL: LazyLock<String> = LazyLock::new(|| Table::Sandboxes.insert());
+    write_sandbox(connection, &SQL, sandbox, &place)?;
+    Ok(place)
 }
 
-fn update(connection: &Connection, sandbox: &Sandbox, count: u64, margin: Option<u64>) -> Result<Place, Failed> {
-    if let Some(place) = put(connection, UPDATE, sandbox, count, margin)? {
-        return Ok(place);
+fn update(connection: &Connection, sandbox: &mut Sandbox, count: u64, margin: Option<u64>) -> Result<Place, Failed> {
+    let sql = "SELECT number, last_sequence, floor, ceiling,
+            (SELECT at FROM events e WHERE e.sandbox = s.number AND e.sequence = s.last_sequence)
+        FROM sandboxes s WHERE id = ?1";
+    let place = |row: &Row<'_>| {
+        let (number, last_sequence, floor) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Place { number, last_sequence, floor, ceiling: row.get(3)?, latest: row.get(4)? })
+    };
+    let found = connection.prepare_cached(sql)?.query_row([sandbox.id.as_str()], place).optional()?;
+    let mut place = found.ok_or(Failed::Refused(StoreError::Unknown))?;
+    if place.last_sequence != sandbox.last_sequence {
+        return Err(Failed::Refused(StoreError::Stale));
     }
-    let mut known = connection.prepare_cached("SELECT 1 FROM sandboxes WHERE id = ?1")?;
-    let known = known.exists([sandbox.id.as_str()])?;
-    Err(Failed::Refused(if known { StoreError::Stale } else { StoreError::Unknown }))
+    let newest = place.last_sequence.max(place.floor) + count;
+    if count > 0 {
+        place.last_sequence = newest;
+    }
+    if let Some(margin) = margin {
+        place.ceiling = newest + margin;
+    }
+    // The id is indexed, and stays.
+    static SQL: LazyLock<String> = LazyLock::new(|| Table::Sandboxes.update(2));
+    write_sandbox(connection, &SQL, sandbox, &place)?;
+    Ok(place)
 }
 
-fn put(
-    connection: &Connection,
-    sql: &str,
-    sandbox: &Sandbox,
-    count: u64,
-    margin: Option<u64>,
-) -> Result<Option<Place>, Failed> {
-    let values = named_params! {
-        ":id": sandbox.id.as_str(),
-        ":owner": sandbox.owner,
-        ":state": sandbox.state.number(),
-        ":desired": sandbox.desired.number(),
-        ":reason": sandbox.reason,
-        ":incarnation": sandbox.incarnation,
-        ":disk": sandbox.disk,
-        ":journal": int(sandbox.journal)?,
-        ":idle_ms": sandbox.idle_ms.map(int).transpose()?,
-        ":created_at": sandbox.created_at.0,
-        ":state_changed_at": sandbox.state_changed_at.0,
-        ":active_at": sandbox.active_at.0,
-        ":error_code": sandbox.error_code,
-        ":error_message": sandbox.error_message,
-        ":image": sandbox.image,
-        ":labels": json(&sandbox.labels)?,
-        ":spec": sandbox.spec,
-        ":last": int(sandbox.last_sequence)?,
-        ":count": int(count)?,
-        ":margin": margin.map(int).transpose()?,
-    };
-    let place = |row: &rusqlite::Row<'_>| {
-        Ok(Place { number: row.get(0)?, last_sequence: row.get(1)?, floor: row.get(2)?, ceiling: row.get(3)? })
-    };
-    Ok(connection.prepare_cached(sql)?.query_row(values, place).optional()?)
+fn write_sandbox(connection: &Connection, sql: &str, sandbox: &mut Sandbox, place: &Place) -> Result<(), Failed> {
+    sandbox.last_sequence = place.last_sequence;
+    let values = params![
+        place.number,
+        sandbox.id.as_str(),
+        sandbox.owner,
+        sandbox.state.number(),
+        sandbox.desired.number(),
+        sandbox.reason,
+        sandbox.incarnation,
+        sandbox.disk,
+        int(sandbox.journal)?,
+        sandbox.idle_ms.map(int).transpose()?,
+        sandbox.created_at.0,
+        sandbox.state_changed_at.0,
+        sandbox.active_at.0,
+        sandbox.error_code,
+        sandbox.error_message,
+        int(sandbox.last_sequence)?,
+        int(place.floor)?,
+        int(place.ceiling)?,
+        sandbox.image,
+        json(&sandbox.labels)?,
+        sandbox.spec,
+    ];
+    execute(connection, sql, Table::Sandboxes, values).map(|_| ())
+}
+
+/// Writes a row with its checksum; returns how many rows that were.
+fn execute(connection: &Connection, sql: &str, table: Table, values: &[&dyn ToSql]) -> Result<usize, Failed> {
+    let checksum = table.checksum(values)?;
+    let all = values.iter().copied().chain([&checksum as &dyn ToSql]);
+    Ok(connection.prepare_cached(sql)?.execute(params_from_iter(all))?)
+}
+
+/// The number of the next row: it is part of the checksum, so it has to be known before.
+fn next_number(connection: &Connection, sql: &str) -> rusqlite::Result<i64> {
+    connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
 
 /// Takes an id, for ever; says whether it was free.
@@ -171,26 +202,27 @@ fn reserve(connection: &Connection, sql: &str, id: &str) -> Result<bool, Failed>
 }
 
 fn write_exec(connection: &Connection, sandbox: &SandboxId, number: i64, change: ExecChange) -> Result<Exec, Failed> {
-    let (exec, sql) = match change {
+    static INSERT: LazyLock<String> = LazyLock::new(|| Table::Execs.insert());
+    // The id and the sandbox are indexed, and stay.
+    static UPDATE: LazyLock<String> = LazyLock::new(|| Table::Execs.update(3));
+    let (exec, key, sql) = match change {
         ExecChange::New(exec) => {
             let free = "INSERT INTO reserved_execs VALUES (?1) ON CONFLICT DO NOTHING";
             if !reserve(connection, free, exec.id.as_str())? {
                 return Err(Failed::Refused(StoreError::ExecIdTaken));
             }
-            let sql = "INSERT INTO execs (id, sandbox, state, cancelling, command, cwd, env, options, exit_code,
-                    error_code, error_message, stdout_log, stderr_log, created_at, ended_at)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
-            (exec, sql)
+            let key = next_number(connection, "SELECT ifnull(max(number), 0) + 1 FROM execs")?;
+            (exec, Some(key), &*INSERT)
         }
         ExecChange::Known(exec) => {
-            let sql = "UPDATE execs SET state = ?3, cancelling = ?4, command = ?5, cwd = ?6, env = ?7, options = ?8,
-                    exit_code = ?9, error_code = ?10, error_message = ?11, stdout_log = ?12, stderr_log = ?13,
-                    created_at = ?14, ended_at = ?15
-                WHERE id = ?1 AND sandbox = ?2";
-            (exec, sql)
+            let mut known = connection.prepare_cached("SELECT number FROM execs WHERE id = ?1 AND sandbox = ?2")?;
+            let key = known.query_row(params![exec.id.as_str(), number], |row| row.get(0)).optional()?;
+            (exec, key, &*UPDATE)
         }
     };
+    let Some(key) = key.filter(|_| exec.sandbox == *sandbox) else { return Err(Failed::Refused(StoreError::Unknown)) };
     let values = params![
+        key,
         exec.id.as_str(),
         number,
         exec.state.number(),
@@ -207,11 +239,11 @@ fn write_exec(connection: &Connection, sandbox: &SandboxId, number: i64, change:
         exec.created_at.0,
         exec.ended_at.map(|at| at.0),
     ];
-    let written = exec.sandbox == *sandbox && connection.prepare_cached(sql)?.execute(values)? == 1;
-    if written { Ok(exec) } else { Err(Failed::Refused(StoreError::Unknown)) }
+    execute(connection, sql, Table::Execs, values)?;
+    Ok(exec)
 }
 
-fn write_event(connection: &Connection, sandbox: i64, sequence: Sequence, event: &NewEvent) -> Result<u64, Failed> {
+fn write_event(connection: &Connection, sandbox: i64, event: &Event) -> Result<(), Failed> {
     let (about, subject, exec_state, exit_code, error_code, error_message, reason) = match &event.details {
         Details::None => (NOTHING, "", None, None, "", "", ""),
         Details::Phase { phase, error_code, error_message, reason } => {
@@ -224,13 +256,11 @@ fn write_event(connection: &Connection, sandbox: i64, sequence: Sequence, event:
             (SERVICE, &**name, None, None, &**error_code, &**error_message, "")
         }
     };
-    let sql =
-        "INSERT INTO events (sandbox, sequence, kind, at, state, about, subject, exec_state, exit_code, error_code,
-            error_message, reason)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    static SQL: LazyLock<String> = LazyLock::new(|| Table::Events.insert());
     let values = params![
+        int(event.position)?,
         sandbox,
-        int(sequence)?,
+        int(event.sequence)?,
         event.kind.number(),
         event.at.0,
         event.state.number(),
@@ -242,8 +272,7 @@ fn write_event(connection: &Connection, sandbox: i64, sequence: Sequence, event:
         error_message,
         reason,
     ];
-    let position = connection.prepare_cached(sql)?.insert(values)?;
-    u64::try_from(position).map_err(refuse)
+    execute(connection, &SQL, Table::Events, values).map(|_| ())
 }
 
 /// SQLite's numbers have a sign.

@@ -63,7 +63,7 @@ impl Gates {
 }
 
 fn gated(place: &Place) -> (Store, Gates) {
-    let sqlite = Sqlite::open(&place.path(), "boot-1", None).unwrap();
+    let sqlite = Sqlite::open(&place.path(), "boot-1", &Options::default()).unwrap();
     let (sizes, seen) = channel();
     let (open_before, before) = channel();
     let (open_after, after) = channel();
@@ -71,7 +71,7 @@ fn gated(place: &Place) -> (Store, Gates) {
     let gates = Gates { sizes: seen, before: open_before, after: open_after, broken: broken.clone() };
     let backend = Gated { sqlite, sizes, before, after, broken };
     let reader = Arc::new(SqliteReader::new(&place.path()));
-    (Store::over(Box::new(backend), reader, &Options::default()).unwrap(), gates)
+    (Store::over(Box::new(backend), reader, &Options::default(), StoreOrigin::Unmarked).unwrap(), gates)
 }
 
 /// Asks for a change, and returns when it is queued.

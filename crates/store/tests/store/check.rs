@@ -3,7 +3,7 @@
 use carrel_store::{EventType, ExecState, SandboxState, check};
 use rusqlite::Connection;
 
-use crate::support::{Place, go, ready, run};
+use crate::support::{Place, go, ready, reseal, run};
 
 /// A store with one of everything.
 async fn whole() -> Place {
@@ -67,12 +67,13 @@ async fn every_broken_promise_is_named() {
         ("DELETE FROM reserved_execs", "exec-1 is an exec whose id is not reserved"),
         ("UPDATE events SET kind = 99 WHERE sequence = 2", "an event cannot be read"),
         ("UPDATE sandboxes SET labels = '?'", "a sandbox cannot be read"),
-        ("INSERT INTO gaps VALUES (1, 2, 9)", "event 3 follows 2"),
-        ("INSERT INTO gaps VALUES (7, 2, 9)", "2 begins a gap of no sandbox"),
+        ("INSERT INTO gaps VALUES (1, 2, 9, 0)", "event 3 follows 2"),
+        ("INSERT INTO gaps VALUES (7, 2, 9, 0)", "2 begins a gap of no sandbox"),
         ("DELETE FROM sandboxes WHERE number = 2", "is an event of no sandbox"),
     ] {
         let broken = place.copy();
         Connection::open(broken.path()).unwrap().execute_batch(sql).unwrap();
+        reseal(&broken.path());
         let found = check(&broken.path()).unwrap().violations;
         assert!(found.iter().any(|found| found.contains(sentence)), "{sql}: {found:#?}");
     }
@@ -84,8 +85,10 @@ async fn a_recorded_gap_is_no_hole() {
     let connection = Connection::open(place.path()).unwrap();
     connection.execute_batch("UPDATE events SET sequence = 10 WHERE sequence = 5 AND sandbox = 1").unwrap();
     connection.execute_batch("UPDATE sandboxes SET last_sequence = 10 WHERE number = 1").unwrap();
+    reseal(&place.path());
     assert_eq!(check(&place.path()).unwrap().violations, ["sandbox box-1: event 10 follows 4"]);
-    connection.execute_batch("INSERT INTO gaps VALUES (1, 4, 9)").unwrap();
+    connection.execute_batch("INSERT INTO gaps VALUES (1, 4, 9, 0)").unwrap();
+    reseal(&place.path());
     place.assert_good();
 }
 

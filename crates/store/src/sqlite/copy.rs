@@ -1,0 +1,53 @@
+//! Copies of a whole store, made by SQLite: consistent, whoever writes meanwhile.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::inspect::beside;
+use crate::StoreError;
+
+/// Keeps a store of an older version beside the one that is about to be migrated, so that one can go back to it. The first
+/// one is kept: whatever came later is newer.
+pub(super) fn keep_before_migration(connection: &Connection, path: &Path, version: usize) -> Result<(), StoreError> {
+    let backup = beside(path, &format!(".v{version}.bak"));
+    if backup.exists() {
+        return Ok(());
+    }
+    let partial = beside(&backup, ".partial");
+    write_copy(connection, &partial)?;
+    finish(&partial, &backup)?;
+    tracing::info!(backup = %backup.display(), version, "the store is migrated; the old one is kept");
+    Ok(())
+}
+
+/// Writes a copy of what a connection reads to a file that is only its owner's. What was there is replaced.
+pub(super) fn write_copy(connection: &Connection, to: &Path) -> Result<(), StoreError> {
+    let failed = |error| StoreError::file(to, error);
+    match std::fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    // SQLite takes an empty file, so that its mode is ours from the start.
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(failed)?;
+    let name = to.to_str().ok_or_else(|| failed(io::Error::other("its name is not UTF-8")))?;
+    connection.execute("VACUUM INTO ?1", [name]).map_err(StoreError::reading)?;
+    std::fs::set_permissions(to, Permissions::from_mode(0o600)).map_err(failed)
+}
+
+/// Gives a file that is complete its name, durably. What had that name is replaced.
+pub(super) fn finish(partial: &Path, path: &Path) -> Result<(), StoreError> {
+    let failed = |error| StoreError::file(path, error);
+    File::open(partial).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(partial, path).map_err(failed)?;
+    sync_directory(path)
+}
+
+/// Makes the names beside a file durable.
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory).and_then(|file| file.sync_all()).map_err(|error| StoreError::file(directory, error))
+}

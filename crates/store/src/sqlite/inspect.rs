@@ -1,0 +1,115 @@
+//! What a store says of itself, before anybody changes it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::open::{ReadOnly, recognize};
+use super::read::position;
+use super::schema::CHECKSUMS;
+use crate::marker::MarkerRecord;
+use crate::{StoreError, StoreIdentity, StoreOrigin};
+
+/// What stands in a store about itself.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreFacts {
+    pub(crate) version: u32,
+    pub(crate) identity: Option<StoreIdentity>,
+    pub(crate) position: u64,
+    is_clean: bool,
+    /// Whether it was put there by a restore, and nobody has opened it since.
+    is_restored: bool,
+    /// Whether a sandbox was ever created in it.
+    is_used: bool,
+}
+
+/// Where in a database it says whether it has a write-ahead log, and how.
+const READ_VERSION: usize = 19;
+const WITH_LOG: u8 = 2;
+
+/// The write-ahead log of a database.
+pub(crate) fn log_of(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
+/// A file whose name is that of another and something more.
+pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(end);
+    name.into()
+}
+
+/// Holds a store against the marker of its home; neither is changed.
+pub(crate) fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrigin, StoreError> {
+    let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
+    let missing = StoreOrigin::Missing { home: home.as_ref().map(|home| home.position) };
+    match std::fs::metadata(path) {
+        Ok(found) if found.len() > 0 => {}
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(path, error)),
+        _ => return Ok(missing),
+    }
+    let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
+    let version = recognize(&connection, path)?;
+    if version == 0 {
+        return Ok(missing);
+    }
+    let facts = StoreFacts::read(&connection, version).map_err(StoreError::reading)?;
+    if is_immutable && facts.lacks_log(path)? {
+        return Err(StoreError::LogMissing(path.into()));
+    }
+    Ok(facts.origin(home))
+}
+
+// === impl StoreFacts ===
+
+impl StoreFacts {
+    pub(super) fn read(connection: &Connection, version: usize) -> rusqlite::Result<Self> {
+        let columns = if version < CHECKSUMS { "clean, '', 0" } else { "clean, identity, restored" };
+        let used = "EXISTS (SELECT 1 FROM reserved_sandboxes)";
+        let position = position(connection)?;
+        connection.query_row(&format!("SELECT {columns}, {used} FROM about"), [], |row| {
+            Ok(Self {
+                version: u32::try_from(version).unwrap_or(u32::MAX),
+                identity: StoreIdentity::parse(&row.get::<_, String>(1)?),
+                position,
+                is_clean: row.get(0)?,
+                is_restored: row.get(2)?,
+                is_used: row.get(3)?,
+            })
+        })
+    }
+
+    /// Whether a store without a log should have one: a store in use has it from the start on, and loses it only when it
+    /// is closed. A copy that SQLite made says that it needs none.
+    pub(crate) fn lacks_log(&self, path: &Path) -> Result<bool, StoreError> {
+        let mut header = [0; READ_VERSION + 1];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+        read.map_err(|error| StoreError::file(path, error))?;
+        Ok(!self.is_clean && header[READ_VERSION] == WITH_LOG)
+    }
+
+    fn origin(self, home: Option<MarkerRecord>) -> StoreOrigin {
+        let store = self.position;
+        let is_same = |home: &MarkerRecord| self.identity.as_ref() == Some(&home.identity);
+        if !self.is_used {
+            let lost = home.filter(|home| !is_same(home) || home.position > store);
+            return StoreOrigin::Empty { home: lost.map(|home| home.position) };
+        }
+        match (home, self.identity) {
+            (Some(home), Some(identity)) if identity != home.identity => {
+                StoreOrigin::Foreign { store: identity, home: home.identity, position: home.position }
+            }
+            // One without an identity is from before the home had a marker.
+            (Some(home), None) => StoreOrigin::Older { store, home: home.position },
+            (Some(home), _) if self.is_restored || store < home.position => {
+                StoreOrigin::Older { store, home: home.position }
+            }
+            (None, _) if self.is_restored => StoreOrigin::Older { store, home: store },
+            (Some(_), _) => StoreOrigin::Current,
+            (None, _) => StoreOrigin::Unmarked,
+        }
+    }
+}
