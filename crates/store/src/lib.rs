@@ -9,6 +9,7 @@
 extern crate self as carrel_store;
 
 mod backend;
+mod backup;
 mod check;
 mod error;
 mod events;
@@ -17,14 +18,17 @@ mod marker;
 mod memory;
 mod model;
 mod origin;
+mod repair;
 mod shared;
 mod sqlite;
 mod store;
 mod writer;
 
+pub use self::backup::{BackupError, RestoreReport, backup, restore};
 pub use self::check::{Report, check};
 pub use self::error::{EventsError, StoreError};
 pub use self::events::{AllEvents, Events};
 pub use self::model::*;
 pub use self::origin::{StoreIdentity, StoreOrigin};
+pub use self::repair::{RepairReport, RepairedTable, repair};
 pub use self::store::{Options, Statistics, Store};

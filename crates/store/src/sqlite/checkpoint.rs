@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
+use super::open::PATIENCE;
 use crate::StoreError;
 
 /// After how many changes the log is moved.
 const OFTEN: usize = 512;
 /// At how many pages of log the writer itself stops for it: under a load without a pause the log would only grow.
 const TOO_LONG: i64 = 16_384;
+
+/// How long the writer waits for whoever reads the log.
+const BRIEFLY: Duration = Duration::from_millis(20);
 
 pub(super) struct Checkpoints {
     wanted: Option<SyncSender<()>>,
@@ -49,7 +54,10 @@ impl Checkpoints {
         }
         self.changes = 0;
         if self.pages.load(Ordering::Relaxed) > TOO_LONG {
+            // A backup reads for as long as it takes; no commit waits for that.
+            let _ = writer.busy_timeout(BRIEFLY);
             let _ = checkpoint(writer, "PRAGMA wal_checkpoint(RESTART)");
+            let _ = writer.busy_timeout(PATIENCE);
             self.pages.store(0, Ordering::Relaxed);
         } else if let Some(wanted) = &self.wanted {
             // One that is asked for already will do.

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::inspect::beside;
+use super::inspect::{beside, log_of};
+use super::open::ReadOnly;
 use crate::StoreError;
 
 /// Keeps a store of an older version beside the one that is about to be migrated, so that one can go back to it. The first
@@ -39,7 +40,7 @@ pub(super) fn write_copy(connection: &Connection, to: &Path) -> Result<(), Store
 }
 
 /// Gives a file that is complete its name, durably. What had that name is replaced.
-pub(super) fn finish(partial: &Path, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn finish(partial: &Path, path: &Path) -> Result<(), StoreError> {
     let failed = |error| StoreError::file(path, error);
     File::open(partial).and_then(|file| file.sync_all()).map_err(failed)?;
     std::fs::rename(partial, path).map_err(failed)?;
@@ -47,7 +48,47 @@ pub(super) fn finish(partial: &Path, path: &Path) -> Result<(), StoreError> {
 }
 
 /// Makes the names beside a file durable.
-pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|file| file.sync_all()).map_err(|error| StoreError::file(directory, error))
+}
+
+/// Copies a store, as it is at one moment.
+pub(crate) fn copy_store(from: &Path, to: &Path) -> Result<(), StoreError> {
+    loop {
+        let ReadOnly { connection, is_immutable } = ReadOnly::open(from)?;
+        let copied = write_copy(&connection, to);
+        // A daemon began to write it: what was read may be of two moments.
+        if !(is_immutable && log_of(from).exists()) {
+            return copied;
+        }
+    }
+}
+
+/// Notes in a store that it was restored; whoever opens it first is told so.
+pub(crate) fn mark_restored(path: &Path) -> Result<(), StoreError> {
+    let connection = Connection::open(path)?;
+    // A store without an identity is recognized as an older one anyway.
+    if super::schema::version(&connection)? >= super::schema::CHECKSUMS {
+        connection.execute("UPDATE about SET restored = 1", [])?;
+    }
+    Ok(())
+}
+
+/// Removes a database that nobody uses, with all that SQLite made beside it.
+pub(crate) fn remove_database(path: &Path) -> Result<(), StoreError> {
+    for end in ["", "-wal", "-shm", "-journal"] {
+        let file = beside(path, end);
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(file, error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The time, as it stands in names of files.
+pub(crate) fn timestamp() -> Result<String, StoreError> {
+    let connection = Connection::open_in_memory()?;
+    Ok(connection.query_row("SELECT strftime('%Y%m%dT%H%M%SZ', 'now')", [], |row| row.get(0))?)
 }

@@ -19,7 +19,7 @@ use crate::marker::MarkerFile;
 use crate::{Options, StoreError, StoreIdentity};
 
 /// How long one waits for a lock of the file: only another program that writes holds one for so long.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Only its owner reads it.
 const MODE: u32 = 0o600;

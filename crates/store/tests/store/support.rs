@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use carrel_store::{
     Change, Desired, Details, Event, EventType, Events, Exec, ExecChange, ExecId, ExecState, NewEvent, Options, Pairs,
-    Sandbox, SandboxId, SandboxState, Store, Timestamp, check,
+    Sandbox, SandboxId, SandboxState, Store, StoreError, StoreOrigin, Timestamp, check,
 };
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
@@ -33,11 +33,47 @@ impl Place {
         Store::open(&self.path(), on(boot)).unwrap()
     }
 
+    /// A marker that is not beside the store, as a home has it.
+    pub(crate) fn marker(&self) -> PathBuf {
+        self.directory.path().join("home/store.mark")
+    }
+
+    /// Opens it as the daemon of a home does.
+    pub(crate) fn open_at_home(&self, boot: &str) -> Store {
+        std::fs::create_dir_all(self.directory.path().join("home")).unwrap();
+        Store::open(&self.path(), Options { home_mark: Some(self.marker()), ..on(boot) }).unwrap()
+    }
+
+    pub(crate) fn inspect(&self) -> Result<StoreOrigin, StoreError> {
+        Store::inspect(&self.path(), Some(&self.marker()))
+    }
+
+    /// Puts the file of another store here, alone.
+    pub(crate) fn take_file(&self, other: &Self) {
+        for end in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(self.beside(end));
+        }
+        std::fs::copy(other.path(), self.path()).unwrap();
+    }
+
+    pub(crate) fn beside(&self, end: &str) -> PathBuf {
+        self.directory.path().join(format!("store.db{end}"))
+    }
+
+    /// The files beside the store whose names begin so.
+    pub(crate) fn named(&self, start: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(start)).collect()
+    }
+
     /// Another directory with the same files. Nothing may be going on.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self::new();
         for entry in std::fs::read_dir(self.directory.path()).unwrap() {
             let entry = entry.unwrap();
+            if entry.path().is_dir() {
+                continue;
+            }
             std::fs::copy(entry.path(), copy.directory.path().join(entry.file_name())).unwrap();
         }
         copy

@@ -1,0 +1,61 @@
+//! A damaged store is replaced by one with all that is intact in it.
+
+use std::path::{Path, PathBuf};
+
+use crate::backup::{Aside, BackupError, put_in_place};
+use crate::marker::MarkerRecord;
+use crate::sqlite::{beside, rebuild, remove_database};
+use crate::{Report, StoreError, check};
+
+/// What a repair kept, and what it lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// What became of each table; none if nothing was wrong.
+    pub tables: Vec<RepairedTable>,
+    /// The sandboxes whose rows are lost, by their ids; their execs and events are lost with them.
+    pub lost_sandboxes: Vec<String>,
+    /// Where the damaged store is now; none if nothing was wrong.
+    pub aside: Option<PathBuf>,
+    /// What a check finds in the new store.
+    pub check: Report,
+}
+
+/// What became of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairedTable {
+    /// Its name.
+    pub name: &'static str,
+    /// How many rows were kept.
+    pub kept: u64,
+    /// How many are known to be lost.
+    pub lost: u64,
+    /// Whether more may be lost: part of the table cannot be read, and nothing else says what was there.
+    pub at_least: bool,
+}
+
+/// Puts a store in the place of a damaged one that has all that is intact; the damaged one is kept beside it. Nobody may
+/// have it open. A store with which nothing is wrong is left alone.
+pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, BackupError> {
+    if let Ok(check) = check(store) {
+        if check.is_good() {
+            return Ok(RepairReport { check, ..RepairReport::default() });
+        }
+    }
+    std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
+    let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
+    let partial = beside(store, ".repairing");
+    remove_database(&partial)?;
+    let mut report = rebuild(store, &partial, home.map(|home| home.identity))?;
+    report.check = check(&partial)?;
+    report.aside = put_in_place(&partial, store, Aside::Damaged)?;
+    Ok(report)
+}
+
+// === impl RepairReport ===
+
+impl RepairReport {
+    /// Whether everything was kept.
+    pub fn is_complete(&self) -> bool {
+        self.tables.iter().all(|table| table.lost == 0 && !table.at_least)
+    }
+}

@@ -1,0 +1,266 @@
+//! A new store from what is intact in a damaged one.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, Row};
+
+use super::checksum::Table;
+use super::open::{ReadOnly, recognize};
+use super::raise::{execute, set_position};
+use super::salvage::{IndexKeys, Salvage};
+use super::{read, rows, schema};
+use crate::repair::{RepairReport, RepairedTable};
+use crate::{SandboxId, StoreError, StoreIdentity};
+
+/// What a repair knows while it works.
+struct Rebuild<'a> {
+    salvage: Salvage<'a>,
+    target: &'a Connection,
+    /// The numbers of the sandboxes that are intact.
+    sandboxes: HashSet<i64>,
+    /// Of those, the ones that have lost an exec or an event.
+    incomplete: BTreeSet<i64>,
+    /// Ids that stay taken.
+    sandbox_ids: BTreeSet<String>,
+    exec_ids: BTreeSet<String>,
+    position: u64,
+    report: RepairReport,
+}
+
+/// Copies all intact rows of a store into a new one.
+pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<StoreIdentity>) -> Result<RepairReport, StoreError> {
+    let ReadOnly { connection: source, .. } = ReadOnly::open(path)?;
+    let version = recognize(&source, path)?;
+    source.execute_batch("PRAGMA cell_size_check=ON")?;
+    let mut target = Connection::open(new)?;
+    // It is flushed once, when it is complete.
+    target.execute_batch("PRAGMA synchronous=OFF")?;
+    schema::migrate(&mut target, schema::STEPS)?;
+    let transaction = target.transaction()?;
+    let mut rebuild = Rebuild {
+        salvage: Salvage { source: &source, version },
+        target: &transaction,
+        sandboxes: HashSet::new(),
+        incomplete: BTreeSet::new(),
+        sandbox_ids: BTreeSet::new(),
+        exec_ids: BTreeSet::new(),
+        position: read::position(&source).unwrap_or(0),
+        report: RepairReport::default(),
+    };
+    rebuild.sandboxes()?;
+    rebuild.execs()?;
+    rebuild.events()?;
+    rebuild.gaps()?;
+    rebuild.reservations()?;
+    rebuild.about(home)?;
+    let report = rebuild.report;
+    transaction.commit()?;
+    Ok(report)
+}
+
+// === impl Rebuild ===
+
+impl Rebuild<'_> {
+    fn sandboxes(&mut self) -> rusqlite::Result<()> {
+        let sql = "SELECT number, id FROM sandboxes INDEXED BY sqlite_autoindex_sandboxes_1";
+        let index = self.salvage.index(sql, &["id"], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
+        let decode = |row: &Row<'_>| rows::sandbox(row).map(|_| ());
+        let (kept, damaged) = self.copy(Table::Sandboxes, &index, decode, |_, _| true)?;
+        let mut lost: BTreeSet<String> = damaged.iter().filter_map(|row| text(row, 1)).collect();
+        lost.extend(index.keys.iter().filter(|(number, _)| !kept.contains(number)).map(|(_, id)| id.clone()));
+        self.sandbox_ids.extend(index.keys.into_iter().map(|(_, id)| id));
+        self.sandbox_ids.extend(lost.iter().filter(|id| SandboxId::qualified(id.as_str()).is_ok()).cloned());
+        self.report.lost_sandboxes = lost.into_iter().collect();
+        self.sandboxes = kept;
+        Ok(())
+    }
+
+    fn execs(&mut self) -> rusqlite::Result<()> {
+        let sql = "SELECT number, id FROM execs INDEXED BY sqlite_autoindex_execs_1";
+        let index = self.salvage.index(sql, &["id"], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)));
+        let decode = |row: &Row<'_>| rows::exec(row).map(|_| ());
+        let (_, damaged) = self.copy(Table::Execs, &index, decode, |known, row| known.contains(&integer(row, 2)))?;
+        self.exec_ids.extend(index.keys.into_iter().map(|(_, id)| id));
+        for row in damaged {
+            self.incomplete.extend(self.sandboxes.get(&integer(&row, 2)));
+        }
+        Ok(())
+    }
+
+    fn events(&mut self) -> rusqlite::Result<()> {
+        let sql = "SELECT position, sandbox FROM events INDEXED BY events_of_sandbox";
+        let order = ["sandbox", "sequence"];
+        let index = self.salvage.index(sql, &order, |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)));
+        // Any id will do to see whether a row is whole.
+        let Ok(any) = SandboxId::new("none") else { return Ok(()) };
+        let decode = move |row: &Row<'_>| rows::event(row, any.clone()).map(|_| ());
+        let (kept, _) = self.copy(Table::Events, &index, decode, |known, row| known.contains(&integer(row, 1)))?;
+        let lost = index.keys.iter().filter(|(position, _)| !kept.contains(position));
+        self.incomplete.extend(lost.filter_map(|(_, sandbox)| self.sandboxes.get(sandbox)));
+        let highest = kept.iter().chain(index.keys.iter().map(|(position, _)| position)).max();
+        self.position = self.position.max(highest.and_then(|highest| u64::try_from(*highest).ok()).unwrap_or(0));
+        Ok(())
+    }
+
+    /// Copies the intact rows of a table that belong to something; returns the keys of those, and the rows that are not
+    /// intact, as far as they can be read.
+    fn copy<T>(
+        &mut self,
+        table: Table,
+        index: &IndexKeys<T>,
+        decode: impl Fn(&Row<'_>) -> rusqlite::Result<()>,
+        belongs: impl Fn(&HashSet<i64>, &[Value]) -> bool,
+    ) -> rusqlite::Result<(HashSet<i64>, Vec<Vec<Value>>)> {
+        let insert = table.insert().replacen("INSERT", "INSERT OR IGNORE", 1);
+        let mut insert = self.target.prepare(&insert)?;
+        let (mut kept, mut damaged, mut orphaned) = (HashSet::new(), Vec::new(), HashSet::new());
+        let mut failed = None;
+        let is_whole = self.salvage.table(table, index, |row| {
+            let values = |row: &Row<'_>| (0..table.width()).map(|at| row.get(at)).collect::<Result<Vec<Value>, _>>();
+            let Ok(values) = values(row) else { return };
+            let key = integer(&values, 0);
+            if decode(row).is_err() {
+                damaged.push(values);
+            } else if !belongs(&self.sandboxes, &values) {
+                orphaned.insert(key);
+            } else if let Err(error) = execute(&mut insert, table, values) {
+                failed = Some(error);
+            } else {
+                kept.insert(key);
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let mut known: HashSet<i64> = index.keys.iter().map(|(key, _)| *key).collect();
+        known.extend(damaged.iter().map(|row| integer(row, 0)));
+        known.extend(&orphaned);
+        let lost = known.difference(&kept).count() as u64;
+        let at_least = !is_whole && !index.is_whole();
+        self.report.tables.push(RepairedTable { name: table.name(), kept: kept.len() as u64, lost, at_least });
+        Ok((kept, damaged))
+    }
+
+    /// Copies the gaps, and records those that the damage made.
+    fn gaps(&mut self) -> rusqlite::Result<()> {
+        let insert = Table::Gaps.insert().replacen("INSERT", "INSERT OR REPLACE", 1);
+        let mut insert = self.target.prepare(&insert)?;
+        let sql = format!("SELECT {} FROM gaps g", Table::Gaps.selected("g", self.salvage.version));
+        let (mut gaps, mut damaged) = (BTreeSet::new(), BTreeSet::new());
+        let is_whole = self.salvage.both_ways(&sql, &["sandbox", "after"], |row| {
+            let Ok(gap) = row.get(0).and_then(|sandbox| Ok((sandbox, row.get(1)?, row.get::<_, i64>(2)?))) else {
+                return;
+            };
+            let known = self.sandboxes.contains(&gap.0) && Table::Gaps.verify(row).is_ok();
+            if known {
+                gaps.insert(gap)
+            } else {
+                damaged.insert(gap)
+            };
+        });
+        let (kept, lost) = (gaps.len() as u64, damaged.len() as u64);
+        self.report.tables.push(RepairedTable { name: "gaps", kept, lost, at_least: !is_whole });
+        let holes = self.holes(&gaps)?;
+        self.incomplete.extend(holes.iter().map(|(sandbox, ..)| *sandbox));
+        for (sandbox, after, until) in gaps.into_iter().chain(holes) {
+            execute(&mut insert, Table::Gaps, vec![sandbox.into(), after.into(), until.into()])?;
+        }
+        Ok(())
+    }
+
+    /// Where sequences are missing, and no gap says why.
+    fn holes(&self, gaps: &BTreeSet<(i64, i64, i64)>) -> rusqlite::Result<Vec<(i64, i64, i64)>> {
+        let mut statement = self.target.prepare(
+            "SELECT s.number, e.sequence, s.last_sequence FROM sandboxes s LEFT JOIN events e ON e.sandbox = s.number
+                ORDER BY s.number, e.sequence",
+        )?;
+        let mut rows = statement.query([])?;
+        let mut holes = Vec::new();
+        // The sandbox, the sequence up to which nothing is missing, and its newest.
+        let mut at: Option<(i64, i64, i64)> = None;
+        let until = |gaps: &BTreeSet<(i64, i64, i64)>, sandbox, after| {
+            gaps.range((sandbox, after, i64::MIN)..=(sandbox, after, i64::MAX)).next_back().map(|gap| gap.2)
+        };
+        let mut close = |(sandbox, after, newest): (i64, i64, i64)| {
+            if after < newest {
+                holes.push((sandbox, after, newest));
+            }
+        };
+        while let Some(row) = rows.next()? {
+            let (sandbox, sequence, last): (i64, Option<i64>, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let reached = match at {
+                Some((number, reached, _)) if number == sandbox => reached,
+                other => {
+                    if let Some(other) = other {
+                        close(other);
+                    }
+                    0
+                }
+            };
+            let mut after = reached;
+            if let Some(sequence) = sequence {
+                while let Some(until) = until(gaps, sandbox, after).filter(|until| *until > after && *until < sequence)
+                {
+                    after = until;
+                }
+                close((sandbox, after, sequence - 1));
+                after = sequence;
+            }
+            at = Some((sandbox, after, last));
+        }
+        if let Some(last) = at {
+            close(last);
+        }
+        Ok(holes)
+    }
+
+    /// Keeps every id taken that ever was.
+    fn reservations(&mut self) -> rusqlite::Result<()> {
+        for (name, known) in [("reserved_sandboxes", &mut self.sandbox_ids), ("reserved_execs", &mut self.exec_ids)] {
+            let mut found = BTreeSet::new();
+            let is_whole = self.salvage.both_ways(&format!("SELECT id FROM {name}"), &["id"], |row| {
+                found.extend(row.get::<_, String>(0).ok());
+            });
+            let kept = found.len() as u64;
+            self.report.tables.push(RepairedTable { name, kept, lost: 0, at_least: !is_whole });
+            known.extend(found);
+            let mut insert = self.target.prepare(&format!("INSERT OR IGNORE INTO {name} VALUES (?1)"))?;
+            for id in known.iter() {
+                insert.execute([id])?;
+            }
+        }
+        self.target.execute_batch(
+            "INSERT OR IGNORE INTO reserved_sandboxes SELECT id FROM sandboxes;
+             INSERT OR IGNORE INTO reserved_execs SELECT id FROM execs;
+             INSERT OR IGNORE INTO reserved_execs SELECT subject FROM events WHERE about = 2;",
+        )
+    }
+
+    fn about(&mut self, home: Option<StoreIdentity>) -> rusqlite::Result<()> {
+        let lacking = "SELECT DISTINCT sandbox FROM events WHERE about = 2 AND subject NOT IN (SELECT id FROM execs)";
+        let mut statement = self.target.prepare(lacking)?;
+        for number in statement.query_map([], |row| row.get::<_, i64>(0))? {
+            self.incomplete.insert(number?);
+        }
+        for number in &self.incomplete {
+            self.target.execute("INSERT OR IGNORE INTO incomplete_sandboxes VALUES (?1)", [number])?;
+        }
+        set_position(self.target, self.position)?;
+        let own = self.salvage.source.query_row("SELECT identity FROM about", [], |row| row.get::<_, String>(0));
+        let identity = own.ok().and_then(|own| StoreIdentity::parse(&own)).or(home);
+        if let Some(identity) = identity {
+            self.target.execute("UPDATE about SET identity = ?1", [identity.as_str()])?;
+        }
+        self.target.execute_batch("UPDATE about SET restored = 1, clean = 1")
+    }
+}
+
+fn integer(row: &[Value], at: usize) -> i64 {
+    if let Some(Value::Integer(number)) = row.get(at) { *number } else { 0 }
+}
+
+fn text(row: &[Value], at: usize) -> Option<String> {
+    if let Some(Value::Text(text)) = row.get(at) { Some(text.clone()) } else { None }
+}

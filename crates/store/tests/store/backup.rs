@@ -1,0 +1,139 @@
+//! Backups of a store that is in use, and their way back.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use carrel_store::{BackupError, StoreError, StoreOrigin, backup, check, restore};
+
+use crate::damage::{sql, whole};
+use crate::support::{Place, id, ready, tick, ticks};
+
+fn file(place: &Place) -> PathBuf {
+    place.beside(".backup")
+}
+
+#[tokio::test]
+async fn a_backup_is_whole_while_the_store_is_written() {
+    let place = Place::new();
+    let store = place.open_on("boot-1");
+    let row = ready(&store, "box-1").await;
+    let row = ticks(&store, &row, 50).await;
+    let writing = tokio::spawn({
+        let store = store.clone();
+        async move { ticks(&store, &row, 1500).await }
+    });
+    let mut last = 52;
+    let mut backups = 0;
+    while !writing.is_finished() || backups == 0 {
+        let (from, to) = (place.path(), file(&place));
+        let report = tokio::task::spawn_blocking(move || backup(&from, &to, true)).await.unwrap().unwrap();
+        assert!(report.events >= last && report.checksums);
+        last = report.events;
+        backups += 1;
+    }
+    assert_eq!(writing.await.unwrap().last_sequence, 1552, "the writer never fails");
+    let mode = fs::metadata(file(&place)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    assert_eq!(place.named("store.db.backup").len(), 1, "nothing is left beside it");
+    let report = backup(&place.path(), &file(&place), true).unwrap();
+    let live = check(&place.path()).unwrap();
+    assert_eq!((report.events, report.position, report.identity), (live.events, live.position, live.identity));
+}
+
+#[tokio::test]
+async fn a_backup_replaces_nothing_by_mistake() {
+    let place = whole().await;
+    fs::write(file(&place), "precious").unwrap();
+    let error = backup(&place.path(), &file(&place), false).unwrap_err();
+    assert!(matches!(error, BackupError::Exists(_)) && error.hint().unwrap().contains("--force"), "{error}");
+    assert_eq!(fs::read(file(&place)).unwrap(), b"precious");
+    for replace in [false, true] {
+        let error = backup(&place.path(), &place.path(), replace).unwrap_err();
+        assert!(matches!(error, BackupError::Same(_)), "{error}");
+    }
+    let log = place.beside(".backup-wal");
+    fs::write(&log, "of another").unwrap();
+    assert!(matches!(backup(&place.path(), &file(&place), true), Err(BackupError::Log(_))));
+    fs::remove_file(log).unwrap();
+    backup(&place.path(), &file(&place), true).unwrap();
+    let nothing = Place::new();
+    let error = backup(&nothing.path(), &file(&nothing), false).unwrap_err();
+    assert!(matches!(error, BackupError::Store(StoreError::File { .. })), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_not_backed_up_as_if_it_were_whole() {
+    let place = whole().await;
+    sql(&place, "UPDATE events SET reason = 'other' WHERE position = 3");
+    let error = backup(&place.path(), &file(&place), false).unwrap_err();
+    assert!(error.to_string().contains("event 3 of sandbox row 1"), "{error}");
+    assert!(error.hint().unwrap().contains("carrel store repair"));
+    assert!(place.named("store.db.backup").is_empty());
+}
+
+#[tokio::test]
+async fn a_restored_store_is_an_older_one_and_what_was_there_is_kept() {
+    let place = Place::new();
+    let store = place.open_at_home("boot-1");
+    let row = ready(&store, "box-1").await;
+    backup(&place.path(), &file(&place), false).unwrap();
+    // What nobody waited for is in no marker, and was seen all the same.
+    let last = store.commit(tick(&row)).await.unwrap().events[0].clone();
+    let killed = place.copy();
+    drop(store);
+    fs::create_dir(killed.marker().parent().unwrap()).unwrap();
+    fs::copy(place.marker(), killed.marker()).unwrap();
+    let restored = restore(&killed.path(), &file(&killed)).unwrap();
+    assert_eq!((restored.check.events, restored.check.sandboxes), (2, 1));
+    let aside = restored.aside.unwrap();
+    assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("store.db.before-restore-2"));
+    assert_eq!(check(&aside).unwrap().events, 3, "with what was only in its log");
+    assert_eq!(killed.named("store.db-").len(), 0);
+    let origin = killed.inspect().unwrap();
+    assert!(matches!(origin, StoreOrigin::Older { store: 2, .. }), "{origin:?}");
+    let store = killed.open_at_home("boot-1");
+    let next = ticks(&store, &store.sandbox(&id("box-1")).unwrap(), 1).await;
+    assert!(next.last_sequence > last.sequence + (1 << 20));
+    store.close().await;
+    killed.assert_good();
+    assert_eq!(killed.inspect().unwrap(), StoreOrigin::Current);
+}
+
+#[tokio::test]
+async fn a_backup_goes_to_a_new_home_and_is_known_to_be_one_there() {
+    let place = whole().await;
+    backup(&place.path(), &file(&place), false).unwrap();
+    let home = Place::new();
+    let store = home.beside("/store/carrel.db");
+    let store = store.parent().unwrap().parent().unwrap().with_file_name("new/store/carrel.db");
+    let restored = restore(&store, &file(&place)).unwrap();
+    assert_eq!(restored.aside, None);
+    let origin = carrel_store::Store::inspect(&store, None).unwrap();
+    assert!(matches!(origin, StoreOrigin::Older { store: 416, home: 416 }), "{origin:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_whole_backup_is_refused_and_changes_nothing() {
+    let place = whole().await;
+    let before = fs::read(place.path()).unwrap();
+    let other = whole().await;
+    let store = other.open_on("boot-1");
+    let alone = Place::new();
+    alone.take_file(&other);
+    store.close().await;
+    let error = restore(&place.path(), &alone.path()).unwrap_err();
+    assert!(matches!(error, BackupError::Store(StoreError::LogMissing(_))), "{error}");
+    sql(&other, "UPDATE execs SET cwd = '/' WHERE number = 1");
+    let error = restore(&place.path(), &other.path()).unwrap_err();
+    assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+    fs::write(file(&place), "").unwrap();
+    assert!(matches!(restore(&place.path(), &file(&place)), Err(BackupError::Nothing(_))));
+    fs::write(file(&place), "no database, and long enough to be read as one, which it is not, whatever it says here")
+        .unwrap();
+    assert!(matches!(restore(&place.path(), &file(&place)), Err(BackupError::Store(StoreError::NotOurs(_)))));
+    fs::remove_file(file(&place)).unwrap();
+    assert!(matches!(restore(&place.path(), &file(&place)), Err(BackupError::Store(StoreError::File { .. }))));
+    assert_eq!(fs::read(place.path()).unwrap(), before);
+    assert_eq!(place.named("store.db").len(), 1);
+}

@@ -1,0 +1,159 @@
+//! What a repair keeps of a damaged store.
+
+use std::fs;
+
+use carrel_store::{RepairReport, StoreError, StoreOrigin, check, repair};
+use rusqlite::Connection;
+
+use crate::damage::{sql, whole};
+use crate::support::{Place, create, id, run, ticks};
+
+const PAGE: usize = 4096;
+
+fn table(report: &RepairReport, name: &str) -> (u64, u64) {
+    let table = report.tables.iter().find(|table| table.name == name).unwrap();
+    (table.kept, table.lost)
+}
+
+#[tokio::test]
+async fn a_whole_store_is_left_alone() {
+    let place = whole().await;
+    let before = fs::read(place.path()).unwrap();
+    let report = repair(&place.path(), None).unwrap();
+    assert!(report.is_complete() && report.aside.is_none() && report.check.events == 416);
+    assert_eq!(fs::read(place.path()).unwrap(), before);
+    let nothing = Place::new();
+    repair(&nothing.path(), None).unwrap_err();
+}
+
+#[tokio::test]
+async fn rows_that_are_damaged_are_left_out_and_named() {
+    let place = whole().await;
+    let identity = check(&place.path()).unwrap().identity;
+    sql(&place, "UPDATE sandboxes SET spec = '{}' WHERE id = 'box-2'");
+    sql(&place, "UPDATE execs SET cwd = '/' WHERE id = 'box-1-exec-1'");
+    sql(&place, "UPDATE events SET reason = 'other' WHERE sandbox = 1 AND sequence IN (1, 9, 10, 208)");
+    let report = repair(&place.path(), None).unwrap();
+    assert!(!report.is_complete());
+    assert_eq!(report.lost_sandboxes, ["box-2"]);
+    assert_eq!(table(&report, "sandboxes"), (1, 1));
+    assert_eq!(table(&report, "execs"), (2, 4));
+    assert_eq!(table(&report, "events"), (204, 212));
+    assert_eq!(report.check.violations, Vec::<String>::new());
+    let aside = report.aside.unwrap();
+    assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("store.db.damaged-2"));
+    assert!(!check(&aside).unwrap().is_good());
+    let after = check(&place.path()).unwrap();
+    assert_eq!((after.identity, after.events), (identity, 204));
+
+    assert!(matches!(place.inspect().unwrap(), StoreOrigin::Older { store: 416, .. }));
+    let store = place.open_on("boot-1");
+    let row = store.sandbox(&id("box-1")).unwrap();
+    assert_eq!(row.last_sequence, 208, "nothing of it is forgotten");
+    assert!(matches!(store.commit(create("box-2")).await, Err(StoreError::SandboxIdTaken)));
+    let again = run(&row, "box-2-exec-0", carrel_store::ExecState::Running);
+    assert!(matches!(store.commit(again).await, Err(StoreError::ExecIdTaken)));
+    assert!(ticks(&store, &row, 1).await.last_sequence > 1 << 20);
+    store.close().await;
+    place.assert_good();
+}
+
+#[tokio::test]
+async fn what_a_copy_without_its_log_has_is_taken() {
+    let place = Place::new();
+    place.take_file(&whole().await);
+    let store = place.open_on("boot-1");
+    let row = ticks(&store, &store.sandbox(&id("box-1")).unwrap(), 10).await;
+    let alone = Place::new();
+    alone.take_file(&place);
+    drop((store, row));
+    assert!(matches!(alone.inspect(), Err(StoreError::LogMissing(_))));
+    let report = repair(&alone.path(), None).unwrap();
+    assert!(report.is_complete() && report.check.is_good());
+    assert_eq!(table(&report, "events"), (416, 0));
+    assert!(matches!(alone.inspect().unwrap(), StoreOrigin::Older { store: 416, .. }));
+}
+
+#[tokio::test]
+async fn a_broken_page_costs_what_was_on_it_and_no_more() {
+    let place = whole().await;
+    let whole = fs::read(place.path()).unwrap();
+    let kinds = pages(&place);
+    assert!(kinds.iter().filter(|kind| *kind == "events").count() > 4);
+    for (number, kind) in kinds.iter().enumerate().skip(1) {
+        for fill in [0, 0xa5] {
+            let broken = Place::new();
+            let mut bytes = whole.clone();
+            bytes[number * PAGE..(number + 1) * PAGE].fill(fill);
+            fs::write(broken.path(), bytes).unwrap();
+            let report = repair(&broken.path(), None).unwrap();
+            assert_eq!(report.check.violations, Vec::<String>::new(), "page {number} of {kind}");
+            if kind.starts_with("sqlite_autoindex") || kind.ends_with("_of_sandbox") || kind == "running_execs" {
+                assert_eq!((table(&report, "events"), table(&report, "execs")), ((416, 0), (6, 0)), "{kind}");
+            }
+            let (kept, lost) = table(&report, "events");
+            if kind == "events" {
+                assert!(kept + lost == 416 && lost > 0, "page {number}: {kept} kept, {lost} lost");
+                assert_eq!(report.check.sandboxes, 2);
+            }
+            let store = broken.open_on("boot-1");
+            for row in store.sandboxes() {
+                ticks(&store, &row, 1).await;
+            }
+            assert!(matches!(store.commit(create("box-1")).await, Err(StoreError::SandboxIdTaken)), "{kind}");
+            store.close().await;
+            broken.assert_good();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_between_two_broken_pages_is_found_without_the_index() {
+    let place = whole().await;
+    let kinds = pages(&place);
+    let mut bytes = fs::read(place.path()).unwrap();
+    let of = |wanted: &str| -> Vec<usize> {
+        kinds.iter().enumerate().filter(|(_, kind)| *kind == wanted).map(|(page, _)| page).collect()
+    };
+    // The root leads to leaves in their order.
+    let (events, index) = (of("events"), of("events_of_sandbox"));
+    for page in [events[2], events[events.len() - 2]].into_iter().chain(index) {
+        bytes[page * PAGE..(page + 1) * PAGE].fill(0xa5);
+    }
+    fs::write(place.path(), bytes).unwrap();
+    let report = repair(&place.path(), None).unwrap();
+    let events = report.tables.iter().find(|table| table.name == "events").unwrap();
+    assert!(events.at_least && events.kept > 300 && events.kept < 416, "{events:?}");
+    assert_eq!(report.check.violations, Vec::<String>::new());
+}
+
+/// What each page belongs to.
+fn pages(place: &Place) -> Vec<String> {
+    let connection = Connection::open(place.path()).unwrap();
+    let count: usize = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    let mut kinds = vec![String::new(); count];
+    let roots = "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0";
+    let roots: Vec<(String, usize)> = connection
+        .prepare(roots)
+        .unwrap()
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let bytes = fs::read(place.path()).unwrap();
+    for (name, root) in roots {
+        let mut pages = vec![root];
+        while let Some(page) = pages.pop() {
+            kinds[page - 1].clone_from(&name);
+            let page = &bytes[(page - 1) * PAGE..page * PAGE];
+            let number = |at: usize| u32::from_be_bytes(page[at..at + 4].try_into().unwrap()) as usize;
+            if matches!(page[0], 2 | 5) {
+                let cells = usize::from(u16::from_be_bytes([page[3], page[4]]));
+                let cell = |cell: usize| usize::from(u16::from_be_bytes([page[12 + 2 * cell], page[13 + 2 * cell]]));
+                pages.extend((0..cells).map(|index| number(cell(index))));
+                pages.push(number(8));
+            }
+        }
+    }
+    kinds
+}
