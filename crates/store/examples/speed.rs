@@ -14,9 +14,11 @@ use self::support::{Place, ready, tick};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    for (synced, writers, each) in [(false, 1, 5000), (false, 64, 400), (true, 1, 300), (true, 64, 50)] {
+    let loads = [(false, 1, 5000), (false, 64, 400), (true, 1, 300), (true, 64, 50)];
+    let marked = [false, true].into_iter().flat_map(|marked| loads.map(|load| (marked, load)));
+    for (marked, (synced, writers, each)) in marked {
         let place = Place::new();
-        let store = place.open();
+        let store = if marked { place.open_at_home("boot-1") } else { place.open_on("boot-1") };
         let began = Instant::now();
         let mut work = Vec::new();
         for number in 0..writers {
@@ -27,9 +29,32 @@ async fn main() {
         }
         let (took, statistics) = (began.elapsed(), store.statistics());
         let rate = f64::from(writers * each) / took.as_secs_f64();
-        println!("synced {synced}, {writers} writers: {rate:.0} commits/s, {statistics:?}");
+        println!("marked {marked}, synced {synced}, {writers} writers: {rate:.0} commits/s, {statistics:?}");
     }
     latency().await;
+    start().await;
+}
+
+/// From the call to a store that is open, with 100,000 events in it.
+async fn start() {
+    let place = Place::new();
+    let store = place.open();
+    for number in 0..100 {
+        let mut row = ready(&store, &format!("box-{number}")).await;
+        for _ in 0..10 {
+            let mut change = tick(&row);
+            change.events = vec![change.events[0].clone(); 100];
+            row = store.commit(change).await.unwrap().sandbox;
+        }
+    }
+    store.close().await;
+    let began = Instant::now();
+    let store = place.open();
+    println!("start with 100,000 events: {:?}", began.elapsed());
+    store.close().await;
+    let began = Instant::now();
+    let events = carrel_store::check(&place.path()).unwrap().events;
+    println!("check of {events} events: {:?}", began.elapsed());
 }
 
 async fn write(store: Store, number: u32, count: u32, synced: bool) {
