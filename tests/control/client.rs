@@ -8,6 +8,7 @@ use carrel_api::agbox::v1::{
     ExecStatus, GetExecRequest, GetSandboxRequest, ResumeSandboxRequest, SandboxEvent, SandboxHandle, SandboxState,
     StopSandboxRequest, SubscribeSandboxEventsRequest, sandbox_event,
 };
+use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
 use carrel_tests::Daemon;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -17,6 +18,8 @@ use tonic_types::StatusExt;
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) api: SandboxServiceClient<Channel>,
+    /// What only Carrel can be asked.
+    pub(crate) own: SandboxesClient<Channel>,
 }
 
 /// What a sandbox is made from that is made from nothing special.
@@ -55,7 +58,7 @@ impl Client {
 
     pub(crate) async fn try_at(socket: &Path) -> Option<Self> {
         let channel = carrel_api::connect(socket).await.ok()?;
-        Some(Self { api: SandboxServiceClient::new(channel) })
+        Some(Self { api: SandboxServiceClient::new(channel.clone()), own: SandboxesClient::new(channel) })
     }
 
     pub(crate) async fn create(&mut self, id: &str, spec: CreateSpec) -> Result<SandboxHandle, Status> {
@@ -81,6 +84,18 @@ impl Client {
 
     pub(crate) async fn resume(&mut self, id: &str) -> Result<(), Status> {
         self.api.resume_sandbox(ResumeSandboxRequest { sandbox_id: id.to_owned() }).await.map(drop)
+    }
+
+    /// Stops one, and waits until it has stopped.
+    pub(crate) async fn stopped(&mut self, id: &str) {
+        self.stop(id).await.unwrap();
+        self.until(id, SandboxState::Stopped).await.unwrap();
+    }
+
+    /// Resumes one, and waits until it is ready.
+    pub(crate) async fn resumed(&mut self, id: &str) {
+        self.resume(id).await.unwrap();
+        self.until(id, SandboxState::Ready).await.unwrap();
     }
 
     pub(crate) async fn delete(&mut self, id: &str) -> Result<(), Status> {

@@ -127,3 +127,23 @@ fn a_tree_of_any_depth_is_removed() {
         }
     });
 }
+
+#[test]
+fn a_file_of_the_image_that_a_power_cut_emptied_is_put_in_again() {
+    run(async {
+        let world = World::new();
+        let first = world.started("demo", &limited(32 << 20)).await;
+        let emptied = script("exec-1", "echo mine > file; : > /etc/passwd; rm /etc/group; echo changed >> /etc/hosts");
+        let emptied = carrel_control::provider::ExecStart {
+            options: carrel_control::provider::ExecOptions { user: Some("0".to_owned()), ..emptied.options },
+            ..emptied
+        };
+        assert_eq!(world.ran(&first, &emptied).await, How::Exited(0));
+        world.local.stop(&first, std::time::Duration::ZERO).await.unwrap();
+        let second = again(&first);
+        world.local.start(&second, &limited(32 << 20)).await.unwrap();
+        let read = "id -un; cat file; tail -n1 /etc/hosts";
+        assert_eq!(world.shell(&second, "exec-2", read).await, "agbox\nmine\nchanged\n");
+        world.local.remove(&second).await.unwrap();
+    });
+}

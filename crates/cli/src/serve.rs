@@ -26,6 +26,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         dev: arguments.dev,
         check: arguments.check,
         detached: arguments.detached,
+        accept_data_loss: arguments.accept_data_loss,
     };
     match carrel_daemon::serve(&options).map_err(Failure::from) {
         // Whoever started it waits for its first word, and reads nothing else.

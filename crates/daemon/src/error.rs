@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use carrel_control::StartError;
 use carrel_shim_client::ProgramsError;
-use carrel_store::StoreError;
 
 use crate::address::Address;
 use crate::config::ConfigError;
@@ -13,6 +12,7 @@ use crate::home::HomeError;
 use crate::key::KeyError;
 use crate::lock::LockError;
 use crate::socket::SocketError;
+use crate::store::OpenError;
 
 /// Why a daemon does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum ServeError {
     Programs(#[from] ProgramsError),
     /// The store cannot be opened.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] OpenError),
     /// The place for the output of execs is none.
     #[error(transparent)]
     Template(#[from] carrel_local::BadTemplate),
@@ -99,7 +99,9 @@ impl ServeError {
             Self::Home(_) => "home_unavailable",
             Self::Taken { .. } => "home_taken",
             Self::Programs(_) => "helper_missing",
-            Self::Store(_) => "store_unavailable",
+            Self::Store(OpenError::Lost { .. }) => "store_lost",
+            Self::Store(OpenError::Home(_)) => "home_unavailable",
+            Self::Store(OpenError::Store(_)) => "store_unavailable",
             Self::Local(_) => "provider_unavailable",
             Self::Control(_) => "recovery_failed",
             Self::Socket(_) | Self::Port { .. } => "address_unavailable",
@@ -125,6 +127,10 @@ impl ServeError {
             }
             Self::Taken { .. } => text("--home or CARREL_HOME names another"),
             Self::Programs(_) => text("keep it beside carrel, or set CARREL_LIBEXEC to where it is"),
+            Self::Store(OpenError::Lost { .. }) => text(
+                "restore a backup with `carrel store restore FILE`; or start with --accept-data-loss: the disks are kept, and \
+                 `carrel store orphans` lists them",
+            ),
             Self::Store(_) | Self::Control(_) => text("`carrel store check` says what is wrong with it"),
             Self::Local(_) => text("carrel doctor"),
             Self::Socket(SocketError::Directory(_)) => {

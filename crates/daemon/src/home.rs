@@ -19,6 +19,11 @@ pub fn store_file(home: &Path) -> PathBuf {
     home.join("store/carrel.db")
 }
 
+/// What the home knows of its store. It lies outside the store's directory, which may be restored as a whole.
+pub fn store_mark_file(home: &Path) -> PathBuf {
+    home.join("store.mark")
+}
+
 /// What a daemon says that a command started.
 pub fn log_file(home: &Path) -> PathBuf {
     home.join("log/daemon.log")

@@ -14,12 +14,13 @@ mod notify;
 mod ready;
 mod serve;
 mod socket;
+mod store;
 mod succession;
 
 pub use self::address::{Address, BadAddress};
 pub use self::config::{Config, ConfigError, Limits, Registries};
 pub use self::error::ServeError;
-pub use self::home::{lock_file, log_file, socket_file, store_file};
+pub use self::home::{lock_file, log_file, socket_file, store_file, store_mark_file};
 pub use self::identity::{ClaimError, claim_home};
 pub use self::ready::Ready;
 pub use self::serve::{Options, serve};

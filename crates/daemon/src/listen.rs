@@ -164,6 +164,7 @@ mod tests {
             dev,
             check: false,
             detached: false,
+            accept_data_loss: false,
         }
     }
 

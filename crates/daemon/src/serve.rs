@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use crate::address::Address;
 use crate::config::Config;
 use crate::error::ServeError;
-use crate::home::{lock_file, own_directory, store_file};
+use crate::home::{lock_file, own_directory};
 use crate::listen::{Doors, Plan};
 use crate::lock::{Lock, LockError};
 use crate::notify::Manager;
 use crate::succession::take_over;
-use crate::{descriptors, identity, log};
+use crate::{descriptors, identity, log, store};
 
 /// How long what was asked for last may take to be answered, when we go.
 const ANSWERING: Duration = Duration::from_millis(500);
@@ -49,6 +49,8 @@ pub struct Options {
     pub check: bool,
     /// Whether it was started by a command that will be gone.
     pub detached: bool,
+    /// Whether it starts although its store knows nothing of disks that are there.
+    pub accept_data_loss: bool,
 }
 
 /// The signals that end us.
@@ -137,9 +139,7 @@ async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs
 
 /// Opens the store, and goes on where the last daemon was.
 async fn begin(options: &Options, config: &Config, programs: Programs) -> Result<(Store, Control), ServeError> {
-    let path = store_file(&options.home);
-    own_directory(path.parent().unwrap_or(&options.home), true)?;
-    let store = Store::open(&path, carrel_store::Options::default())?;
+    let store = store::open(&options.home, options.accept_data_loss)?;
     let default_memory = config.limits.sandbox_memory.unwrap_or_else(half_of_memory);
     let provider = Local::new(provider_settings(&options.home, config, default_memory)?, programs)?;
     let settings = Settings {

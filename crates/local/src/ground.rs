@@ -69,9 +69,14 @@ impl Ground {
         self.home.join("skeletons")
     }
 
+    /// Where all disks of a home are.
+    pub(crate) fn disks_of(home: &Path) -> PathBuf {
+        home.join("disks")
+    }
+
     /// Where all disks are.
     pub(crate) fn disks(&self) -> PathBuf {
-        self.home.join("disks")
+        Self::disks_of(&self.home)
     }
 
     /// The directory of a disk.

@@ -173,6 +173,18 @@ impl Local {
     }
 }
 
+/// How many disks of sandboxes a home has.
+pub fn disks(home: &Path) -> std::io::Result<usize> {
+    match std::fs::read_dir(Ground::disks_of(home)) {
+        Ok(mut entries) => entries.try_fold(0, |count, entry| {
+            let is_disk = entry?.file_name().to_str().is_some_and(ground::is_disk_name);
+            Ok(count + usize::from(is_disk))
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 /// The layers that sandboxes run on.
 fn needed(home: &Path) -> std::io::Result<Vec<PathBuf>> {
     let found = carrel_shim_client::sandboxes(home).map_err(std::io::Error::other)?;

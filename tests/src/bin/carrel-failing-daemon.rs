@@ -6,9 +6,11 @@ use carrel_daemon::{Options, serve};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let home = arguments.next().expect("usage: carrel-failing-daemon HOME [ADDRESS]…").into();
-    let grpc = arguments.map(|address| address.parse().expect("an address")).collect();
-    match serve(&Options { home, config: None, grpc, dev: false, check: false, detached: false }) {
+    let home = arguments.next().expect("usage: carrel-failing-daemon HOME [--accept-data-loss] [ADDRESS]…").into();
+    let (flags, addresses): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with("--"));
+    let accept_data_loss = flags.iter().any(|flag| flag == "--accept-data-loss");
+    let grpc = addresses.iter().map(|address| address.parse().expect("an address")).collect();
+    match serve(&Options { home, config: None, grpc, dev: false, check: false, detached: false, accept_data_loss }) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error}");

@@ -37,6 +37,9 @@ pub(crate) struct ServeArguments {
     /// Only say what is in effect
     #[arg(long)]
     pub(crate) check: bool,
+    /// Start although the store is missing, empty or another: sandboxes that it does not know are quarantined
+    #[arg(long)]
+    pub(crate) accept_data_loss: bool,
     /// Started by a command that will be gone
     #[arg(long, hide = true)]
     pub(crate) detached: bool,

@@ -47,6 +47,14 @@ impl Root {
         rustix::fs::openat2(&self.directory, path, PLAIN, Mode::empty(), resolve).is_ok()
     }
 
+    /// Whether there is a file without content at a path.
+    pub(crate) fn has_empty_file(&self, path: &Path) -> bool {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let opened = rustix::fs::openat2(&self.directory, path, PLAIN, Mode::empty(), resolve);
+        let stat = opened.and_then(rustix::fs::fstat);
+        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0)
+    }
+
     /// Where something that was asked for is attached: a directory or a file. In the sandbox's own root it is made, and
     /// takes the place of a link or of a file where there should be a directory. In what is attached to the root, which
     /// may be the host's to lose, it has to be there.

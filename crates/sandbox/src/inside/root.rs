@@ -85,7 +85,9 @@ pub(super) fn fill(plan: &Plan<'_>, root: &mut Root) -> Result<(), StageError> {
         tree::attach(shown, root, &place, target)?;
     }
     for made in &plan.spec.root.files {
-        if !there(plan, root, &made.path) {
+        // Nobody waited for the disk when it was new: a power cut leaves the name of a file without its content.
+        let lost = !made.content.is_empty() && root.has_empty_file(made.path.as_path());
+        if lost || !there(plan, root, &made.path) {
             file(&root.directory, made.path.as_path(), &made.content, made.mode)?;
         }
     }

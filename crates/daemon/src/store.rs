@@ -1,0 +1,66 @@
+//! Opening the store of a home: whether it is the one whose sandboxes are there.
+
+use std::path::{Path, PathBuf};
+
+use carrel_store::{Store, StoreError, StoreOrigin};
+
+use crate::home::{HomeError, own_directory, store_file, store_mark_file};
+
+/// Why the store of a home is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its directory will not do.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// It cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It knows nothing of the sandboxes whose disks are there.
+    #[error("{} {problem}, and {disks} disks of sandboxes are in {}", store.display(), home.display())]
+    Lost {
+        /// The store.
+        store: PathBuf,
+        /// The home.
+        home: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+        /// How many disks there are.
+        disks: usize,
+    },
+}
+
+/// Opens the store of a home. One that is older than the home is opened, and said to be; one that knows nothing of disks that
+/// are there only if their loss is accepted.
+pub(crate) fn open(home: &Path, accept_data_loss: bool) -> Result<Store, OpenError> {
+    let (path, mark) = (store_file(home), store_mark_file(home));
+    own_directory(path.parent().unwrap_or(home), true)?;
+    let origin = Store::inspect(&path, Some(&mark))?;
+    let disks = carrel_local::disks(home).map_err(|source| HomeError::Io { path: home.to_owned(), source })?;
+    match problem(&origin) {
+        Some(problem) if disks > 0 && !accept_data_loss => {
+            return Err(OpenError::Lost { store: path, home: home.to_owned(), problem, disks });
+        }
+        Some(problem) if disks > 0 => {
+            tracing::warn!(disks, "the store {problem}: disks that it does not know are quarantined")
+        }
+        _ => {}
+    }
+    if let StoreOrigin::Older { store, home } = origin {
+        tracing::warn!(
+            store,
+            home,
+            "the store is older than the home: what it does not know is quarantined, see `carrel store orphans`"
+        );
+    }
+    Ok(Store::open(&path, carrel_store::Options { home_mark: Some(mark), ..Default::default() })?)
+}
+
+/// Why a store knows nothing of what is in the home, if that is so.
+fn problem(origin: &StoreOrigin) -> Option<&'static str> {
+    match origin {
+        StoreOrigin::Missing { .. } => Some("is missing"),
+        StoreOrigin::Empty { .. } => Some("is empty"),
+        StoreOrigin::Foreign { .. } => Some("belongs to another home"),
+        _ => None,
+    }
+}
