@@ -31,6 +31,13 @@ FILES = {
 }
 
 
+# The programs of Carrel.
+OURS = ("carrel", "carrel-shim", "carrel-agentd", "carrel-unpack")
+# The units that are started at boot: what is shipped, and the checks.
+UNITS = ("carrel.service", "carrel-sandboxes.service", "carrel-sandboxes.slice")
+STARTED = ("carrel.service", "carrel-sandboxes.service", "reboot.service")
+
+
 class BadSystem(Exception):
     """What was fetched or built is not what a machine can start from."""
 
@@ -109,11 +116,12 @@ def disk(fetched: Fetched, programs: Path, examples: Iterable[Path], suites: Ite
     (root / "usr" / "bin" / "sh").symlink_to("dash")
     shutil.copy(GUEST / "init.sh", root / "usr" / "sbin" / "init")
     (root / "usr" / "sbin" / "init").chmod(0o755)
-    shutil.copy(GUEST / "checks.sh", root / "opt" / "checks.sh")
+    for script in ("checks.sh", "harness.sh"):
+        shutil.copy(GUEST / script, root / "opt" / script)
     (root / "usr" / "share").mkdir()
     shutil.copy(GUEST / "sockets.py", root / "usr" / "share" / "sockets.py")
     (root / "opt" / "carrel" / "examples").mkdir(parents=True)
-    for name in ("carrel", "carrel-shim", "carrel-agentd", "carrel-unpack"):
+    for name in OURS:
         shutil.copy(programs / name, root / "opt" / "carrel" / name)
     for example in examples:
         shutil.copy(example, root / "opt" / "carrel" / "examples" / example.name)
@@ -122,6 +130,30 @@ def disk(fetched: Fetched, programs: Path, examples: Iterable[Path], suites: Ite
         shutil.copy(suite.executable, root / "opt" / "tests" / suite.name)
         lines.append(" ".join((suite.name, f"/opt/tests/{suite.name}", *suite.arguments)))
     (root / "opt" / "suites").write_text("\n".join(lines) + "\n")
+    return _format(root, scratch / "disk.img")
+
+
+def systemd_disk(debian: Path, programs: Path, packaging: Path, scratch: Path) -> Path:
+    """A disk with a Debian that systemd runs, Carrel installed as its documentation says, and the checks of each boot."""
+    root = scratch / "root"
+    root.mkdir()
+    _call(["tar", "-C", str(root), "--numeric-owner", "-xpf", str(debian)])
+    for directory in ("dev", "proc", "sys", "run"):
+        (root / directory).mkdir(exist_ok=True)
+    for name in OURS:
+        shutil.copy(programs / name, root / "usr" / "local" / "bin" / name)
+    units = root / "etc" / "systemd" / "system"
+    for name in UNITS:
+        shutil.copy(packaging / name, units / name)
+    shutil.copy(GUEST / "reboot.service", units / "reboot.service")
+    wanted = units / "multi-user.target.wants"
+    wanted.mkdir(exist_ok=True)
+    for name in STARTED:
+        (wanted / name).symlink_to(f"/etc/systemd/system/{name}")
+    # Without one, the first boot asks questions.
+    (root / "etc" / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    for script in ("reboot.sh", "harness.sh"):
+        shutil.copy(GUEST / script, root / "opt" / script)
     return _format(root, scratch / "disk.img")
 
 
@@ -157,8 +189,11 @@ def _library(root: Path) -> None:
 def _format(root: Path, image: Path) -> Path:
     with open(image, "wb") as file:
         file.truncate(DISK_BYTES)
-    command = ["/usr/sbin/mkfs.ext4", "-q", "-d", str(root), "-E", "root_owner=0:0", str(image)]
+    _call(["/usr/sbin/mkfs.ext4", "-q", "-d", str(root), "-E", "root_owner=0:0", str(image)])
+    return image
+
+
+def _call(command: list[str]) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
-        raise BadSystem(f"mkfs.ext4: {done.stderr}")
-    return image
+        raise BadSystem(f"{command[0]}: {done.stderr}")

@@ -113,6 +113,12 @@ impl FakeProvider {
         true
     }
 
+    /// Loses all that runs, and what would tell how it ended.
+    pub fn lose_machines(&self) {
+        self.lock().machines.clear();
+        self.wake();
+    }
+
     /// Loses the disks of all sandboxes.
     pub fn lose_disks(&self) {
         self.lock().disks.clear();

@@ -31,7 +31,11 @@ pub struct Settings {
 
 /// What time it is.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+pub struct Clock {
+    now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// How long this host has been up.
+    uptime: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +70,22 @@ impl Default for Settings {
 impl Clock {
     /// A clock that says what it is told.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
+        Self { now: Arc::new(now), uptime: Arc::new(uptime) }
+    }
+
+    /// The same on a host that says how long it has been up.
+    #[must_use]
+    pub fn with_uptime(self, uptime: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self { uptime: Arc::new(uptime), ..self }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        (self.0)()
+        (self.now)()
+    }
+
+    /// Whether a moment was before this host booted.
+    pub(crate) fn is_before_boot(&self, moment: Timestamp) -> bool {
+        self.since(moment) > (self.uptime)()
     }
 
     /// How long ago a moment was. One that is still to come, since somebody set the clock back, was now.
@@ -86,6 +101,12 @@ impl Default for Clock {
             Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
         })
     }
+}
+
+/// Suspended or not: a sandbox is suspended with its host.
+fn uptime() -> Duration {
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(up).unwrap_or(Duration::MAX)
 }
 
 impl fmt::Debug for Clock {

@@ -81,7 +81,7 @@ impl Teller {
                     }
                     // What is not over yet is heard again, whole, once it is.
                     let is_over = facts.iter().any(is_last) || sweeps == SWEEPS;
-                    if is_over && matches!(self.pass_on(facts).await, Told::All) || sweeps == SWEEPS {
+                    if is_over && (matches!(self.pass_on(facts).await, Told::All) || sweeps == SWEEPS) {
                         return;
                     }
                     sweeps += 1;

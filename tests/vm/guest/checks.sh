@@ -5,18 +5,7 @@ export CARREL_HOME=/var/lib/carrel
 groups=/sys/fs/cgroup/carrel
 carrel="$CARREL_BIN"
 
-# expect WHAT IS: two words are the same.
-expect() {
-  [ "$1" = "$2" ] || { echo "expected: $2"; echo "found: $1"; return 1; }
-}
-
-# status COMMAND…: runs it, and keeps its code in $code and what it said in /tmp/out and /tmp/err.
-status() {
-  code=0
-  "$@" >/tmp/out 2>/tmp/err || code=$?
-  echo "$code: $*"
-  cat /tmp/out /tmp/err
-}
+. "$(dirname "$0")/harness.sh"
 
 nothing_is_left() {
   expect "$(ls -d "$groups"/*/ 2>/dev/null)" "" &&
@@ -129,25 +118,4 @@ a_run_that_is_killed_leaves_nothing() {
   nothing_is_left
 }
 
-checks="$(sed -n 's/^\([a-z0-9_]*\)() {$/\1/p' "$0" | grep -vx -e expect -e status -e nothing_is_left -e started)"
-echo "running $(echo "$checks" | wc -l) tests"
-failed=""
-for check in $checks; do
-  began="$(cut -d' ' -f1 /proc/uptime)"
-  result=ok
-  # A shell of its own, for `set -e` holds only where nobody asks how it went.
-  (set -e; "$check") >"/tmp/$check" 2>&1 &
-  wait $! || { result=FAILED; failed="$failed $check"; }
-  took="$(echo "$began $(cut -d' ' -f1 /proc/uptime)" | awk '{printf "%.2f", $2 - $1}')"
-  echo "test $check ... $result <${took}s>"
-done
-echo
-echo "failures:"
-for check in $failed; do
-  echo "---- $check stdout ----"
-  cat "/tmp/$check"
-done
-echo
-echo "failures:"
-echo "test result: ${failed:+FAILED}"
-[ -z "$failed" ]
+run_checks $(sed -n 's/^\([a-z0-9_]*\)() {$/\1/p' "$0" | grep -vx -e nothing_is_left -e started)

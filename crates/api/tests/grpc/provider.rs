@@ -28,7 +28,11 @@ impl Provider for Reachable {
         self.fake.adopt(place, spec)
     }
 
-    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Noted> {
+    fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool> {
+        self.fake.has_disk(place)
+    }
+
+    fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
         self.fake.watch(place, after)
     }
 

@@ -37,8 +37,14 @@ impl Actor {
     pub(super) async fn hear(&mut self, first: Option<Vec<Noted>>) -> Result<(), Gone> {
         let Some(mut noted) = first else {
             self.facts = None;
-            let message = "nothing is left that could tell how it ended".to_owned();
-            return self.is_over(Over { cause: EndCause::SupervisorLost, message }).await;
+            // What a supervisor writes down is not synced: a host that loses power may lose it.
+            let is_before_boot = self.shared.settings.clock.is_before_boot(self.sandbox.state_changed_at);
+            let (cause, message) = if is_before_boot {
+                (EndCause::HostRestarted, "the host restarted while it ran")
+            } else {
+                (EndCause::SupervisorLost, "nothing is left that could tell how it ended")
+            };
+            return self.is_over(Over { cause, message: message.to_owned() }).await;
         };
         while noted.len() < TOGETHER
             && let Some(next) = self.facts.as_mut().and_then(|facts| facts.try_recv().ok())

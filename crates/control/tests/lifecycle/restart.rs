@@ -1,9 +1,11 @@
 //! A host that shuts down or restarts, and what the next daemon resumes.
 
+use std::time::Duration;
+
 use carrel_control::fake::Call;
 use carrel_control::provider::EndCause;
 use carrel_control::spec::RestartPolicy;
-use carrel_control::{Caller, Code};
+use carrel_control::{Caller, Clock, Code, Settings};
 use carrel_store::{EventType as Event, SandboxState};
 
 use super::support::{ME, World, kinds};
@@ -38,6 +40,22 @@ async fn after_a_restart_of_the_host_those_that_ran_are_resumed_by_their_policy(
         world.control.stop(&ME, "on-boot").await.unwrap();
         world.until("on-boot", SandboxState::Stopped).await;
         assert_eq!(kinds(&world.events("never").await)[3..], told[..2]);
+        world.check().await;
+    }
+}
+
+#[tokio::test]
+async fn one_of_which_nothing_is_left_was_lost_with_the_host_if_it_was_ready_before_the_host_booted() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    for (uptime, reason) in [(Duration::ZERO, "host_restarted"), (day, "supervisor_lost")] {
+        let clock = Clock::default().with_uptime(move || uptime);
+        let mut world = World::with(Settings { clock, ..Settings::default() }).await;
+        world.create("box1").await;
+        world.until("box1", SandboxState::Ready).await;
+        world.control.shutdown().await;
+        world.provider.lose_machines();
+        world.crash().await;
+        assert_eq!(world.until("box1", SandboxState::Stopped).await.reason, reason);
         world.check().await;
     }
 }

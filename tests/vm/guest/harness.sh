@@ -1,0 +1,39 @@
+# Runs checks, and says how they went in the words of Rust's test harness.
+
+# expect WHAT IS: two words are the same.
+expect() {
+  [ "$1" = "$2" ] || { echo "expected: $2"; echo "found: $1"; return 1; }
+}
+
+# status COMMAND…: runs it, and keeps its code in $code and what it said in /tmp/out and /tmp/err.
+status() {
+  code=0
+  "$@" >/tmp/out 2>/tmp/err || code=$?
+  echo "$code: $*"
+  cat /tmp/out /tmp/err
+}
+
+# run_checks CHECK…: runs functions, each in a shell of its own; fails if one of them does.
+run_checks() {
+  echo "running $# tests"
+  failed=""
+  for check; do
+    began="$(cut -d' ' -f1 /proc/uptime)"
+    result=ok
+    # A shell of its own, for `set -e` holds only where nobody asks how it went.
+    (set -e; "$check") >"/tmp/$check" 2>&1 &
+    wait $! || { result=FAILED; failed="$failed $check"; }
+    took="$(echo "$began $(cut -d' ' -f1 /proc/uptime)" | awk '{printf "%.2f", $2 - $1}')"
+    echo "test $check ... $result <${took}s>"
+  done
+  echo
+  echo "failures:"
+  for check in $failed; do
+    echo "---- $check stdout ----"
+    cat "/tmp/$check"
+  done
+  echo
+  echo "failures:"
+  echo "test result: ${failed:+FAILED}"
+  [ -z "$failed" ]
+}
