@@ -194,7 +194,7 @@ async def test_a_daemon_that_is_killed_again_and_again_loses_nothing(start_daemo
         assert len(seen) == 3 + 2 * len(execs)
 
 
-async def test_what_died_beside_the_daemon_has_failed_with_a_reason(start_daemon):
+async def test_what_died_beside_the_daemon_is_stopped_with_the_reason(start_daemon):
     daemon = start_daemon()
     async with connect(daemon) as client:
         for name, while_it_runs in ((new_id(), True), (new_id(), False)):
@@ -210,8 +210,9 @@ async def test_what_died_beside_the_daemon_has_failed_with_a_reason(start_daemon
             if not while_it_runs:
                 daemon.start()
             async with connect(daemon) as fresh:
-                seen = await until(fresh, name, is_kind(Kind.FAILED))
-                assert kinds(seen)[-2:] == [Kind.EXEC_FAILED, Kind.FAILED]
+                seen = await until(fresh, name, is_kind(Kind.STOPPED))
+                assert kinds(seen)[-3:] == [Kind.STOP_REQUESTED, Kind.EXEC_FAILED, Kind.STOPPED]
+                assert seen[-1].sandbox_phase.reason == "supervisor_lost"
                 assert seen[-1].sandbox_phase.error_code == "CONTAINER_NOT_RUNNING"
                 assert (await fresh.get_exec(started.exec_id)).state == Exec.FAILED
                 await fresh.delete_sandbox(name)

@@ -177,7 +177,7 @@ async def test_a_command_that_wants_more_memory_than_there_is_fails(client):
         if current.state == State.READY:
             assert (await client.run(name, ["true"])).exit_code == 0
         else:
-            assert (current.state, current.error_code) == (State.FAILED, "CONTAINER_OOM")
+            assert (current.state, current.error_code) == (State.STOPPED, "CONTAINER_OOM")
 
 
 async def test_a_disk_is_as_large_as_it_is_said_to_be(client):
