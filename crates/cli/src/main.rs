@@ -31,6 +31,7 @@ mod serve;
 mod size;
 mod stats;
 mod stop;
+mod store;
 mod table;
 mod usage;
 mod user;
@@ -40,7 +41,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 
-use self::arguments::{Carrel, Command, CompletedShell, StoreCommand};
+use self::arguments::{Carrel, Command, CompletedShell};
 use self::failure::Failure;
 
 fn main() -> ExitCode {
@@ -73,13 +74,7 @@ fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
         Command::Resume(resume) => create::resume(&resume, arguments.json),
         Command::Events(events) => events::events(&events, arguments.json),
         Command::Serve(serve) => serve::serve(&serve),
-        Command::Store(store) => match store.command {
-            StoreCommand::Check(check) => serve::check_store(&check, arguments.json),
-            StoreCommand::Orphans => orphans::list(arguments.json),
-            StoreCommand::Adopt(adopt) => orphans::adopt(&adopt, arguments.json),
-            StoreCommand::Remove(remove) => orphans::remove(&remove),
-            StoreCommand::Claim(claim) => orphans::claim(&claim),
-        },
+        Command::Store(store) => store::store(&store.command, arguments.json),
         Command::Exec(exec) => jobs::exec(&exec, arguments.json),
         Command::Attach(attach) => jobs::attach(&attach, arguments.json),
         Command::Logs(logs) => jobs::logs(&logs, arguments.json),

@@ -1,7 +1,6 @@
 //! `carrel store orphans`, `adopt`, `remove` and `claim`: what a restored store does not know, and copies of a home.
 
 use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, RemoveOrphanRequest};
-use carrel_daemon::ClaimError;
 use serde_json::json;
 
 use crate::arguments::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
@@ -60,11 +59,7 @@ pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
 /// Makes a copy of a home a home of its own; returns what to exit with.
 pub(crate) fn claim(arguments: &StoreClaimArguments) -> Result<u8, Failure> {
     let home = serve::home(arguments.home.as_deref())?;
-    let claimed = carrel_daemon::claim_home(&home).map_err(|error| match error {
-        ClaimError::Home(error) => Failure::new("home_unavailable", error),
-        ClaimError::Lock(error) => Failure::new("home_taken", error).hint("stop the daemon of this home first"),
-    });
-    claimed.map(|()| 0).map_err(|failure| failure.exit(FAILED))
+    carrel_daemon::claim_home(&home).map(|()| 0).map_err(|error| Failure::from(error).exit(FAILED))
 }
 
 fn object(orphan: &Orphan) -> String {

@@ -1,16 +1,12 @@
-//! `carrel serve`, and `carrel store`: the daemon, and what it keeps.
+//! `carrel serve`: the daemon.
 
 use std::path::{Path, PathBuf};
 
 use carrel_daemon::{Options, ServeError};
-use serde_json::json;
 
-use crate::arguments::{ServeArguments, StoreCheckArguments};
+use crate::arguments::ServeArguments;
 use crate::failure::Failure;
 use crate::home::Home;
-
-/// What this exits with when it fails.
-const FAILED: u8 = 1;
 
 /// Serves; returns what to exit with.
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
@@ -33,34 +29,6 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         Err(failure) if arguments.detached => crate::say(failure.object().as_bytes()).map(|_| failure.exit),
         served => served,
     }
-}
-
-/// Checks the store; returns what to exit with.
-pub(crate) fn check_store(arguments: &StoreCheckArguments, json: bool) -> Result<u8, Failure> {
-    let path = carrel_daemon::store_file(&home(arguments.home.as_deref())?);
-    let report = carrel_store::check(&path).map_err(|error| Failure::new("store_unavailable", error).exit(FAILED))?;
-    let text = match json {
-        true => crate::json::line(&json!({
-            "store": path.to_string_lossy(),
-            "sandboxes": report.sandboxes,
-            "execs": report.execs,
-            "events": report.events,
-            "violations": report.violations,
-        })),
-        false => {
-            let found: String =
-                report.violations.iter().map(|found| format!("{}\n", carrel_changes::Line(found))).collect();
-            format!("{found}{} sandboxes, {} execs, {} events\n", report.sandboxes, report.execs, report.events)
-        }
-    };
-    crate::say(text.as_bytes())?;
-    if report.is_good() {
-        return Ok(0);
-    }
-    let words = format!("{} things in {} are not as they have to be", report.violations.len(), path.display());
-    Err(Failure::new("store_damaged", words)
-        .hint("stop the daemon, and keep a copy of the file before anything else")
-        .exit(FAILED))
 }
 
 /// The home that is given, or ours.

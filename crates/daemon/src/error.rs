@@ -131,7 +131,11 @@ impl ServeError {
                 "restore a backup with `carrel store restore FILE`; or start with --accept-data-loss: the disks are kept, and \
                  `carrel store orphans` lists them",
             ),
-            Self::Store(_) | Self::Control(_) => text("`carrel store check` says what is wrong with it"),
+            Self::Store(OpenError::Home(_)) => text("--home or CARREL_HOME names a directory of your own"),
+            Self::Store(OpenError::Store(error)) => {
+                text(error.hint().unwrap_or("`carrel store check` says what is wrong with it"))
+            }
+            Self::Control(_) => text("`carrel store check` says what is wrong with it"),
             Self::Local(_) => text("carrel doctor"),
             Self::Socket(SocketError::Directory(_)) => {
                 text("set XDG_RUNTIME_DIR to a directory of your own, or give --grpc unix:PATH")

@@ -19,7 +19,7 @@ pub fn store_file(home: &Path) -> PathBuf {
     home.join("store/carrel.db")
 }
 
-/// What the home knows of its store. It lies outside the store's directory, which may be restored as a whole.
+/// Where the store notes what was flushed: outside its directory, so that a store that is replaced does not take it along.
 pub fn store_mark_file(home: &Path) -> PathBuf {
     home.join("store.mark")
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::home::{HomeError, lock_file};
-use crate::lock::{Lock, LockError};
+use crate::error::ServeError;
+use crate::home::HomeError;
+use crate::home_lock::HomeLock;
 
 /// The name of the file in the home.
 const FILE: &str = "home.json";
@@ -29,17 +30,6 @@ struct HomeIdentity {
     machine: String,
 }
 
-/// Why a home cannot be claimed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
-    /// It cannot be read or written.
-    #[error(transparent)]
-    Home(#[from] HomeError),
-    /// A daemon serves it.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-}
-
 /// Lets a home pass that is where it was, and records where that is. A copy is refused.
 pub(crate) fn verify(home: &Path) -> Result<(), HomeError> {
     let current = HomeIdentity::of(home)?;
@@ -58,8 +48,8 @@ pub(crate) fn verify(home: &Path) -> Result<(), HomeError> {
 }
 
 /// Makes a copy of a home a home of its own.
-pub fn claim_home(home: &Path) -> Result<(), ClaimError> {
-    let _lock = Lock::take(&lock_file(home))?;
+pub fn claim_home(home: &Path) -> Result<(), ServeError> {
+    let _lock = HomeLock::take(home)?;
     Ok(HomeIdentity::of(home)?.write(home)?)
 }
 

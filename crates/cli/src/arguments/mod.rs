@@ -9,6 +9,7 @@ mod quantities;
 mod run;
 mod sandboxes;
 mod stays;
+mod store;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -25,9 +26,9 @@ pub(crate) use self::sandboxes::{
     CopyArguments, InspectArguments, PsArguments, RemoveArguments, StatsArguments, StopArguments,
 };
 pub(crate) use self::stays::{
-    CreateArguments, EventsArguments, GetArguments, Restart, ResumeArguments, ServeArguments, StoreArguments,
-    StoreCheckArguments, StoreCommand,
+    CreateArguments, EventsArguments, GetArguments, Restart, ResumeArguments, ServeArguments,
 };
+pub(crate) use self::store::{StoreArguments, StoreBackupArguments, StoreCommand};
 
 /// Sandboxes in milliseconds.
 #[derive(Debug, Parser)]

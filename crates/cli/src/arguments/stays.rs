@@ -6,11 +6,10 @@ use std::time::Duration;
 use carrel_daemon::Address;
 use carrel_image::ImageRef;
 use carrel_sandbox::cgroup::CpuShare;
+use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Subcommand};
 
 use super::images::{IMAGE, Pull};
-use super::orphans::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
 use super::quantities::patience;
 use crate::environment::Variable;
 use crate::label::Label;
@@ -50,36 +49,6 @@ When it is ready, it says where it can be reached, as one JSON object on one lin
 sandboxes running: the next one takes them over.
 
 Exit codes: 0 after a signal; 1 if it cannot serve; 2 if the configuration is wrong.";
-
-/// `carrel store`.
-#[derive(Args, Debug)]
-pub(crate) struct StoreArguments {
-    #[command(subcommand)]
-    pub(crate) command: StoreCommand,
-}
-
-/// What to do with the store.
-#[derive(Debug, Subcommand)]
-pub(crate) enum StoreCommand {
-    /// Check that everything in it fits together; nothing is changed
-    Check(StoreCheckArguments),
-    /// List disks that the store does not know, such as those made after a backup that was restored
-    Orphans,
-    /// Make an orphan a sandbox again
-    Adopt(StoreAdoptArguments),
-    /// Remove orphans with all that is on their disks
-    Remove(StoreRemoveArguments),
-    /// Make a copy of a home a home of its own
-    Claim(StoreClaimArguments),
-}
-
-/// `carrel store check`.
-#[derive(Args, Debug)]
-pub(crate) struct StoreCheckArguments {
-    /// Where everything is kept [default: CARREL_HOME]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) home: Option<PathBuf>,
-}
 
 /// `carrel create`.
 #[derive(Args, Debug)]

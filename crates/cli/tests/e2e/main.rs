@@ -22,6 +22,7 @@ mod silent;
 mod standing;
 mod stays;
 mod stop;
+mod store;
 mod streams;
 mod support;
 mod terminal;

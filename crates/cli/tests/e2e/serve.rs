@@ -119,7 +119,7 @@ fn it_says_where_it_is_and_leaves_nothing_but_its_locks() {
     serving.stop();
     assert!(!socket.exists() && !own.exists());
     assert!(socket.with_extension("lock").exists() && home.join("daemon.lock").exists());
-    assert_eq!(text(&world, &["store", "check"]), "0 sandboxes, 0 execs, 0 events\n");
+    assert!(text(&world, &["store", "check"]).starts_with("0 sandboxes, 0 execs, 0 events\n"));
 }
 
 #[test]

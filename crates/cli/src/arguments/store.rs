@@ -1,0 +1,84 @@
+//! Words about the store.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::orphans::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
+
+/// `carrel store`.
+#[derive(Args, Debug)]
+pub(crate) struct StoreArguments {
+    #[command(subcommand)]
+    pub(crate) command: StoreCommand,
+}
+
+/// What to do with the store.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Check that everything in it is intact and fits together; nothing is changed
+    Check(StoreCheckArguments),
+    /// Write a consistent copy of the store to a file, also while a daemon serves
+    Backup(StoreBackupArguments),
+    /// Replace the store with a backup; no daemon may serve
+    Restore(StoreRestoreArguments),
+    /// Replace a damaged store with all that is intact in it; no daemon may serve
+    Repair(StoreRepairArguments),
+    /// List disks that the store does not know, such as those made after a backup that was restored
+    Orphans,
+    /// Make an orphan a sandbox again
+    Adopt(StoreAdoptArguments),
+    /// Remove orphans with all that is on their disks
+    Remove(StoreRemoveArguments),
+    /// Make a copy of a home a home of its own
+    Claim(StoreClaimArguments),
+}
+
+/// `carrel store check`.
+#[derive(Args, Debug)]
+pub(crate) struct StoreCheckArguments {
+    /// Where everything is kept [default: CARREL_HOME]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+}
+
+/// `carrel store backup`.
+#[derive(Args, Debug)]
+pub(crate) struct StoreBackupArguments {
+    /// Where everything is kept [default: CARREL_HOME]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Where to write the backup
+    pub(crate) file: PathBuf,
+}
+
+/// `carrel store restore`.
+#[derive(Args, Debug)]
+#[command(after_help = RESTORE_HELP)]
+pub(crate) struct StoreRestoreArguments {
+    /// Where everything is kept [default: CARREL_HOME]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// A file that `carrel store backup` wrote
+    pub(crate) file: PathBuf,
+}
+
+const RESTORE_HELP: &str = "\
+The backup is verified first. The store that was there is kept beside the new one as carrel.db.before-restore-TIME.";
+
+/// `carrel store repair`.
+#[derive(Args, Debug)]
+#[command(after_help = REPAIR_HELP)]
+pub(crate) struct StoreRepairArguments {
+    /// Where everything is kept [default: CARREL_HOME]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+}
+
+const REPAIR_HELP: &str = "\
+The damaged store is kept beside the new one as carrel.db.damaged-TIME. A store that is intact is left alone.
+
+Exit codes: 0 if everything was kept; 3 if something was lost; 1 if the store cannot be repaired.";

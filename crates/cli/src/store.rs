@@ -1,0 +1,203 @@
+//! `carrel store`: what the daemon keeps, checked, saved and repaired.
+
+use std::path::{Path, PathBuf};
+
+use carrel_changes::Line;
+use carrel_daemon::HomeLock;
+use carrel_store::{BackupError, RepairReport, RepairedTable, Report, StoreError};
+use serde_json::json;
+
+use crate::arguments::{StoreBackupArguments, StoreCommand};
+use crate::failure::Failure;
+use crate::orphans;
+use crate::serve::home;
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
+/// What a repair exits with that could not keep everything.
+const LOST: u8 = 3;
+
+/// Does what is asked of the store; returns what to exit with.
+pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
+    match command {
+        StoreCommand::Check(check) => check_store(&home(check.home.as_deref())?, json),
+        StoreCommand::Backup(backup) => back_up(backup, json),
+        StoreCommand::Restore(restore) => restore_store(&home(restore.home.as_deref())?, &restore.file, json),
+        StoreCommand::Repair(repair) => repair_store(&home(repair.home.as_deref())?, json),
+        StoreCommand::Orphans => orphans::list(json),
+        StoreCommand::Adopt(adopt) => orphans::adopt(adopt, json),
+        StoreCommand::Remove(remove) => orphans::remove(remove),
+        StoreCommand::Claim(claim) => orphans::claim(claim),
+    }
+}
+
+fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
+    let path = carrel_daemon::store_file(home);
+    let report = carrel_store::check(&path).map_err(Failure::from)?;
+    let text = match json {
+        true => crate::json::line(&json!({
+            "store": path.to_string_lossy(),
+            "sandboxes": report.sandboxes,
+            "execs": report.execs,
+            "events": report.events,
+            "version": report.version,
+            "identity": report.identity.as_ref().map(carrel_store::StoreIdentity::as_str),
+            "generation": report.position,
+            "checksums": report.checksums,
+            "violations": report.violations,
+        })),
+        false => {
+            let found: String = report.violations.iter().map(|found| format!("{}\n", Line(found))).collect();
+            format!("{found}{}\n{}", counts(&report), about(&report))
+        }
+    };
+    crate::say(text.as_bytes())?;
+    if report.is_good() {
+        return Ok(0);
+    }
+    let words = format!("{} things in {} are not as they have to be", report.violations.len(), path.display());
+    Err(Failure::new("store_damaged", words)
+        .hint("stop the daemon, then run `carrel store repair`: it keeps all that is intact, and the damaged file")
+        .exit(FAILED))
+}
+
+fn back_up(arguments: &StoreBackupArguments, json: bool) -> Result<u8, Failure> {
+    let store = carrel_daemon::store_file(&home(arguments.home.as_deref())?);
+    let file = absolute(&arguments.file)?;
+    let report = carrel_store::backup(&store, &file, arguments.force).map_err(Failure::from)?;
+    let text = match json {
+        true => crate::json::line(&json!({
+            "file": file.to_string_lossy(),
+            "sandboxes": report.sandboxes,
+            "execs": report.execs,
+            "events": report.events,
+            "generation": report.position,
+        })),
+        false => format!("backed up to {}: {}\n", Line(&file.to_string_lossy()), counts(&report)),
+    };
+    crate::say(text.as_bytes())
+}
+
+fn restore_store(home: &Path, file: &Path, json: bool) -> Result<u8, Failure> {
+    let (file, store) = (absolute(file)?, carrel_daemon::store_file(home));
+    let _lock = HomeLock::take(home)?;
+    let restored = carrel_store::restore(&store, &file).map_err(Failure::from)?;
+    let text = match json {
+        true => crate::json::line(&json!({
+            "store": store.to_string_lossy(),
+            "sandboxes": restored.check.sandboxes,
+            "execs": restored.check.execs,
+            "events": restored.check.events,
+            "previous": restored.aside.map(|aside| aside.to_string_lossy().into_owned()),
+        })),
+        false => {
+            let previous = restored.aside.map(|aside| format!("previous store: {}\n", Line(&aside.to_string_lossy())));
+            format!(
+                "restored from {}: {}\n{}The next `carrel serve` quarantines sandboxes that the backup does not know; \
+                 `carrel store orphans` lists them.\n",
+                Line(&file.to_string_lossy()),
+                counts(&restored.check),
+                previous.unwrap_or_default(),
+            )
+        }
+    };
+    crate::say(text.as_bytes())
+}
+
+fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
+    let store = carrel_daemon::store_file(home);
+    // A home that is not there is not made by looking for something to repair.
+    std::fs::metadata(&store).map_err(|error| unavailable(format!("{}: {error}", store.display())))?;
+    let _lock = HomeLock::take(home)?;
+    let mark = carrel_daemon::store_mark_file(home);
+    let report = carrel_store::repair(&store, Some(&mark)).map_err(Failure::from)?;
+    let text = if json { crate::json::line(&repaired_object(&store, &report)) } else { repaired_lines(&report) };
+    crate::say(text.as_bytes())?;
+    if report.is_complete() {
+        return Ok(0);
+    }
+    let lost: u64 = report.tables.iter().map(|table| table.lost).sum();
+    let aside = report.aside.unwrap_or(store);
+    Err(Failure::new(
+        "store_rows_lost",
+        format!("{lost} rows could not be kept; the damaged store is {}", aside.display()),
+    )
+    .hint("`carrel serve` continues with what was kept; `carrel store restore FILE` returns to a backup instead")
+    .exit(LOST))
+}
+
+fn repaired_object(store: &Path, report: &RepairReport) -> serde_json::Value {
+    let table = |table: &RepairedTable| json!({"name": table.name, "kept": table.kept, "lost": table.lost, "lost_at_least": table.at_least});
+    json!({
+        "store": store.to_string_lossy(),
+        "damaged": report.aside.as_ref().map(|aside| aside.to_string_lossy()),
+        "tables": report.tables.iter().map(table).collect::<Vec<_>>(),
+        "lost_sandboxes": report.lost_sandboxes,
+        "violations": report.check.violations,
+    })
+}
+
+fn repaired_lines(report: &RepairReport) -> String {
+    let Some(aside) = &report.aside else { return format!("nothing to repair: {}\n", counts(&report.check)) };
+    let table = |table: &RepairedTable| {
+        let least = if table.at_least { " (part of it cannot be read: more may be lost)" } else { "" };
+        format!("{}: {} kept, {} lost{least}\n", table.name, table.kept, table.lost)
+    };
+    let tables: String = report.tables.iter().map(table).collect();
+    let sandboxes: String = report.lost_sandboxes.iter().map(|id| format!("lost sandbox: {}\n", Line(id))).collect();
+    let rest: String = report.check.violations.iter().map(|found| format!("still wrong: {}\n", Line(found))).collect();
+    format!("{tables}{sandboxes}{rest}damaged store: {}\n", Line(&aside.to_string_lossy()))
+}
+
+fn counts(report: &Report) -> String {
+    format!("{} sandboxes, {} execs, {} events", report.sandboxes, report.execs, report.events)
+}
+
+/// What tells a store from others, and how far it is.
+fn about(report: &Report) -> String {
+    let identity = report.identity.as_ref().map_or("none", carrel_store::StoreIdentity::as_str);
+    let checksums = if report.checksums { "verified" } else { "none" };
+    let (version, generation) = (report.version, report.position);
+    format!("identity {identity}, generation {generation}, schema version {version}, checksums {checksums}\n")
+}
+
+fn absolute(file: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(file).map_err(|error| unavailable(format!("{}: {error}", file.display())))
+}
+
+fn unavailable(words: String) -> Failure {
+    Failure::new("store_unavailable", words).hint("--home or CARREL_HOME names where it is").exit(FAILED)
+}
+
+// === impl Failure ===
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let hint = match &error {
+            StoreError::File { path, .. } => Some(format!("ls -l {}", path.display())),
+            error => error.hint().map(str::to_owned),
+        };
+        hint.into_iter().fold(Self::new(code(&error), error).exit(FAILED), Self::hint)
+    }
+}
+
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Self {
+        let hint = error.hint();
+        match error {
+            BackupError::Store(error) => error.into(),
+            error => {
+                let word = if matches!(error, BackupError::Damaged { .. }) { "store_damaged" } else { "invalid_file" };
+                let failure = Self::new(word, error).exit(FAILED);
+                hint.into_iter().fold(failure, Self::hint)
+            }
+        }
+    }
+}
+
+fn code(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Damaged { .. } | StoreError::LogMissing(_) => "store_damaged",
+        _ => "store_unavailable",
+    }
+}
