@@ -22,9 +22,9 @@ mod tls;
 pub use self::client::{ConnectError, connect};
 pub use self::generated::DESCRIPTORS;
 pub use self::key::{ApiKey, BadKey};
-pub use self::listener::Listener;
+pub use self::listener::{Listener, ListenerCredentials};
 pub use self::serve::{ApiError, Tuning, serve, serve_tuned};
-pub use self::tls::{Tls, TlsError};
+pub use self::tls::{Tls, TlsError, TlsPart};
 
 pub mod agbox {
     //! The published package.

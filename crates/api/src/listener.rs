@@ -1,6 +1,6 @@
 //! Where clients connect, and how they become connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use carrel_control::Caller;
@@ -34,17 +34,26 @@ pub enum Listener {
         /// The listener.
         listener: TcpListener,
         /// What it shows, and asks for.
-        tls: Option<Tls>,
-        /// The key that has to come with every request.
-        key: Option<ApiKey>,
+        credentials: ListenerCredentials,
     },
+}
+
+/// What a listener shows and asks for, which can be replaced while it listens. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct ListenerCredentials(Arc<RwLock<Credentials>>);
+
+/// What a connection shows and asks for.
+#[derive(Clone, Debug)]
+struct Credentials {
+    tls: Option<Tls>,
+    /// The key that has to come with every request.
+    key: Option<Arc<ApiKey>>,
 }
 
 /// What becomes of those who connect over TCP.
 #[derive(Clone)]
 struct Remote {
-    tls: Option<Tls>,
-    peer: Peer,
+    credentials: ListenerCredentials,
     shaking: Arc<Semaphore>,
     room: Arc<Semaphore>,
 }
@@ -56,7 +65,10 @@ impl Listener {
     pub(crate) fn is_guarded(&self) -> bool {
         match self {
             Self::Unix(_) => true,
-            Self::Tcp { tls, key, .. } => key.is_some() || tls.as_ref().is_some_and(Tls::asks_clients),
+            Self::Tcp { credentials, .. } => {
+                let Credentials { tls, key } = credentials.current();
+                key.is_some() || tls.as_ref().is_some_and(Tls::asks_clients)
+            }
         }
     }
 
@@ -74,12 +86,31 @@ impl Listener {
         let room = Arc::new(Semaphore::new(most));
         match self {
             Self::Unix(listener) => accept_local(&listener, &room, &connections).await,
-            Self::Tcp { listener, tls, key } => {
+            Self::Tcp { listener, credentials } => {
                 let shaking = Arc::new(Semaphore::new(HANDSHAKES));
-                let remote = Remote { tls, peer: Peer::Remote(key.map(Arc::new)), shaking, room };
+                let remote = Remote { credentials, shaking, room };
                 remote.accept(&listener, &connections).await;
             }
         }
+    }
+}
+
+// === impl ListenerCredentials ===
+
+impl ListenerCredentials {
+    /// What a listener shows and asks for.
+    pub fn new(tls: Option<Tls>, key: Option<ApiKey>) -> Self {
+        Self(Arc::new(RwLock::new(Credentials { tls, key: key.map(Arc::new) })))
+    }
+
+    /// Replaces it, for connections from now on.
+    pub fn replace(&self, tls: Option<Tls>, key: Option<ApiKey>) {
+        let new = Credentials { tls, key: key.map(Arc::new) };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    fn current(&self) -> Credentials {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -149,9 +180,11 @@ impl Remote {
 
     async fn shake_hands(self, stream: TcpStream, place: OwnedSemaphorePermit) -> std::io::Result<Connection> {
         stream.set_nodelay(true)?;
-        match self.tls {
-            None => Ok(Connection::new(stream, self.peer, place)),
-            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, self.peer, place)),
+        let Credentials { tls, key } = self.credentials.current();
+        let peer = Peer::Remote(key);
+        match tls {
+            None => Ok(Connection::new(stream, peer, place)),
+            Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, peer, place)),
         }
     }
 }
@@ -186,7 +219,7 @@ mod tests {
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let listener = Listener::Tcp { listener, tls: None, key: None };
+        let listener = Listener::Tcp { listener, credentials: ListenerCredentials::new(None, None) };
         two_at_a_time(listener, || StdTcp::connect(address).unwrap()).await;
     }
 

@@ -9,6 +9,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
+const KEY: &str = "the key";
+const AUTHORITY: &str = "the authority of clients";
+
 /// What a server shows, and whom it lets in by what they show.
 #[derive(Clone)]
 pub struct Tls {
@@ -38,13 +41,38 @@ pub enum TlsError {
     Clients(#[from] VerifierBuilderError),
 }
 
+/// Which of the files of a listener is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsPart {
+    /// The certificates of the server.
+    Certificate,
+    /// Its private key.
+    Key,
+    /// The authority of clients.
+    ClientCa,
+}
+
+// === impl TlsError ===
+
+impl TlsError {
+    /// Which of the files is at fault.
+    pub fn part(&self) -> TlsPart {
+        match self {
+            Self::Pem { what, .. } | Self::Empty(what) if *what == KEY => TlsPart::Key,
+            Self::Pem { what, .. } | Self::Empty(what) if *what == AUTHORITY => TlsPart::ClientCa,
+            Self::Clients(_) => TlsPart::ClientCa,
+            Self::Pem { .. } | Self::Empty(_) | Self::Config(_) => TlsPart::Certificate,
+        }
+    }
+}
+
 // === impl Tls ===
 
 impl Tls {
     /// Takes the certificates and the key of a server, in PEM; with an authority, clients have to show a certificate of it.
     pub fn new(certificates: &[u8], key: &[u8], client_authority: Option<&[u8]>) -> Result<Self, TlsError> {
         let chain = read("the certificate", certificates)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem { what: "the key", source })?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem { what: KEY, source })?;
         let provider = Arc::new(ring::default_provider());
         let builder =
             ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -52,7 +80,7 @@ impl Tls {
             None => builder.with_no_client_auth(),
             Some(authority) => {
                 let mut roots = RootCertStore::empty();
-                for certificate in read("the authority of clients", authority)? {
+                for certificate in read(AUTHORITY, authority)? {
                     roots.add(certificate)?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;

@@ -24,10 +24,15 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         detached: arguments.detached,
         accept_data_loss: arguments.accept_data_loss,
     };
-    match carrel_daemon::serve(&options).map_err(Failure::from) {
+    match carrel_daemon::serve(&options) {
         // Whoever started it waits for its first word, and reads nothing else.
-        Err(failure) if arguments.detached => crate::say(failure.object().as_bytes()).map(|_| failure.exit),
-        served => served,
+        Err(failed) if arguments.detached => {
+            let failure = Failure::from(failed.error);
+            crate::say(failure.object().as_bytes()).map(|_| failure.exit)
+        }
+        // The log has it, in the format that the rest of the log has.
+        Err(failed) if failed.logged => Ok(failed.error.exit()),
+        served => served.map_err(|failed| failed.error.into()),
     }
 }
 

@@ -63,17 +63,9 @@ pub enum ServeError {
     /// A port would be open to anybody.
     #[error("{0} would be open to anybody")]
     Unguarded(Address),
-    /// A key will not do.
+    /// No key can be made for this life.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Certificates will not do.
-    #[error("{address}: {source}")]
-    Tls {
-        /// Of which port.
-        address: Address,
-        /// Why.
-        source: carrel_api::TlsError,
-    },
     /// The gRPC server failed.
     #[error(transparent)]
     Api(#[from] carrel_api::ApiError),
@@ -106,7 +98,7 @@ impl ServeError {
             Self::Control(_) => "recovery_failed",
             Self::Socket(_) | Self::Port { .. } => "address_unavailable",
             Self::Unguarded(_) => "address_unguarded",
-            Self::Key(_) | Self::Tls { .. } => "key_unavailable",
+            Self::Key(_) => "key_unavailable",
             Self::Api(_) => "serving_failed",
             Self::System { .. } => "system_failed",
         }
@@ -145,13 +137,12 @@ impl ServeError {
             Self::Unguarded(_) => {
                 text("give it an `api_key_file` or a `client_ca` in the configuration, or --dev for a key of this life")
             }
-            Self::Key(KeyError::Open(path)) => Some(format!("chmod 600 {}", path.display())),
-            Self::Template(_) | Self::Key(_) | Self::Tls { .. } | Self::Api(_) | Self::System { .. } => None,
+            Self::Template(_) | Self::Key(_) | Self::Api(_) | Self::System { .. } => None,
         }
     }
 
     /// What a program exits with because of it.
     pub fn exit(&self) -> u8 {
-        if matches!(self, Self::Config(_)) { 2 } else { 1 }
+        if matches!(self, Self::Config(_) | Self::Template(_)) { 2 } else { 1 }
     }
 }

@@ -19,10 +19,10 @@ mod store;
 mod succession;
 
 pub use self::address::{Address, BadAddress};
-pub use self::config::{Config, ConfigError, Limits, Registries};
+pub use self::config::{Config, ConfigError, FileError, Limits, LogConfig, LogFormat, LogLevel, Registries};
 pub use self::error::ServeError;
 pub use self::home::{lock_file, log_file, socket_file, store_file, store_mark_file};
 pub use self::home_lock::HomeLock;
 pub use self::identity::claim_home;
 pub use self::ready::Ready;
-pub use self::serve::{Options, serve};
+pub use self::serve::{Options, ServeFailure, serve};

@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use carrel_api::{ApiKey, Listener, Tls};
+use carrel_api::{ApiKey, Listener, ListenerCredentials, Tls, TlsPart};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::address::Address;
-use crate::config::{Config, Listen};
+use crate::config::{Config, ConfigError, FileError, Listen};
 use crate::error::ServeError;
 use crate::home::socket_file;
-use crate::key::{self, DevKey, KeyError};
+use crate::key::{self, DevKey};
 use crate::ready::Ready;
 use crate::serve::Options;
 use crate::socket::{self, Socket, SocketError};
@@ -29,9 +29,11 @@ pub(crate) struct Plan {
 #[derive(Clone)]
 struct Place {
     listen: Listen,
-    key: Option<ApiKey>,
-    tls: Option<Tls>,
+    credentials: ListenerCredentials,
 }
+
+/// What the files hold that a listener names.
+type Secrets = (Option<Tls>, Option<ApiKey>);
 
 /// What is open. Sockets are gone when this is dropped.
 #[derive(Debug)]
@@ -53,9 +55,23 @@ impl Plan {
             listens.insert(0, Listen::at(Address::Unix(documented)));
         }
         let key = if options.dev { Some(DevKey::random()?) } else { None };
-        let places = listens.into_iter().map(|listen| Place::new(listen, key.as_ref())).collect::<Result<_, _>>()?;
+        let file = config.file.as_deref();
+        let place = |listen| Place::new(listen, key.as_ref(), file);
+        let places = listens.into_iter().map(place).collect::<Result<_, _>>()?;
         // A command that starts a daemon finds it by its home.
         Ok(Self { places, spare: unsaid && options.detached, key })
+    }
+}
+
+impl Plan {
+    /// Reads keys and certificates again, for connections from now on. Either all of them are replaced or none.
+    pub(crate) fn reload(&self, config: &Config) -> Result<(), ServeError> {
+        let read = |place: &Place| place.listen.secrets(self.key.as_ref(), config.file.as_deref());
+        let secrets: Vec<Secrets> = self.places.iter().map(read).collect::<Result<_, _>>()?;
+        for (place, (tls, key)) in self.places.iter().zip(secrets) {
+            place.credentials.replace(tls, key);
+        }
+        Ok(())
     }
 }
 
@@ -65,34 +81,62 @@ impl fmt::Display for Plan {
     }
 }
 
-// === impl Place ===
+// === impl Listen ===
 
-impl Place {
-    fn new(listen: Listen, of_this_life: Option<&DevKey>) -> Result<Self, ServeError> {
-        if let Address::Unix(_) = listen.grpc {
-            return Ok(Self { listen, key: None, tls: None });
+impl Listen {
+    /// Reads the files that it names.
+    fn secrets(&self, of_this_life: Option<&DevKey>, config: Option<&Path>) -> Result<Secrets, ServeError> {
+        if let Address::Unix(_) = self.grpc {
+            return Ok((None, None));
         }
-        let key = match (&listen.api_key_file, of_this_life) {
-            (Some(path), _) => Some(key::read(path)?),
+        let failed = |key: &'static str, source: FileError| {
+            let path = config.map(Path::to_owned).unwrap_or_default();
+            ServeError::Config(ConfigError::File { path, key: key.to_owned(), source })
+        };
+        let key = match (&self.api_key_file, of_this_life) {
+            (Some(path), _) => {
+                Some(key::read(path).map_err(|error| failed("listen.api_key_file", FileError::Key(error)))?)
+            }
             // What was made a moment ago is a key.
-            (None, Some(made)) if listen.client_ca.is_none() => ApiKey::new(made.reveal()).ok(),
+            (None, Some(made)) if self.client_ca.is_none() => ApiKey::new(made.reveal()).ok(),
             (None, _) => None,
         };
-        let tls = match (&listen.certificate, &listen.key) {
+        let read = |key: &'static str, file: &PathBuf| {
+            std::fs::read(file).map_err(|source| failed(key, FileError::Open { file: file.clone(), source }))
+        };
+        let tls = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
-                let client_ca = listen.client_ca.as_deref().map(read).transpose()?;
-                let tls = Tls::new(&read(certificate)?, &read(key)?, client_ca.as_deref());
-                Some(tls.map_err(|source| ServeError::Tls { address: listen.grpc.clone(), source })?)
+                let client_ca = self.client_ca.as_ref().map(|file| read("listen.client_ca", file)).transpose()?;
+                let (chain, private) = (read("listen.certificate", certificate)?, read("listen.key", key)?);
+                Some(Tls::new(&chain, &private, client_ca.as_deref()).map_err(|source| {
+                    let (name, file) = match source.part() {
+                        TlsPart::Certificate => ("listen.certificate", certificate),
+                        TlsPart::Key => ("listen.key", key),
+                        TlsPart::ClientCa => ("listen.client_ca", self.client_ca.as_ref().unwrap_or(certificate)),
+                    };
+                    failed(name, FileError::Tls { file: file.clone(), source })
+                })?)
             }
             _ => None,
         };
+        Ok((tls, key))
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn new(listen: Listen, of_this_life: Option<&DevKey>, config: Option<&Path>) -> Result<Self, ServeError> {
+        let (tls, key) = listen.secrets(of_this_life, config)?;
         // A key that travels in the clear guards nothing.
         let guarded = match (&key, &tls) {
+            _ if matches!(listen.grpc, Address::Unix(_)) => true,
             (_, Some(_)) if listen.client_ca.is_some() => true,
             (Some(_), tls) => tls.is_some() || listen.grpc.is_of_this_host(),
             (None, _) => false,
         };
-        if guarded { Ok(Self { listen, key, tls }) } else { Err(ServeError::Unguarded(listen.grpc)) }
+        let credentials = ListenerCredentials::new(tls, key);
+        if guarded { Ok(Self { listen, credentials }) } else { Err(ServeError::Unguarded(listen.grpc)) }
     }
 }
 
@@ -108,7 +152,7 @@ impl Doors {
     /// Opens all, and the socket of the home, which is the last: whoever finds that finds a daemon that is ready.
     pub(crate) async fn open(plan: &Plan, home: &Path) -> Result<(Self, Vec<Listener>), ServeError> {
         let (mut doors, mut listeners) = (Self { sockets: Vec::new(), addresses: Vec::new() }, Vec::new());
-        for (number, Place { listen, key, tls }) in plan.places.iter().cloned().enumerate() {
+        for (number, Place { listen, credentials }) in plan.places.iter().cloned().enumerate() {
             match &listen.grpc {
                 Address::Unix(path) => match Socket::bind(path, listen.mode) {
                     Err(error @ (SocketError::Lock(_) | SocketError::Live(_))) if plan.spare && number == 0 => {
@@ -120,7 +164,7 @@ impl Doors {
                     let failed = |source| ServeError::Port { address: listen.grpc.clone(), source };
                     let listener = TcpListener::bind(address).await.map_err(failed)?;
                     doors.addresses.push(Address::Tcp(listener.local_addr().map_err(failed)?));
-                    listeners.push(Listener::Tcp { listener, tls, key });
+                    listeners.push(Listener::Tcp { listener, credentials });
                 }
             }
         }
@@ -142,12 +186,6 @@ impl Doors {
         let grpc = self.addresses.iter().map(ToString::to_string).collect();
         Ready { grpc, http: None, key: plan.key.as_ref().map(|key| key.reveal().to_owned()) }
     }
-}
-
-fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, ServeError> {
-    let path = path.as_ref();
-    let failed = |source| ServeError::Key(KeyError::Read { path: path.to_owned(), source });
-    std::fs::read(path).map_err(failed)
 }
 
 #[cfg(test)]
@@ -200,5 +238,34 @@ mod tests {
         let shown = format!("{plan}{config}{plan:?}{config:?}");
         assert!(shown.contains("# grpc: tcp:127.0.0.1:1\n# grpc: unix:/x\n"), "{shown}");
         assert!(!shown.contains("secret") && !shown.contains(plan.key.as_ref().unwrap().reveal()));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_with_its_key_and_ends_the_start_with_2() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(path("open"), "0123456789abcdef\n").unwrap();
+        std::fs::set_permissions(path("open"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::write(path("empty"), "").unwrap();
+        std::fs::set_permissions(path("empty"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let tls = |certificate: &str, key: &str| {
+            format!("certificate = {:?}\nkey = {:?}\nclient_ca = {:?}", path(certificate), path(key), path("empty"))
+        };
+        for (keys, key, words) in [
+            (format!("api_key_file = {:?}", path("none")), "listen.api_key_file", "No such file"),
+            (format!("api_key_file = {:?}", path("open")), "listen.api_key_file", "can be read by others"),
+            (format!("api_key_file = {:?}", path("empty")), "listen.api_key_file", "at least 16"),
+            (tls("none", "empty"), "listen.certificate", "No such file"),
+            (tls("empty", "none"), "listen.key", "No such file"),
+            (tls("empty", "empty"), "listen.certificate", "no certificate in it"),
+        ] {
+            let text = format!("[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\n{keys}");
+            let config = Config { file: Some("/c".into()), ..Config::parse(Path::new("/c"), &text).unwrap() };
+            let error = Plan::new(&config, &options(&[], false)).unwrap_err();
+            let said = error.to_string();
+            assert!(said.starts_with(&format!("/c: {key}: {}", dir.path().display())), "{said}");
+            assert!(said.contains(words) && error.hint().is_some(), "{said}");
+            assert_eq!((error.exit(), error.code()), (2, "invalid_config"));
+        }
     }
 }

@@ -14,9 +14,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::address::Address;
-use crate::config::Config;
+use crate::config::{Config, LogConfig, LogFormat};
 use crate::error::ServeError;
-use crate::home::{lock_file, own_directory};
+use crate::home::{lock_file, log_file, own_directory};
 use crate::listen::{Doors, Plan};
 use crate::lock::{Lock, LockError};
 use crate::notify::Manager;
@@ -53,6 +53,16 @@ pub struct Options {
     pub accept_data_loss: bool,
 }
 
+/// Why a daemon does not serve, and whether that is in its log already, in the configured format.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct ServeFailure {
+    /// Why.
+    pub error: ServeError,
+    /// Whether standard error has it already.
+    pub logged: bool,
+}
+
 /// The signals that end us.
 struct Ends {
     terminate: Signal,
@@ -60,17 +70,40 @@ struct Ends {
 }
 
 /// Serves until a signal says otherwise; returns what to exit with. Sandboxes go on.
-pub fn serve(options: &Options) -> Result<u8, ServeError> {
-    let config = Config::load(options.config.as_deref())?;
-    let plan = Plan::new(&config, options)?;
+pub fn serve(options: &Options) -> Result<u8, ServeFailure> {
+    let mut format = LogFormat::Auto;
+    run(options, &mut format).map_err(|error| {
+        let logged = !options.check && log::failed(&error, format);
+        ServeFailure { error, logged }
+    })
+}
+
+fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
+    let config = match Config::load(options.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            // The format is known all the same, unless the file is not even TOML.
+            *format = Config::format_of(options.config.as_deref());
+            if !options.check {
+                log::begin(&LogConfig { format: *format, ..LogConfig::default() }, None, None)?;
+            }
+            return Err(error.into());
+        }
+    };
+    *format = config.log.format;
     if options.check {
-        return check(&config, &plan, options);
+        config.check_files()?;
+        return check(&config, &Plan::new(&config, options)?, options);
     }
     if options.detached {
         detach()?;
     }
-    log::begin(config.log_level);
-    if !rustix::process::geteuid().is_root() {
+    let is_root = rustix::process::geteuid().is_root();
+    let own_log = options.own_log().filter(|_| is_root);
+    log::begin(&config.log, config.file.as_deref(), own_log.as_deref())?;
+    config.check_files()?;
+    let plan = Plan::new(&config, options)?;
+    if !is_root {
         return Err(ServeError::NotRoot);
     }
     descriptors::raise();
@@ -199,6 +232,15 @@ fn half_of_memory() -> u64 {
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
     move |source| ServeError::System { what, source }
+}
+
+// === impl Options ===
+
+impl Options {
+    /// The log of a daemon that outlives the terminal of whoever started it.
+    fn own_log(&self) -> Option<PathBuf> {
+        self.detached.then(|| log_file(&self.home))
+    }
 }
 
 // === impl Ends ===

@@ -12,9 +12,11 @@ fn main() -> ExitCode {
     let grpc = addresses.iter().map(|address| address.parse().expect("an address")).collect();
     match serve(&Options { home, config: None, grpc, dev: false, check: false, detached: false, accept_data_loss }) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
+        Err(failed) => {
+            if !failed.logged {
+                eprintln!("error: {failed}");
+            }
+            ExitCode::from(failed.error.exit())
         }
     }
 }

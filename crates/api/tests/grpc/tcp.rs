@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use carrel_api::agbox::v1::PingRequest;
 use carrel_api::agbox::v1::sandbox_service_client::SandboxServiceClient;
-use carrel_api::{ApiError, ApiKey, Listener, Tls};
+use carrel_api::{ApiError, ApiKey, Listener, ListenerCredentials, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -53,8 +53,9 @@ async fn listen(world: &World, tls: Option<Tls>, key: Option<&str>) -> (SocketAd
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let key = key.map(|key| ApiKey::new(key).unwrap());
+    let credentials = ListenerCredentials::new(tls, key);
     let (closing, closed) = watch::channel(false);
-    tokio::spawn(carrel_api::serve(world.control.clone(), vec![Listener::Tcp { listener, tls, key }], closed));
+    tokio::spawn(carrel_api::serve(world.control.clone(), vec![Listener::Tcp { listener, credentials }], closed));
     (address, closing)
 }
 
@@ -127,7 +128,7 @@ async fn a_listener_that_everybody_could_use_is_not_served() {
     for tls in [None, Some(papers.tls(false))] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (_closing, closed) = watch::channel(false);
-        let listeners = vec![Listener::Tcp { listener, tls, key: None }];
+        let listeners = vec![Listener::Tcp { listener, credentials: ListenerCredentials::new(tls, None) }];
         let served = carrel_api::serve(world.control.clone(), listeners, closed).await;
         assert!(matches!(served, Err(ApiError::Unguarded)), "{served:?}");
     }

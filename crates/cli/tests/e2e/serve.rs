@@ -204,7 +204,10 @@ fn a_wrong_configuration_is_2_with_what_is_wrong_and_where() {
     world.configure("[runtime]\nidle_tll = \"1m\"\n");
     let outcome = world.carrel(["serve", "--check"]);
     assert_eq!(outcome.code, Some(2));
-    assert!(outcome.stderr.contains("config.toml, line 2: unknown field `idle_tll`, expected one of"), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("config.toml, line 2: runtime.idle_tll: unknown field `idle_tll`, expected one of"),
+        "{outcome:?}"
+    );
     assert!(outcome.stderr.contains("\nhint: "), "{outcome:?}");
     world.configure("[artifacts]\nexec_output_template = \"{exec_id}/x\"\n");
     assert_eq!(refused(&world, &[]).0, Some(2));

@@ -1,49 +1,61 @@
-//! The file as it is written: unchecked, but of known keys alone.
+//! The file as it is written: known keys alone, each value checked.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use carrel_local::LogTemplate;
 use serde::Deserialize;
 
-use super::{Config, ConfigError, Limits, Listen, LogLevel, Registries, quantity};
+use super::value::{AbsolutePath, Bounded, Bytes, Checked, SocketMode, TemplateText};
+use super::{Config, ConfigError, Limits, Listen, LogConfig, LogFormat, LogLevel, Registries};
 use crate::address::Address;
 
 /// The file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct File {
-    runtime: Runtime,
-    artifacts: Artifacts,
-    limits: LimitsSaid,
-    host: Host,
+pub(super) struct ConfigFile {
+    runtime: RuntimeTable,
+    log: LogTable,
+    artifacts: ArtifactsTable,
+    limits: LimitsTable,
+    host: HostTable,
     registries: Registries,
-    listen: Vec<ListenSaid>,
+    listen: Vec<ListenTable>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Runtime {
-    idle_ttl: Option<String>,
-    cleanup_ttl: Option<String>,
-    log_level: Option<String>,
-    grace: Option<String>,
+struct RuntimeTable {
+    idle_ttl: Option<Checked<Duration>>,
+    cleanup_ttl: Option<Checked<Duration>>,
+    /// Before there was a table for the log.
+    log_level: Option<Checked<LogLevel>>,
+    grace: Option<Checked<Duration>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Artifacts {
-    exec_output_root: Option<PathBuf>,
-    exec_output_template: Option<String>,
+struct LogTable {
+    level: Option<Checked<LogLevel>>,
+    format: Option<Checked<LogFormat>>,
+    file: Option<Checked<AbsolutePath>>,
+    max_size: Option<Bytes>,
+    keep: Option<Bounded<0, 1000>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct LimitsSaid {
+struct ArtifactsTable {
+    exec_output_root: Option<Checked<AbsolutePath>>,
+    exec_output_template: Option<Checked<TemplateText>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LimitsTable {
     sandboxes: Option<u64>,
     memory: Option<Bytes>,
     sandbox_memory: Option<Bytes>,
-    pids: Option<u32>,
+    pids: Option<Bounded<1, { u32::MAX }>>,
     host_free: Option<Bytes>,
     host_free_inodes: Option<u64>,
     sandbox_disk: Option<Bytes>,
@@ -52,149 +64,124 @@ struct LimitsSaid {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Host {
-    allow: Vec<PathBuf>,
+struct HostTable {
+    allow: Vec<Checked<AbsolutePath>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListenSaid {
-    grpc: String,
-    mode: Option<String>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    client_ca: Option<PathBuf>,
-    api_key_file: Option<PathBuf>,
+struct ListenTable {
+    grpc: Checked<Address>,
+    mode: Option<Checked<SocketMode>>,
+    certificate: Option<Checked<AbsolutePath>>,
+    key: Option<Checked<AbsolutePath>>,
+    client_ca: Option<Checked<AbsolutePath>>,
+    api_key_file: Option<Checked<AbsolutePath>>,
 }
 
-/// A number of bytes, as a number or with a unit.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Bytes {
-    Number(u64),
-    Text(String),
-}
+// === impl ConfigFile ===
 
-/// The file, and where it is.
-struct Checked<'p> {
-    path: &'p Path,
-}
-
-// === impl File ===
-
-impl File {
+impl ConfigFile {
     /// What it says, over the defaults.
-    pub(super) fn checked(self, path: &Path) -> Result<Config, ConfigError> {
-        let (usual, at) = (Config::default(), Checked { path });
-        let runtime = self.runtime;
-        let level = |name: String| {
-            let wanted = "one of error, warn, info, debug, trace";
-            LogLevel::from_name(&name).ok_or_else(|| at.value("runtime.log_level", name, wanted))
-        };
-        let template = self.artifacts.exec_output_template.unwrap_or(usual.exec_output_template);
-        LogTemplate::new("/", &template).map_err(|source| ConfigError::Template { path: path.to_owned(), source })?;
-        let root = self.artifacts.exec_output_root;
-        let root = root.map(|root| at.absolute("artifacts.exec_output_root", root)).transpose()?;
-        self.registries.settings().map_err(|source| ConfigError::Mirror { path: path.to_owned(), source })?;
-        self.registries.files().try_for_each(|file| at.absolute("registries.ca", file.to_owned()).map(drop))?;
-        let limits = self.limits;
+    pub(super) fn config(self, path: &Path) -> Result<Config, ConfigError> {
+        let (usual, runtime, limits) = (Config::default(), self.runtime, self.limits);
+        let template = self.artifacts.exec_output_template;
         Ok(Config {
             file: None,
-            idle_ttl: at.time("runtime.idle_ttl", runtime.idle_ttl, usual.idle_ttl)?,
-            cleanup_ttl: at.time("runtime.cleanup_ttl", runtime.cleanup_ttl, usual.cleanup_ttl)?,
-            log_level: runtime.log_level.map_or(Ok(usual.log_level), level)?,
-            grace: at.time("runtime.grace", runtime.grace, usual.grace)?,
-            exec_output_root: root,
-            exec_output_template: template,
-            limits: Limits {
-                sandboxes: limits.sandboxes,
-                memory: at.size("limits.memory", limits.memory)?,
-                sandbox_memory: at.size("limits.sandbox_memory", limits.sandbox_memory)?,
-                pids: limits.pids.unwrap_or(usual.limits.pids),
-                host_free: at.size("limits.host_free", limits.host_free)?.unwrap_or(usual.limits.host_free),
-                host_free_inodes: limits.host_free_inodes,
-                sandbox_disk: at.size("limits.sandbox_disk", limits.sandbox_disk)?.unwrap_or(usual.limits.sandbox_disk),
-                sandbox_inodes: limits.sandbox_inodes.unwrap_or(usual.limits.sandbox_inodes),
-            },
-            allow: self.host.allow.into_iter().map(|one| at.absolute("host.allow", one)).collect::<Result<_, _>>()?,
+            idle_ttl: runtime.idle_ttl.map_or(usual.idle_ttl, |said| said.0),
+            cleanup_ttl: runtime.cleanup_ttl.map_or(usual.cleanup_ttl, |said| said.0),
+            grace: runtime.grace.map_or(usual.grace, |said| said.0),
+            log: self.log.config(runtime.log_level),
+            exec_output_root: self.artifacts.exec_output_root.map(|said| said.0.0),
+            exec_output_template: template.map_or(usual.exec_output_template, |said| said.0.0),
+            limits: limits.limits(usual.limits),
+            allow: self.host.allow.into_iter().map(|one| one.0.0).collect(),
             registries: self.registries,
-            listen: self.listen.into_iter().map(|one| at.listen(one)).collect::<Result<_, _>>()?,
+            listen: self.listen.into_iter().map(|one| one.listen(path)).collect::<Result<_, _>>()?,
         })
     }
 }
 
-// === impl Checked ===
+// === impl LogTable ===
 
-impl Checked<'_> {
-    fn value(&self, key: &'static str, value: String, wanted: &'static str) -> ConfigError {
-        ConfigError::Value { path: self.path.to_owned(), key, value, wanted }
-    }
-
-    fn time(&self, key: &'static str, said: Option<String>, usual: Duration) -> Result<Duration, ConfigError> {
-        let Some(text) = said else { return Ok(usual) };
-        quantity::time(&text).ok_or_else(|| self.value(key, text, quantity::TIME))
-    }
-
-    fn size(&self, key: &'static str, said: Option<Bytes>) -> Result<Option<u64>, ConfigError> {
-        match said {
-            None => Ok(None),
-            Some(Bytes::Number(bytes)) => Ok(Some(bytes)),
-            Some(Bytes::Text(text)) => match quantity::size(&text) {
-                Some(bytes) => Ok(Some(bytes)),
-                None => Err(self.value(key, text, quantity::SIZE)),
-            },
-        }
-    }
-
-    fn absolute(&self, key: &'static str, value: PathBuf) -> Result<PathBuf, ConfigError> {
-        if value.is_absolute() {
-            Ok(value)
-        } else {
-            Err(ConfigError::Relative { path: self.path.to_owned(), key, value })
-        }
-    }
-
-    fn listen(&self, said: ListenSaid) -> Result<Listen, ConfigError> {
-        let path = self.path.to_owned();
-        let grpc: Address = said.grpc.parse().map_err(|source| ConfigError::Address { path: path.clone(), source })?;
-        let mode = match said.mode {
-            None => 0o600,
-            Some(text) => {
-                let bits = u32::from_str_radix(&text, 8).ok().filter(|bits| *bits <= 0o777);
-                bits.ok_or_else(|| self.value("listen.mode", text, "permissions such as \"0600\""))?
-            }
-        };
-        let file = |key, said: Option<PathBuf>| said.map(|said| self.absolute(key, said)).transpose();
-        let listen = Listen {
-            mode,
-            certificate: file("listen.certificate", said.certificate)?,
-            key: file("listen.key", said.key)?,
-            client_ca: file("listen.client_ca", said.client_ca)?,
-            api_key_file: file("listen.api_key_file", said.api_key_file)?,
-            grpc,
-        };
-        match problem(&listen) {
-            None => Ok(listen),
-            Some(problem) => Err(ConfigError::Listen { path, address: listen.grpc, problem }),
+impl LogTable {
+    fn config(self, former: Option<Checked<LogLevel>>) -> LogConfig {
+        let usual = LogConfig::default();
+        LogConfig {
+            level: self.level.or(former).map_or(usual.level, |said| said.0),
+            format: self.format.map_or(usual.format, |said| said.0),
+            file: self.file.map(|said| said.0.0),
+            max_size: self.max_size.map_or(usual.max_size, |said| said.0),
+            keep: self.keep.map_or(usual.keep, |said| said.0),
         }
     }
 }
 
-/// What does not go together.
-fn problem(listen: &Listen) -> Option<&'static str> {
+// === impl LimitsTable ===
+
+impl LimitsTable {
+    fn limits(self, usual: Limits) -> Limits {
+        let bytes = |said: Option<Bytes>| said.map(|said| said.0);
+        Limits {
+            sandboxes: self.sandboxes,
+            memory: bytes(self.memory),
+            sandbox_memory: bytes(self.sandbox_memory),
+            pids: self.pids.map_or(usual.pids, |said| said.0),
+            host_free: bytes(self.host_free).unwrap_or(usual.host_free),
+            host_free_inodes: self.host_free_inodes,
+            sandbox_disk: bytes(self.sandbox_disk).unwrap_or(usual.sandbox_disk),
+            sandbox_inodes: self.sandbox_inodes.unwrap_or(usual.sandbox_inodes),
+        }
+    }
+}
+
+// === impl ListenTable ===
+
+impl ListenTable {
+    fn listen(self, path: &Path) -> Result<Listen, ConfigError> {
+        let file = |said: Option<Checked<AbsolutePath>>| said.map(|said| said.0.0);
+        let listen = Listen {
+            grpc: self.grpc.0,
+            mode: self.mode.map_or(0o600, |said| said.0.0),
+            certificate: file(self.certificate),
+            key: file(self.key),
+            client_ca: file(self.client_ca),
+            api_key_file: file(self.api_key_file),
+        };
+        match problem(&listen) {
+            None => Ok(listen),
+            Some((key, problem)) => {
+                Err(ConfigError::Listen { path: path.to_owned(), key, address: listen.grpc, problem })
+            }
+        }
+    }
+}
+
+/// What does not go together, and the key that it is about.
+fn problem(listen: &Listen) -> Option<(&'static str, &'static str)> {
     let Listen { grpc, certificate, key, client_ca, api_key_file, .. } = listen;
+    let guard = ("listen.api_key_file", "anybody could connect: it needs `api_key_file` or `client_ca`");
     match (grpc, certificate, key) {
         (Address::Unix(_), None, None) if client_ca.is_none() && api_key_file.is_none() => None,
-        (Address::Unix(_), _, _) => Some("a socket tells callers apart by their users, and takes no keys"),
-        (Address::Tcp(_), Some(_), None) => Some("a certificate needs its `key`"),
-        (Address::Tcp(_), None, Some(_)) => Some("a key needs its `certificate`"),
-        (Address::Tcp(_), None, None) if client_ca.is_some() => Some("`client_ca` needs `certificate` and `key`"),
+        (Address::Unix(_), _, _) => {
+            let set = [
+                ("listen.api_key_file", api_key_file),
+                ("listen.client_ca", client_ca),
+                ("listen.certificate", certificate),
+            ];
+            let key = set.into_iter().find(|(_, value)| value.is_some()).map_or("listen.key", |(key, _)| key);
+            Some((key, "a socket tells callers apart by their users, and takes no keys"))
+        }
+        (Address::Tcp(_), Some(_), None) => Some(("listen.key", "a certificate needs its `key`")),
+        (Address::Tcp(_), None, Some(_)) => Some(("listen.certificate", "a key needs its `certificate`")),
+        (Address::Tcp(_), None, None) if client_ca.is_some() => {
+            Some(("listen.client_ca", "`client_ca` needs `certificate` and `key`"))
+        }
         (Address::Tcp(address), None, None) if api_key_file.is_some() && !address.ip().is_loopback() => {
-            Some("a key that others could read on their way needs `certificate` and `key`")
+            let words = "a key that others could read on their way needs `certificate` and `key`";
+            Some(("listen.certificate", words))
         }
-        (Address::Tcp(_), _, _) if client_ca.is_none() && api_key_file.is_none() => {
-            Some("anybody could connect: it needs `api_key_file` or `client_ca`")
-        }
+        (Address::Tcp(_), _, _) if client_ca.is_none() && api_key_file.is_none() => Some(guard),
         (Address::Tcp(_), _, _) => None,
     }
 }

@@ -1,22 +1,26 @@
 //! What an operator says: a file, read once, of which every key is known.
 
+mod error;
 mod file;
+mod log;
 mod quantity;
 mod registries;
 mod show;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use carrel_local::{BadTemplate, LogTemplate};
-use carrel_registry::BadMirror;
+use carrel_local::LogTemplate;
 
+pub use self::error::{ConfigError, FileError};
+pub use self::log::{LogConfig, LogFormat, LogLevel};
 pub use self::registries::Registries;
-use crate::address::{Address, BadAddress};
+use crate::address::Address;
 
 /// Everything that an operator can say, with defaults for what was not said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +31,10 @@ pub struct Config {
     pub idle_ttl: Duration,
     /// How long stopped, failed and deleted ones are kept.
     pub cleanup_ttl: Duration,
-    /// How much is told.
-    pub log_level: LogLevel,
     /// How long a sandbox has to end by itself.
     pub grace: Duration,
+    /// What is logged, how, and where.
+    pub log: LogConfig,
     /// Where the output of execs is kept; below the home if none is given.
     pub exec_output_root: Option<PathBuf>,
     /// How it is named there.
@@ -66,22 +70,6 @@ pub struct Limits {
     pub sandbox_inodes: u64,
 }
 
-/// How much is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogLevel {
-    /// Only what is broken.
-    Error,
-    /// What may be.
-    Warn,
-    /// What happens.
-    #[default]
-    Info,
-    /// Why it happens.
-    Debug,
-    /// Everything.
-    Trace,
-}
-
 /// A place where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
@@ -99,97 +87,25 @@ pub struct Listen {
     pub api_key_file: Option<PathBuf>,
 }
 
-/// What is wrong with what an operator says.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file is none, or says something unknown.
-    #[error("{}, line {line}: {message}", path.display())]
-    Parse {
-        /// Which.
-        path: PathBuf,
-        /// Where in it.
-        line: usize,
-        /// What.
-        message: String,
-    },
-    /// A value is none of its kind.
-    #[error("{}: {key} is {value:?}, and has to be {wanted}", path.display())]
-    Value {
-        /// Which file.
-        path: PathBuf,
-        /// Which key.
-        key: &'static str,
-        /// What it says.
-        value: String,
-        /// What would do.
-        wanted: &'static str,
-    },
-    /// The template of logs cannot be written to.
-    #[error("{}: artifacts.exec_output_template: {source}", path.display())]
-    Template {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        source: BadTemplate,
-    },
-    /// A place to listen is none.
-    #[error("{}: listen.grpc: {source}", path.display())]
-    Address {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        source: BadAddress,
-    },
-    /// A place to listen has what does not go with it, or lacks what does.
-    #[error("{}: listen {address}: {problem}", path.display())]
-    Listen {
-        /// Which file.
-        path: PathBuf,
-        /// Which place.
-        address: Address,
-        /// What is wrong.
-        problem: &'static str,
-    },
-    /// A mirror of a registry is none.
-    #[error("{}: registries: {source}", path.display())]
-    Mirror {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        source: BadMirror,
-    },
-    /// A path does not start at the root.
-    #[error("{}: {key}: {value:?} does not start with a slash", path.display())]
-    Relative {
-        /// Which file.
-        path: PathBuf,
-        /// Which key.
-        key: &'static str,
-        /// What it says.
-        value: PathBuf,
-    },
-}
-
 // === impl Config ===
 
 impl Config {
     /// Reads the given file, or the one at its usual place if that is there.
     pub fn load(given: Option<&Path>) -> Result<Self, ConfigError> {
-        let usual = usual_path(|key| std::env::var_os(key));
-        let Some(path) = given.or(usual.as_deref()) else { return Ok(Self::default()) };
-        match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Self { file: Some(path.to_owned()), ..Self::parse(path, &text)? }),
+        let Some(path) = path(given) else { return Ok(Self::default()) };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&path, &text).map(|config| Self { file: Some(path), ..config }),
             Err(error) if error.kind() == io::ErrorKind::NotFound && given.is_none() => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+            Err(source) => Err(ConfigError::Read { path, source }),
         }
+    }
+
+    /// The format of the log that a file asks for in which something else is wrong.
+    pub(crate) fn format_of(given: Option<&Path>) -> LogFormat {
+        let text = path(given).and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        let table: toml::Table = text.parse().unwrap_or_default();
+        let format = table.get("log").and_then(|log| log.get("format")?.as_str());
+        format.and_then(LogFormat::from_name).unwrap_or_default()
     }
 
     /// Where it was read, in words.
@@ -208,16 +124,38 @@ impl Config {
         self.log_root(home).join(directory.replace("{sandbox_id}", sandbox))
     }
 
+    /// Checks that the files can be read that the configuration names for registries.
+    pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
+        for (key, file) in self.registries.files() {
+            std::fs::File::open(file).map_err(|source| {
+                let source = FileError::Open { file: file.to_owned(), source };
+                ConfigError::File { path: self.file.clone().unwrap_or_default(), key, source }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Takes the text of a file.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let said: file::File = toml::from_str(text).map_err(|error| {
-            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            let line = before.matches('\n').count() + 1;
-            // A message of several lines shows the place again.
-            let message = error.message().lines().next().unwrap_or_default().to_owned();
-            ConfigError::Parse { path: path.to_owned(), line, message }
+        let read = toml::Deserializer::parse(text).map_err(|error| broken(path, text, None, &error))?;
+        let file: file::ConfigFile = serde_path_to_error::deserialize(read).map_err(|error| {
+            let key = error.path().to_string();
+            broken(path, text, Some(key), error.inner())
         })?;
-        said.checked(path)
+        file.config(path)
+    }
+}
+
+/// What is wrong with a text, with the line and, if it is known, the key.
+fn broken(path: &Path, text: &str, key: Option<String>, error: &toml::de::Error) -> ConfigError {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let (path, line) = (path.to_owned(), before.matches('\n').count() + 1);
+    // A message of several lines shows the place again.
+    let message = error.message().lines().next().unwrap_or_default().to_owned();
+    // The path of the whole file is a dot.
+    match key.filter(|key| key != ".") {
+        Some(key) => ConfigError::Key { path, line, key, message },
+        None => ConfigError::Syntax { path, line, message },
     }
 }
 
@@ -227,8 +165,8 @@ impl Default for Config {
             file: None,
             idle_ttl: Duration::from_secs(10 * 60),
             cleanup_ttl: Duration::from_secs(360 * 60 * 60),
-            log_level: LogLevel::default(),
             grace: Duration::from_secs(2),
+            log: LogConfig::default(),
             exec_output_root: None,
             exec_output_template: LogTemplate::DEFAULT.to_owned(),
             limits: Limits {
@@ -257,46 +195,9 @@ impl Listen {
     }
 }
 
-// === impl LogLevel ===
-
-impl LogLevel {
-    const ALL: [(&'static str, Self); 5] = [
-        ("error", Self::Error),
-        ("warn", Self::Warn),
-        ("info", Self::Info),
-        ("debug", Self::Debug),
-        ("trace", Self::Trace),
-    ];
-
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, level)| level)
-    }
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, level)| *level == self).map_or("info", |(name, _)| name)
-    }
-}
-
-// === impl ConfigError ===
-
-impl ConfigError {
-    /// What to do about it.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::Read { .. } => "--config names another file".to_owned(),
-            Self::Parse { .. } | Self::Value { .. } | Self::Relative { .. } => {
-                "docs/daemon.md lists every key; `carrel serve --check` shows what is in effect".to_owned()
-            }
-            Self::Template { .. } => format!("the default is {:?}", LogTemplate::DEFAULT),
-            Self::Mirror { .. } => "such as mirrors = [\"mirror.example:5000\"]".to_owned(),
-            Self::Address { .. } => "such as grpc = \"tcp:127.0.0.1:7443\"".to_owned(),
-            Self::Listen { .. } => {
-                "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"
-                    .to_owned()
-            }
-        }
-    }
+/// Where the file is: where that is said, or at its usual place.
+fn path(given: Option<&Path>) -> Option<PathBuf> {
+    given.map(Path::to_owned).or_else(|| usual_path(|key| std::env::var_os(key)))
 }
 
 /// Where the file is if nobody says.

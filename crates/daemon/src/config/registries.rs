@@ -2,25 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use carrel_registry::{BadMirror, Mirror, RegistrySettings, Settings};
 use serde::Deserialize;
 
 use super::show::{Quoted, path as shown_path, quoted_all};
+use super::value::{AbsolutePath, Checked, MirrorText};
 
 /// What is said about registries, by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Registries(BTreeMap<String, Said>);
+pub struct Registries(BTreeMap<String, RegistryTable>);
 
 /// What is said about one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Said {
-    mirrors: Vec<String>,
+struct RegistryTable {
+    mirrors: Vec<Checked<MirrorText>>,
     insecure: Option<bool>,
-    ca: Option<PathBuf>,
+    ca: Option<Checked<AbsolutePath>>,
 }
 
 // === impl Registries ===
@@ -30,15 +31,26 @@ impl Registries {
     pub fn settings(&self) -> Result<Settings, BadMirror> {
         let mut all = Vec::with_capacity(self.0.len());
         for (name, said) in &self.0 {
-            let mirrors = said.mirrors.iter().cloned().map(Mirror::try_from).collect::<Result<_, _>>()?;
-            all.push((name.clone(), RegistrySettings { mirrors, insecure: said.insecure, ca: said.ca.clone() }));
+            let mirrors = said.mirrors.iter().map(|one| Mirror::try_from(one.0.0.clone())).collect::<Result<_, _>>()?;
+            all.push((
+                name.clone(),
+                RegistrySettings { mirrors, insecure: said.insecure, ca: said.ca().map(Path::to_owned) },
+            ));
         }
         Ok(Settings::new(all))
     }
 
-    /// The files that it names.
-    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.0.values().filter_map(|said| said.ca.as_deref())
+    /// The files that it names, each with its key.
+    pub(super) fn files(&self) -> impl Iterator<Item = (String, &Path)> {
+        self.0.iter().filter_map(|(name, said)| Some((format!("registries.{name}.ca"), said.ca()?)))
+    }
+}
+
+// === impl RegistryTable ===
+
+impl RegistryTable {
+    fn ca(&self) -> Option<&Path> {
+        self.ca.as_ref().map(|ca| ca.0.0.as_path())
     }
 }
 
@@ -47,10 +59,10 @@ impl fmt::Display for Registries {
         for (name, said) in &self.0 {
             writeln!(f, "\n[registries.{}]", Quoted(name))?;
             if !said.mirrors.is_empty() {
-                writeln!(f, "mirrors = {}", quoted_all(said.mirrors.iter().map(String::as_str)))?;
+                writeln!(f, "mirrors = {}", quoted_all(said.mirrors.iter().map(|one| one.0.0.as_str())))?;
             }
             said.insecure.map_or(Ok(()), |insecure| writeln!(f, "insecure = {insecure}"))?;
-            shown_path(f, "ca", said.ca.as_deref())?;
+            shown_path(f, "ca", said.ca())?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-use super::{Config, Listen, quantity};
+use super::{Config, Listen, LogConfig, quantity};
 
 /// A text between quotes, as the file has it.
 pub(super) struct Quoted<'t>(pub(super) &'t str);
@@ -13,8 +13,8 @@ impl fmt::Display for Config {
         writeln!(f, "[runtime]")?;
         writeln!(f, "idle_ttl = {}", Quoted(&quantity::time_text(self.idle_ttl)))?;
         writeln!(f, "cleanup_ttl = {}", Quoted(&quantity::time_text(self.cleanup_ttl)))?;
-        writeln!(f, "log_level = {}", Quoted(self.log_level.name()))?;
         writeln!(f, "grace = {}", Quoted(&quantity::time_text(self.grace)))?;
+        self.log.fmt(f)?;
         writeln!(f, "\n[artifacts]")?;
         path(f, "exec_output_root", self.exec_output_root.as_deref())?;
         writeln!(f, "exec_output_template = {}", Quoted(&self.exec_output_template))?;
@@ -31,6 +31,15 @@ impl fmt::Display for Config {
         writeln!(f, "\n[host]\nallow = {}", quoted_all(allowed.iter().map(AsRef::as_ref)))?;
         self.registries.fmt(f)?;
         self.listen.iter().try_for_each(|listen| listen.fmt(f))
+    }
+}
+
+impl fmt::Display for LogConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n[log]\nlevel = {}", Quoted(self.level.name()))?;
+        writeln!(f, "format = {}", Quoted(self.format.name()))?;
+        path(f, "file", self.file.as_deref())?;
+        writeln!(f, "max_size = {}\nkeep = {}", self.max_size, self.keep)
     }
 }
 

@@ -15,8 +15,14 @@ fn refused(text: &str) -> String {
 const EVERYTHING: &str = r#"[runtime]
 idle_ttl = "1h30m"
 cleanup_ttl = "0"
-log_level = "debug"
 grace = "500ms"
+
+[log]
+level = "debug"
+format = "json"
+file = "/var/log/carrel/daemon.log"
+max_size = 1048576
+keep = 7
 
 [artifacts]
 exec_output_root = "/var/log/\"carrel\""
@@ -62,8 +68,13 @@ mode = "0666"
 const DEFAULTS: &str = r#"[runtime]
 idle_ttl = "10m"
 cleanup_ttl = "360h"
-log_level = "info"
 grace = "2s"
+
+[log]
+level = "info"
+format = "auto"
+max_size = 10485760
+keep = 3
 
 [artifacts]
 exec_output_template = "{sandbox_id}/{exec_id}"
@@ -106,6 +117,7 @@ fn what_the_guide_says_can_be_said() {
     assert_eq!((config.limits.memory, config.listen.len()), (Some(16 << 30), 2));
     let defaults = Config {
         limits: Config::default().limits,
+        log: LogConfig { file: None, ..config.log },
         allow: Vec::new(),
         listen: Vec::new(),
         exec_output_root: None,
@@ -125,57 +137,81 @@ fn a_size_may_have_a_unit() {
 fn an_unknown_key_is_refused_with_its_line_and_those_there_are() {
     assert_eq!(
         refused("[runtime]\nidle_ttl = \"1m\"\nidel_ttl = \"1m\"\n"),
-        "/c.toml, line 3: unknown field `idel_ttl`, expected one of `idle_ttl`, `cleanup_ttl`, `log_level`, `grace`"
+        "/c.toml, line 3: runtime.idel_ttl: unknown field `idel_ttl`, expected one of `idle_ttl`, `cleanup_ttl`, `log_level`, `grace`"
     );
-    assert!(refused("[runtim]\n").starts_with("/c.toml, line 1: unknown field `runtim`, expected one of"));
-    assert!(refused("[[listen]]\ngrpc = \"unix:/x\"\nport = 1\n").contains("line 3: unknown field `port`"));
-    assert!(refused("[[listen]]\n").contains("missing field `grpc`"));
+    for (text, said) in [
+        ("[runtim]\n", "line 1: runtim: unknown field `runtim`, expected one of"),
+        ("[log]\nlevle = 1\n", "line 2: log.levle: unknown field `levle`"),
+        ("[artifacts]\nx = 1\n", "line 2: artifacts.x: unknown field `x`"),
+        ("[limits]\nx = 1\n", "line 2: limits.x: unknown field `x`"),
+        ("[host]\nx = 1\n", "line 2: host.x: unknown field `x`"),
+        ("[registries.\"r.example\"]\nx = 1\n", "line 2: registries.r.example.x: unknown field `x`"),
+        ("[[listen]]\ngrpc = \"unix:/x\"\nport = 1\n", "line 3: listen[0].port: unknown field `port`"),
+        ("[[listen]]\n", "line 1: listen[0]: missing field `grpc`"),
+        ("runtime = { idel_ttl = 1 }", "line 1: runtime.idel_ttl: unknown field"),
+    ] {
+        assert!(refused(text).contains(said), "{text}: {}", refused(text));
+    }
     assert!(refused("nonsense").starts_with("/c.toml, line 1: "));
 }
 
 #[test]
-fn a_value_that_is_none_is_refused_with_one_that_would_do() {
-    for (text, said) in [
-        (
-            "[runtime]\nidle_ttl = \"-1s\"",
-            "/c.toml: runtime.idle_ttl is \"-1s\", and has to be such as \"10m\", \"1h30m\" or \"0\"",
-        ),
-        (
-            "[runtime]\nlog_level = \"loud\"",
-            "/c.toml: runtime.log_level is \"loud\", and has to be one of error, warn, info, debug, trace",
-        ),
-        (
-            "[limits]\nmemory = \"lots\"",
-            "/c.toml: limits.memory is \"lots\", and has to be such as 536870912, \"512m\" or \"1.5GiB\"",
-        ),
-        (
-            "[artifacts]\nexec_output_template = \"{exec_id}/{sandbox_id}\"",
-            "/c.toml: artifacts.exec_output_template: \"{exec_id}/{sandbox_id}\" is no place for the output of execs: it has to end in \"{sandbox_id}/{exec_id}\", below the root",
-        ),
-        (
-            "[artifacts]\nexec_output_root = \"logs\"",
-            "/c.toml: artifacts.exec_output_root: \"logs\" does not start with a slash",
-        ),
-        (
-            "[registries.\"r.example\"]\nmirrors = [\"ftp://x\"]",
-            "/c.toml: registries: \"ftp://x\" is not a mirror: give it as [http://]host[:port][/path]",
-        ),
-        (
-            "[registries.\"r.example\"]\nca = \"ca.pem\"",
-            "/c.toml: registries.ca: \"ca.pem\" does not start with a slash",
-        ),
-        ("[host]\nallow = [\"srv\"]", "/c.toml: host.allow: \"srv\" does not start with a slash"),
-        (
-            "[[listen]]\ngrpc = \"7443\"",
-            "/c.toml: listen.grpc: \"7443\" is no address: give unix:PATH or tcp:ADDRESS:PORT",
-        ),
-        (
-            "[[listen]]\ngrpc = \"unix:/x\"\nmode = \"rw\"",
-            "/c.toml: listen.mode is \"rw\", and has to be permissions such as \"0600\"",
-        ),
+fn every_key_is_named_by_what_is_wrong_with_its_value() {
+    let time = "expected such as \"10m\", \"1h30m\" or \"0\"";
+    let size = "expected a size such as 536870912, \"512m\" or \"1.5GiB\"";
+    let path = "expected a path that starts with a slash";
+    for (table, key, value, said) in [
+        ("[runtime]", "idle_ttl", "\"-1s\"", format!("\"-1s\" is not valid: {time}")),
+        ("[runtime]", "cleanup_ttl", "5", "invalid type: integer `5`, expected such as".to_owned()),
+        ("[runtime]", "grace", "\"soon\"", format!("\"soon\" is not valid: {time}")),
+        ("[runtime]", "log_level", "\"loud\"", "expected one of error, warn, info, debug, trace".to_owned()),
+        ("[log]", "level", "\"loud\"", "expected one of error, warn, info, debug, trace".to_owned()),
+        ("[log]", "format", "\"xml\"", "\"xml\" is not valid: expected one of auto, text, json".to_owned()),
+        ("[log]", "file", "\"log\"", format!("\"log\" is not valid: {path}")),
+        ("[log]", "max_size", "\"big\"", format!("\"big\" is not valid: {size}")),
+        ("[log]", "keep", "1001", "1001 is not valid: expected a number from 0 to 1000".to_owned()),
+        ("[artifacts]", "exec_output_root", "\"logs\"", format!("\"logs\" is not valid: {path}")),
+        ("[artifacts]", "exec_output_template", "\"{exec_id}/x\"", "it has to end in \"{sandbox_id}".to_owned()),
+        ("[limits]", "sandboxes", "-1", "invalid value: integer `-1`, expected u64".to_owned()),
+        ("[limits]", "memory", "\"lots\"", format!("\"lots\" is not valid: {size}")),
+        ("[limits]", "sandbox_memory", "-5", format!("-5 is not valid: {size}")),
+        ("[limits]", "pids", "0", "0 is not valid: expected a number from 1 to 4294967295".to_owned()),
+        ("[limits]", "host_free", "true", "invalid type: boolean `true`, expected a size".to_owned()),
+        ("[limits]", "host_free_inodes", "\"5\"", "invalid type: string \"5\", expected u64".to_owned()),
+        ("[limits]", "sandbox_disk", "\"1x\"", format!("\"1x\" is not valid: {size}")),
+        ("[limits]", "sandbox_inodes", "1.5", "invalid type: floating point `1.5`, expected u64".to_owned()),
+        ("[host]", "allow", "[\"srv\"]", format!("\"srv\" is not valid: {path}")),
+        ("[[listen]]", "grpc", "\"7443\"", "\"7443\" is no address: give unix:PATH or tcp".to_owned()),
+        ("[[listen]]", "mode", "\"rw\"", "\"rw\" is not valid: expected permissions such as \"0600\"".to_owned()),
+        ("[[listen]]", "certificate", "\"c\"", path.to_owned()),
+        ("[[listen]]", "key", "\"k\"", path.to_owned()),
+        ("[[listen]]", "client_ca", "\"a\"", path.to_owned()),
+        ("[[listen]]", "api_key_file", "\"f\"", path.to_owned()),
+        ("[registries.\"r.example\"]", "mirrors", "[\"ftp://x\"]", "\"ftp://x\" is not a mirror".to_owned()),
+        ("[registries.\"r.example\"]", "insecure", "1", "invalid type: integer `1`, expected a boolean".to_owned()),
+        ("[registries.\"r.example\"]", "ca", "\"ca.pem\"", path.to_owned()),
     ] {
-        assert_eq!(refused(text), said);
+        let refused = refused(&format!("{table}\n{key} = {value}\n"));
+        let full = match table {
+            "[[listen]]" => format!("listen[0].{key}"),
+            table => format!("{}.{key}", table.trim_matches(['[', ']']).replace('"', "")),
+        };
+        assert!(refused.starts_with(&format!("/c.toml, line 2: {full}")), "{full}: {refused}");
+        assert!(refused.contains(&said), "{full}: {refused}");
     }
+}
+
+#[test]
+fn the_old_key_of_the_log_level_counts_unless_the_new_one_is_there() {
+    assert_eq!(parsed("[runtime]\nlog_level = \"warn\"").log.level, LogLevel::Warn);
+    assert_eq!(parsed("[runtime]\nlog_level = \"warn\"\n[log]\nlevel = \"debug\"").log.level, LogLevel::Debug);
+}
+
+#[test]
+fn a_file_for_a_registry_that_cannot_be_read_is_named_with_its_key() {
+    let config = parsed("[registries.\"r.example\"]\nca = \"/nowhere/ca.pem\"");
+    let error = config.check_files().unwrap_err().to_string();
+    assert!(error.contains("registries.r.example.ca: /nowhere/ca.pem: No such file"), "{error}");
 }
 
 #[test]
@@ -191,8 +227,11 @@ fn nobody_connects_to_a_port_without_a_key_or_in_the_clear() {
         ("certificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"", None),
     ] {
         let read = Config::parse(Path::new(PATH), &format!("[[listen]]\ngrpc = \"tcp:10.0.0.1:1\"\n{keys}"));
-        let said = problem.map(|problem| format!("/c.toml: listen tcp:10.0.0.1:1: {problem}"));
-        assert_eq!(read.err().map(|error| error.to_string()), said, "{keys}");
+        let said = problem.map(|problem| format!("/c.toml: listen.KEY: tcp:10.0.0.1:1: {problem}"));
+        let error = read.err().map(|error| error.to_string());
+        let names = ["api_key_file", "certificate", "client_ca", "key"].map(|name| format!("listen.{name}: tcp"));
+        let anonymous = error.map(|error| names.iter().fold(error, |text, name| text.replace(name, "listen.KEY: tcp")));
+        assert_eq!(anonymous, said, "{keys}");
     }
     let local = "[[listen]]\ngrpc = \"tcp:127.0.0.1:1\"\napi_key_file = \"/f\"";
     assert!(Config::parse(Path::new(PATH), local).is_ok(), "what stays on this host nobody reads on its way");

@@ -1,0 +1,125 @@
+//! What is wrong with a configuration, by file, line and key.
+
+use std::io;
+use std::path::PathBuf;
+
+use carrel_local::LogTemplate;
+
+use crate::address::Address;
+use crate::key::KeyError;
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The configuration file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{}, line {line}: {message}", path.display())]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Where in it.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// A key is unknown, missing, or has a value that is not accepted.
+    #[error("{}, line {line}: {key}: {message}", path.display())]
+    Key {
+        /// Which file.
+        path: PathBuf,
+        /// Where in it.
+        line: usize,
+        /// The full key, such as `limits.memory`.
+        key: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// Keys of a listener do not go together.
+    #[error("{}: {key}: {address}: {problem}", path.display())]
+    Listen {
+        /// Which file.
+        path: PathBuf,
+        /// The full key that is missing or too much.
+        key: &'static str,
+        /// Which listener.
+        address: Address,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A file that a key names cannot be used.
+    #[error("{}: {key}: {source}", path.display())]
+    File {
+        /// Which configuration file.
+        path: PathBuf,
+        /// The full key.
+        key: String,
+        /// Why.
+        source: FileError,
+    },
+}
+
+/// Why a file that a key names cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It holds no API key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// It holds no certificate or private key.
+    #[error("{}: {source}", file.display())]
+    Tls {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        source: carrel_api::TlsError,
+    },
+    /// It cannot be opened.
+    #[error("{}: {source}", file.display())]
+    Open {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+// === impl ConfigError ===
+
+impl ConfigError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Read { .. } => "--config names another file".to_owned(),
+            Self::Key { key, .. } if key == "artifacts.exec_output_template" => {
+                format!("the default is {:?}", LogTemplate::DEFAULT)
+            }
+            Self::Syntax { .. } | Self::Key { .. } => {
+                "docs/daemon.md lists every key; `carrel serve --check` shows what is in effect".to_owned()
+            }
+            Self::Listen { .. } => {
+                "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"
+                    .to_owned()
+            }
+            Self::File { source: FileError::Key(KeyError::Open(file)), .. } => format!("chmod 600 {}", file.display()),
+            Self::File { source, .. } => format!("ls -l {}", source.file().display()),
+        }
+    }
+}
+
+// === impl FileError ===
+
+impl FileError {
+    fn file(&self) -> &std::path::Path {
+        match self {
+            Self::Key(KeyError::Read { path, .. } | KeyError::Unfit { path, .. } | KeyError::Open(path)) => path,
+            Self::Key(KeyError::Random) => std::path::Path::new("/dev/random"),
+            Self::Tls { file, .. } | Self::Open { file, .. } => file,
+        }
+    }
+}

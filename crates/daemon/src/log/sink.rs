@@ -1,0 +1,232 @@
+//! Where lines of the log go: standard error, or a file that is rotated by size.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::LogConfig;
+
+/// Where lines go. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct LogSink(Arc<Mutex<Option<RotatedFile>>>);
+
+/// A file that is copied to `FILE.1` and emptied when it has grown large, after `FILE.1` has become `FILE.2` and so on.
+///
+/// It is emptied and not renamed because supervisors inherit it as their standard error and outlive the daemon: a file that
+/// they hold open would stay on the disk after it was removed.
+#[derive(Debug)]
+struct RotatedFile {
+    path: PathBuf,
+    file: File,
+    max_size: u64,
+    keep: u32,
+    /// The size below which rotation is not tried again after it failed.
+    not_below: u64,
+}
+
+// === impl LogSink ===
+
+impl LogSink {
+    /// Opens a file; standard error if there is none.
+    pub(super) fn open(path: Option<&Path>, config: &LogConfig) -> io::Result<Self> {
+        Ok(Self(Arc::new(Mutex::new(path.map(|path| RotatedFile::open(path, config)).transpose()?))))
+    }
+
+    /// Writes to this file from now on, also if it is the same path: another program may have renamed what is there.
+    pub(super) fn reopen(&self, path: Option<&Path>, config: &LogConfig) -> io::Result<()> {
+        let opened = path.map(|path| RotatedFile::open(path, config)).transpose()?;
+        *self.lock() = opened;
+        Ok(())
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<RotatedFile>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<'w> MakeWriter<'w> for LogSink {
+    type Writer = Self;
+
+    fn make_writer(&'w self) -> Self {
+        self.clone()
+    }
+}
+
+impl Write for LogSink {
+    /// Takes one line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match &mut *self.lock() {
+            Some(file) => file.append(line)?,
+            None => io::stderr().write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// === impl RotatedFile ===
+
+impl RotatedFile {
+    fn open(path: &Path, config: &LogConfig) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        Ok(Self { path: path.to_owned(), file, max_size: config.max_size, keep: config.keep, not_below: 0 })
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let size = self.file.metadata().map_or(0, |found| found.len());
+        let full = self.max_size > 0 && size > 0 && size.saturating_add(line.len() as u64) > self.max_size;
+        if full && size >= self.not_below {
+            self.not_below = match self.rotate() {
+                Ok(()) => 0,
+                // A disk that is full now may not be later; the log goes on meanwhile.
+                Err(_) => size.saturating_add(self.max_size / 8),
+            };
+        }
+        self.file.write_all(line)
+    }
+
+    fn rotate(&self) -> io::Result<()> {
+        for number in (1..self.keep).rev() {
+            rename_if_there(&self.numbered(number), &self.numbered(number + 1))?;
+        }
+        // What was kept when more was to be kept goes.
+        let beyond = (self.keep + 1..).map(|number| self.numbered(number));
+        beyond.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
+        if self.keep > 0 {
+            let copy = self.numbered(1);
+            if let Err(error) = std::fs::copy(&self.path, &copy) {
+                let _removed = std::fs::remove_file(&copy);
+                return Err(error);
+            }
+        }
+        self.file.set_len(0)
+    }
+
+    fn numbered(&self, number: u32) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(format!(".{number}"));
+        path.into()
+    }
+}
+
+fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a stream is what journald reads: it says so by the device and the inode of the stream that it made.
+pub(super) fn is_journal(stream: &impl AsFd, given: Option<OsString>) -> bool {
+    let Some(given) = given.and_then(|given| given.into_string().ok()) else { return false };
+    let Some((device, inode)) = given.split_once(':') else { return false };
+    let found = stream.as_fd().try_clone_to_owned().and_then(|stream| File::from(stream).metadata());
+    found.is_ok_and(|found| device.parse() == Ok(found.dev()) && inode.parse() == Ok(found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_log_never_takes_more_than_its_size_times_what_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.log");
+        let config = LogConfig { max_size: 100, keep: 2, ..LogConfig::default() };
+        let mut sink = LogSink::open(Some(&path), &config).unwrap();
+        for number in 0..1000 {
+            sink.write_all(format!("line {number}\n").as_bytes()).unwrap();
+        }
+        assert_eq!(names(directory.path()), ["daemon.log", "daemon.log.1", "daemon.log.2"]);
+        let kept: String = ["daemon.log.2", "daemon.log.1", "daemon.log"]
+            .map(|name| std::fs::read_to_string(directory.path().join(name)).unwrap())
+            .concat();
+        let lines: Vec<&str> = kept.lines().collect();
+        let newest: Vec<String> = (1000 - lines.len()..1000).map(|number| format!("line {number}")).collect();
+        assert_eq!(lines, newest, "what is kept is the newest, in order and without gaps");
+        assert!(kept.len() <= 300 && kept.len() > 180, "{}", kept.len());
+
+        let fewer = LogConfig { keep: 0, ..config };
+        sink.reopen(Some(&path), &fewer).unwrap();
+        for _ in 0..20 {
+            sink.write_all(b"another line\n").unwrap();
+        }
+        assert_eq!(names(directory.path()), ["daemon.log"]);
+    }
+
+    #[test]
+    fn whoever_inherited_the_file_writes_to_it_after_a_rotation() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.log");
+        let config = LogConfig { max_size: 10, keep: 1, ..LogConfig::default() };
+        let mut sink = LogSink::open(Some(&path), &config).unwrap();
+        let mut inherited = OpenOptions::new().append(true).open(&path).unwrap();
+        sink.write_all(b"12345678\n").unwrap();
+        sink.write_all(b"next\n").unwrap();
+        inherited.write_all(b"from a supervisor\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "next\nfrom a supervisor\n");
+        assert_eq!(std::fs::read_to_string(directory.path().join("daemon.log.1")).unwrap(), "12345678\n");
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, moved) = (directory.path().join("log"), directory.path().join("moved"));
+        let mut sink = LogSink::open(Some(&path), &LogConfig::default()).unwrap();
+        sink.write_all(b"one\n").unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        sink.write_all(b"two\n").unwrap();
+        sink.reopen(Some(&path), &LogConfig::default()).unwrap();
+        sink.write_all(b"three\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&moved).unwrap(), "one\ntwo\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
+    }
+
+    #[test]
+    fn a_rotation_that_fails_loses_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        // A directory stands where the copy is to go.
+        std::fs::create_dir(directory.path().join("log.1")).unwrap();
+        let config = LogConfig { max_size: 10, keep: 1, ..LogConfig::default() };
+        let mut sink = LogSink::open(Some(&path), &config).unwrap();
+        for _ in 0..5 {
+            sink.write_all(b"1234567\n").unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 5);
+    }
+
+    #[test]
+    fn journald_is_known_by_the_stream_that_it_made() {
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let found = File::from(stream.as_fd().try_clone_to_owned().unwrap()).metadata().unwrap();
+        let own = format!("{}:{}", found.dev(), found.ino());
+        assert!(is_journal(&stream, Some(own.clone().into())));
+        for other in [None, Some(format!("{own}1")), Some("1".to_owned()), Some(String::new())] {
+            assert!(!is_journal(&stream, other.map(OsString::from)));
+        }
+    }
+}
