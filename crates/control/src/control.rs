@@ -11,11 +11,13 @@ use carrel_store::{
     Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
     StoreError,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::actor::{Accepted, Actor, Message, Origin, Request};
 use crate::admission::Admission;
+use crate::descriptors::{DescriptorUse, Descriptors};
+use crate::event_log::log_events;
 use crate::machine::Stage;
 use crate::provider::{ExecOptions, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
@@ -81,7 +83,7 @@ pub enum StartError {
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) provider: Arc<dyn Provider>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: watch::Sender<Arc<Settings>>,
     pub(crate) admission: Admission,
     /// Turns of those that are resumed without a request.
     pub(crate) restarts: Arc<Semaphore>,
@@ -107,10 +109,13 @@ struct Actors {
 impl Control {
     /// Looks after the sandboxes of a store: each gets its actor, which goes on where the last one was.
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
-        let admission = Admission::new(settings.most_sandboxes, settings.most_memory);
+        let (admission, settings) = (Admission::default(), watch::Sender::new(Arc::new(settings)));
         let restarts = Arc::new(Semaphore::new(RESTARTS));
         let shared = Shared { store, provider, settings, admission, restarts, actors: Mutex::default() };
         let control = Self(Arc::new(shared));
+        // From here on whatever happens is logged, also what is found to have happened meanwhile.
+        let (logged, events) = (control.0.store.clone(), control.0.store.all_events(None));
+        control.0.lock().tasks.spawn(log_events(logged, events));
         for sandbox in control.0.store.sandboxes() {
             let spec = parse(&sandbox);
             if Stage::of(&sandbox).takes_room() {
@@ -128,6 +133,17 @@ impl Control {
             }
         });
         Ok(control)
+    }
+
+    /// Replaces the settings; what time it is and how many descriptors there are is asked of whom it was. Sandboxes that run
+    /// stay, also above a limit that is lower now.
+    pub fn reload(&self, settings: Settings) {
+        self.0.settings.send_modify(|now| *now = Arc::new(settings.beside(now)));
+    }
+
+    /// The file descriptors of this process.
+    pub fn descriptors(&self) -> Descriptors {
+        self.0.settings().descriptors.clone()
     }
 
     /// A sandbox as it is.
@@ -217,6 +233,7 @@ impl Control {
     /// Accepts a command.
     pub async fn create_exec(&self, caller: &Caller, request: ExecRequest) -> Result<Arc<Exec>, Refusal> {
         let id = self.get(caller, &request.sandbox)?.id.clone();
+        self.0.settings().descriptors.check(DescriptorUse::Stream)?;
         // A sandbox from before there were namespaces may have a supervisor from then, which knows plain ids only.
         let namespace = if id.namespace() == caller.namespace() { id.namespace() } else { Namespace::Daemon };
         match self.ask(caller, &id, Request::Exec(Box::new(request), namespace)).await? {
@@ -375,17 +392,25 @@ impl Shared {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The settings as they are now.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.borrow())
+    }
+
     /// How much memory a sandbox may use, with all that stands beside it.
     pub(crate) fn memory(&self, spec: &Spec) -> u64 {
         let beside = spec.services.iter().map(|service| service.limits);
         let all = std::iter::once(spec.limits).chain(beside);
-        let each = all.map(|limits| limits.memory.unwrap_or(self.settings.default_memory));
+        let default = self.settings().default_memory;
+        let each = all.map(|limits| limits.memory.unwrap_or(default));
         each.fold(0, u64::saturating_add)
     }
 
     /// Takes room for a sandbox that is asked for.
     pub(crate) fn take_room(&self, id: &SandboxId, memory: u64) -> Result<(), Refusal> {
-        self.admission.take(id, memory, |id| self.is_there(id))
+        let starts = |sandbox: &Sandbox| matches!(Stage::of(sandbox), Stage::Creating | Stage::Resuming);
+        let is_starting = |id: &SandboxId| self.store.sandbox(id).is_none_or(|sandbox| starts(&sandbox));
+        self.admission.take(id, memory, &self.settings(), (|id| self.is_there(id), is_starting))
     }
 
     /// Whether it was written down decides whether it takes room.

@@ -8,6 +8,8 @@
 mod actor;
 mod admission;
 mod control;
+mod descriptors;
+mod event_log;
 mod failpoint;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -20,6 +22,7 @@ mod watch;
 mod words;
 
 pub use self::control::{Control, CreateRequest, ExecRequest, StartError};
+pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::failpoint::{Failpoint, Step};
 pub use self::refusal::{Code, Refusal};
 pub use self::settings::{Caller, Clock, Settings};

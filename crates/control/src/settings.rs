@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use carrel_store::{Namespace, Sandbox, Timestamp};
 
+use crate::descriptors::Descriptors;
 use crate::spec::Host;
 
 /// What an operator decides.
@@ -27,6 +28,8 @@ pub struct Settings {
     pub host: Host,
     /// What time it is.
     pub clock: Clock,
+    /// The file descriptors of this process.
+    pub descriptors: Descriptors,
 }
 
 /// What time it is.
@@ -50,6 +53,13 @@ pub struct Caller {
 
 // === impl Settings ===
 
+impl Settings {
+    /// These, with what does not change while others are replaced.
+    pub(crate) fn beside(self, former: &Self) -> Self {
+        Self { clock: former.clock.clone(), descriptors: former.descriptors.clone(), ..self }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -61,6 +71,7 @@ impl Default for Settings {
             default_memory: 1 << 30,
             host: Host::default(),
             clock: Clock::default(),
+            descriptors: Descriptors::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ mod error;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use carrel_image::{Directory, ImageRef, RootFs};
 use carrel_layers::archive::Limits;
@@ -27,7 +27,7 @@ const TRIES: usize = 4;
 pub struct Images {
     home: PathBuf,
     unpacker: PathBuf,
-    registries: Settings,
+    registries: RwLock<Arc<Settings>>,
     platform: Platform,
     store: OnceLock<Store>,
 }
@@ -74,6 +74,7 @@ impl Images {
     /// The images of a home, unpacked by the program beside `helper`, from registries that are set up like that.
     pub fn new(home: &Path, helper: &Path, registries: Settings) -> Self {
         let (home, unpacker) = (home.to_owned(), unpacker(helper));
+        let registries = RwLock::new(Arc::new(registries));
         Self { home, unpacker, registries, platform: Platform::host(), store: OnceLock::new() }
     }
 
@@ -84,8 +85,13 @@ impl Images {
     }
 
     /// What is special about registries.
-    pub fn registries(&self) -> &Settings {
-        &self.registries
+    pub fn registries(&self) -> Arc<Settings> {
+        Arc::clone(&self.registries.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces what is special about registries, for what is asked of them from now on.
+    pub fn set_registries(&self, registries: Settings) {
+        *self.registries.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registries);
     }
 
     /// The store that they are in.
@@ -135,7 +141,7 @@ impl Images {
             return self.get_until(reference, When::Missing, progress, stop);
         };
         self.held(|| {
-            let registry = Registry::public_only(text.parse()?, &self.registries);
+            let registry = Registry::public_only(text.parse()?, &self.registries());
             self.asked_for(text, registry, None, Asking { progress, stop })
         })
     }
@@ -197,7 +203,7 @@ impl Images {
         if when == When::Never {
             return Err(FetchError::NotHere(full));
         }
-        let registry = Registry::new(name, &self.registries, &Credentials::of_user());
+        let registry = Registry::new(name, &self.registries(), &Credentials::of_user());
         let stored = self.asked_for(text, registry, self.kept_as(&full), asking)?;
         if self.kept_as(&full).is_none() {
             asking.progress.said(&format!("it is for {}, and has no name here: use its digest", self.platform));

@@ -31,7 +31,7 @@ mod turns;
 mod watch;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use carrel_agent_client::PathError;
@@ -104,7 +104,7 @@ pub enum LocalError {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    settings: Settings,
+    settings: RwLock<Arc<Settings>>,
     programs: Programs,
     ground: Ground,
     images: Arc<Images>,
@@ -155,7 +155,7 @@ impl Local {
         let parked = Arc::new(Parked::new(programs.clone(), settings.parked));
         parked.fill();
         let inner = Arc::new(Inner {
-            settings,
+            settings: RwLock::new(Arc::new(settings)),
             programs,
             ground,
             images,
@@ -170,6 +170,31 @@ impl Local {
         });
         guard::start(&inner);
         Ok(Self(inner))
+    }
+
+    /// Replaces the settings, for sandboxes that are started from now on. The home, the place for the output of execs and
+    /// what is kept free of the disk stay as they are.
+    pub fn reload(&self, settings: Settings) {
+        self.0.images.set_registries(settings.registries.clone());
+        let former = self.0.settings();
+        let settings = Settings {
+            home: former.home.clone(),
+            logs: former.logs.clone(),
+            host_free: former.host_free,
+            host_free_inodes: former.host_free_inodes,
+            parked: former.parked,
+            ..settings
+        };
+        *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The settings as they are now.
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

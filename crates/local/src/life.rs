@@ -153,7 +153,7 @@ impl Inner {
     }
 
     async fn plan(&self, place: &Place, spec: &Spec, image: Image) -> Result<Create, ProviderError> {
-        let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
+        let (settings, programs, ground) = (self.settings(), self.programs.clone(), self.ground.clone());
         let (images, place, spec) = (Arc::clone(&self.images), place.clone(), spec.clone());
         blocking(move || {
             images::settle(&images, &image, &ground.disk(&place)?, &ground::name(&place.sandbox))?;

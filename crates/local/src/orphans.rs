@@ -84,7 +84,7 @@ impl Inner {
         };
         let running = inventory.found.iter().find(is_on_it).and_then(lasting).map(|record| record.incarnation.clone());
         let (marker, manifests) = (self.ground.quarantine().join(disk), self.ground.manifests());
-        let (name, kept) = (disk.to_owned(), self.settings.orphans_kept);
+        let (name, kept) = (disk.to_owned(), self.settings().orphans_kept);
         blocking(move || {
             let (is_new, since) =
                 mark(&marker).map_err(|error| failed(format_args!("{}: {error}", marker.display())))?;

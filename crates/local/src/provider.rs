@@ -78,7 +78,7 @@ impl Provider for Local {
     }
 
     fn remove_logs<'a>(&'a self, sandbox: &'a SandboxId) -> Answer<'a, ()> {
-        let directory = self.0.settings.logs.directory(sandbox);
+        let directory = self.0.settings().logs.directory(sandbox);
         Box::pin(blocking(move || match std::fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(failed(format_args!("{}: {error}", directory.display())))
@@ -118,7 +118,7 @@ impl Provider for Local {
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {
-        self.0.settings.logs.paths(sandbox, exec)
+        self.0.settings().logs.paths(sandbox, exec)
     }
 
     fn reach(&self, place: &Place) -> Reach {

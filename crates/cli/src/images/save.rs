@@ -41,7 +41,7 @@ pub(super) fn save(arguments: &SaveArguments, json: bool) -> Result<u8, Failure>
     let registry = match arguments.push {
         // Who cannot be asked is found out before there is anything to send.
         true => Some(
-            Registry::new(name.clone(), images.registries(), &Credentials::of_user()).map_err(FetchError::Registry)?,
+            Registry::new(name.clone(), &images.registries(), &Credentials::of_user()).map_err(FetchError::Registry)?,
         ),
         false => None,
     };

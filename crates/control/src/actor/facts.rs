@@ -38,7 +38,7 @@ impl Actor {
         let Some(mut noted) = first else {
             self.facts = None;
             // What a supervisor writes down is not synced: a host that loses power may lose it.
-            let is_before_boot = self.shared.settings.clock.is_before_boot(self.sandbox.state_changed_at);
+            let is_before_boot = self.shared.settings().clock.is_before_boot(self.sandbox.state_changed_at);
             let (cause, message) = if is_before_boot {
                 (EndCause::HostRestarted, "the host restarted while it ran")
             } else {

@@ -190,7 +190,7 @@ impl Actor {
         let execs = execs.into_iter().map(|(exec, _)| (exec.id.clone(), exec)).collect();
         let now = Instant::now();
         // It was idle while nobody looked after it as well, but no longer than the clock can be believed.
-        let since = now.checked_sub(shared.settings.clock.since(sandbox.active_at)).unwrap_or(now);
+        let since = now.checked_sub(shared.settings().clock.since(sandbox.active_at)).unwrap_or(now);
         let command = Command { since: sandbox.state_changed_at, heard: 0, soon: 0, ended: None, again_at: None };
         let restart = match (origin, spec.restart) {
             (Origin::Store, RestartPolicy::OnBoot) => Restart::Due,
@@ -226,8 +226,11 @@ impl Actor {
     /// Sees that what is to be done is being done, then hears one thing. Says whether there is more to come.
     async fn turn(&mut self) -> Result<bool, Gone> {
         self.advance().await?;
+        let mut settings = self.shared.settings.subscribe();
         let deadline = self.deadline();
         let heard = tokio::select! {
+            // What is due depends on them.
+            Ok(()) = settings.changed() => return Ok(true),
             message = self.messages.recv() => Heard::Message(message),
             Some(finished) = self.tasks.join_next(), if !self.tasks.is_empty() => match finished {
                 Ok(finished) => Heard::Finished(finished),
@@ -259,7 +262,7 @@ impl Actor {
     }
 
     fn edit(&self) -> Edit {
-        Edit::new(&self.sandbox, self.shared.settings.clock.now())
+        Edit::new(&self.sandbox, self.shared.settings().clock.now())
     }
 
     /// Writes something down that was asked for, or refuses it.

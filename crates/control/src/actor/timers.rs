@@ -52,7 +52,7 @@ impl Actor {
 
     /// When it has been idle for as long as it may be.
     fn idle_at(&self) -> Option<Instant> {
-        let settings = &self.shared.settings;
+        let settings = self.shared.settings();
         let most = self.sandbox.idle_ms.map_or(settings.idle_ttl, Duration::from_millis);
         let counts = self.stage() == Stage::Ready && self.machine.runs && self.execs.is_empty() && !self.idle.asking;
         if counts && !most.is_zero() { self.idle.since.checked_add(most) } else { None }
@@ -68,10 +68,10 @@ impl Actor {
 
     /// How much longer it is kept, or what is known of it.
     fn kept_for(&self) -> Option<Duration> {
-        let most = self.shared.settings.cleanup_ttl;
+        let most = self.shared.settings().cleanup_ttl;
         let counts =
             matches!(self.stage(), Stage::Stopped | Stage::Failed | Stage::Recoverable | Stage::Deleted) && !self.busy;
-        let left = || most.saturating_sub(self.shared.settings.clock.since(self.sandbox.state_changed_at));
+        let left = || most.saturating_sub(self.shared.settings().clock.since(self.sandbox.state_changed_at));
         (counts && !most.is_zero()).then(left)
     }
 

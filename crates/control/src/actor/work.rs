@@ -282,7 +282,7 @@ impl Actor {
             self.facts = Some(self.shared.provider.watch(&self.place(), self.sandbox.journal));
         }
         self.busy = true;
-        let (provider, place, grace) = (Arc::clone(&self.shared.provider), self.place(), self.shared.settings.grace);
+        let (provider, place, grace) = (Arc::clone(&self.shared.provider), self.place(), self.shared.settings().grace);
         self.tasks.spawn(async move {
             Step::Stop.begin();
             let stopped = provider.stop(&place, grace).await;

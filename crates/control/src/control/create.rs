@@ -39,7 +39,7 @@ impl Control {
         if self.get(caller, id.as_str()).is_ok() {
             return Err(sandbox_taken(&id));
         }
-        let sandbox = sandbox(id.within(caller.namespace()), caller.user, &spec, self.0.settings.clock.now())?;
+        let sandbox = sandbox(id.within(caller.namespace()), caller.user, &spec, self.0.settings().clock.now())?;
         // Whoever asks may leave at any moment, but not in between: what is written down has an actor.
         let control = self.clone();
         let accepted = tokio::spawn(async move { control.accept(sandbox, spec).await });
@@ -86,7 +86,7 @@ impl Control {
             (Some(draft), None) | (None, Some(draft)) => draft,
             (None, None) => return Err(Refusal::invalid("create_spec", "it is missing")),
         };
-        let (host, caller) = (self.0.settings.host.clone(), *caller);
+        let (host, caller) = (self.0.settings().host.clone(), *caller);
         // It looks at files of the host, which may be slow.
         let spec = tokio::task::spawn_blocking(move || draft.check(&host, &caller)).await;
         spec.map_err(|error| broken(&error))?

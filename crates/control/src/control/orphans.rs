@@ -77,7 +77,7 @@ impl Control {
     }
 
     fn adopted(&self, id: SandboxId, disk: &str, running: Option<&str>, manifest: &Manifest, spec: &Spec) -> Sandbox {
-        let now = self.0.settings.clock.now();
+        let now = self.0.settings().clock.now();
         let (state, desired) = match running {
             Some(_) => (SandboxState::Ready, Desired::Ready),
             None => (SandboxState::Stopped, Desired::Stopped),

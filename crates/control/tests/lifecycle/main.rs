@@ -5,6 +5,7 @@
 mod admission;
 mod crashes;
 mod execs;
+mod reload;
 mod restart;
 mod services;
 mod support;

@@ -48,7 +48,8 @@ pub(crate) struct ResumedByUser {
 
 /// Guards the disk for as long as there is somebody who makes sandboxes.
 pub(crate) fn start(inner: &Arc<Inner>) {
-    let reserve = Reserve { bytes: inner.settings.host_free, inodes: inner.settings.host_free_inodes };
+    let settings = inner.settings();
+    let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     if !reserve.is_some() {
         return;

@@ -110,7 +110,7 @@ impl Inner {
         service: &Service,
         beside: &Beside,
     ) -> Result<(Create, Image), ProviderError> {
-        let (settings, programs, ground) = (self.settings.clone(), self.programs.clone(), self.ground.clone());
+        let (settings, programs, ground) = (self.settings(), self.programs.clone(), self.ground.clone());
         let mut image = self.image(&service.image, spec.host_owner(), &beside.disk()).await?;
         let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
         blocking(move || {
