@@ -13,6 +13,7 @@ mod lock;
 mod log;
 mod notify;
 mod ready;
+mod reload;
 mod serve;
 mod socket;
 mod store;

@@ -33,7 +33,7 @@ struct Place {
 }
 
 /// What the files hold that a listener names.
-type Secrets = (Option<Tls>, Option<ApiKey>);
+pub(crate) type Secrets = (Option<Tls>, Option<ApiKey>);
 
 /// What is open. Sockets are gone when this is dropped.
 #[derive(Debug)]
@@ -64,14 +64,17 @@ impl Plan {
 }
 
 impl Plan {
-    /// Reads keys and certificates again, for connections from now on. Either all of them are replaced or none.
-    pub(crate) fn reload(&self, config: &Config) -> Result<(), ServeError> {
+    /// Reads the keys and certificates of its places again.
+    pub(crate) fn secrets(&self, config: &Config) -> Result<Vec<Secrets>, ServeError> {
         let read = |place: &Place| place.listen.secrets(self.key.as_ref(), config.file.as_deref());
-        let secrets: Vec<Secrets> = self.places.iter().map(read).collect::<Result<_, _>>()?;
+        self.places.iter().map(read).collect()
+    }
+
+    /// Replaces them, for connections from now on.
+    pub(crate) fn replace(&self, secrets: Vec<Secrets>) {
         for (place, (tls, key)) in self.places.iter().zip(secrets) {
             place.credentials.replace(tls, key);
         }
-        Ok(())
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use carrel_control::spec::Host;
-use carrel_control::{Clock, Control, Settings};
+use carrel_control::{Clock, Control, Descriptors, Settings};
 use carrel_local::{Local, LogTemplate};
 use carrel_shim_client::Programs;
 use carrel_store::Store;
@@ -20,6 +20,7 @@ use crate::home::{lock_file, log_file, own_directory};
 use crate::listen::{Doors, Plan};
 use crate::lock::{Lock, LockError};
 use crate::notify::Manager;
+use crate::reload::{Reload, reload_on};
 use crate::succession::take_over;
 use crate::{descriptors, identity, log, store};
 
@@ -107,6 +108,12 @@ fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
         return Err(ServeError::NotRoot);
     }
     descriptors::raise();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(system("a runtime"))?;
+    // Whoever has the home may take its time to go, and this signal does not end us meanwhile either.
+    let hangup = {
+        let _within = runtime.enter();
+        signal(SignalKind::hangup()).map_err(system("signals"))?
+    };
     own_directory(&options.home, true)?;
     let lock = lock_file(&options.home);
     // One that somebody means to have goes before one that a command started.
@@ -117,18 +124,23 @@ fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
     })?;
     identity::verify(&options.home)?;
     let programs = Programs::find()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(system("a runtime"))?;
-    let code = runtime.block_on(live(options, &config, plan, programs));
+    let code = runtime.block_on(live(options, config, plan, programs, hangup));
     // Whatever still goes on is left to the next daemon.
     runtime.shutdown_timeout(LEAVING);
     code
 }
 
 /// Begins, serves, ends.
-async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs) -> Result<u8, ServeError> {
+async fn live(
+    options: &Options,
+    config: Config,
+    plan: Plan,
+    programs: Programs,
+    hangup: Signal,
+) -> Result<u8, ServeError> {
     let (mut ends, manager) = (Ends::listen()?, Manager::find());
-    let begun = begin(options, config, programs);
-    let (store, control) = tokio::select! {
+    let begun = begin(options, &config, programs);
+    let (store, control, local) = tokio::select! {
         begun = begun => begun?,
         // Nothing was promised to anybody yet.
         _ = ends.next() => return Ok(0),
@@ -142,6 +154,17 @@ async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     let (grpc, home) = (&ready.grpc, options.home.display());
     tracing::info!(version, pid, ?grpc, %home, config = config.file_said(), "serving");
+    descriptors::log_room(&control.descriptors());
+    let reload = Reload {
+        given: options.config.clone(),
+        home: options.home.clone(),
+        own_log: options.own_log(),
+        plan,
+        control: control.clone(),
+        local,
+        running: Mutex::new(config),
+    };
+    let reloading = tokio::spawn(reload_on(hangup, Arc::new(reload)));
 
     let signal = tokio::select! {
         signal = ends.next() => signal,
@@ -150,6 +173,7 @@ async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs
             return Err(system("the gRPC server")(io::Error::other("it ended by itself")));
         }
     };
+    reloading.abort();
     tracing::info!(signal, "stopping");
     manager.tell("STOPPING=1");
     let ending = async {
@@ -171,30 +195,35 @@ async fn live(options: &Options, config: &Config, plan: Plan, programs: Programs
 }
 
 /// Opens the store, and goes on where the last daemon was.
-async fn begin(options: &Options, config: &Config, programs: Programs) -> Result<(Store, Control), ServeError> {
+async fn begin(options: &Options, config: &Config, programs: Programs) -> Result<(Store, Control, Local), ServeError> {
     let store = store::open(&options.home, options.accept_data_loss)?;
-    let default_memory = config.limits.sandbox_memory.unwrap_or_else(half_of_memory);
-    let provider = Local::new(provider_settings(&options.home, config, default_memory)?, programs)?;
-    let settings = Settings {
+    let local = Local::new(provider_settings(&options.home, config)?, programs)?;
+    let control = Control::start(store.clone(), Arc::new(local.clone()), control_settings(config)).await?;
+    Ok((store, control, local))
+}
+
+/// What the configuration decides about lives of sandboxes.
+pub(crate) fn control_settings(config: &Config) -> Settings {
+    Settings {
         idle_ttl: config.idle_ttl,
         cleanup_ttl: config.cleanup_ttl,
         grace: config.grace,
         most_sandboxes: config.limits.sandboxes,
         most_memory: config.limits.memory,
-        default_memory,
+        default_memory: default_memory(config),
         host: Host { allowed: config.allow.clone(), ..Host::find() },
         clock: Clock::default(),
-    };
-    let control = Control::start(store.clone(), Arc::new(provider), settings).await?;
-    Ok((store, control))
+        descriptors: Descriptors::default(),
+    }
 }
 
-fn provider_settings(home: &Path, config: &Config, default_memory: u64) -> Result<carrel_local::Settings, ServeError> {
+/// What the configuration decides about sandboxes on this machine.
+pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_local::Settings, ServeError> {
     let root = config.log_root(home);
     Ok(carrel_local::Settings {
         home: home.to_owned(),
         logs: LogTemplate::new(root, &config.exec_output_template)?,
-        default_memory,
+        default_memory: default_memory(config),
         pids: config.limits.pids,
         host_free: config.limits.host_free,
         host_free_inodes: config.limits.host_free_inodes,
@@ -224,10 +253,10 @@ fn detach() -> Result<(), ServeError> {
     std::env::set_current_dir("/").map_err(system("/"))
 }
 
-/// What a sandbox may use that does not say.
-fn half_of_memory() -> u64 {
+/// What a sandbox may use that does not say: half of the host's memory, unless the configuration says.
+fn default_memory(config: &Config) -> u64 {
     let info = rustix::system::sysinfo();
-    info.totalram.saturating_mul(u64::from(info.mem_unit)) / 2
+    config.limits.sandbox_memory.unwrap_or(info.totalram.saturating_mul(u64::from(info.mem_unit)) / 2)
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {

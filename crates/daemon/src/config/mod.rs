@@ -108,6 +108,21 @@ impl Config {
         format.and_then(LogFormat::from_name).unwrap_or_default()
     }
 
+    /// The same with those keys of another that only a restart changes.
+    pub(crate) fn with_fixed_of(self, running: &Self) -> Self {
+        Self {
+            exec_output_root: running.exec_output_root.clone(),
+            exec_output_template: running.exec_output_template.clone(),
+            limits: Limits {
+                host_free: running.limits.host_free,
+                host_free_inodes: running.limits.host_free_inodes,
+                ..self.limits
+            },
+            listen: running.listen.clone(),
+            ..self
+        }
+    }
+
     /// Where it was read, in words.
     pub fn file_said(&self) -> String {
         self.file.as_ref().map_or_else(|| "none".to_owned(), |file| file.display().to_string())

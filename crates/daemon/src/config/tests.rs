@@ -12,58 +12,7 @@ fn refused(text: &str) -> String {
     Config::parse(Path::new(PATH), text).unwrap_err().to_string()
 }
 
-const EVERYTHING: &str = r#"[runtime]
-idle_ttl = "1h30m"
-cleanup_ttl = "0"
-grace = "500ms"
-
-[log]
-level = "debug"
-format = "json"
-file = "/var/log/carrel/daemon.log"
-max_size = 1048576
-keep = 7
-
-[artifacts]
-exec_output_root = "/var/log/\"carrel\""
-exec_output_template = "runs/{sandbox_id}/{exec_id}"
-
-[limits]
-sandboxes = 100
-memory = 17179869184
-sandbox_memory = 536870912
-pids = 512
-host_free = 0
-host_free_inodes = 5000
-sandbox_disk = 1073741824
-sandbox_inodes = 0
-
-[host]
-allow = ["/srv/data", "/opt"]
-
-[registries."docker.io"]
-mirrors = ["mirror.example:5000", "http://10.0.0.2/hub"]
-
-[registries."localhost:5000"]
-insecure = true
-ca = "/etc/carrel/registry.pem"
-
-[[listen]]
-grpc = "tcp:127.0.0.1:7443"
-mode = "0600"
-api_key_file = "/etc/carrel/key"
-
-[[listen]]
-grpc = "tcp:0.0.0.0:7443"
-mode = "0600"
-certificate = "/etc/carrel/c.pem"
-key = "/etc/carrel/k.pem"
-client_ca = "/etc/carrel/ca.pem"
-
-[[listen]]
-grpc = "unix:/run/carrel/open.sock"
-mode = "0666"
-"#;
+const EVERYTHING: &str = include_str!("everything.toml");
 
 const DEFAULTS: &str = r#"[runtime]
 idle_ttl = "10m"

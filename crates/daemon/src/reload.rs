@@ -1,0 +1,167 @@
+//! Reading the configuration again while the daemon serves.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use carrel_control::Control;
+use carrel_local::Local;
+use tokio::signal::unix::Signal;
+
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::listen::Plan;
+use crate::log;
+use crate::notify::Manager;
+use crate::serve::{control_settings, provider_settings};
+
+/// What a reload changes.
+pub(crate) struct Reload {
+    /// Where the configuration is, as the command line says.
+    pub(crate) given: Option<PathBuf>,
+    pub(crate) home: PathBuf,
+    /// The log of a daemon that a command started.
+    pub(crate) own_log: Option<PathBuf>,
+    pub(crate) plan: Plan,
+    pub(crate) control: Control,
+    pub(crate) local: Local,
+    /// What is in effect.
+    pub(crate) running: Mutex<Config>,
+}
+
+/// The keys that differ between two configurations.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ChangedKeys {
+    /// Those that take effect while the daemon serves.
+    applied: Vec<&'static str>,
+    /// Those that do not.
+    fixed: Vec<&'static str>,
+}
+
+/// Reloads whenever the signal comes.
+pub(crate) async fn reload_on(mut hangup: Signal, reload: std::sync::Arc<Reload>) {
+    let manager = Manager::find();
+    while hangup.recv().await.is_some() {
+        manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_usec()));
+        let reload = std::sync::Arc::clone(&reload);
+        // Files may be slow, and signals that end the daemon do not wait for them.
+        match tokio::task::spawn_blocking(move || reload.run()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let (code, hint) = (error.code(), error.hint());
+                tracing::error!(code, %error, hint, "the configuration was not reloaded: the former one stays in effect");
+            }
+            Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
+        }
+        manager.tell("READY=1");
+    }
+}
+
+fn monotonic_usec() -> i128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000
+}
+
+// === impl Reload ===
+
+impl Reload {
+    /// Reads the configuration again; either all of it takes effect that can, or nothing.
+    pub(crate) fn run(&self) -> Result<(), ServeError> {
+        let new = Config::load(self.given.as_deref())?;
+        new.check_files()?;
+        let secrets = self.plan.secrets(&new)?;
+        let settings = provider_settings(&self.home, &new)?;
+        log::reconfigure(&new.log, new.file.as_deref(), self.own_log.as_deref())?;
+        self.plan.replace(secrets);
+        self.local.reload(settings);
+        self.control.reload(control_settings(&new));
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let ChangedKeys { applied, fixed } = ChangedKeys::between(&running, &new);
+        tracing::info!(config = new.file_said(), changed = applied.join(" "), "configuration reloaded");
+        if !fixed.is_empty() {
+            tracing::warn!(keys = fixed.join(" "), "restart the daemon to apply these keys: systemctl restart carrel");
+        }
+        *running = new.with_fixed_of(&running);
+        Ok(())
+    }
+}
+
+// === impl ChangedKeys ===
+
+impl ChangedKeys {
+    fn between(old: &Config, new: &Config) -> Self {
+        let (before, after) = (&old.limits, &new.limits);
+        let applied = [
+            ("runtime.idle_ttl", old.idle_ttl != new.idle_ttl),
+            ("runtime.cleanup_ttl", old.cleanup_ttl != new.cleanup_ttl),
+            ("runtime.grace", old.grace != new.grace),
+            ("log.level", old.log.level != new.log.level),
+            ("log.format", old.log.format != new.log.format),
+            ("log.file", old.log.file != new.log.file),
+            ("log.max_size", old.log.max_size != new.log.max_size),
+            ("log.keep", old.log.keep != new.log.keep),
+            ("limits.sandboxes", before.sandboxes != after.sandboxes),
+            ("limits.memory", before.memory != after.memory),
+            ("limits.sandbox_memory", before.sandbox_memory != after.sandbox_memory),
+            ("limits.pids", before.pids != after.pids),
+            ("limits.sandbox_disk", before.sandbox_disk != after.sandbox_disk),
+            ("limits.sandbox_inodes", before.sandbox_inodes != after.sandbox_inodes),
+            ("host.allow", old.allow != new.allow),
+            ("registries", old.registries != new.registries),
+        ];
+        let fixed = [
+            ("artifacts.exec_output_root", old.exec_output_root != new.exec_output_root),
+            ("artifacts.exec_output_template", old.exec_output_template != new.exec_output_template),
+            ("limits.host_free", before.host_free != after.host_free),
+            ("limits.host_free_inodes", before.host_free_inodes != after.host_free_inodes),
+            ("listen", old.listen != new.listen),
+        ];
+        let changed = |keys: &[(&'static str, bool)]| keys.iter().filter(|key| key.1).map(|key| key.0).collect();
+        Self { applied: changed(&applied), fixed: changed(&fixed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(Path::new("/c"), text).unwrap()
+    }
+
+    #[test]
+    fn a_key_that_needs_a_restart_is_named_until_there_was_one() {
+        let old = config("[runtime]\nidle_ttl = \"1m\"");
+        let new =
+            config("[artifacts]\nexec_output_root = \"/x\"\n[[listen]]\ngrpc = \"unix:/s\"\n[host]\nallow = [\"/y\"]");
+        let changed = ChangedKeys::between(&old, &new);
+        assert_eq!(changed.applied, ["runtime.idle_ttl", "host.allow"]);
+        assert_eq!(changed.fixed, ["artifacts.exec_output_root", "listen"]);
+        let running = new.clone().with_fixed_of(&old);
+        let again = ChangedKeys::between(&running, &new);
+        assert_eq!((again.applied, again.fixed), (Vec::new(), changed.fixed));
+    }
+
+    #[test]
+    fn every_key_is_applied_or_fixed() {
+        let text = include_str!("config/everything.toml");
+        let ChangedKeys { applied, fixed } = ChangedKeys::between(&Config::default(), &config(text));
+        let mut expected = Vec::new();
+        let mut table = String::new();
+        for line in text.lines() {
+            match line.split_once('=') {
+                Some((key, _)) if table != "listen" && !table.starts_with("registries") => {
+                    expected.push(format!("{table}.{}", key.trim()));
+                }
+                Some(_) => {}
+                None => table = line.trim_matches(['[', ']']).to_owned(),
+            }
+        }
+        let mut found: Vec<&str> = applied.into_iter().chain(fixed).collect();
+        found.retain(|key| !matches!(*key, "listen" | "registries"));
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+}
