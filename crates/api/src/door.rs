@@ -17,6 +17,7 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use crate::connection::Peer;
+use crate::request_log::{RequestRecord, RequestSubject};
 use crate::status::{explained, stopping};
 
 /// All services, behind their door.
@@ -61,16 +62,30 @@ impl Service<Request<Body>> for Door {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let peer = request.extensions().get::<Peer>().cloned();
         let admitted = peer.map(|peer| peer.admit(request.headers()));
-        match admitted.unwrap_or_else(|| Err(explained(Status::unauthenticated("")))) {
+        let admitted = admitted.unwrap_or_else(|| Err(explained(Status::unauthenticated(""))));
+        let subject = RequestSubject::default();
+        let record = RequestRecord::new(request.uri().path(), admitted.as_ref().ok().copied(), subject.clone());
+        match admitted {
             Ok(caller) => request.extensions_mut().insert(caller),
-            Err(status) => return Box::pin(async move { Ok(status.into_http()) }),
+            Err(status) => {
+                record.finish(Some(&status));
+                return Box::pin(async move { Ok(status.into_http()) });
+            }
         };
+        request.extensions_mut().insert(subject);
         let (answer, closing) = (self.services.call(request), self.closing.clone());
         Box::pin(async move {
             let answer = answer.await?;
             Ok(match Status::from_header_map(answer.headers()) {
-                Some(status) if status.code() != Code::Ok => explained(status).into_http(),
-                _ => answer.map(|answer| Body::new(Ending { answer, closing, closed: None, over: false })),
+                Some(status) if status.code() != Code::Ok => {
+                    let status = explained(status);
+                    record.finish(Some(&status));
+                    status.into_http()
+                }
+                _ => {
+                    record.finish(None);
+                    answer.map(|answer| Body::new(Ending { answer, closing, closed: None, over: false }))
+                }
             })
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use carrel_control::Caller;
+use carrel_control::{Caller, DescriptorUse, Descriptors};
 use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -55,7 +55,30 @@ struct Credentials {
 struct Remote {
     credentials: ListenerCredentials,
     shaking: Arc<Semaphore>,
-    room: Arc<Semaphore>,
+    room: ListenerRoom,
+}
+
+/// How many connections a listener may have.
+#[derive(Clone)]
+struct ListenerRoom {
+    places: Arc<Semaphore>,
+    descriptors: Descriptors,
+}
+
+// === impl ListenerRoom ===
+
+impl ListenerRoom {
+    /// A place for one more, as soon as there is one.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        if !self.descriptors.has_room(DescriptorUse::Connection) {
+            tracing::warn!("there are too few file descriptors: new connections wait until some are closed");
+            while !self.descriptors.has_room(DescriptorUse::Connection) {
+                tokio::time::sleep(BUSY).await;
+            }
+        }
+        Some(place)
+    }
 }
 
 // === impl Listener ===
@@ -77,13 +100,14 @@ impl Listener {
     pub(crate) fn most(&self, listeners: usize) -> usize {
         match self {
             Self::Unix(_) => share(getrlimit(Resource::Nofile).current, listeners),
-            Self::Tcp { .. } => REMOTE,
+            Self::Tcp { .. } => REMOTE.min(share(getrlimit(Resource::Nofile).current, 2)),
         }
     }
 
-    /// Accepts until nobody takes the connections any more, at most so many at a time: whoever comes then waits.
-    pub(crate) async fn accept(self, most: usize, connections: mpsc::Sender<Connection>) {
-        let room = Arc::new(Semaphore::new(most));
+    /// Accepts until nobody takes the connections any more, at most so many at a time, and none while there are too few
+    /// descriptors: whoever comes then waits.
+    pub(crate) async fn accept(self, most: usize, descriptors: Descriptors, connections: mpsc::Sender<Connection>) {
+        let room = ListenerRoom { places: Arc::new(Semaphore::new(most)), descriptors };
         match self {
             Self::Unix(listener) => accept_local(&listener, &room, &connections).await,
             Self::Tcp { listener, credentials } => {
@@ -124,10 +148,10 @@ fn share(files: Option<u64>, listeners: usize) -> usize {
     (files / 2 / listeners.max(1)).clamp(LEAST, Semaphore::MAX_PERMITS)
 }
 
-async fn accept_local(listener: &UnixListener, room: &Arc<Semaphore>, connections: &mpsc::Sender<Connection>) {
+async fn accept_local(listener: &UnixListener, room: &ListenerRoom, connections: &mpsc::Sender<Connection>) {
     let own = rustix::process::geteuid().as_raw();
     loop {
-        let Ok(place) = Arc::clone(room).acquire_owned().await else { return };
+        let Some(place) = room.place().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -155,7 +179,7 @@ async fn pause(error: &std::io::Error) {
 impl Remote {
     async fn accept(&self, listener: &TcpListener, connections: &mpsc::Sender<Connection>) {
         while !connections.is_closed() {
-            let Ok(place) = Arc::clone(&self.room).acquire_owned().await else { return };
+            let Some(place) = self.room.place().await else { return };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -202,7 +226,7 @@ mod tests {
     async fn two_at_a_time<C>(listener: Listener, connect: impl Fn() -> C) {
         let _clients = [connect(), connect(), connect()];
         let (give, mut connections) = queue();
-        tokio::spawn(listener.accept(2, give));
+        tokio::spawn(listener.accept(2, Descriptors::default(), give));
         let served = [connections.recv().await, connections.recv().await];
         assert!(served.iter().all(Option::is_some));
         assert!(timeout(LONG, connections.recv()).await.is_err(), "there is no room for a third");

@@ -67,6 +67,7 @@ pub async fn serve_tuned(
     if !listeners.iter().all(Listener::is_guarded) {
         return Err(ApiError::Unguarded);
     }
+    let descriptors = control.descriptors();
     let door = Door::new(routes(control, closing.clone(), tuning).await?, closing.clone());
     let mut served = JoinSet::new();
     let mut accepting = JoinSet::new();
@@ -75,7 +76,7 @@ pub async fn serve_tuned(
         let server = server(&listener);
         let (give, connections) = queue();
         let most = listener.most(local);
-        accepting.spawn(listener.accept(most, give));
+        accepting.spawn(listener.accept(most, descriptors.clone(), give));
         let connections = ReceiverStream::new(connections).map(Ok::<_, std::io::Error>);
         let (door, closing) = (door.clone(), closing.clone());
         served.spawn(server.serve_with_incoming_shutdown(door, connections, closed(closing)));

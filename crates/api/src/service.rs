@@ -15,6 +15,7 @@ use crate::agbox::v1::{
 };
 use crate::convert;
 use crate::feed::{Feed, Patience};
+use crate::request_log::RequestSubject;
 use crate::status::refused;
 use crate::subscription::Subscription;
 
@@ -57,16 +58,19 @@ impl SandboxService for Published {
     }
 
     async fn create_sandbox(&self, request: Request<CreateSandboxRequest>) -> Answer<CreateSandboxResponse> {
-        let caller = caller(request.extensions())?;
+        let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
+        subject.sandbox(&caller, &request.get_ref().sandbox_id);
         let CreateSandboxRequest { create_spec, sandbox_id, config_yaml } = request.into_inner();
         let spec = create_spec.map(convert::draft);
         let request = CreateRequest { id: given(sandbox_id), spec, config_yaml, ..CreateRequest::default() };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
+        subject.sandbox(&caller, sandbox.id.seen_from(caller.namespace()));
         Ok(Response::new(CreateSandboxResponse { sandbox: Some(self.handle(&caller, &sandbox)?) }))
     }
 
     async fn get_sandbox(&self, request: Request<GetSandboxRequest>) -> Answer<GetSandboxResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         let sandbox = self.control.get(&caller, &request.get_ref().sandbox_id).map_err(refused)?;
         Ok(Response::new(GetSandboxResponse { sandbox: Some(self.handle(&caller, &sandbox)?) }))
     }
@@ -81,16 +85,19 @@ impl SandboxService for Published {
 
     async fn resume_sandbox(&self, request: Request<ResumeSandboxRequest>) -> Answer<AcceptedResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         accepted(self.control.resume(&caller, &request.get_ref().sandbox_id).await)
     }
 
     async fn stop_sandbox(&self, request: Request<StopSandboxRequest>) -> Answer<AcceptedResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         accepted(self.control.stop(&caller, &request.get_ref().sandbox_id).await)
     }
 
     async fn delete_sandbox(&self, request: Request<DeleteSandboxRequest>) -> Answer<AcceptedResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         accepted(self.control.delete(&caller, &request.get_ref().sandbox_id).await)
     }
 
@@ -111,17 +118,20 @@ impl SandboxService for Published {
         request: Request<SubscribeSandboxEventsRequest>,
     ) -> Answer<Self::SubscribeSandboxEventsStream> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         let subscription = Subscription::begin(&self.control, &caller, request.get_ref()).await?;
         Ok(Response::new(Feed::of(subscription, self.patience)))
     }
 
     async fn create_exec(&self, request: Request<CreateExecRequest>) -> Answer<CreateExecResponse> {
-        let caller = caller(request.extensions())?;
+        let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
+        subject.sandbox(&caller, &request.get_ref().sandbox_id);
         let CreateExecRequest { sandbox_id, command, cwd, env_overrides, exec_id } = request.into_inner();
         let options = Default::default();
         let request =
             ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
         let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
+        subject.exec(&caller, exec.id.seen_from(caller.namespace()));
         Ok(Response::new(CreateExecResponse {
             exec_id: exec.id.seen_from(caller.namespace()).to_owned(),
             stdout_log_path: exec.stdout_log.display().to_string(),
@@ -131,11 +141,13 @@ impl SandboxService for Published {
 
     async fn cancel_exec(&self, request: Request<CancelExecRequest>) -> Answer<AcceptedResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).exec(&caller, &request.get_ref().exec_id);
         accepted(self.control.cancel_exec(&caller, &request.get_ref().exec_id).await)
     }
 
     async fn get_exec(&self, request: Request<GetExecRequest>) -> Answer<GetExecResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).exec(&caller, &request.get_ref().exec_id);
         let found = self.control.exec(&caller, &request.get_ref().exec_id).await.map_err(refused)?;
         Ok(Response::new(GetExecResponse { exec: Some(told(&caller, &found)) }))
     }

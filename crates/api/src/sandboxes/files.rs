@@ -11,6 +11,7 @@ use super::reach::{agent, by_agent};
 use super::{PIECE, WAITING};
 use crate::carrel::v1::write_file_request::Message;
 use crate::carrel::v1::{ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse, WriteStart};
+use crate::request_log::RequestSubject;
 use crate::status::{explained, refused};
 
 /// The user that execs run as.
@@ -77,6 +78,7 @@ async fn pass_on(
 pub(super) async fn write(
     control: &Control,
     caller: &Caller,
+    subject: &RequestSubject,
     mut pieces: Streaming<WriteFileRequest>,
 ) -> Result<WriteFileResponse, Status> {
     let first = pieces.message().await.map_err(explained)?;
@@ -84,6 +86,7 @@ pub(super) async fn write(
         return Err(refused(Refusal::invalid("start", "the first message says which file")));
     };
     let WriteStart { sandbox_id, path, mode, user } = start;
+    subject.sandbox(caller, &sandbox_id);
     check(&path)?;
     let agent = agent(control, caller, &sandbox_id).await?;
     let failed = |error| refused(by_agent(&sandbox_id, &path, &error));

@@ -8,7 +8,7 @@ mod orphans;
 mod reach;
 mod watch;
 
-use carrel_control::{Control, CreateRequest, ExecRequest, Refusal};
+use carrel_control::{Control, CreateRequest, DescriptorUse, ExecRequest, Refusal};
 use tokio::sync::watch as flag;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -26,6 +26,7 @@ use crate::carrel::v1::{
 use crate::convert;
 use crate::door::closed;
 use crate::feed::{Feed, Patience};
+use crate::request_log::RequestSubject;
 use crate::service::{caller, given};
 use crate::status::{refused, stopping};
 
@@ -49,16 +50,22 @@ impl Near {
     pub(crate) fn new(control: Control, closing: flag::Receiver<bool>, patience: Patience) -> Self {
         Self { control, closing, patience }
     }
+
+    /// Refuses a stream for which there are too few descriptors.
+    fn room_for_stream(&self) -> Result<(), Status> {
+        self.control.descriptors().check(DescriptorUse::Stream).map_err(refused)
+    }
 }
 
 #[tonic::async_trait]
 impl Sandboxes for Near {
     async fn create_sandbox(&self, request: Request<CreateSandboxRequest>) -> Answer<CreateSandboxResponse> {
-        let caller = caller(request.extensions())?;
+        let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
         let inner = request.into_inner();
         let restart = convert::restart_policy(inner.restart());
         let CreateSandboxRequest { request, allow_unenforced_limits, .. } = inner;
         let published = request.unwrap_or_default();
+        subject.sandbox(&caller, &published.sandbox_id);
         let request = CreateRequest {
             id: given(published.sandbox_id),
             spec: published.create_spec.map(convert::draft),
@@ -67,12 +74,14 @@ impl Sandboxes for Near {
             restart,
         };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
+        subject.sandbox(&caller, sandbox.id.seen_from(caller.namespace()));
         let spec = self.control.spec(&sandbox).map_err(refused)?;
         Ok(Response::new(CreateSandboxResponse { sandbox: Some(convert::handle(&sandbox, &spec, caller.namespace())) }))
     }
 
     async fn start_exec(&self, request: Request<StartExecRequest>) -> Answer<StartExecResponse> {
-        let caller = caller(request.extensions())?;
+        let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
+        subject.sandbox(&caller, &request.get_ref().sandbox_id);
         let request = request.into_inner();
         let options = convert::options(&request).map_err(refused)?;
         // Whatever is read before the exec exists is no later than its first event.
@@ -81,6 +90,7 @@ impl Sandboxes for Near {
         let request =
             ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
         let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
+        subject.exec(&caller, exec.id.seen_from(caller.namespace()));
         Ok(Response::new(StartExecResponse {
             exec_id: exec.id.seen_from(caller.namespace()).to_owned(),
             stdout_log_path: exec.stdout_log.display().to_string(),
@@ -93,6 +103,7 @@ impl Sandboxes for Near {
 
     async fn attach_exec(&self, request: Request<Streaming<AttachExecRequest>>) -> Answer<Self::AttachExecStream> {
         let caller = caller(request.extensions())?;
+        self.room_for_stream()?;
         let attached = attach::attach(&self.control, &caller, request.into_inner());
         // What is waited for may never come, and there is no answer yet that could be ended.
         tokio::select! {
@@ -105,26 +116,32 @@ impl Sandboxes for Near {
 
     async fn read_file(&self, request: Request<ReadFileRequest>) -> Answer<Self::ReadFileStream> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
+        self.room_for_stream()?;
         let read = files::read(&self.control, &caller, request.into_inner()).await?;
         Ok(Response::new(ReceiverStream::new(read)))
     }
 
     async fn write_file(&self, request: Request<Streaming<WriteFileRequest>>) -> Answer<WriteFileResponse> {
         let caller = caller(request.extensions())?;
+        self.room_for_stream()?;
+        let subject = RequestSubject::of(request.extensions());
         tokio::select! {
-            written = files::write(&self.control, &caller, request.into_inner()) => written.map(Response::new),
+            written = files::write(&self.control, &caller, &subject, request.into_inner()) => written.map(Response::new),
             () = closed(self.closing.clone()) => Err(stopping()),
         }
     }
 
     async fn pause_sandbox(&self, request: Request<PauseSandboxRequest>) -> Answer<PauseSandboxResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         self.control.pause(&caller, &request.get_ref().sandbox_id, true).await.map_err(refused)?;
         Ok(Response::new(PauseSandboxResponse {}))
     }
 
     async fn unpause_sandbox(&self, request: Request<UnpauseSandboxRequest>) -> Answer<UnpauseSandboxResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         self.control.pause(&caller, &request.get_ref().sandbox_id, false).await.map_err(refused)?;
         Ok(Response::new(UnpauseSandboxResponse {}))
     }
@@ -140,6 +157,7 @@ impl Sandboxes for Near {
 
     async fn set_idle_ttl(&self, request: Request<SetIdleTtlRequest>) -> Answer<SetIdleTtlResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         let SetIdleTtlRequest { sandbox_id, idle_ttl } = request.into_inner();
         let negative = || refused(Refusal::invalid("idle_ttl", "it cannot be negative"));
         let idle = idle_ttl.map(|idle| convert::length(&idle).ok_or_else(negative)).transpose()?;
@@ -149,11 +167,13 @@ impl Sandboxes for Near {
 
     async fn inspect_sandbox(&self, request: Request<InspectSandboxRequest>) -> Answer<InspectSandboxResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         inspect::inspect(&self.control, &caller, &request.get_ref().sandbox_id).await.map(Response::new)
     }
 
     async fn get_statistics(&self, request: Request<GetStatisticsRequest>) -> Answer<GetStatisticsResponse> {
         let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
         inspect::statistics(&self.control, &caller, &request.get_ref().sandbox_id).await.map(Response::new)
     }
 
