@@ -12,6 +12,7 @@ mod idle;
 mod left;
 mod life;
 mod many;
+mod operations;
 mod permissions;
 mod strangers;
 mod stuck;

@@ -20,6 +20,8 @@ const PER_STREAM: u64 = 4;
 const RESERVE: (u64, u64, u64) = (32, 1024, 16);
 /// How old a count may be while more than half of all are open, and otherwise: counting takes longer the more there are.
 const AGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// How old the count may be by which something is refused.
+const RECOUNT: Duration = Duration::from_millis(5);
 
 /// The file descriptors of a process. Clones are the same.
 #[derive(Clone)]
@@ -69,11 +71,14 @@ impl Descriptors {
 
     /// How many are open, or were a moment ago.
     pub fn open(&self) -> u64 {
+        let limit = self.limit();
+        self.counted(|open| if open.saturating_mul(2) > limit { AGE.0 } else { AGE.1 })
+    }
+
+    /// How many were open no longer ago than the number itself allows.
+    fn counted(&self, age: impl Fn(u64) -> Duration) -> u64 {
         let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = |(at, open): &(Instant, u64)| {
-            let most = if open.saturating_mul(2) > self.limit() { AGE.0 } else { AGE.1 };
-            at.elapsed() < most
-        };
+        let is_new = |(at, open): &(Instant, u64)| at.elapsed() < age(*open);
         match counted.filter(is_new) {
             Some((_, open)) => open,
             None => {
@@ -96,7 +101,10 @@ impl Descriptors {
             DescriptorUse::Stream => (PER_STREAM, self.reserve() / 2),
             DescriptorUse::Connection => (1, self.reserve() / 4),
         };
-        self.open().saturating_add(needed).saturating_add(kept) <= self.limit()
+        let limit = self.limit();
+        let fits = |open: u64| open.saturating_add(needed).saturating_add(kept) <= limit;
+        // Nothing is refused by a count that may be over: what was removed just now has made room.
+        fits(self.open()) || fits(self.counted(|_| RECOUNT))
     }
 
     /// Refuses what there is no room for.
