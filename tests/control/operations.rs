@@ -118,8 +118,9 @@ async fn each_request_and_each_step_is_one_line_and_secrets_and_frames_are_none(
         step("SANDBOX_STOP_REQUESTED", "READY", "null", "null"),
         step("SANDBOX_STOPPED", "STOPPED", "null", "null"),
         step("SANDBOX_DELETE_REQUESTED", "DELETING", "null", "null"),
+        step("SANDBOX_DELETED", "DELETED", "null", "null"),
     ];
-    assert_eq!(steps[..expected.len()], expected);
+    assert_eq!(steps, expected);
     assert!(!log.contains("hidden-in"), "{log}");
     let targets: Vec<String> =
         lines(&log).iter().map(|line| line["target"].as_str().unwrap_or_default().to_owned()).collect();

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::actor::{Accepted, Actor, Message, Origin, Request};
 use crate::admission::Admission;
 use crate::descriptors::{DescriptorUse, Descriptors};
-use crate::event_log::log_events;
+use crate::event_log::EventLog;
 use crate::machine::Stage;
 use crate::provider::{ExecOptions, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
@@ -101,6 +101,7 @@ struct Mailbox {
 struct Actors {
     mailboxes: HashMap<SandboxId, mpsc::Sender<Message>>,
     tasks: JoinSet<()>,
+    event_log: Option<EventLog>,
     closed: bool,
 }
 
@@ -114,8 +115,7 @@ impl Control {
         let shared = Shared { store, provider, settings, admission, restarts, actors: Mutex::default() };
         let control = Self(Arc::new(shared));
         // From here on whatever happens is logged, also what is found to have happened meanwhile.
-        let (logged, events) = (control.0.store.clone(), control.0.store.all_events(None));
-        control.0.lock().tasks.spawn(log_events(logged, events));
+        control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));
         for sandbox in control.0.store.sandboxes() {
             let spec = parse(&sandbox);
             if Stage::of(&sandbox).takes_room() {
@@ -333,13 +333,16 @@ impl Control {
 
     /// Accepts nothing any more. Nothing is stopped: what is going on is left to the next daemon.
     pub async fn shutdown(&self) {
-        let mut tasks = {
+        let (mut tasks, event_log) = {
             let mut actors = self.0.lock();
             actors.closed = true;
             actors.mailboxes.clear();
-            std::mem::take(&mut actors.tasks)
+            (std::mem::take(&mut actors.tasks), actors.event_log.take())
         };
         tasks.shutdown().await;
+        if let Some(event_log) = event_log {
+            event_log.finish().await;
+        }
     }
 
     fn memory(&self, spec: &Spec) -> u64 {

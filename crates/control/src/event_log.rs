@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use carrel_store::{AllEvents, Details, Event, EventType, SandboxState, Store};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// How many events the store gives at once, at most.
 const BATCH: usize = 256;
@@ -17,11 +19,40 @@ struct Backlog {
     skipped: usize,
 }
 
-/// Logs events as they are committed, until the store is closed.
-pub(crate) async fn log_events(store: Store, mut events: AllEvents) {
+/// The task that logs events as they are committed. It ends when this is dropped, after what is committed by then.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+// === impl EventLog ===
+
+impl EventLog {
+    /// Logs whatever is committed from now on.
+    pub(crate) fn start(store: Store) -> Self {
+        let events = store.all_events(None);
+        let (stop, stopped) = oneshot::channel();
+        Self { stop, task: tokio::spawn(log_events(store, events, stopped)) }
+    }
+
+    /// Logs what is committed by now, and ends.
+    pub(crate) async fn finish(self) {
+        drop(self.stop);
+        // One that panicked has said so.
+        let _ended = self.task.await;
+    }
+}
+
+async fn log_events(store: Store, mut events: AllEvents, mut stopped: oneshot::Receiver<()>) {
     let mut backlog = Backlog::default();
     loop {
-        let batch = match events.next().await {
+        let batch = tokio::select! {
+            biased;
+            batch = events.next() => batch,
+            _ = &mut stopped => return,
+        };
+        let batch = match batch {
             Ok(Some(batch)) => batch,
             Ok(None) => return,
             Err(error) => {

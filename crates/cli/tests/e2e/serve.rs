@@ -283,3 +283,41 @@ fn somebody_else_than_root_cannot_serve() {
     assert_eq!(outcome.stderr, "error: only root can serve sandboxes\nhint: sudo carrel serve\n");
     assert!(!world.home.path().join("daemon.lock").exists());
 }
+
+#[test]
+fn why_it_cannot_serve_is_said_in_the_format_of_its_log() {
+    let world = World::new();
+    let serving = Serving::new(&world, &[]);
+    let grpc = format!("unix:{}/other.sock", world.runtime().display());
+    let other = ["serve", "--grpc", &grpc];
+    let said = world.carrel(other);
+    assert!(said.stderr.starts_with("error: another daemon serves ") && said.stderr.contains("\nhint: "), "{said:?}");
+    // Whoever chose JSON gets nothing else, whatever is wrong.
+    world.configure("[log]\nformat = \"json\"\n");
+    let taken = world.carrel(other);
+    world.configure("[log]\nformat = \"json\"\n[limits]\npids = 0\n");
+    let wrong = world.carrel(other);
+    for (outcome, exit, code, words) in
+        [(taken, 1, "home_taken", "another daemon serves"), (wrong, 2, "invalid_config", "limits.pids: 0 is not valid")]
+    {
+        let line: Value = serde_json::from_str(&outcome.stderr).unwrap_or_else(|_| panic!("{outcome:?}"));
+        assert_eq!((outcome.code, &line["level"], &line["code"]), (Some(exit), &"ERROR".into(), &code.into()));
+        assert!(line["error"].as_str().unwrap().contains(words) && line["hint"].is_string(), "{line}");
+    }
+    serving.stop();
+}
+
+#[test]
+fn the_log_of_one_that_a_command_started_is_bounded_and_says_why_it_failed() {
+    let world = World::new();
+    let log = carrel_daemon::log_file(world.home.path());
+    let old = "x".repeat(1 << 20);
+    std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+    std::fs::write(&log, &old).unwrap();
+    world.configure("[log]\nmax_size = \"1m\"\nkeep = 1\n");
+    text(&world, &["create", "--id", "desk", "host"]);
+    text(&world, &["rm", "--force", "desk"]);
+    let written = std::fs::read_to_string(&log).unwrap();
+    assert!(written.len() < 1 << 19 && written.contains("SANDBOX_READY"), "{written}");
+    assert_eq!(std::fs::read_to_string(log.with_extension("log.1")).unwrap(), old);
+}
