@@ -217,6 +217,7 @@ impl Remote {
 mod tests {
     use std::net::TcpStream as StdTcp;
     use std::os::unix::net::UnixStream as StdUnix;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
@@ -245,6 +246,22 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let listener = Listener::Tcp { listener, credentials: ListenerCredentials::new(None, None) };
         two_at_a_time(listener, || StdTcp::connect(address).unwrap()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_leaves_clients_waiting_while_descriptors_are_short() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.sock");
+        let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+        let open = Arc::new(AtomicU64::new(1024));
+        let counted = Arc::clone(&open);
+        let descriptors = Descriptors::new(|| 1024, move || counted.load(Ordering::Relaxed));
+        let (give, mut connections) = queue();
+        tokio::spawn(listener.accept(2, descriptors, give));
+        let _client = StdUnix::connect(&path).unwrap();
+        assert!(timeout(Duration::from_secs(1), connections.recv()).await.is_err(), "there is no descriptor for it");
+        open.store(0, Ordering::Relaxed);
+        assert!(connections.recv().await.is_some());
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Listen {
         }
         let failed = |key: &'static str, source: FileError| {
             let path = config.map(Path::to_owned).unwrap_or_default();
-            ServeError::Config(ConfigError::File { path, key: key.to_owned(), source })
+            ServeError::Config(ConfigError::File { path, key: key.to_owned(), source: Box::new(source) })
         };
         let key = match (&self.api_key_file, of_this_life) {
             (Some(path), _) => {

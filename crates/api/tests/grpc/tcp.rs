@@ -68,6 +68,25 @@ async fn ping(channel: Channel, key: Option<&str>) -> Result<String, tonic::Stat
 }
 
 #[tokio::test]
+async fn a_key_that_is_replaced_counts_for_the_next_connection() {
+    let world = World::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let credentials = ListenerCredentials::new(None, Some(ApiKey::new(KEY).unwrap()));
+    let (_closing, closed) = watch::channel(false);
+    let listeners = vec![Listener::Tcp { listener, credentials: credentials.clone() }];
+    tokio::spawn(carrel_api::serve(world.control.clone(), listeners, closed));
+    let former = endpoint.connect().await.unwrap();
+    ping(former.clone(), Some(KEY)).await.unwrap();
+    let new = "another-key-of-that-sort";
+    credentials.replace(None, Some(ApiKey::new(new).unwrap()));
+    assert!(ping(former, Some(KEY)).await.is_ok(), "a connection keeps what it began with");
+    let next = endpoint.connect().await.unwrap();
+    is_refused(ping(next.clone(), Some(KEY)).await, Code::Unauthenticated, "UNAUTHENTICATED", &[]);
+    ping(next, Some(new)).await.unwrap();
+}
+
+#[tokio::test]
 async fn without_a_key_nothing_is_answered() {
     let world = World::new().await;
     let (address, _closing) = listen(&world, None, Some(KEY)).await;

@@ -46,7 +46,7 @@ pub(crate) struct ServeArguments {
 
 const SERVE_HELP: &str = "\
 When it is ready, it says where it can be reached, as one JSON object on one line. SIGTERM and SIGINT end it, and leave all
-sandboxes running: the next one takes them over.
+sandboxes running: the next one takes them over. SIGHUP reloads the configuration.
 
 Exit codes: 0 after a signal; 1 if it cannot serve; 2 if the configuration is wrong.";
 

@@ -308,7 +308,7 @@ fn why_it_cannot_serve_is_said_in_the_format_of_its_log() {
 }
 
 #[test]
-fn the_log_of_one_that_a_command_started_is_bounded_and_says_why_it_failed() {
+fn the_log_of_one_that_a_command_started_is_bounded() {
     let world = World::new();
     let log = carrel_daemon::log_file(world.home.path());
     let old = "x".repeat(1 << 20);

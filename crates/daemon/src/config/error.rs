@@ -61,7 +61,7 @@ pub enum ConfigError {
         /// The full key.
         key: String,
         /// Why.
-        source: FileError,
+        source: Box<FileError>,
     },
 }
 
@@ -106,8 +106,10 @@ impl ConfigError {
                 "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"
                     .to_owned()
             }
-            Self::File { source: FileError::Key(KeyError::Open(file)), .. } => format!("chmod 600 {}", file.display()),
-            Self::File { source, .. } => format!("ls -l {}", source.file().display()),
+            Self::File { source, .. } => match &**source {
+                FileError::Key(KeyError::Open(file)) => format!("chmod 600 {}", file.display()),
+                other => format!("ls -l {}", other.file().display()),
+            },
         }
     }
 }

@@ -143,7 +143,7 @@ impl Config {
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         for (key, file) in self.registries.files() {
             std::fs::File::open(file).map_err(|source| {
-                let source = FileError::Open { file: file.to_owned(), source };
+                let source = Box::new(FileError::Open { file: file.to_owned(), source });
                 ConfigError::File { path: self.file.clone().unwrap_or_default(), key, source }
             })?;
         }

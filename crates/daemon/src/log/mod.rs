@@ -71,7 +71,7 @@ pub(crate) fn failed(error: &ServeError, config: LogFormat) -> bool {
 
 fn unusable(path: Option<&Path>, config: &LogConfig, source: io::Error) -> ConfigError {
     let file = config.file.clone().unwrap_or_default();
-    let source = FileError::Open { file, source };
+    let source = Box::new(FileError::Open { file, source });
     ConfigError::File { path: path.map(Path::to_owned).unwrap_or_default(), key: "log.file".to_owned(), source }
 }
 
