@@ -95,11 +95,18 @@ pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> 
         made.map_err(|error| StoreError::file(directory, error))?;
     }
     let partial = beside(store, ".restoring");
-    remove_database(&partial)?;
-    copy_store(file, &partial)?;
-    mark_restored(&partial)?;
-    let check = whole(&partial, file)?;
-    let aside = put_in_place(&partial, store, Aside::Replaced)?;
+    let restored = restore_through(&partial, store, file);
+    if restored.is_err() {
+        let _ = remove_database(&partial);
+    }
+    restored
+}
+
+fn restore_through(partial: &Path, store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
+    copy_store(file, partial)?;
+    mark_restored(partial)?;
+    let check = whole(partial, file)?;
+    let aside = put_in_place(partial, store, Aside::Replaced)?;
     Ok(RestoreReport { check, aside })
 }
 

@@ -44,11 +44,16 @@ pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, Ba
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     let partial = beside(store, ".repairing");
-    remove_database(&partial)?;
-    let mut report = rebuild(store, &partial, home.map(|home| home.identity))?;
-    report.check = check(&partial)?;
-    report.aside = put_in_place(&partial, store, Aside::Damaged)?;
-    Ok(report)
+    let repaired = rebuild(store, &partial, home.map(|home| home.identity)).and_then(|mut report| {
+        report.check = check(&partial)?;
+        report.aside = put_in_place(&partial, store, Aside::Damaged)?;
+        Ok(report)
+    });
+    if repaired.is_err() {
+        // What failed is said; what is left of it is removed if that can be.
+        let _ = remove_database(&partial);
+    }
+    Ok(repaired?)
 }
 
 // === impl RepairReport ===

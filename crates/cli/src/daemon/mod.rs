@@ -125,7 +125,7 @@ fn silent(socket: &Path, patience: Duration) -> Failure {
 /// the daemon says what is wrong with it.
 fn has_sandboxes(home: &Path) -> bool {
     let store = carrel_daemon::store_file(home);
-    store.exists() && carrel_store::check(&store).map_or(true, |report| report.sandboxes > 0)
+    store.exists() && carrel_store::check(&store).map_or(true, |report| report.sandboxes > 0 || !report.is_good())
 }
 
 /// A sandbox that a daemon keeps, and that daemon. One of `carrel run` is its owner's alone, and none that nobody knows.

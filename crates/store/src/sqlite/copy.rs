@@ -28,15 +28,18 @@ pub(super) fn keep_before_migration(connection: &Connection, path: &Path, versio
 /// Writes a copy of what a connection reads to a file that is only its owner's. What was there is replaced.
 pub(super) fn write_copy(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     let failed = |error| StoreError::file(to, error);
-    match std::fs::remove_file(to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    // SQLite takes an empty file, so that its mode is ours from the start.
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(failed)?;
+    create_new(to)?;
     let name = to.to_str().ok_or_else(|| failed(io::Error::other("its name is not UTF-8")))?;
     connection.execute("VACUUM INTO ?1", [name]).map_err(StoreError::reading)?;
     std::fs::set_permissions(to, Permissions::from_mode(0o600)).map_err(failed)
+}
+
+/// Makes an empty file, which SQLite takes for a new database: so its mode is ours from the start. What was there is
+/// replaced.
+pub(super) fn create_new(path: &Path) -> Result<(), StoreError> {
+    remove_database(path)?;
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map(drop).map_err(|error| StoreError::file(path, error))
 }
 
 /// Gives a file that is complete its name, durably. What had that name is replaced.
@@ -70,7 +73,8 @@ pub(crate) fn mark_restored(path: &Path) -> Result<(), StoreError> {
     let connection = Connection::open(path)?;
     // A store without an identity is recognized as an older one anyway.
     if super::schema::version(&connection)? >= super::schema::CHECKSUMS {
-        connection.execute("UPDATE about SET restored = 1", [])?;
+        // It is complete without a log, whatever the store was from which it was copied.
+        connection.execute("UPDATE about SET restored = 1, clean = 1", [])?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row};
 
 use super::checksum::Table;
+use super::copy::create_new;
 use super::open::{ReadOnly, recognize};
 use super::raise::{execute, set_position};
 use super::salvage::{IndexKeys, Salvage};
@@ -34,6 +35,7 @@ pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<StoreIdentity>) -> R
     let ReadOnly { connection: source, .. } = ReadOnly::open(path)?;
     let version = recognize(&source, path)?;
     source.execute_batch("PRAGMA cell_size_check=ON")?;
+    create_new(new)?;
     let mut target = Connection::open(new)?;
     // It is flushed once, when it is complete.
     target.execute_batch("PRAGMA synchronous=OFF")?;

@@ -1,6 +1,7 @@
 //! What a repair keeps of a damaged store.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use carrel_store::{RepairReport, StoreError, StoreOrigin, check, repair};
 use rusqlite::Connection;
@@ -40,6 +41,8 @@ async fn rows_that_are_damaged_are_left_out_and_named() {
     assert_eq!(table(&report, "execs"), (2, 4));
     assert_eq!(table(&report, "events"), (204, 212));
     assert_eq!(report.check.violations, Vec::<String>::new());
+    assert_eq!(fs::metadata(place.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert!(place.named("store.db.repairing").is_empty());
     let aside = report.aside.unwrap();
     assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("store.db.damaged-2"));
     assert!(!check(&aside).unwrap().is_good());
