@@ -112,20 +112,76 @@ fn a_port_that_is_taken_fails_the_start_and_names_all() {
 }
 
 #[test]
-fn a_port_leads_inside_again_after_it_was_taken_over() {
+fn a_port_stays_open_without_a_daemon_and_connections_survive_it() {
     run(async {
         let mut world = World::new();
         let port = port();
         let spec = serving(&[(port, 8000)]);
         let place = world.started("demo", &spec).await;
         serve(&world, &place, "server", 4, 8000).await;
-        assert_eq!(asked(port, 3).await, "3");
+        let mut open = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        open.write_all(b"before").await.unwrap();
+        // As a daemon that ends, and another that has not taken anything over yet.
         world.next();
-        // The one before let go of it.
-        while TcpListener::bind(("127.0.0.1", port)).await.is_err() {
+        assert_eq!(asked(port, 3).await, "3");
+        assert!(world.local.adopt(&place, &spec).await.unwrap());
+        assert_eq!(world.local.unpublished_ports(&place), []);
+        assert!(world.local.is_active(&place).await.unwrap(), "a connection is a use");
+        open.write_all(b" after").await.unwrap();
+        open.shutdown().await.unwrap();
+        let mut answer = String::new();
+        open.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "12");
+        drop(open);
+        assert_eq!(asked(port, 4).await, "4");
+        world.local.stop(&place, GRACE).await.unwrap();
+        TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_at_adoption_is_retried_until_it_is_free() {
+    run(async {
+        let mut world = World::new();
+        let (free, taken) = (port(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let taken_port = taken.local_addr().unwrap().port();
+        let place = world.started("demo", &host()).await;
+        serve(&world, &place, "server", 4, 8000).await;
+        world.next();
+        assert!(world.local.adopt(&place, &serving(&[(taken_port, 8000), (free, 8000)])).await.unwrap());
+        let unpublished = world.local.unpublished_ports(&place);
+        let ports: Vec<_> = unpublished.iter().map(|unpublished| unpublished.port.host).collect();
+        assert_eq!(ports, [taken_port]);
+        assert!(unpublished[0].reason.contains(&format!("127.0.0.1:{taken_port}")), "{unpublished:?}");
+        assert_eq!(asked(free, 5).await, "5", "the other is open");
+        drop(taken);
+        while !world.local.unpublished_ports(&place).is_empty() {
             tokio::task::yield_now().await;
         }
-        assert!(world.local.adopt(&place, &spec).await.unwrap());
-        assert_eq!(asked(port, 4).await, "4");
+        assert_eq!(asked(taken_port, 6).await, "6");
+    });
+}
+
+#[test]
+fn more_connections_than_there_may_be_wait_for_those_that_are_there() {
+    const MOST: usize = 256;
+    run(async {
+        let world = World::new();
+        let port = port();
+        let place = world.started("demo", &serving(&[(port, 8000)])).await;
+        serve(&world, &place, "server", 4, 8000).await;
+        let mut shim = carrel_shim_client::ShimClient::connect(&world.local.reach(&place).shim_socket).await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..MOST {
+            held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+        }
+        while shim.status().await.unwrap().port_connections != Some(256) {}
+        let waiting: Vec<_> = (0..8).map(|number| tokio::spawn(asked(port, number))).collect();
+        let connected = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        assert_eq!(shim.status().await.unwrap().port_connections, Some(256));
+        drop((held, connected));
+        for (number, answer) in waiting.into_iter().enumerate() {
+            assert_eq!(answer.await.unwrap(), number.to_string());
+        }
     });
 }

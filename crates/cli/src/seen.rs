@@ -191,6 +191,8 @@ pub(crate) mod tests {
             pruned_jobs: 0,
             unenforced: None,
             pause_reason: None,
+            ports: None,
+            port_connections: None,
         };
         Seen {
             directory: "/h/run/sandboxes/x".into(),

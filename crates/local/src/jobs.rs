@@ -7,9 +7,10 @@ use carrel_control::provider::{ExecOptions, ExecStart, Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_image::accounts;
 use carrel_layers::Config;
-use carrel_shim_client::messages::{FailureCode, JobCommand, JobState};
+use carrel_shim_client::messages::{FailureCode, JobCommand, JobState, PublishedPort};
 use carrel_shim_client::{Life, ShimClient, ShimError};
 use carrel_store::{ExecId, Pairs};
+use tokio::net::TcpListener;
 
 use crate::live::Live;
 use crate::look::is_of;
@@ -138,6 +139,39 @@ impl Inner {
         }
     }
 
+    /// The published ports that the supervisor serves.
+    pub(crate) async fn served_ports(&self, place: &Place, live: &Live) -> Result<Vec<PublishedPort>, ShimError> {
+        let mut kept = live.shim.lock().await;
+        let answer = in_time(self.kept(place, &mut kept).await?.status()).await;
+        kept.take_if(|_| answer.as_ref().is_err_and(is_lost));
+        Ok(answer?.ports.unwrap_or_default())
+    }
+
+    /// Has the supervisor serve ports.
+    pub(crate) async fn hand_over(
+        &self,
+        place: &Place,
+        live: &Live,
+        ports: &[(PublishedPort, &TcpListener)],
+    ) -> Result<(), ShimError> {
+        let mut kept = live.shim.lock().await;
+        let answer = in_time(self.kept(place, &mut kept).await?.publish(ports)).await;
+        kept.take_if(|_| answer.as_ref().is_err_and(is_lost));
+        answer
+    }
+
+    /// The connection that is kept, made if it is not there.
+    async fn kept<'k>(&self, place: &Place, kept: &'k mut Option<ShimClient>) -> Result<&'k mut ShimClient, ShimError> {
+        let client = match kept.take() {
+            Some(client) => client,
+            None => {
+                let made = self.connect(place).await;
+                made.map_err(|error| ShimError::from(std::io::Error::other(error)))?.ok_or(ShimError::Gone)?
+            }
+        };
+        Ok(kept.insert(client))
+    }
+
     /// Asks by the connection that is kept for it. One that was lost is made again, once.
     async fn ask(&self, place: &Place, live: &Live, question: Question<'_>) -> Result<bool, ShimError> {
         let mut kept = live.shim.lock().await;
@@ -147,13 +181,17 @@ impl Inner {
                 answer => return answer,
             }
         }
-        let made = self.connect(place).await.map_err(|error| ShimError::from(std::io::Error::other(error)))?;
-        let answer = question.put(kept.insert(made.ok_or(ShimError::Gone)?)).await;
+        let answer = question.put(self.kept(place, &mut kept).await?).await;
         if answer.as_ref().is_err_and(is_lost) {
             *kept = None;
         }
         answer
     }
+}
+
+/// Waits for an answer that a supervisor can give at once.
+async fn in_time<T>(answer: impl Future<Output = Result<T, ShimError>>) -> Result<T, ShimError> {
+    tokio::time::timeout(ANSWER, answer).await.unwrap_or(Err(ShimError::Silent(ANSWER)))
 }
 
 /// Whether nothing more is heard on a connection, or not what belongs to the next question.
@@ -166,7 +204,7 @@ fn is_lost(error: &ShimError) -> bool {
 impl Question<'_> {
     /// Puts it, and waits for the answer for a while.
     async fn put(self, shim: &mut ShimClient) -> Result<bool, ShimError> {
-        tokio::time::timeout(ANSWER, self.answered(shim)).await.unwrap_or(Err(ShimError::Silent(ANSWER)))
+        in_time(self.answered(shim)).await
     }
 
     async fn answered(self, shim: &mut ShimClient) -> Result<bool, ShimError> {
@@ -178,8 +216,12 @@ impl Question<'_> {
                 if shim.statistics().await?.clients > ours {
                     return Ok(true);
                 }
+                let status = shim.status().await?;
+                if status.port_connections.is_some_and(|connections| connections > 0) {
+                    return Ok(true);
+                }
                 // Of a job that has ended, nobody is a viewer for long.
-                if shim.status().await?.running_jobs == 0 {
+                if status.running_jobs == 0 {
                     return Ok(false);
                 }
                 let jobs = shim.jobs().await?;

@@ -35,7 +35,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use carrel_agent_client::PathError;
-use carrel_control::provider::ProviderError;
+use carrel_control::provider::{Place, ProviderError};
 use carrel_fetch::Images;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::KeptDisk;
@@ -45,6 +45,7 @@ use self::ground::Ground;
 use self::live::RunningSandboxes;
 pub use self::logs::{BadTemplate, LogTemplate};
 use self::parked::Parked;
+pub use self::ports::UnpublishedPort;
 use self::pulls::Pulls;
 pub use self::refresh::Refresher;
 use self::services::Tended;
@@ -170,6 +171,11 @@ impl Local {
         });
         guard::start(&inner);
         Ok(Self(inner))
+    }
+
+    /// The published ports of a sandbox that runs which are not open, and why. They are retried until they are.
+    pub fn unpublished_ports(&self, place: &Place) -> Vec<UnpublishedPort> {
+        self.0.known.live(place).map(|live| live.unpublished()).unwrap_or_default()
     }
 
     /// Replaces the settings, for sandboxes that are started from now on. The home, the place for the output of execs and

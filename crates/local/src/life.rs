@@ -79,7 +79,10 @@ impl Inner {
                 // What cannot be had is found before anything is made.
                 let bound = Bound::open(&spec.ports).await?;
                 let live = self.make(place, spec, image?).await?;
-                live.forward(bound.serve(&live.agent));
+                if !spec.ports.is_empty() {
+                    self.greet(place).await;
+                    self.publish(place, &live, bound).await?;
+                }
                 live
             }
         };
@@ -91,7 +94,7 @@ impl Inner {
             }
             blocking(move || mark(&copied).map_err(failed)).await?;
         }
-        open_ports(&live, spec).await
+        self.open_ports(place, &live, &spec.ports).await
     }
 
     /// Whether the disk of a sandbox is there.
@@ -100,14 +103,11 @@ impl Inner {
     }
 
     /// Takes an incarnation over that runs, and says whether it does.
-    pub(crate) async fn adopt(&self, place: &Place, spec: &Spec) -> Result<bool, ProviderError> {
+    pub(crate) async fn adopt(self: &Arc<Self>, place: &Place, spec: &Spec) -> Result<bool, ProviderError> {
         let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
         self.known.hold(place);
         let Some(live) = self.take_over(place).await? else { return Ok(false) };
-        if let Err(error) = open_ports(&live, spec).await {
-            // What runs in it is worth more than the way to it.
-            tracing::warn!(sandbox = %place.sandbox, %error, "a sandbox goes on without its ports");
-        }
+        self.open_ports_in_time(place, &live, &spec.ports).await;
         Ok(true)
     }
 
@@ -196,14 +196,6 @@ impl Inner {
         };
         made.map_err(|error| refused(&error))
     }
-}
-
-/// Opens the ports of a sandbox, unless they are.
-async fn open_ports(live: &Live, spec: &Spec) -> Result<(), ProviderError> {
-    if !live.is_forwarding() {
-        live.forward(Bound::open(&spec.ports).await?.serve(&live.agent));
-    }
-    Ok(())
 }
 
 fn disk_missing(place: &Place, disk: &Path) -> ProviderError {

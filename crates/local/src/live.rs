@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use carrel_control::provider::Place;
+use carrel_control::spec::Port;
 use carrel_image::RootFs;
 use carrel_image::accounts::User;
 use carrel_layers::Config;
 use carrel_shim_client::ShimClient;
 
 use crate::plan;
-use crate::ports::{Agent, Forwards};
+use crate::ports::{Agent, Forwards, UnpublishedPort};
 use crate::refresh::Refresher;
 
 /// What is known of sandboxes that this process was asked about.
@@ -40,9 +41,20 @@ pub(crate) struct Live {
     pub(crate) shim: tokio::sync::Mutex<Option<ShimClient>>,
     /// The connection that its ports are reached by.
     pub(crate) agent: Arc<Agent>,
-    forwards: Mutex<Option<Forwards>>,
+    /// One publishes its ports at a time.
+    pub(crate) publishing: tokio::sync::Mutex<()>,
+    ports: Mutex<LivePorts>,
     /// Shows commands that run what the host replaces in read-only trees, once one was started.
     pub(crate) refresher: OnceLock<Refresher>,
+}
+
+/// What this process knows of the ports of a sandbox.
+#[derive(Debug, Default)]
+struct LivePorts {
+    /// Those that this process serves itself.
+    forwards: Vec<Forwards>,
+    /// Those that are not open.
+    unpublished: Vec<UnpublishedPort>,
 }
 
 // === impl RunningSandboxes ===
@@ -104,8 +116,8 @@ impl RunningSandboxes {
     /// It does not run any more. When this returns, its ports are free.
     pub(crate) async fn ended(&self, place: &Place) {
         let live = self.lock().live.remove(&place.incarnation);
-        let forwards = live.and_then(|live| live.lock().take());
-        if let Some(forwards) = forwards {
+        let ports = live.map(|live| std::mem::take(&mut *live.lock())).unwrap_or_default();
+        for forwards in ports.forwards {
             forwards.close().await;
         }
     }
@@ -122,19 +134,30 @@ impl Live {
     pub(crate) fn new(root: &RootFs, config: Config, agent_socket: PathBuf) -> Self {
         let (user, accounts) = (plan::user_of(root, &config), plan::accounts_of(root));
         let (shim, agent) = (tokio::sync::Mutex::default(), Arc::new(Agent::new(agent_socket)));
-        Self { user, config, accounts, shim, agent, forwards: Mutex::default(), refresher: OnceLock::new() }
+        let (publishing, ports) = (tokio::sync::Mutex::default(), Mutex::default());
+        Self { user, config, accounts, shim, agent, publishing, ports, refresher: OnceLock::new() }
     }
 
-    /// Serves its ports.
+    /// Serves ports of it in this process.
     pub(crate) fn forward(&self, forwards: Forwards) {
-        *self.lock() = Some(forwards);
+        self.lock().forwards.push(forwards);
     }
 
-    pub(crate) fn is_forwarding(&self) -> bool {
-        self.lock().is_some()
+    /// The ports that this process serves.
+    pub(crate) fn forwarded(&self) -> Vec<Port> {
+        self.lock().forwards.iter().flat_map(Forwards::ports).copied().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Forwards>> {
-        self.forwards.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The ports that are not open.
+    pub(crate) fn unpublished(&self) -> Vec<UnpublishedPort> {
+        self.lock().unpublished.clone()
+    }
+
+    pub(crate) fn set_unpublished(&self, unpublished: Vec<UnpublishedPort>) {
+        self.lock().unpublished = unpublished;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LivePorts> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

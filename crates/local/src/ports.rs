@@ -1,106 +1,38 @@
 //! Ports of the host that lead to ports of a sandbox.
+//!
+//! This process binds them, and hands them to the supervisor: they stay open when this process ends. Whoever comes after
+//! it asks the supervisor which ports it serves, and hands over what is missing.
+
+mod forward;
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::BytesMut;
-use carrel_agent_client::{AgentClient, Error, TcpReader, TcpWriter};
-use carrel_control::provider::ProviderError;
+use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Port;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore};
-use tokio::task::JoinSet;
+use carrel_shim_client::messages::{FailureCode, PublishedPort};
+use tokio::net::TcpListener;
 
-use crate::failed;
+pub(crate) use self::forward::{Agent, Forwards};
+use crate::live::Live;
+use crate::{Inner, failed};
 
-/// How many connections of one sandbox there are at one time: fewer than a client of its agent may have. More wait.
-const MOST: usize = 256;
-/// How many bytes are read at a time.
-const PIECE: usize = 64 * 1024;
-/// How long an agent may take to say that it is there.
-const ANSWER: Duration = Duration::from_secs(1);
-/// How long to leave connections alone when the system has no room for one more.
-const FULL: Duration = Duration::from_millis(100);
+/// How long to wait before a port that could not be opened is tried again: at first, and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// The way to the agent of a sandbox, which all ports share.
-#[derive(Debug)]
-pub(crate) struct Agent {
-    socket: PathBuf,
-    /// Made when it is needed first.
-    client: Mutex<Option<AgentClient>>,
-    connections: AtomicUsize,
-    room: Arc<Semaphore>,
+/// A published port of a sandbox that runs, which is not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnpublishedPort {
+    /// The port.
+    pub port: Port,
+    /// Why it is not open. It is retried until it is.
+    pub reason: String,
 }
 
 /// Ports of the host that are ours, and lead nowhere yet.
-#[derive(Debug)]
-pub(crate) struct Bound(Vec<(TcpListener, u16)>);
-
-/// Ports that lead somewhere. Dropped, they are closed soon, with all connections.
-#[derive(Debug)]
-pub(crate) struct Forwards {
-    listening: JoinSet<()>,
-}
-
-/// A connection that counts.
-struct Counted(Arc<Agent>);
-
-// === impl Agent ===
-
-impl Agent {
-    pub(crate) fn new(socket: PathBuf) -> Self {
-        let (client, connections) = (Mutex::default(), AtomicUsize::new(0));
-        Self { socket, client, connections, room: Arc::new(Semaphore::new(MOST)) }
-    }
-
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    /// How many connections there are.
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Whether the agent has us as a client.
-    pub(crate) async fn is_connected(&self) -> bool {
-        let mut kept = self.client.lock().await;
-        let Some(client) = kept.as_ref() else { return false };
-        // One that does not answer may be paused, and has us all the same.
-        let is_lost = matches!(tokio::time::timeout(ANSWER, client.ping()).await, Ok(Err(_)));
-        if is_lost {
-            *kept = None;
-        }
-        !is_lost
-    }
-
-    async fn client(&self) -> Result<AgentClient, ProviderError> {
-        let mut kept = self.client.lock().await;
-        match kept.as_ref() {
-            Some(client) => Ok(client.clone()),
-            None => Ok(kept.insert(AgentClient::connect(&self.socket).await.map_err(failed)?).clone()),
-        }
-    }
-
-    /// Connects to a port inside, by either of the addresses that are the sandbox itself.
-    async fn reach(&self, port: u16) -> Result<carrel_agent_client::TcpStream, ProviderError> {
-        let client = self.client().await?;
-        let reached = match client.tcp("127.0.0.1", port).await {
-            Err(Error::Tcp(_)) => client.tcp("::1", port).await,
-            reached => reached,
-        };
-        if let Err(Error::Lost(_)) = &reached {
-            // The next who comes tries anew.
-            *self.client.lock().await = None;
-        }
-        reached.map_err(failed)
-    }
-}
+#[derive(Debug, Default)]
+pub(crate) struct Bound(Vec<(Port, TcpListener)>);
 
 // === impl Bound ===
 
@@ -111,7 +43,7 @@ impl Bound {
         for port in ports {
             // What was used a moment ago can be used again: the library says so to the system.
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port.host)).await {
-                Ok(listener) => bound.push((listener, port.inside)),
+                Ok(listener) => bound.push((*port, listener)),
                 Err(error) => {
                     let all: Vec<_> =
                         ports.iter().map(|port| format!("127.0.0.1:{}->{}", port.host, port.inside)).collect();
@@ -123,108 +55,98 @@ impl Bound {
         }
         Ok(Self(bound))
     }
+}
 
-    /// Leads them to the ports of a sandbox.
-    pub(crate) fn serve(self, agent: &Arc<Agent>) -> Forwards {
-        let mut listening = JoinSet::new();
-        for (listener, inside) in self.0 {
-            listening.spawn(accept(listener, inside, Arc::clone(agent)));
+// === impl Inner ===
+
+impl Inner {
+    /// Publishes ports of a sandbox: its supervisor serves them from here on.
+    pub(crate) async fn publish(&self, place: &Place, live: &Live, bound: Bound) -> Result<(), ProviderError> {
+        if bound.0.is_empty() {
+            return Ok(());
         }
-        Forwards { listening }
+        let publish: Vec<_> = bound.0.iter().map(|(port, listener)| (published(*port), listener)).collect();
+        match self.hand_over(place, live, &publish).await {
+            Ok(()) => Ok(()),
+            // A supervisor of an earlier release: what it does not serve, this process does.
+            Err(error) if error.code() == Some(FailureCode::Unsupported) => {
+                live.forward(Forwards::serve(bound.0, &live.agent));
+                Ok(())
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
-}
 
-// === impl Forwards ===
-
-impl Forwards {
-    /// Closes them: when this returns, others can have them.
-    pub(crate) async fn close(mut self) {
-        self.listening.shutdown().await;
+    /// Publishes the ports of a sandbox that are not, all of them or none.
+    pub(crate) async fn open_ports(&self, place: &Place, live: &Live, ports: &[Port]) -> Result<(), ProviderError> {
+        let _publishing = live.publishing.lock().await;
+        let missing = self.missing_ports(place, live, ports).await?;
+        self.publish(place, live, Bound::open(&missing).await?).await
     }
-}
 
-/// Accepts connections while there is room for them; they end with whoever accepts.
-async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
-    let mut joined = JoinSet::new();
-    loop {
-        // It is never closed.
-        let Ok(room) = Arc::clone(&agent.room).acquire_owned().await else { return };
-        let accepted = loop {
-            tokio::select! {
-                accepted = listener.accept() => break accepted,
-                Some(_over) = joined.join_next() => {}
+    /// Publishes what can be, and tries the rest again until it is: what runs in a sandbox is worth more than the way to it.
+    pub(crate) async fn open_ports_in_time(self: &Arc<Self>, place: &Place, live: &Arc<Live>, ports: &[Port]) {
+        if self.open_what_can_be(place, live, ports).await {
+            return;
+        }
+        for unpublished in live.unpublished() {
+            let UnpublishedPort { port, reason } = unpublished;
+            tracing::warn!(sandbox = %place.sandbox, port = port.host, reason, "a port is not open, and is retried");
+        }
+        let (inner, live) = (Arc::downgrade(self), Arc::downgrade(live));
+        drop(tokio::spawn(retry(inner, live, place.clone(), ports.to_owned())));
+    }
+
+    /// Publishes what can be, each port by itself. Whether all are.
+    async fn open_what_can_be(&self, place: &Place, live: &Live, ports: &[Port]) -> bool {
+        let _publishing = live.publishing.lock().await;
+        let because = |port: &Port, error: ProviderError| UnpublishedPort { port: *port, reason: error.message };
+        let missing = match self.missing_ports(place, live, ports).await {
+            Ok(missing) => missing,
+            Err(error) => {
+                live.set_unpublished(ports.iter().map(|port| because(port, error.clone())).collect());
+                return false;
             }
         };
-        match accepted {
-            Ok((stream, _)) => {
-                let counted = Counted::new(&agent);
-                joined.spawn(async move {
-                    join(stream, inside, &counted.0).await;
-                    drop((counted, room));
-                });
-            }
-            // Whoever connected has left, or there are no descriptors.
-            Err(_) => tokio::time::sleep(FULL).await,
+        let mut unpublished = Vec::new();
+        for port in &missing {
+            let opened = match Bound::open(std::slice::from_ref(port)).await {
+                Ok(bound) => self.publish(place, live, bound).await,
+                Err(error) => Err(error),
+            };
+            unpublished.extend(opened.err().map(|error| because(port, error)));
         }
+        let is_all = unpublished.is_empty();
+        live.set_unpublished(unpublished);
+        is_all
+    }
+
+    /// Those of the ports that nobody serves.
+    async fn missing_ports(&self, place: &Place, live: &Live, ports: &[Port]) -> Result<Vec<Port>, ProviderError> {
+        if ports.is_empty() {
+            return Ok(Vec::new());
+        }
+        let served = self.served_ports(place, live).await.map_err(failed)?;
+        let here = live.forwarded();
+        let is_missing = |port: &&Port| !served.contains(&published(**port)) && !here.contains(*port);
+        Ok(ports.iter().filter(is_missing).copied().collect())
     }
 }
 
-/// Joins a connection with one inside, until both sides have said all. If one is broken, so is the other.
-async fn join(mut outside: TcpStream, port: u16, agent: &Agent) {
-    let joined = async {
-        let inside = agent.reach(port).await?;
-        // Small pieces of a conversation are not to wait for each other.
-        let _at_once = outside.set_nodelay(true);
-        let (from_outside, to_outside) = outside.split();
-        let (from_inside, to_inside) = inside.into_split();
-        tokio::try_join!(inward(from_outside, to_inside), outward(from_inside, to_outside)).map(drop)
-    };
-    if joined.await.is_err() {
-        // It is not to look like an end.
-        let _broken = rustix::net::sockopt::set_socket_linger(&outside, Some(Duration::ZERO));
-    }
+fn published(port: Port) -> PublishedPort {
+    PublishedPort { host: port.host, inside: port.inside }
 }
 
-async fn inward(mut from: ReadHalf<'_>, mut to: TcpWriter) -> Result<(), ProviderError> {
+/// Opens ports until all are open, or the sandbox does not run any more.
+async fn retry(inner: Weak<Inner>, live: Weak<Live>, place: Place, ports: Vec<Port>) {
+    let mut wait = BACKOFF.0;
     loop {
-        let mut piece = BytesMut::with_capacity(PIECE);
-        if from.read_buf(&mut piece).await.map_err(failed)? == 0 {
-            return finished(to.shutdown().await);
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(BACKOFF.1);
+        let (Some(inner), Some(live)) = (inner.upgrade(), live.upgrade()) else { return };
+        if inner.open_what_can_be(&place, &live, &ports).await {
+            tracing::info!(sandbox = %place.sandbox, "all ports are open");
+            return;
         }
-        match to.write(piece.freeze()).await {
-            Ok(()) => {}
-            // The other side takes no more, but may have something to say.
-            Err(Error::InputClosed) => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        }
-    }
-}
-
-async fn outward(mut from: TcpReader, mut to: WriteHalf<'_>) -> Result<(), ProviderError> {
-    while let Some(piece) = from.read().await.map_err(failed)? {
-        to.write_all(&piece).await.map_err(failed)?;
-    }
-    to.shutdown().await.map_err(failed)
-}
-
-fn finished(outcome: Result<(), Error>) -> Result<(), ProviderError> {
-    match outcome {
-        Ok(()) | Err(Error::InputClosed) => Ok(()),
-        Err(error) => Err(failed(error)),
-    }
-}
-
-// === impl Counted ===
-
-impl Counted {
-    fn new(agent: &Arc<Agent>) -> Self {
-        agent.connections.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(agent))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -4,7 +4,7 @@ mod asked;
 mod dial;
 mod subscription;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::link::{self, Arrivals, Link};
 use crate::messages::{
     Done, Ended, Fact, GetStatistics, GetStatus, Hello, JobAll, JobBytes, JobCancel, JobClose, JobCommand, JobEnded,
     JobFollow, JobGet, JobInfo, JobList, JobRead, JobResize, JobSignal, JobSome, JobStart, JobStarted, JobWait,
-    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, Resume, Statistics, Status, Stop,
-    StreamName, Supervise, VERSION,
+    JobWrite, JobWrote, JournalEnd, JournalFacts, JournalRead, Pause, PauseReason, PortsPublish, PublishedPort, Resume,
+    Statistics, Status, Stop, StreamName, Supervise, VERSION,
 };
 use crate::wire::{self, Message};
 
@@ -257,6 +257,20 @@ impl ShimClient {
     pub async fn subscribe(mut self, from: u64) -> Result<Subscription, ShimError> {
         let id = self.send(&JournalRead { from, follow: true })?;
         Ok(Subscription::new(self.link, self.arrivals, id))
+    }
+
+    /// Has the supervisor serve ports of the host: each port comes with the socket that listens at it.
+    pub async fn publish(&mut self, ports: &[(PublishedPort, impl AsFd)]) -> Result<(), ShimError> {
+        if let Some(ended) = &self.ended {
+            return Err(ShimError::Ended(ended.clone()));
+        }
+        supported::<PortsPublish>(self.version)?;
+        let message = PortsPublish { ports: ports.iter().map(|(port, _)| *port).collect() };
+        let sockets: Vec<_> = ports.iter().map(|(_, socket)| socket.as_fd()).collect();
+        self.last_id = link::id_after(self.last_id);
+        self.link.send_with(self.version, self.last_id, &message, &sockets).await?;
+        let id = self.last_id;
+        Asked::new(self, id).part(|envelope| wire::decode(envelope)).await.map(|Done {}| ())
     }
 
     async fn ask<'q, Q: Message<'q>, A: for<'b> Message<'b>>(&mut self, question: &Q) -> Result<A, ShimError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use carrel_protocol::frame::BrokenLength;
 use carrel_protocol::{DecodeError, EncodeError};
 
-use crate::link::LinkError;
+use crate::link::{LinkError, SendError};
 use crate::messages::{Ended, Failed, FailureCode};
 
 /// Why a supervisor could not be reached, or did not do what it was asked.
@@ -97,6 +97,15 @@ impl From<LinkError> for ShimError {
             LinkError::Closed => Self::Gone,
             LinkError::Broken(broken) => broken.into(),
             LinkError::Io(error) => error.into(),
+        }
+    }
+}
+
+impl From<SendError> for ShimError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Encode(error) => error.into(),
+            SendError::Io(error) => error.into(),
         }
     }
 }

@@ -3,22 +3,25 @@
 mod arrivals;
 
 use std::future::poll_fn;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use carrel_protocol::frame::BrokenLength;
 use carrel_protocol::{DecodeError, EncodeError, Envelope, Frame};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    Shutdown,
+};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
 pub(crate) use self::arrivals::Arrivals;
-use crate::messages::{Ended, Failed};
+use crate::messages::{Ended, Failed, PortsPublish};
 use crate::wire::{self, Message};
 
 /// The connection. A frame is queued whole, and whoever waits for frames sends what is queued.
@@ -37,6 +40,15 @@ pub(crate) enum LinkError {
     Closed,
     #[error(transparent)]
     Broken(#[from] BrokenLength),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Why a message with descriptors could not be sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -89,6 +101,34 @@ impl Link {
             self.queued.notify_one();
         }
         Ok(())
+    }
+
+    /// Sends a message behind all that is queued, with descriptors that arrive no later than its first byte.
+    pub(crate) async fn send_with<'m, M: Message<'m>>(
+        &self,
+        version: u8,
+        id: u32,
+        message: &M,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), SendError> {
+        let mut frame = Vec::new();
+        wire::encode(&mut frame, version, id, message)?;
+        loop {
+            self.stream.writable().await?;
+            let mut outbox = self.lock();
+            if !outbox.flush(&self.stream)? {
+                continue;
+            }
+            match self.stream.try_io(Interest::WRITABLE, || transmit(&self.stream, &frame, descriptors)) {
+                Ok(sent) => {
+                    outbox.bytes.extend_from_slice(frame.get(sent..).unwrap_or_default());
+                    self.queued.notify_one();
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Ends the connection for everybody who holds it.
@@ -168,6 +208,16 @@ fn receive(stream: &UnixStream, room: &mut [u8], descriptors: &mut Vec<OwnedFd>)
         }
     }
     Ok(received.bytes)
+}
+
+fn transmit(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PortsPublish::MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
 
 #[cfg(test)]

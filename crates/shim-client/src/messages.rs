@@ -2,12 +2,14 @@
 
 mod jobs;
 mod journal;
+mod ports;
 mod presence;
 
 use carrel_protocol::{Flags, record, text_enum};
 
 pub use self::jobs::*;
 pub use self::journal::*;
+pub use self::ports::*;
 pub use self::presence::*;
 use crate::root::{HostPath, Root};
 use crate::wire::Message;
@@ -392,6 +394,7 @@ messages! {
     JobSignal, "shim.job.signal", 1, NONE;
     JobCancel, "shim.job.cancel", 1, NONE;
     JobWait, "shim.job.wait", 1, NONE;
+    PortsPublish, "shim.ports.publish", 1, NONE;
 }
 
 // === impl KeptDisk ===

@@ -12,6 +12,7 @@ mod jobs;
 mod log;
 mod owner;
 mod poll;
+mod ports;
 mod program;
 mod relay;
 mod serve;

@@ -23,6 +23,10 @@ pub(crate) enum Token {
     Termination,
     Client(Slot),
     Caller(usize),
+    /// A published port.
+    Port(usize),
+    /// A connection to a published port.
+    Connection(usize),
 }
 
 /// What a descriptor is watched for.
@@ -115,6 +119,8 @@ impl Interest {
 impl Token {
     const CLIENTS: u64 = 16;
     const CALLERS: u64 = 1024;
+    const PORTS: u64 = 4096;
+    const CONNECTIONS: u64 = 8192;
 
     fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
@@ -126,6 +132,8 @@ impl Token {
             Self::Termination => 5,
             Self::Client(slot) => Self::CLIENTS + slot as u64,
             Self::Caller(number) => Self::CALLERS + number as u64,
+            Self::Port(number) => Self::PORTS + number as u64,
+            Self::Connection(slot) => Self::CONNECTIONS + slot as u64,
         })
     }
 
@@ -137,6 +145,8 @@ impl Token {
             3 => Self::Process,
             4 => Self::Memory,
             5 => Self::Termination,
+            Self::CONNECTIONS.. => Self::Connection(usize::try_from(data - Self::CONNECTIONS).ok()?),
+            Self::PORTS.. => Self::Port(usize::try_from(data - Self::PORTS).ok()?),
             Self::CALLERS.. => Self::Caller(usize::try_from(data - Self::CALLERS).ok()?),
             _ => Self::Client(usize::try_from(data.checked_sub(Self::CLIENTS)?).ok()?),
         })

@@ -90,7 +90,7 @@ pub(crate) trait Listeners {
     /// Offers bytes to a client; says how much of it went out at once.
     fn client(&mut self, slot: Slot, bytes: &[u8]) -> usize;
 
-    /// Gives a frame to the job of its id; says whether it made sense.
+    /// Gives a frame to the job or the connection of its id; says whether it made sense.
     fn job(&mut self, frame: Frame<'_>) -> bool;
 }
 
@@ -303,7 +303,12 @@ impl Relay {
         self.own.open_job()
     }
 
-    /// The job of that id has ended.
+    /// Opens an id on which a connection to a port inside is made.
+    pub(crate) fn open_connection(&mut self) -> u32 {
+        self.own.open_connection()
+    }
+
+    /// The job or the connection of that id has ended.
     pub(crate) fn close_job(&mut self, id: u32) {
         self.own.close_job(id);
     }

@@ -69,6 +69,8 @@ fn status(sequence: u64) -> Status {
         pruned_jobs: 0,
         unenforced: None,
         pause_reason: None,
+        ports: None,
+        port_connections: None,
     }
 }
 

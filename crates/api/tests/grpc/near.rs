@@ -147,6 +147,8 @@ async fn everything_that_is_known_of_a_sandbox_is_told() {
             pruned_jobs: 0,
             unenforced: None,
             pause_reason: None,
+            ports: None,
+            port_connections: None,
         };
         peer.say(id, &status).await;
         let mut peer = supervisor.greet().await;

@@ -93,6 +93,8 @@ impl Caller {
                 pruned_jobs,
                 unenforced: None,
                 pause_reason: None,
+                ports: None,
+                port_connections: None,
             };
             self.send(id, &status);
         }

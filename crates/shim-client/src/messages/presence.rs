@@ -2,7 +2,7 @@
 
 use carrel_protocol::{record, text_enum};
 
-use super::{PauseReason, UnenforcedLimit};
+use super::{PauseReason, PublishedPort, UnenforcedLimit};
 
 record! {
     /// The first thing that a supervisor says on its socket.
@@ -47,6 +47,10 @@ record! {
         unenforced: Option<Vec<UnenforcedLimit>> => omitted,
         /// Why it is paused, where the caller did not simply want it so.
         pause_reason: Option<PauseReason> => omitted,
+        /// The published ports that its supervisor serves.
+        ports: Option<Vec<PublishedPort>> => omitted,
+        /// How many connections to those there are.
+        port_connections: Option<u32> => omitted,
     }
 
     /// A process that talks to a supervisor, as the kernel names it.

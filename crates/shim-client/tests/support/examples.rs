@@ -25,6 +25,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         added(),
         unenforced(),
         host_shutdown(),
+        ports(),
     ]
     .into_iter()
     .flatten()
@@ -137,6 +138,8 @@ fn added() -> Vec<Sample> {
         pruned_jobs: 0,
         unenforced: None,
         pause_reason: reason,
+        ports: None,
+        port_connections: None,
     };
     let other = NetworkOf { pid: 4711, began: 1 << 40 };
     let identity = Some(FileIdentity { device: 65_024, inode: u64::MAX });
@@ -252,6 +255,8 @@ fn presence() -> Vec<Sample> {
         pruned_jobs: 0,
         unenforced: None,
         pause_reason: None,
+        ports: None,
+        port_connections: None,
     };
     let everything = Status {
         supervisor: Some(Peer { pid: 1, user: 1000, began: 1 << 40, command: "carrel".to_owned() }),
@@ -334,6 +339,8 @@ fn unenforced() -> Vec<Sample> {
         pruned_jobs: 0,
         unenforced: unenforced.clone(),
         pause_reason: None,
+        ports: None,
+        port_connections: None,
     };
     vec![
         sample("without two limits", Ready { agent_socket, pid, id_base, changes: false, unenforced }),
@@ -354,4 +361,22 @@ fn host_shutdown() -> Vec<Sample> {
         ),
         sample("host shutdown", JournalFacts { facts: vec![fact] }),
     ]
+}
+
+/// Ports of the host that a supervisor serves.
+fn ports() -> Vec<Sample> {
+    let ports = vec![PublishedPort { host: 8080, inside: 80 }, PublishedPort { host: 65_535, inside: 65_535 }];
+    let status = Status {
+        state: State::Running,
+        supervisor: None,
+        sequence: 0,
+        running_jobs: 0,
+        ended_jobs: 0,
+        pruned_jobs: 0,
+        unenforced: None,
+        pause_reason: None,
+        ports: Some(ports.clone()),
+        port_connections: Some(256),
+    };
+    vec![sample("two ports", PortsPublish { ports }), sample("two ports", status)]
 }

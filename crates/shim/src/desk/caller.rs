@@ -1,13 +1,16 @@
 //! One caller: what it asked for and has not been answered.
 
 use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use carrel_protocol::Frame;
 use carrel_protocol::frame::BrokenLength;
-use carrel_shim_client::messages::{Peer, VERSION};
+use carrel_shim_client::messages::{Peer, PortsPublish, VERSION};
 use carrel_shim_client::{Message, encode};
 use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::jobs::Key;
 use crate::poll::Interest;
@@ -29,6 +32,8 @@ pub(crate) struct Caller {
     socket: OwnedFd,
     pub(crate) interest: Interest,
     arrived: Vec<u8>,
+    /// Descriptors that came with it, for the request that they belong to.
+    descriptors: Vec<OwnedFd>,
     outbox: Outbox,
     /// What both sides speak: what it said last.
     pub(crate) version: u8,
@@ -74,6 +79,7 @@ impl Caller {
             socket,
             interest: Interest::READ,
             arrived: Vec::new(),
+            descriptors: Vec::new(),
             outbox: Outbox::default(),
             version: VERSION,
             peer,
@@ -91,11 +97,38 @@ impl Caller {
 
     /// Reads what has arrived. `Ok(false)` when the caller is gone.
     pub(crate) fn read(&mut self) -> Result<bool, Errno> {
-        self.arrived.reserve(READ);
-        match rustix::io::read(&self.socket, rustix::buffer::spare_capacity(&mut self.arrived)) {
-            Ok(0) => Ok(false),
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(true),
+        let (mut bytes, mut space) =
+            ([0; READ], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PortsPublish::MAX))]);
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                // One more than there may be is as good as any number.
+                self.descriptors.extend(descriptors);
+                self.descriptors.truncate(PortsPublish::MAX + 1);
+            }
+        }
+        match received {
+            Ok(received) if received.bytes == 0 => Ok(false),
+            Ok(received) => {
+                self.arrived.extend_from_slice(bytes.get(..received.bytes).unwrap_or_default());
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// The descriptors that came so far.
+    pub(crate) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors)
+    }
+
+    /// Closes descriptors that no request wanted, once none is under way.
+    pub(crate) fn forget_descriptors(&mut self) {
+        if self.arrived.is_empty() {
+            self.descriptors = Vec::new();
         }
     }
 

@@ -42,8 +42,10 @@ pub(crate) struct Own {
     question: u32,
     partial: Vec<u8>,
     heard: VecDeque<Heard>,
-    /// The ids of jobs that have not ended.
+    /// The ids of jobs and connections that have not ended.
     jobs: BTreeSet<u32>,
+    /// Those of connections, which are sent bulk records.
+    connections: BTreeSet<u32>,
     last_job: u32,
     /// What jobs are given: it waits for its turn like what clients send.
     pub(crate) data: Outbox,
@@ -84,14 +86,24 @@ impl Own {
         self.last_job
     }
 
-    /// Closes the id of a job: what is still said with it is said to nobody.
-    pub(crate) fn close_job(&mut self, id: u32) {
-        self.jobs.remove(&id);
+    /// Opens the id of a connection.
+    pub(crate) fn open_connection(&mut self) -> u32 {
+        let id = self.open_job();
+        self.connections.insert(id);
+        id
     }
 
-    /// Whether a job listens to a frame.
+    /// Closes the id of a job or a connection: what is still said with it is said to nobody.
+    pub(crate) fn close_job(&mut self, id: u32) {
+        self.jobs.remove(&id);
+        self.connections.remove(&id);
+    }
+
+    /// Whether a job or a connection listens to a frame.
     pub(crate) fn is_for_job(&self, header: Header) -> bool {
-        let sensible = [Flags::NONE, Flags::TERMINAL].contains(&header.flags.known());
+        let flags = header.flags.known();
+        let is_record = flags == Flags::BULK && self.connections.contains(&header.id);
+        let sensible = is_record || [Flags::NONE, Flags::TERMINAL].contains(&flags);
         header.id >= FIRST_JOB && sensible && header.body_len <= LARGEST_OF_JOB && self.jobs.contains(&header.id)
     }
 

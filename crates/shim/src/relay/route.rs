@@ -18,7 +18,7 @@ pub(crate) enum Target {
     Client(Slot),
     /// The host itself.
     Own,
-    /// A job.
+    /// A job, or a connection to a published port.
     Job,
     /// A client that has left: it was under way.
     Gone,

@@ -74,6 +74,7 @@ impl Server {
     pub(super) fn listen_again(&mut self) {
         if !self.over {
             self.listen(true);
+            self.ports.accept_again();
             self.desk.listen(&self.poller, true);
         }
     }

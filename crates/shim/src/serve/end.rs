@@ -101,6 +101,7 @@ impl Server {
         // Whether it listened until its end does not matter: what it said is there.
         while self.guest.read && self.read_guest() {}
         (self.deaf, self.over) = (true, true);
+        self.ports.close(&self.poller);
         self.conclude_jobs();
         self.jobs.lose_all(&self.lost());
         self.conclude_jobs();
@@ -150,6 +151,7 @@ impl Server {
         let status = self.running.container.wait().ok();
         reached(Failpoint::GuestGone);
         (self.deaf, self.over) = (true, true);
+        self.ports.close(&self.poller);
         self.jobs.lose_all(&self.lost());
         self.note_kills();
         self.conclude_jobs();

@@ -3,6 +3,7 @@
 mod clients;
 mod end;
 mod life;
+mod ports;
 mod requests;
 
 use std::os::fd::AsFd;
@@ -23,6 +24,7 @@ use crate::jobs::Jobs;
 use crate::log::{Log, wall_ms};
 use crate::owner::Owner;
 use crate::poll::{Interest, Poller, Token};
+use crate::ports::Ports;
 use crate::relay::{Listeners, Misbehaviour, Relay, SLOTS, Slot};
 use crate::start::Running;
 
@@ -44,6 +46,7 @@ pub(crate) struct Server {
     listening: bool,
     desk: Desk,
     jobs: Jobs,
+    ports: Ports,
     log: Log,
     /// The caller that owns the sandbox, while it is there.
     owner: Option<usize>,
@@ -90,6 +93,7 @@ struct Connection {
 struct Ears<'a> {
     clients: &'a [Option<Connection>],
     jobs: &'a mut Jobs,
+    ports: &'a mut Ports,
     /// A job was told something.
     stirred: bool,
 }
@@ -126,6 +130,7 @@ impl Server {
             listening: true,
             desk,
             jobs: parts.jobs,
+            ports: Ports::default(),
             log: parts.log,
             owner,
             supervisor: owner.map(|owner| (owner, peer)),
@@ -205,6 +210,8 @@ impl Server {
                 Token::Termination => self.end_on_termination(),
                 Token::Client(slot) => self.serve_client(slot, readiness),
                 Token::Caller(number) => self.serve_caller(number, readiness),
+                Token::Port(number) => self.accept_at_port(number),
+                Token::Connection(slot) => self.ports.serve(slot, readiness, self.relay.unsaid()),
             }
         }
         if ended {
@@ -237,6 +244,7 @@ impl Server {
             self.buffer = Vec::new();
             self.relay.rest();
             self.jobs.rest();
+            self.ports.rest();
             self.desk.rest();
             carrel_sandbox::give_memory_back();
         }
@@ -270,7 +278,7 @@ impl Server {
     }
 
     fn take_from_guest(&mut self, bytes: &[u8]) -> Result<(), Misbehaviour> {
-        let mut ears = Ears { clients: &self.clients, jobs: &mut self.jobs, stirred: false };
+        let mut ears = Ears { clients: &self.clients, jobs: &mut self.jobs, ports: &mut self.ports, stirred: false };
         let outcome = self.relay.hear_guest(bytes, Instant::now(), &mut ears);
         self.desk.stirred |= ears.stirred;
         outcome
@@ -302,6 +310,8 @@ impl Server {
                 self.disconnect(slot);
             }
         }
+        self.ports.flush();
+        self.pass_words();
         self.flush_guest();
         for gone in self.desk.flush() {
             self.dismiss(gone);
@@ -343,6 +353,7 @@ impl Server {
                 client.interest = interest;
             }
         }
+        self.ports.watch(&self.poller, self.relay.unsaid())?;
         self.desk.watch(&self.poller, !self.over)
     }
 }
@@ -355,6 +366,9 @@ impl Listeners for Ears<'_> {
     }
 
     fn job(&mut self, frame: Frame<'_>) -> bool {
+        if self.ports.owns(frame.id) {
+            return self.ports.hear(frame);
+        }
         self.stirred = true;
         self.jobs.hear(frame)
     }

@@ -7,28 +7,28 @@ use carrel_protocol::{DecodeError, Envelope};
 use carrel_shim_client::messages::{
     Done, EndReason, Failed, FailureCode, GetStatistics, GetStatus, InputWish, JobBytes, JobCancel, JobClose,
     JobFollow, JobGet, JobInput, JobList, JobRead, JobResize, JobSignal, JobStart, JobStarted, JobWait, JobWrite,
-    JobWrote, JournalRead, Pause, Resume, State, Status, Stop, Supervise, VERSION, Withdraw,
+    JobWrote, JournalRead, Pause, PortsPublish, Resume, State, Status, Stop, Supervise, VERSION, Withdraw,
 };
 use carrel_shim_client::{Message, decode};
 
 use super::{Server, UNSAID};
 use crate::desk::{Follow, Request, cannot_read};
 use crate::failpoint::{Failpoint, reached};
-use crate::jobs::{Asker, Event, Holder, Piece, Refusal, Started};
+use crate::jobs::{Asker, Event, Holder, Outgoing, Piece, Refusal, Started};
 use crate::poll::Readiness;
 
 /// How many bytes are read at most by one request.
 const LARGEST_READ: usize = 256 * 1024;
 
 /// What a request comes to.
-enum Answer {
+pub(super) enum Answer {
     /// It is done.
     Done,
     /// It was answered, or will be.
     Later,
 }
 
-type Outcome = Result<Answer, Refusal>;
+pub(super) type Outcome = Result<Answer, Refusal>;
 
 impl Server {
     /// Serves a caller that is ready.
@@ -55,7 +55,7 @@ impl Server {
             }
             match caller.next() {
                 Ok(Some((id, body))) => self.hear(number, id, &body),
-                Ok(None) if there => return,
+                Ok(None) if there => return caller.forget_descriptors(),
                 Ok(None) | Err(_) => return self.dismiss(number),
             }
         }
@@ -118,6 +118,7 @@ impl Server {
                 let status = self.status();
                 self.tell(asker, &status)
             }
+            PortsPublish::NAME => self.publish_ports(asker.connection, &read(envelope)?),
             Supervise::NAME => self.supervise(asker.connection),
             Withdraw::NAME => {
                 let Withdraw { request } = read(envelope)?;
@@ -232,6 +233,10 @@ impl Server {
             pruned_jobs: pruned as u64,
             unenforced: self.running.unenforced.clone(),
             pause_reason: self.pause_reason.filter(|_| self.paused.is_some()),
+            ports: Some(self.ports.published()).filter(|ports| !ports.is_empty()),
+            port_connections: Some(self.ports.connections())
+                .filter(|count| *count > 0)
+                .and_then(|count| count.try_into().ok()),
         }
     }
 
@@ -363,9 +368,18 @@ impl Server {
     /// Hands what jobs have to say to the guest over.
     pub(super) fn pass_words(&mut self) {
         let outgoing = self.jobs.take_outgoing();
+        let is_said = !outgoing.words.is_empty();
+        self.pass_on(outgoing);
+        if is_said {
+            reached(Failpoint::JobSent);
+        }
+        let outgoing = self.ports.take_outgoing();
+        self.pass_on(outgoing);
+    }
+
+    fn pass_on(&mut self, outgoing: Outgoing) {
         if !outgoing.words.is_empty() {
             self.relay.say(&outgoing.words);
-            reached(Failpoint::JobSent);
         }
         if !outgoing.data.is_empty() {
             self.relay.give(&outgoing.data);

@@ -1,0 +1,207 @@
+//! Ports that this process serves itself, for sandboxes whose supervisor is of a release that does not.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use carrel_agent_client::{AgentClient, Error, TcpReader, TcpWriter};
+use carrel_control::provider::ProviderError;
+use carrel_control::spec::Port;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::failed;
+
+/// How many connections of one sandbox there are at one time: fewer than a client of its agent may have. More wait.
+const MOST: usize = 256;
+/// How many bytes are read at a time.
+const PIECE: usize = 64 * 1024;
+/// How long an agent may take to say that it is there.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How long to leave connections alone when the system has no room for one more.
+const FULL: Duration = Duration::from_millis(100);
+
+/// The way to the agent of a sandbox, which all ports share.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    socket: PathBuf,
+    /// Made when it is needed first.
+    client: Mutex<Option<AgentClient>>,
+    connections: AtomicUsize,
+    room: Arc<Semaphore>,
+}
+
+/// Ports that lead somewhere. Dropped, they are closed soon, with all connections.
+#[derive(Debug)]
+pub(crate) struct Forwards {
+    ports: Vec<Port>,
+    listening: JoinSet<()>,
+}
+
+/// A connection that counts.
+struct Counted(Arc<Agent>);
+
+// === impl Agent ===
+
+impl Agent {
+    pub(crate) fn new(socket: PathBuf) -> Self {
+        let (client, connections) = (Mutex::default(), AtomicUsize::new(0));
+        Self { socket, client, connections, room: Arc::new(Semaphore::new(MOST)) }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Whether the agent has us as a client.
+    pub(crate) async fn is_connected(&self) -> bool {
+        let mut kept = self.client.lock().await;
+        let Some(client) = kept.as_ref() else { return false };
+        // One that does not answer may be paused, and has us all the same.
+        let is_lost = matches!(tokio::time::timeout(ANSWER, client.ping()).await, Ok(Err(_)));
+        if is_lost {
+            *kept = None;
+        }
+        !is_lost
+    }
+
+    async fn client(&self) -> Result<AgentClient, ProviderError> {
+        let mut kept = self.client.lock().await;
+        match kept.as_ref() {
+            Some(client) => Ok(client.clone()),
+            None => Ok(kept.insert(AgentClient::connect(&self.socket).await.map_err(failed)?).clone()),
+        }
+    }
+
+    /// Connects to a port inside, by either of the addresses that are the sandbox itself.
+    async fn reach(&self, port: u16) -> Result<carrel_agent_client::TcpStream, ProviderError> {
+        let client = self.client().await?;
+        let reached = match client.tcp("127.0.0.1", port).await {
+            Err(Error::Tcp(_)) => client.tcp("::1", port).await,
+            reached => reached,
+        };
+        if let Err(Error::Lost(_)) = &reached {
+            // The next who comes tries anew.
+            *self.client.lock().await = None;
+        }
+        reached.map_err(failed)
+    }
+}
+
+// === impl Forwards ===
+
+impl Forwards {
+    /// Leads ports to those of a sandbox.
+    pub(crate) fn serve(bound: Vec<(Port, TcpListener)>, agent: &Arc<Agent>) -> Self {
+        let (ports, mut listening) = (bound.iter().map(|(port, _)| *port).collect(), JoinSet::new());
+        for (port, listener) in bound {
+            listening.spawn(accept(listener, port.inside, Arc::clone(agent)));
+        }
+        Self { ports, listening }
+    }
+
+    pub(crate) fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// Closes them: when this returns, others can have them.
+    pub(crate) async fn close(mut self) {
+        self.listening.shutdown().await;
+    }
+}
+
+/// Accepts connections while there is room for them; they end with whoever accepts.
+async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
+    let mut joined = JoinSet::new();
+    loop {
+        // It is never closed.
+        let Ok(room) = Arc::clone(&agent.room).acquire_owned().await else { return };
+        let accepted = loop {
+            tokio::select! {
+                accepted = listener.accept() => break accepted,
+                Some(_over) = joined.join_next() => {}
+            }
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let counted = Counted::new(&agent);
+                joined.spawn(async move {
+                    join(stream, inside, &counted.0).await;
+                    drop((counted, room));
+                });
+            }
+            // Whoever connected has left, or there are no descriptors.
+            Err(_) => tokio::time::sleep(FULL).await,
+        }
+    }
+}
+
+/// Joins a connection with one inside, until both sides have said all. If one is broken, so is the other.
+async fn join(mut outside: TcpStream, port: u16, agent: &Agent) {
+    let joined = async {
+        let inside = agent.reach(port).await?;
+        // Small pieces of a conversation are not to wait for each other.
+        let _at_once = outside.set_nodelay(true);
+        let (from_outside, to_outside) = outside.split();
+        let (from_inside, to_inside) = inside.into_split();
+        tokio::try_join!(inward(from_outside, to_inside), outward(from_inside, to_outside)).map(drop)
+    };
+    if joined.await.is_err() {
+        // It is not to look like an end.
+        let _broken = rustix::net::sockopt::set_socket_linger(&outside, Some(Duration::ZERO));
+    }
+}
+
+async fn inward(mut from: ReadHalf<'_>, mut to: TcpWriter) -> Result<(), ProviderError> {
+    loop {
+        let mut piece = BytesMut::with_capacity(PIECE);
+        if from.read_buf(&mut piece).await.map_err(failed)? == 0 {
+            return finished(to.shutdown().await);
+        }
+        match to.write(piece.freeze()).await {
+            Ok(()) => {}
+            // The other side takes no more, but may have something to say.
+            Err(Error::InputClosed) => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+async fn outward(mut from: TcpReader, mut to: WriteHalf<'_>) -> Result<(), ProviderError> {
+    while let Some(piece) = from.read().await.map_err(failed)? {
+        to.write_all(&piece).await.map_err(failed)?;
+    }
+    to.shutdown().await.map_err(failed)
+}
+
+fn finished(outcome: Result<(), Error>) -> Result<(), ProviderError> {
+    match outcome {
+        Ok(()) | Err(Error::InputClosed) => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+// === impl Counted ===
+
+impl Counted {
+    fn new(agent: &Arc<Agent>) -> Self {
+        agent.connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(agent))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
