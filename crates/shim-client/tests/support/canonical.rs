@@ -38,5 +38,5 @@ macro_rules! canonical {
 canonical! {
     Create Ready Failed Ended Stop Pause Resume GetStatistics Statistics Done Hello GetStatus Status Supervise Withdraw
     JournalRead JournalFacts JournalEnd JobStart JobStarted JobList JobSome JobAll JobGet JobInfo JobRead JobBytes
-    JobFollow JobOutput JobCut JobInput JobEnded JobWrite JobWrote JobClose JobResize JobSignal JobCancel JobWait
+    JobFollow JobOutput JobCut JobInput JobEnded JobWrite JobWrote JobClose JobResize JobSignal JobCancel JobWait PortsPublish
 }

@@ -95,6 +95,11 @@ impl Connection {
         frame
     }
 
+    #[cfg(test)]
+    pub(super) fn socket(&self) -> Option<&OwnedFd> {
+        self.socket.as_ref()
+    }
+
     /// Whether there is a client.
     pub(super) fn is_open(&self) -> bool {
         self.socket.is_some()

@@ -1,1 +1,213 @@
+//! Connections next to a guest that does what a test says.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use carrel_protocol::bulk::{BulkHeader, RECORD_FORMAT};
+use carrel_protocol::codec::Prefix;
+use carrel_protocol::payload::{
+    BulkAccepted, BulkFinish, BulkFlow, BulkKind, Pong, TcpClosed, TcpConnected, TcpFailed,
+};
+use carrel_protocol::{Envelope, Flags, MessageType, Payload};
+
+use super::*;
+
+const CHANNEL: u32 = 1000;
+
+struct World {
+    ports: Ports,
+    client: TcpStream,
+}
+
+impl World {
+    /// A connection that the guest has not heard of.
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = PublishedPort { host: listener.local_addr().unwrap().port(), inside: 80 };
+        let client = TcpStream::connect(("127.0.0.1", port.host)).unwrap();
+        let mut ports = Ports::default();
+        ports.publish(&[port], vec![listener.into()]).unwrap();
+        ports.accept(0, || CHANNEL);
+        assert_eq!((ports.connections(), ports.owns(CHANNEL)), (1, true));
+        Self { ports, client }
+    }
+
+    /// One that is connected, whose guest takes no more than so many bytes.
+    fn connected(credit: u64) -> Self {
+        let mut world = Self::new();
+        assert_eq!(world.told(), [MessageType::TcpConnect]);
+        assert!(world.says(&TcpConnected {}));
+        assert!(world.says(&BulkAccepted {
+            kind: BulkKind::Tcp,
+            flows: BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask(),
+            format: RECORD_FORMAT,
+            max_record_payload: 64 * 1024,
+            host_to_guest_credit_limit: credit,
+            guest_to_host_credit_limit: WINDOW.1,
+        }));
+        world
+    }
+
+    fn says<'b, P: Payload<'b>>(&mut self, payload: &P) -> bool {
+        let mut bytes = Vec::new();
+        codec::encode(&mut bytes, Generation::CURRENT, CHANNEL, payload).unwrap();
+        self.ports.hear(Frame::split(&bytes).unwrap().unwrap().0)
+    }
+
+    fn sends(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let header = BulkHeader { kind: BulkKind::Tcp, flow: BulkFlow::GuestToHost, offset };
+        let prefix = Prefix::of_record(header, CHANNEL, bytes.len()).unwrap();
+        let frame = [prefix.as_slice(), bytes].concat();
+        self.ports.hear(Frame::split(&frame).unwrap().unwrap().0)
+    }
+
+    /// Reads what the client sent, once it is there.
+    fn read(&mut self) {
+        let socket = self.ports.connections[0].as_ref().unwrap().socket().unwrap();
+        let mut watched = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut watched, None).unwrap();
+        self.ports.serve(0, Readiness { token: Token::Connection(0), readable: true, gone: false }, 0);
+    }
+
+    /// The types of what the guest was told; a record is one of data.
+    fn told(&mut self) -> Vec<MessageType> {
+        let outgoing = self.ports.take_outgoing();
+        let mut types = Vec::new();
+        for mut bytes in [outgoing.words.as_slice(), outgoing.data.as_slice()] {
+            while let Some((frame, rest)) = Frame::split(bytes).unwrap() {
+                let record = frame.flags.contains(Flags::BULK);
+                let kind = || Envelope::parse(frame.body).unwrap().message_type().unwrap();
+                types.push(if record { MessageType::TcpData } else { kind() });
+                bytes = rest;
+            }
+        }
+        types
+    }
+
+    fn finish(offset: u64) -> BulkFinish {
+        BulkFinish { kind: BulkKind::Tcp, flow: BulkFlow::GuestToHost, final_offset: offset }
+    }
+}
+
+#[test]
+fn what_is_no_socket_that_listens_at_its_port_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().port();
+    let connected = TcpStream::connect(("127.0.0.1", host)).unwrap();
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (local, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let unix = std::os::unix::net::UnixListener::bind(home.path().join("socket")).unwrap();
+    let mut ports = Ports::default();
+    let elsewhere = |port: u16| PublishedPort { host: port, inside: 80 };
+    let file = OwnedFd::from(std::fs::File::open(home.path()).unwrap());
+    let cases: Vec<(u16, OwnedFd)> = vec![
+        (host, file),
+        (host, local.into()),
+        (host, unix.into()),
+        (connected.local_addr().unwrap().port(), connected.into()),
+        (datagrams.local_addr().unwrap().port(), datagrams.into()),
+        (host.wrapping_add(1), listener.try_clone().unwrap().into()),
+    ];
+    for (port, socket) in cases {
+        let refused = ports.publish(&[elsewhere(port)], vec![socket]).unwrap_err();
+        assert_eq!(refused.code, FailureCode::InvalidRequest, "{refused}");
+    }
+    let counts = [(1, 0), (0, 1), (1, 2)];
+    for (named, given) in counts {
+        let sockets = (0..given).map(|_| listener.try_clone().unwrap().into()).collect();
+        assert!(ports.publish(&vec![elsewhere(host); named], sockets).is_err(), "{named} ports, {given} sockets");
+    }
+    assert!(ports.published().is_empty());
+    ports.publish(&[elsewhere(host)], vec![listener.try_clone().unwrap().into()]).unwrap();
+    assert!(ports.publish(&[elsewhere(host)], vec![listener.into()]).is_err(), "it is served already");
+    assert_eq!(ports.published(), [elsewhere(host)]);
+}
+
+#[test]
+fn bytes_go_both_ways_and_each_half_ends_by_itself() {
+    let mut world = World::connected(1 << 20);
+    world.client.write_all(b"question").unwrap();
+    world.client.shutdown(std::net::Shutdown::Write).unwrap();
+    world.read();
+    world.read();
+    assert_eq!(world.told(), [MessageType::TcpData, MessageType::BulkFinish]);
+    assert!(world.sends(0, b"ans") && world.sends(3, b"wer") && world.says(&World::finish(6)));
+    assert!(world.says(&TcpClosed {}));
+    let mut answer = String::new();
+    world.client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+    assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
+    assert_eq!(world.ports.take_outgoing().closed, [CHANNEL]);
+}
+
+#[test]
+fn a_client_is_read_only_as_far_as_the_guest_grants_it() {
+    let mut world = World::connected(5);
+    world.client.write_all(b"0123456789").unwrap();
+    world.read();
+    assert_eq!(world.told(), [MessageType::TcpData]);
+    let connection = world.ports.connections[0].as_ref().unwrap();
+    assert!(!connection.wants_input(), "what the guest does not take stays in the socket");
+}
+
+#[test]
+fn while_much_is_on_its_way_to_the_guest_nobody_is_read() {
+    let mut world = World::connected(1 << 20);
+    assert!(world.told().is_empty());
+    world.client.write_all(b"bytes").unwrap();
+    world.ports.serve(0, Readiness { token: Token::Connection(0), readable: true, gone: false }, UNSENT);
+    assert!(world.told().is_empty());
+    world.read();
+    assert_eq!(world.told(), [MessageType::TcpData]);
+}
+
+#[test]
+fn a_guest_that_sends_what_it_may_not_loses_the_connection_and_its_id_is_kept_until_it_has_answered() {
+    type Lie = fn(&mut World);
+    let lies: [Lie; 4] = [
+        |world| assert!(world.sends(1, b"a hole")),
+        |world| {
+            // The client takes some of it, and then no more than was granted waits.
+            let piece = vec![7; 64 * 1024];
+            let mut offset = 0;
+            while world.ports.connections() > 0 {
+                assert!(world.sends(offset, &piece));
+                offset += piece.len() as u64;
+                assert!(offset < 64 << 20, "what waits is bounded");
+            }
+        },
+        |world| assert!(world.says(&World::finish(99))),
+        |world| assert!(world.says(&TcpFailed { error: "broken".to_owned(), errno_name: None })),
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let mut world = World::connected(1 << 20);
+        assert!(world.told().is_empty());
+        lie(&mut world);
+        let told = world.told();
+        assert!(told.ends_with(&[MessageType::TcpClose, MessageType::Ping]), "lie {number}: {told:?}");
+        assert_eq!((world.ports.connections(), world.ports.taken), (0, 1), "lie {number}");
+        assert!(world.sends(0, b"late") && world.says(&TcpClosed {}), "what was under way is no mistake");
+        assert!(world.says(&Pong {}));
+        assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
+        let mut rest = Vec::new();
+        let end = world.client.read_to_end(&mut rest).map_err(|error| error.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "lie {number}: it is not to look like an end");
+    }
+}
+
+#[test]
+fn a_port_where_nobody_listens_inside_is_reset() {
+    let mut world = World::new();
+    assert!(world.says(&TcpFailed { error: "connect: refused".to_owned(), errno_name: None }));
+    assert_eq!((world.ports.taken, world.ports.owns(CHANNEL)), (0, false));
+    let read = world.client.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert_eq!(read, Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn what_waits_for_all_clients_together_is_bounded() {
+    let all: u64 = (0..MOST).map(window).sum();
+    assert!(all <= 4 * SHARED_WINDOW + 4 * 1024 * 1024, "{all}");
+    assert_eq!((window(0), window(MOST)), (WINDOW.1, WINDOW.0));
+}
