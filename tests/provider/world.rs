@@ -22,6 +22,7 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
     Settings {
         home: home.to_owned(),
         logs: LogTemplate::new(home.join("logs"), LogTemplate::DEFAULT).unwrap(),
+        output_quota: None,
         default_memory: 256 << 20,
         pids: 512,
         host_free: 0,

@@ -62,6 +62,8 @@ pub struct Settings {
     pub home: PathBuf,
     /// Where the output of execs is kept.
     pub logs: LogTemplate,
+    /// How many bytes of output are kept of all execs of a sandbox; none is what supervisors keep by default.
+    pub output_quota: Option<u64>,
     /// The memory of a sandbox that has no limit of its own, in bytes.
     pub default_memory: u64,
     /// How many processes and threads a sandbox may have.

@@ -81,7 +81,12 @@ pub(crate) fn create(
         image: spec.image.clone(),
         lasting: true,
         logs: Some(settings.logs.directory(&place.sandbox).into()),
-        keep: Keep { ended_jobs: KEPT_JOBS, ended_ms: KEPT_MS, ..Keep::default() },
+        keep: Keep {
+            total_bytes: settings.output_quota.unwrap_or(Keep::TOTAL_BYTES),
+            ended_jobs: KEPT_JOBS,
+            ended_ms: KEPT_MS,
+            ..Keep::default()
+        },
         network_of: None,
         gvisor: None,
     })

@@ -22,6 +22,7 @@ mod owner;
 mod programs;
 mod record;
 mod root;
+mod trimmed;
 mod wire;
 
 #[cfg(feature = "owner")]
@@ -42,4 +43,5 @@ pub use self::owner::{OwnedSandbox, OwnerError, Supervisor};
 pub use self::programs::{Programs, ProgramsError};
 pub use self::record::{RecordError, SandboxRecord};
 pub use self::root::{BadRoot, HostPath};
+pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, trimmed_output};
 pub use self::wire::{Message, decode, encode};

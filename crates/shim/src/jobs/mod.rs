@@ -6,6 +6,7 @@
 mod asked;
 mod input;
 mod job;
+mod kept;
 mod order;
 mod output;
 mod past;
@@ -23,6 +24,7 @@ use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JobCommand, JobI
 
 pub(crate) use self::input::Holder;
 use self::job::{Heard, Job};
+use self::kept::{EarlierLogs, note_trimmed};
 use self::order::index;
 pub(crate) use self::output::Piece;
 use self::output::Stream;
@@ -47,6 +49,8 @@ const LONGEST_RECORDED: usize = 4096;
 /// The most jobs that run at one time.
 const MOST_RUNNING: usize = 512;
 
+const STREAMS: [StreamName; 2] = [StreamName::Stdout, StreamName::Stderr];
+
 /// All jobs of a sandbox.
 #[derive(Debug)]
 pub(crate) struct Jobs {
@@ -64,6 +68,8 @@ pub(crate) struct Jobs {
     next: Key,
     /// How much of the disk is taken.
     kept_bytes: u64,
+    /// What earlier starts of the sandbox left there, once a job is started.
+    earlier: Option<EarlierLogs>,
     /// Those whose outputs have no files yet.
     begun: Vec<Key>,
     /// Those that the guest says are over, and that are not recorded as such.
@@ -145,6 +151,7 @@ impl Jobs {
             past: Past::default(),
             next: 1,
             kept_bytes: 0,
+            earlier: None,
             begun: Vec::new(),
             concluding: Vec::new(),
             resized: Vec::new(),
@@ -228,6 +235,9 @@ impl Jobs {
 
     /// Makes the files of jobs that the guest was told of: it works meanwhile.
     pub(crate) fn keep_outputs(&mut self) {
+        if !self.begun.is_empty() && self.earlier.is_none() {
+            self.earlier = Some(EarlierLogs::find(&self.logs, |_| false));
+        }
         for key in std::mem::take(&mut self.begun) {
             let streams = self.jobs.get_mut(&key).map(|job| job.streams.iter_mut());
             streams.into_iter().flatten().for_each(|stream| stream.keep(&self.logs));
@@ -278,9 +288,10 @@ impl Jobs {
         let Some(limits) = self.limits else { return false };
         let Some(key) = self.by_channel.get(&frame.id).copied() else { return false };
         self.make_room();
+        let taken = self.taken();
         let Some(job) = self.jobs.get_mut(&key) else { return false };
         let before = charged(job);
-        let allowed = self.keep.total_bytes.saturating_sub(self.kept_bytes);
+        let allowed = self.keep.total_bytes.saturating_sub(taken);
         let held = self.held.get(&key).copied().filter(|_| !job.insisted).unwrap_or_default();
         let heard = job.hear(frame, allowed, held, &limits);
         let more = charged(job) - before;
@@ -325,6 +336,9 @@ impl Jobs {
             let before = charged(job);
             job.conclude(now, kills);
             self.kept_bytes = (self.kept_bytes + charged(job)).saturating_sub(before);
+            for (name, stream) in STREAMS.into_iter().zip(&job.streams) {
+                note_trimmed(&self.logs, &job.id, name, stream.missing());
+            }
             for asker in job.input.break_off() {
                 let refusal = Refusal::new(FailureCode::JobEnded, format!("job {} has ended", job.id));
                 self.events.push(Event::Refused(asker, refusal));
@@ -437,6 +451,7 @@ impl Jobs {
     /// Forgets jobs that are over and were kept long enough, or that there is no room for. Nobody is interrupted who
     /// follows one.
     fn prune(&mut self, now: Instant) -> Option<Instant> {
+        while self.taken() >= self.keep.total_bytes && self.trim_earlier() {}
         let kept_for = Duration::from_millis(self.keep.ended_ms);
         let mut place = 0;
         while let Some(key) = self.over.get(place).copied() {
@@ -447,7 +462,7 @@ impl Jobs {
             let settled = ended.is_none_or(|ended| now.saturating_duration_since(ended) >= SETTLED);
             let total = self.keep.total_bytes;
             let most = if settled { total } else { total.saturating_add(total / 4) };
-            let too_much = self.kept_bytes >= most;
+            let too_much = self.taken() >= most;
             if !too_many && !too_much && due.is_none_or(|due| due > now) {
                 return due;
             }
@@ -463,7 +478,10 @@ impl Jobs {
 
     /// Lets the oldest jobs that are over make room for what one that runs writes.
     fn make_room(&mut self) {
-        while self.keep.total_bytes.saturating_sub(self.kept_bytes) < ROOM_FOR_OUTPUT {
+        while self.keep.total_bytes.saturating_sub(self.taken()) < ROOM_FOR_OUTPUT {
+            if self.trim_earlier() {
+                continue;
+            }
             let unwatched = |key: &Key| self.jobs.get(key).is_some_and(|job| job.viewers == 0 && charged(job) > 0);
             let Some(place) = self.over.iter().position(unwatched) else { return };
             if let Some(key) = self.over.remove(place) {
@@ -472,9 +490,30 @@ impl Jobs {
         }
     }
 
+    /// How much of the disk is taken by all outputs, those of earlier starts included.
+    fn taken(&self) -> u64 {
+        self.kept_bytes.saturating_add(self.earlier.as_ref().map_or(0, EarlierLogs::bytes))
+    }
+
+    /// Removes the oldest output of an earlier start; whether there was any.
+    fn trim_earlier(&mut self) -> bool {
+        if self.earlier.as_ref().is_some_and(EarlierLogs::has_unknown) {
+            self.earlier = Some(EarlierLogs::find(&self.logs, |job| self.is_known(job)));
+        }
+        self.earlier.as_mut().is_some_and(|earlier| earlier.trim(&self.logs))
+    }
+
+    /// Whether there is, or was, a job of that id.
+    fn is_known(&self, id: &str) -> bool {
+        self.by_id.contains_key(id) || self.past.knows(id).is_some()
+    }
+
     fn forget_job(&mut self, key: Key) {
         let Some(mut job) = self.jobs.remove(&key) else { return };
         self.kept_bytes = self.kept_bytes.saturating_sub(charged(&job));
+        for (name, stream) in STREAMS.into_iter().zip(&job.streams) {
+            note_trimmed(&self.logs, &job.id, name, stream.length() - stream.missing());
+        }
         job.streams.iter_mut().for_each(|stream| stream.remove(&self.logs));
         self.by_id.remove(&job.id);
         let trace = job.trace.unwrap_or_else(|| self.past.trace_of(&job.command));

@@ -81,6 +81,11 @@ impl Stream {
         self.length
     }
 
+    /// How many bytes that the job wrote are no longer kept.
+    pub(crate) fn missing(&self) -> u64 {
+        self.gap().map_or(0, |(from, to)| to - from)
+    }
+
     /// How many bytes of the host's disk it takes.
     pub(crate) fn charged(&self) -> u64 {
         self.charged

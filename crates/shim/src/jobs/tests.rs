@@ -299,3 +299,47 @@ fn a_job_whose_output_would_replace_something_does_not_run() {
     assert_eq!(world.told(), []);
     assert_eq!(std::fs::read(world.home.path().join("a.stderr.log")).unwrap(), b"of another");
 }
+
+#[test]
+fn what_an_earlier_start_left_counts_goes_first_and_is_told_to_be_gone() {
+    let mut world = World::new(Keep { total_bytes: 300_000, ..Keep::default() });
+    for (age, name) in [(20, "before.stdout.log"), (10, "later.stderr.log")] {
+        let file = File::create(world.home.path().join(name)).unwrap();
+        file.set_len(120_000).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    let logs = File::open(world.home.path()).unwrap();
+    let trimmed = |job: &str| carrel_shim_client::trimmed_output(&logs, job).unwrap();
+    world.start("a", command("x")).unwrap();
+    let piece = vec![b'x'; 16_000];
+    // One goes when there is hardly any room left, and the other as soon as that is used up.
+    let mut left = Vec::new();
+    for _ in 0..16 {
+        world.says(&ExecStdout { data: Cow::Borrowed(&piece) });
+        let there = |name: &str| world.home.path().join(name).exists();
+        left.push((there("before.stdout.log"), there("later.stderr.log")));
+    }
+    assert_eq!(left.first(), Some(&(false, true)), "60,000 bytes are less than what has to be free");
+    assert_eq!(left.last(), Some(&(false, false)));
+    assert!(!left.contains(&(true, false)), "the oldest goes first");
+    assert_eq!(trimmed("before").map(|trimmed| (trimmed.stdout, trimmed.stderr)), Some((120_000, 0)));
+    assert_eq!(trimmed("later").map(|trimmed| (trimmed.stdout, trimmed.stderr)), Some((0, 120_000)));
+    assert_eq!(trimmed("a"), None, "all of it is kept");
+}
+
+#[test]
+fn how_much_of_an_output_is_not_kept_is_written_down_when_it_is_cut_and_when_it_is_forgotten() {
+    let mut world = World::new(Keep { stream_bytes: 10, ended_ms: 1000, ..Keep::default() });
+    let logs = File::open(world.home.path()).unwrap();
+    let trimmed = |job: &str| carrel_shim_client::trimmed_output(&logs, job).unwrap().unwrap_or_default().stdout;
+    world.start("a", command("x")).unwrap();
+    let piece = vec![b'x'; 10_000];
+    for _ in 0..20 {
+        world.says(&ExecStdout { data: Cow::Borrowed(&piece) });
+    }
+    world.exits(0, None, 0);
+    let cut = 200_000 - 10 - 128 * 1024;
+    assert_eq!(trimmed("a"), cut);
+    world.jobs.tick(Instant::now() + Duration::from_secs(5), false);
+    assert_eq!((world.jobs.counts(), trimmed("a")), ((0, 0, 1), 200_000), "all of it is gone");
+}
