@@ -25,6 +25,7 @@ async fn main() {
         default_disk: 0,
         default_inodes: 0,
         orphans_kept: std::time::Duration::ZERO,
+        output_quota: None,
         parked: 1,
         registries: carrel_registry::Settings::default(),
     };

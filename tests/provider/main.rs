@@ -9,6 +9,7 @@ mod lives;
 mod mounts;
 mod ports;
 mod pulled;
+mod quota;
 mod reaped;
 mod services;
 mod users;

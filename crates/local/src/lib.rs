@@ -38,7 +38,9 @@ use carrel_agent_client::PathError;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_fetch::Images;
 use carrel_shim_client::Programs;
+pub use carrel_shim_client::TrimmedOutput;
 use carrel_shim_client::messages::KeptDisk;
+use carrel_store::{ExecId, SandboxId};
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::ground::Ground;
@@ -173,6 +175,11 @@ impl Local {
         });
         guard::start(&inner);
         Ok(Self(inner))
+    }
+
+    /// How many bytes of the output of an exec are no longer kept; none if all are. Waits for the disk.
+    pub fn log_trimmed(&self, sandbox: &SandboxId, exec: &ExecId) -> std::io::Result<Option<TrimmedOutput>> {
+        self.0.settings.logs.trimmed(sandbox, exec)
     }
 
     /// The published ports of a sandbox that runs which are not open, and why. They are retried until they are.

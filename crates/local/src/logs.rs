@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use carrel_control::provider::LogPaths;
+use carrel_shim_client::{TrimmedOutput, trimmed_output};
 use carrel_store::{ExecId, SandboxId};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -63,6 +64,17 @@ impl LogTemplate {
         let directory = self.directory(sandbox);
         let path = |stream: &str| directory.join(format!("{exec}.{stream}.log"));
         LogPaths { stdout: path("stdout"), stderr: path("stderr") }
+    }
+
+    /// How many bytes of the output of an exec are no longer kept; none if all are, whichever start of the sandbox ran it.
+    /// Of one that runs it is known when it has ended.
+    pub(crate) fn trimmed(&self, sandbox: &SandboxId, exec: &ExecId) -> std::io::Result<Option<TrimmedOutput>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(CWD, &self.directory(sandbox), flags, Mode::empty()) {
+            Ok(directory) => trimmed_output(directory, exec.as_str()),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ impl World {
             default_disk: 7,
             default_inodes: 0,
             orphans_kept: std::time::Duration::ZERO,
+            output_quota: None,
             parked: 0,
             registries: carrel_registry::Settings::default(),
         };
