@@ -12,7 +12,7 @@ use carrel_shim_client::{Message, encode};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::jobs::Key;
+use crate::jobs::{JobCursor, Key};
 use crate::poll::Interest;
 use crate::relay::Outbox;
 use crate::serve::send;
@@ -55,8 +55,8 @@ pub(crate) enum Request {
     Wait(Key),
     /// To be told what happened, from a sequence on, and whether to go on.
     Journal { next: u64, follow: bool },
-    /// To be told of all jobs from one on.
-    List(Key),
+    /// To be told of all jobs.
+    List(JobCursor),
     /// To be told that so many bytes of input were accepted.
     Write(usize),
 }

@@ -1,7 +1,7 @@
 //! Answers that go on: what a job writes, what happens, and what ends.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use carrel_shim_client::messages::{
     Failed, FailureCode, JobAll, JobCut, JobEnded, JobOutput, JobSome, JournalEnd, JournalFacts, StreamName,
@@ -44,10 +44,22 @@ impl Desk {
             return;
         }
         let mut holds: HashMap<Key, [Option<u64>; 2]> = HashMap::new();
+        let (mut waited, mut listing) = (HashSet::new(), false);
         for caller in self.callers.iter_mut().flatten() {
             caller.pump(jobs, log, &mut self.piece);
             for request in caller.requests.values() {
-                let Request::Follow(follow) = request else { continue };
+                let follow = match request {
+                    Request::Follow(follow) => follow,
+                    Request::Wait(key) => {
+                        waited.insert(*key);
+                        continue;
+                    }
+                    Request::List(_) => {
+                        listing = true;
+                        continue;
+                    }
+                    Request::Journal { .. } | Request::Write(_) => continue,
+                };
                 if follow.hold {
                     let slowest = holds.entry(follow.key).or_insert([None, None]);
                     for (slowest, at) in slowest.iter_mut().zip(follow.at) {
@@ -57,6 +69,7 @@ impl Desk {
             }
         }
         jobs.hold(holds);
+        jobs.pin(waited, listing);
     }
 }
 
@@ -117,12 +130,11 @@ impl Caller {
             },
             Request::List(next) => {
                 let (mut some, mut bytes) = (Vec::new(), 0);
-                for (key, info) in jobs.keys_from(*next).take(JOBS).filter_map(|key| Some((key, jobs.info(key)?))) {
+                while let Some(info) = jobs.next_listed(next) {
                     let words = info.command.iter().chain(&info.user).chain(&info.cwd);
                     bytes += words.map(|word| word.len() + 9).sum::<usize>() + 1024;
-                    *next = key + 1;
                     some.push(info);
-                    if bytes > COMMANDS {
+                    if bytes > COMMANDS || some.len() >= JOBS {
                         break;
                     }
                 }

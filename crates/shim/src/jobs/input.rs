@@ -52,6 +52,11 @@ impl Input {
         Self { queue, accepted: 0, sent: 0, taken: 0, end, waiting, holder: None }
     }
 
+    /// That of a job that has ended and was given so many bytes.
+    pub(crate) fn ended(accepted: u64) -> Self {
+        Self { accepted, sent: accepted, taken: accepted, end: End::Closed, ..Self::new(false) }
+    }
+
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted
     }

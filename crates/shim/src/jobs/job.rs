@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) command: JobCommand,
     /// Of its command, once it is over.
     pub(crate) trace: Option<u64>,
+    /// It is in the archive too, which it came back from because somebody asked.
+    pub(crate) archived: bool,
     /// Its id on the guest's stream.
     pub(crate) channel: u32,
     state: JobState,
@@ -104,6 +106,7 @@ impl Job {
         Ok(Self {
             id: id.to_owned(),
             trace: None,
+            archived: false,
             channel,
             state: JobState::Starting,
             pid: None,
@@ -129,6 +132,46 @@ impl Job {
             size: None,
             command,
         })
+    }
+
+    /// One that has ended, by what was written down of it.
+    pub(crate) fn recalled(
+        info: &JobInfo,
+        command: JobCommand,
+        trace: u64,
+        streams: [Stream; 2],
+        order: Order,
+        ended: Instant,
+    ) -> Self {
+        Self {
+            id: info.job.clone(),
+            command,
+            trace: Some(trace),
+            archived: true,
+            channel: 0,
+            state: JobState::Ended,
+            pid: info.pid,
+            began: ended,
+            started_ms: info.started_ms,
+            ended_ms: info.ended_ms,
+            ended: Some(ended),
+            deadline: None,
+            insist: None,
+            ending: None,
+            killed: false,
+            insisted: false,
+            streams,
+            order,
+            unacknowledged: VecDeque::new(),
+            outstanding: 0,
+            acknowledged: 0,
+            told: 0,
+            input: Input::ended(info.stdin_bytes),
+            viewers: 0,
+            outcome: info.outcome.clone(),
+            kills_before: 0,
+            size: None,
+        }
     }
 
     /// The request to the guest.

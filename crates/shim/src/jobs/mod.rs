@@ -3,17 +3,19 @@
 //! No descriptor but the directory of outputs is held here. What is to be sent to the guest and what is to be answered
 //! is collected, and sent by whoever holds the connections.
 
+mod archive;
+mod archived;
 mod asked;
+mod ended;
 mod input;
 mod job;
 mod kept;
 mod order;
 mod output;
-mod past;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,13 +24,15 @@ use carrel_protocol::Frame;
 use carrel_protocol::payload::ExecLimits;
 use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JobCommand, JobInfo, Keep, Outcome, Peer, StreamName};
 
+use self::archive::Archive;
+pub(crate) use self::ended::JobCursor;
+use self::ended::Oldest;
 pub(crate) use self::input::Holder;
 use self::job::{Heard, Job};
 use self::kept::{EarlierLogs, note_trimmed};
 use self::order::index;
 pub(crate) use self::output::Piece;
 use self::output::Stream;
-use self::past::Past;
 use crate::failpoint::{Failpoint, reached};
 use crate::log::{Log, wall_ms};
 
@@ -64,7 +68,17 @@ pub(crate) struct Jobs {
     by_channel: HashMap<u32, Key>,
     /// Those that are over, the oldest first.
     over: VecDeque<Key>,
-    past: Past,
+    /// Those of them that are not in memory, and those that are no longer kept.
+    archive: Archive,
+    /// Those that came back from there, the first one first.
+    recalled: VecDeque<Key>,
+    /// The oldest of the archive, and where it and the oldest with output are looked for.
+    oldest: Option<Oldest>,
+    first_kept: u64,
+    first_charged: u64,
+    /// Those whose end somebody waits for, and whether somebody has all listed.
+    waited: HashSet<Key>,
+    listing: bool,
     next: Key,
     /// How much of the disk is taken.
     kept_bytes: u64,
@@ -148,7 +162,13 @@ impl Jobs {
             by_id: HashMap::new(),
             by_channel: HashMap::new(),
             over: VecDeque::new(),
-            past: Past::default(),
+            archive: Archive::default(),
+            recalled: VecDeque::new(),
+            oldest: None,
+            first_kept: 0,
+            first_charged: 0,
+            waited: HashSet::new(),
+            listing: false,
             next: 1,
             kept_bytes: 0,
             earlier: None,
@@ -164,24 +184,17 @@ impl Jobs {
     // --- beginning
 
     /// Looks whether there is a job of that id.
-    pub(crate) fn look(&self, id: &str, command: &JobCommand) -> Result<Started, Refusal> {
+    pub(crate) fn look(&mut self, id: &str, command: &JobCommand) -> Result<Started, Refusal> {
         check_id(id)?;
         check_size(command)?;
         if let Some((key, job)) = self.by_id.get(id).and_then(|key| Some((*key, self.jobs.get(key)?))) {
             let same = match job.trace {
-                Some(trace) => trace == self.past.trace_of(command),
+                Some(trace) => trace == self.archive.trace_of(command),
                 None => is_same(&job.command, command),
             };
             return if same { Ok(Started::Attached(key)) } else { Err(conflict(id)) };
         }
-        match self.past.knows(id) {
-            Some(trace) if trace == self.past.trace_of(command) => Err(Refusal::new(
-                FailureCode::JobPruned,
-                format!("job {id} has run, and what is known of it is no longer kept"),
-            )),
-            Some(_) => Err(conflict(id)),
-            None => Ok(Started::New),
-        }
+        self.look_back(id, command)
     }
 
     /// Makes a job and gives it to the guest. It is on record before the guest hears of it.
@@ -245,9 +258,10 @@ impl Jobs {
     }
 
     /// The job of an id.
-    pub(crate) fn find(&self, id: &str) -> Result<Key, Refusal> {
-        self.by_id.get(id).copied().ok_or_else(|| {
-            if self.past.knows(id).is_some() {
+    pub(crate) fn find(&mut self, id: &str) -> Result<Key, Refusal> {
+        let found = self.by_id.get(id).copied().or_else(|| self.recall(id));
+        found.ok_or_else(|| {
+            if self.is_known(id) {
                 Refusal::new(FailureCode::JobPruned, format!("job {id} has ended and is no longer kept"))
             } else {
                 Refusal::new(FailureCode::JobUnknown, format!("there is no job {id:.200}"))
@@ -266,11 +280,6 @@ impl Jobs {
         self.jobs.get(&key).map(|job| job.info(&self.logs_path))
     }
 
-    /// The jobs that are kept, from one on, the oldest first.
-    pub(crate) fn keys_from(&self, first: Key) -> impl Iterator<Item = Key> {
-        self.jobs.range(first..).map(|(key, _)| *key)
-    }
-
     /// Whether a job is over, and recorded as such.
     pub(crate) fn is_over(&self, key: Key) -> bool {
         self.jobs.get(&key).is_none_or(|job| job.ended.is_some())
@@ -278,7 +287,8 @@ impl Jobs {
 
     /// How many run, are over and kept, and are no longer kept.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        (self.jobs.len() - self.over.len(), self.over.len(), self.past.len())
+        let (archived, forgotten) = self.archive.counts();
+        (self.jobs.len() - self.over.len() - self.recalled.len(), self.over.len() + archived, forgotten)
     }
 
     // --- what the guest says
@@ -353,7 +363,7 @@ impl Jobs {
             self.held.remove(key);
             self.over.push_back(*key);
             // What it ran is compared by its trace from here on: a thousand long commands would be much to keep.
-            job.trace = Some(self.past.trace_of(&job.command));
+            job.trace = Some(self.archive.trace_of(&job.command));
             let mut words = shortened(job.words()).into_iter();
             let (program, args) = (words.next().unwrap_or_default(), words.collect());
             job.command = JobCommand { program, args, env: Vec::new(), ..std::mem::take(&mut job.command) };
@@ -446,78 +456,6 @@ impl Jobs {
     /// The sandbox was paused since then, and goes on.
     pub(crate) fn postpone(&mut self, since: Instant, now: Instant) {
         self.jobs.values_mut().for_each(|job| job.postpone(since, now));
-    }
-
-    /// Forgets jobs that are over and were kept long enough, or that there is no room for. Nobody is interrupted who
-    /// follows one.
-    fn prune(&mut self, now: Instant) -> Option<Instant> {
-        while self.taken() >= self.keep.total_bytes && self.trim_earlier() {}
-        let kept_for = Duration::from_millis(self.keep.ended_ms);
-        let mut place = 0;
-        while let Some(key) = self.over.get(place).copied() {
-            let job = self.jobs.get(&key);
-            let due = job.and_then(|job| job.ended).and_then(|ended| ended.checked_add(kept_for));
-            let too_many = self.over.len() > self.keep.ended_jobs as usize;
-            let ended = job.and_then(|job| job.ended);
-            let settled = ended.is_none_or(|ended| now.saturating_duration_since(ended) >= SETTLED);
-            let total = self.keep.total_bytes;
-            let most = if settled { total } else { total.saturating_add(total / 4) };
-            let too_much = self.taken() >= most;
-            if !too_many && !too_much && due.is_none_or(|due| due > now) {
-                return due;
-            }
-            if job.is_some_and(|job| job.viewers > 0) {
-                place += 1;
-            } else {
-                self.over.remove(place);
-                self.forget_job(key);
-            }
-        }
-        None
-    }
-
-    /// Lets the oldest jobs that are over make room for what one that runs writes.
-    fn make_room(&mut self) {
-        while self.keep.total_bytes.saturating_sub(self.taken()) < ROOM_FOR_OUTPUT {
-            if self.trim_earlier() {
-                continue;
-            }
-            let unwatched = |key: &Key| self.jobs.get(key).is_some_and(|job| job.viewers == 0 && charged(job) > 0);
-            let Some(place) = self.over.iter().position(unwatched) else { return };
-            if let Some(key) = self.over.remove(place) {
-                self.forget_job(key);
-            }
-        }
-    }
-
-    /// How much of the disk is taken by all outputs, those of earlier starts included.
-    fn taken(&self) -> u64 {
-        self.kept_bytes.saturating_add(self.earlier.as_ref().map_or(0, EarlierLogs::bytes))
-    }
-
-    /// Removes the oldest output of an earlier start; whether there was any.
-    fn trim_earlier(&mut self) -> bool {
-        if self.earlier.as_ref().is_some_and(EarlierLogs::has_unknown) {
-            self.earlier = Some(EarlierLogs::find(&self.logs, |job| self.is_known(job)));
-        }
-        self.earlier.as_mut().is_some_and(|earlier| earlier.trim(&self.logs))
-    }
-
-    /// Whether there is, or was, a job of that id.
-    fn is_known(&self, id: &str) -> bool {
-        self.by_id.contains_key(id) || self.past.knows(id).is_some()
-    }
-
-    fn forget_job(&mut self, key: Key) {
-        let Some(mut job) = self.jobs.remove(&key) else { return };
-        self.kept_bytes = self.kept_bytes.saturating_sub(charged(&job));
-        for (name, stream) in STREAMS.into_iter().zip(&job.streams) {
-            note_trimmed(&self.logs, &job.id, name, stream.length() - stream.missing());
-        }
-        job.streams.iter_mut().for_each(|stream| stream.remove(&self.logs));
-        self.by_id.remove(&job.id);
-        let trace = job.trace.unwrap_or_else(|| self.past.trace_of(&job.command));
-        self.past.remember(&job.id, trace);
     }
 
     /// Gives back memory that is not needed.

@@ -42,6 +42,19 @@ impl Order {
         }
     }
 
+    /// What is written down of it: what is older than the rest, whether that begins with standard error, and the turns.
+    pub(crate) fn archived(&self) -> (Vec<u64>, bool, Vec<u64>) {
+        let stderr_first = self.turns.front().is_some_and(|(stream, _)| *stream == StreamName::Stderr);
+        (self.before.to_vec(), stderr_first, self.turns.iter().map(|(_, end)| *end).collect())
+    }
+
+    /// The order, by what was written down of it: one output follows the other.
+    pub(crate) fn recalled(before: &[u64], stderr_first: bool, turns: &[u64]) -> Self {
+        let streams = [StreamName::Stdout, StreamName::Stderr].into_iter().cycle().skip(usize::from(stderr_first));
+        let before = [0, 1].map(|stream| before.get(stream).copied().unwrap_or(0));
+        Self { before, turns: streams.zip(turns.iter().copied()).collect() }
+    }
+
     /// What comes next for one who is at these places: which output, and up to where.
     pub(crate) fn next(&self, at: [Option<u64>; 2]) -> Option<(StreamName, u64)> {
         let wants = |stream, end: u64| at.get(index(stream)).copied().flatten().is_some_and(|at| at < end);
@@ -71,6 +84,8 @@ mod tests {
         assert_eq!(order.next([Some(5), None]), Some((StreamName::Stdout, 6)));
         assert_eq!(order.next([Some(6), Some(7)]), None);
         assert_eq!(order.next([None, Some(2)]), Some((StreamName::Stderr, 7)));
+        let (before, stderr_first, turns) = order.archived();
+        assert_eq!(Order::recalled(&before, stderr_first, &turns).turns, order.turns);
     }
 
     #[test]

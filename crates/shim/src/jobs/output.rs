@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::archived::ArchivedStream;
+
 /// How much of the end is in memory, when it is nowhere else.
 pub(crate) const RING: usize = 128 * 1024;
 /// How much of it is in memory while the file has it too: for those who follow closely.
@@ -63,6 +65,25 @@ impl Stream {
         }
         let ring = VecDeque::new();
         Ok(Self { name, file: None, limit, head: 0, length: 0, ring, cut: false, tail: None, charged: 0 })
+    }
+
+    /// What is written down of one that has ended.
+    pub(crate) fn archived(&self) -> ArchivedStream {
+        ArchivedStream {
+            head: self.head,
+            length: self.length,
+            cut: self.cut,
+            tail_from: self.tail.map(|(from, _)| from),
+            tail_at: self.tail.map(|(_, at)| at),
+            charged: self.charged,
+        }
+    }
+
+    /// One that has ended, by what was written down of it.
+    pub(crate) fn recalled(name: String, archived: ArchivedStream) -> Self {
+        let ArchivedStream { head, length, cut, tail_from, tail_at, charged } = archived;
+        let tail = tail_from.zip(tail_at);
+        Self { name, file: None, limit: head, head, length, ring: VecDeque::new(), cut, tail, charged }
     }
 
     /// Makes its file. Without one, what is written is in memory alone, and is told to be.

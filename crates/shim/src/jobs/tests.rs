@@ -343,3 +343,126 @@ fn how_much_of_an_output_is_not_kept_is_written_down_when_it_is_cut_and_when_it_
     world.jobs.tick(Instant::now() + Duration::from_secs(5), false);
     assert_eq!((world.jobs.counts(), trimmed("a")), ((0, 0, 1), 200_000), "all of it is gone");
 }
+
+/// Runs so many jobs to their end, each with some output.
+fn run_many(world: &mut World, jobs: std::ops::Range<usize>) {
+    for number in jobs {
+        let (key, _) = world.start(&format!("job-{number}"), command("true")).unwrap();
+        assert!(world.says(&ExecStdout { data: Cow::Borrowed(format!("output {number}\n").as_bytes()) }));
+        world.exits(i32::try_from(number % 200).unwrap(), None, 0);
+        assert!(world.jobs.is_over(key));
+        world.jobs.tick(Instant::now(), false);
+        world.jobs.archive_surplus();
+    }
+}
+
+/// How many jobs are in memory, and how many ids.
+fn in_memory(world: &World) -> (usize, usize) {
+    (world.jobs.jobs.len(), world.jobs.by_id.len())
+}
+
+fn everything(world: &mut World, id: &str) -> Vec<u8> {
+    let key = world.jobs.find(id).unwrap();
+    let mut bytes = Vec::new();
+    world.jobs.read(key, StreamName::Stdout, 0, 1000, &mut bytes);
+    bytes
+}
+
+fn keep_many() -> Keep {
+    Keep { ended_jobs: 100_000, ..Keep::default() }
+}
+
+#[test]
+fn what_is_in_memory_does_not_grow_with_jobs_that_ended_and_all_of_them_are_found() {
+    let mut world = World::new(keep_many());
+    run_many(&mut world, 0..200);
+    let before = in_memory(&world);
+    assert_eq!(before, (ended::AT_HAND, ended::AT_HAND));
+    run_many(&mut world, 200..3000);
+    assert_eq!(in_memory(&world), before);
+    assert_eq!(world.jobs.counts(), (0, 3000, 0));
+    for number in [0, 1, 100, 2000, 2871, 2872, 2999] {
+        let id = format!("job-{number}");
+        let key = world.jobs.find(&id).unwrap();
+        let info = world.jobs.info(key).unwrap();
+        assert_eq!(
+            (info.job.as_str(), info.state, info.command.as_slice()),
+            (&*id, JobState::Ended, &["true".to_owned()][..])
+        );
+        assert_eq!(info.outcome.unwrap().code, i32::try_from(number % 200).ok());
+        assert_eq!(everything(&mut world, &id), format!("output {number}\n").into_bytes());
+        assert_eq!(world.start(&id, command("true")), Ok((key, false)), "it ran once");
+        assert_eq!(code(world.start(&id, command("other"))), FailureCode::JobConflict);
+    }
+    assert_eq!(world.jobs.counts(), (0, 3000, 0));
+    let (mut cursor, mut listed) = (JobCursor::default(), Vec::new());
+    while let Some(info) = world.jobs.next_listed(&mut cursor) {
+        listed.push(info.job);
+    }
+    assert_eq!(listed, (0..3000).map(|number| format!("job-{number}")).collect::<Vec<_>>(), "each once, in order");
+    let names = std::fs::read_dir(world.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let strange: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with('.')).collect();
+    assert!(strange.is_empty(), "the archive has no name: {strange:?}");
+}
+
+#[test]
+fn jobs_that_somebody_asked_for_leave_memory_again_but_not_before_the_answer() {
+    let mut world = World::new(keep_many());
+    run_many(&mut world, 0..1000);
+    let keys: Vec<_> = (0..500).map(|number| world.jobs.find(&format!("job-{number}")).unwrap()).collect();
+    world.jobs.watch(keys[0], true);
+    world.jobs.pin(HashSet::from([keys[1]]), false);
+    world.jobs.archive_surplus();
+    let (jobs, _) = in_memory(&world);
+    assert!(jobs <= ended::AT_HAND + 64, "{jobs}");
+    assert!(world.jobs.info(keys[0]).is_some() && world.jobs.info(keys[1]).is_some(), "somebody waits for them");
+    assert!(world.jobs.info(keys[2]).is_none());
+    assert_eq!(world.jobs.counts(), (0, 1000, 0));
+}
+
+#[test]
+fn jobs_of_the_archive_are_forgotten_like_all_others() {
+    let mut world = World::new(Keep { ended_jobs: 300, ..Keep::default() });
+    run_many(&mut world, 0..500);
+    assert_eq!(world.jobs.counts(), (0, 300, 200));
+    assert_eq!(code(world.start("job-0", command("true"))), FailureCode::JobPruned);
+    assert_eq!(code(world.start("job-0", command("other"))), FailureCode::JobConflict);
+    assert_eq!(world.jobs.find("job-199").unwrap_err().code, FailureCode::JobPruned);
+    assert!(!world.home.path().join("job-199.stdout.log").exists());
+    assert_eq!(everything(&mut world, "job-200"), b"output 200\n");
+    // Whoever follows one is not interrupted.
+    let followed = world.jobs.find("job-200").unwrap();
+    world.jobs.watch(followed, true);
+    let later = Instant::now() + Duration::from_secs(2 * 60 * 60);
+    world.jobs.tick(later, false);
+    assert!(world.jobs.info(followed).is_some());
+    world.jobs.watch(followed, false);
+    world.jobs.tick(later, false);
+    assert_eq!(world.jobs.counts(), (0, 0, 500));
+    assert_eq!(in_memory(&world), (0, 0));
+}
+
+#[test]
+fn the_output_of_jobs_in_the_archive_makes_room_first() {
+    let total = 400_000;
+    let mut world = World::new(Keep { total_bytes: total, ..keep_many() });
+    run_many(&mut world, 0..300);
+    world.start("large", command("x")).unwrap();
+    let piece = vec![b'x'; 16_000];
+    for _ in 0..24 {
+        world.says(&ExecStdout { data: Cow::Borrowed(&piece) });
+    }
+    let (_, _, forgotten) = world.jobs.counts();
+    assert!(forgotten > 0, "384,000 bytes and all others are more than there may be");
+    assert_eq!(world.jobs.find("job-0").unwrap_err().code, FailureCode::JobPruned, "the oldest went");
+    assert!(world.jobs.taken() <= total);
+}
+
+#[test]
+fn where_nothing_can_be_written_jobs_stay_in_memory() {
+    let mut world = World::new(keep_many());
+    std::fs::remove_dir_all(world.home.path()).unwrap();
+    run_many(&mut world, 0..200);
+    assert_eq!(in_memory(&world), (200, 200));
+    assert_eq!(world.start("job-0", command("true")).map(|(_, created)| created), Ok(false));
+}

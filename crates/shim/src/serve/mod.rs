@@ -231,6 +231,7 @@ impl Server {
         self.jobs.keep_outputs();
         self.pass_events();
         self.desk.pump(&mut self.jobs, &self.log);
+        self.jobs.archive_surplus();
         self.pass_words();
         self.flush();
     }

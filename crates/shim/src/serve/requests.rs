@@ -14,7 +14,7 @@ use carrel_shim_client::{Message, decode};
 use super::{Server, UNSAID};
 use crate::desk::{Follow, Request, cannot_read};
 use crate::failpoint::{Failpoint, reached};
-use crate::jobs::{Asker, Event, Holder, Outgoing, Piece, Refusal, Started};
+use crate::jobs::{Asker, Event, Holder, JobCursor, Outgoing, Piece, Refusal, Started};
 use crate::poll::Readiness;
 
 /// How many bytes are read at most by one request.
@@ -136,10 +136,11 @@ impl Server {
     fn answer_about_jobs(&mut self, asker: Asker, envelope: &Envelope<'_>) -> Outcome {
         match &*envelope.type_name {
             JobStart::NAME => self.start_job(asker, read(envelope)?),
-            JobList::NAME => self.begin(asker, Request::List(0)),
+            JobList::NAME => self.begin(asker, Request::List(JobCursor::default())),
             JobGet::NAME => {
                 let JobGet { job } = read(envelope)?;
-                let info = self.jobs.info(self.jobs.find(&job)?).ok_or_else(gone)?;
+                let key = self.jobs.find(&job)?;
+                let info = self.jobs.info(key).ok_or_else(gone)?;
                 self.tell(asker, &info)
             }
             JobRead::NAME => self.read_job(asker, &read(envelope)?),
