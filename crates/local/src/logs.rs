@@ -70,7 +70,7 @@ impl LogTemplate {
     /// Of one that runs it is known when it has ended.
     pub(crate) fn trimmed(&self, sandbox: &SandboxId, exec: &ExecId) -> std::io::Result<Option<TrimmedOutput>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(CWD, &self.directory(sandbox), flags, Mode::empty()) {
+        match rustix::fs::openat(CWD, self.directory(sandbox), flags, Mode::empty()) {
             Ok(directory) => trimmed_output(directory, exec.as_str()),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno.into()),

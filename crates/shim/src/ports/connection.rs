@@ -41,6 +41,8 @@ pub(super) struct Connection {
     flows: Option<(SendFlow, ReceiveFlow)>,
     /// From the guest, not yet taken by the client.
     outbox: Outbox,
+    /// The client takes no more until it is said to.
+    blocked: bool,
     /// The client has sent everything.
     input_ended: bool,
     /// The guest has sent everything.
@@ -80,6 +82,7 @@ impl Connection {
             offer: BulkOffer::new(LIMIT, window),
             flows: None,
             outbox: Outbox::default(),
+            blocked: false,
             input_ended: false,
             output_ended: false,
             shut: false,
@@ -201,6 +204,11 @@ impl Connection {
 
     // --- from the client
 
+    /// The client may take more.
+    pub(super) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
     /// Whether more of the client can be taken.
     pub(super) fn wants_input(&self) -> bool {
         let available = self.flows.as_ref().map_or(0, |(flow, _)| flow.available());
@@ -236,9 +244,9 @@ impl Connection {
         let Some(socket) = &self.socket else { return };
         let mut taken = 0;
         let mut broken = false;
-        while !self.outbox.is_empty() {
+        while !self.outbox.is_empty() && !self.blocked {
             match send(socket, self.outbox.rest()) {
-                Ok(0) => break,
+                Ok(0) => self.blocked = true,
                 Ok(sent) => {
                     self.outbox.took(sent);
                     taken += sent;

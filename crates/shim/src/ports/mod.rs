@@ -26,6 +26,8 @@ pub(crate) const MOST: usize = 256;
 const ACCEPTS_AT_A_TURN: usize = 16;
 /// How much may wait on its way to the guest before clients are not read any more.
 const UNSENT: usize = 512 * 1024;
+/// How much may wait in the kernel on its way to a client, and from it.
+const SOCKET_BUFFER: usize = 256 * 1024;
 /// What may wait for all clients together, as far as each has a share, and the least and the most that waits for one.
 const SHARED_WINDOW: u64 = 8 * 1024 * 1024;
 const WINDOW: (u64, u64) = (64 * 1024, 512 * 1024);
@@ -119,6 +121,9 @@ impl Ports {
                 Ok(socket) => {
                     // Small pieces of a conversation are not to wait for each other.
                     let _at_once = sockopt::set_tcp_nodelay(&socket, true);
+                    // The kernel would let megabytes wait for a client that takes nothing.
+                    let _bounded = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
+                    let _bounded = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
                     let inside = listener.port.inside;
                     self.connect(socket, inside, open());
                 }
@@ -181,6 +186,7 @@ impl Ports {
     pub(crate) fn serve(&mut self, slot: usize, readiness: Readiness, unsent: usize) {
         let room = self.may_read(unsent);
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        connection.unblock();
         if readiness.readable && connection.wants_input() {
             if room {
                 connection.read(&mut self.piece, &mut self.outgoing);
