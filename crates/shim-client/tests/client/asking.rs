@@ -22,6 +22,8 @@ fn status() -> Status {
         pruned_jobs: 3,
         unenforced: None,
         pause_reason: None,
+        ports: None,
+        port_connections: None,
     }
 }
 

@@ -108,6 +108,8 @@ async fn a_request_finds_its_answer_behind_a_frame_that_was_read_in_part() {
         pruned_jobs: 0,
         unenforced: None,
         pause_reason: None,
+        ports: None,
+        port_connections: None,
     };
     let answering = async {
         peer.raw(tail).await;

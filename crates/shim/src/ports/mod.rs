@@ -29,8 +29,8 @@ const UNSENT: usize = 512 * 1024;
 /// How much may wait in the kernel on its way to a client, and from it.
 const SOCKET_BUFFER: usize = 256 * 1024;
 /// What may wait for all clients together, as far as each has a share, and the least and the most that waits for one.
-const SHARED_WINDOW: u64 = 8 * 1024 * 1024;
-const WINDOW: (u64, u64) = (64 * 1024, 512 * 1024);
+const SHARED_WINDOW: u64 = 4 * 1024 * 1024;
+const WINDOW: (u64, u64) = (32 * 1024, 512 * 1024);
 
 /// The published ports of a sandbox, and the connections to them.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ struct Listener {
 }
 
 /// What may wait for a client, when so many others are there. However they come and go, all of them together stay below
-/// four times what they share: the one that came as the n-th has no more than its n-th part.
+/// 20 MiB: the one that came as the n-th has no more than the n-th part of what they share, or the least.
 fn window(others: usize) -> u64 {
     (SHARED_WINDOW / (others as u64 + 1)).clamp(WINDOW.0, WINDOW.1)
 }
