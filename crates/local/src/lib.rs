@@ -179,7 +179,7 @@ impl Local {
 
     /// How many bytes of the output of an exec are no longer kept; none if all are. Waits for the disk.
     pub fn log_trimmed(&self, sandbox: &SandboxId, exec: &ExecId) -> std::io::Result<Option<TrimmedOutput>> {
-        self.0.settings.logs.trimmed(sandbox, exec)
+        self.0.settings().logs.trimmed(sandbox, exec)
     }
 
     /// The published ports of a sandbox that runs which are not open, and why. They are retried until they are.
