@@ -14,5 +14,6 @@ mod life;
 mod many;
 mod operations;
 mod permissions;
+mod restart;
 mod strangers;
 mod stuck;

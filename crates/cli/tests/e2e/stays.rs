@@ -250,3 +250,21 @@ fn a_longer_id_than_a_name_is_an_id_all_the_same() {
     assert_eq!(text(&world, &["ls", "--quiet"]), format!("{id}\n"));
     text(&world, &["rm", "--force", &id]);
 }
+
+#[test]
+fn all_that_run_are_stopped_together_and_without_a_daemon_none_is_started_for_that() {
+    let world = World::new();
+    assert_eq!(text(&world, &["stop", "--all", "--for-shutdown"]), "");
+    assert!(!has_daemon(&world));
+    for (id, policy) in [("desk", "no"), ("shop", "on-boot")] {
+        text(&world, &["create", "--id", id, "--restart", policy, "host"]);
+        assert_eq!(json(&world, &["inspect", id])["daemon"]["restart"], policy);
+    }
+    assert_eq!(text(&world, &["stop", "--all"]), "desk\nshop\n");
+    assert_eq!(json(&world, &["inspect", "shop"])["daemon"]["reason"], "stop_requested");
+    assert_eq!(text(&world, &["stop", "--all"]), "");
+    text(&world, &["resume", "shop"]);
+    assert_eq!(text(&world, &["stop", "--all", "--for-shutdown", "--timeout", "1m"]), "shop\n");
+    assert_eq!(json(&world, &["inspect", "shop"])["daemon"]["reason"], "host_shutdown");
+    text(&world, &["rm", "desk", "shop"]);
+}
