@@ -52,7 +52,7 @@ impl Scene {
     }
 
     /// Both are stopped for a reason, then one of them is resumed by its policy, and the other by hand.
-    async fn is_resumed(mut self, reason: &str) {
+    async fn end(mut self, reason: &str) {
         self.client.until(ON_BOOT, SandboxState::Ready).await.unwrap();
         self.client.until(NEVER, SandboxState::Stopped).await.unwrap();
         self.client.resume(NEVER).await.unwrap();
@@ -97,7 +97,7 @@ fn restart_host(home: &DaemonHome) {
 fn a_restart_of_the_host_stops_sandboxes_and_resumes_those_whose_policy_says_so() {
     run(async {
         let scene = Scene::set().await.next(restart_host).await;
-        scene.is_resumed("host_restarted").await;
+        scene.end("host_restarted").await;
     });
 }
 
@@ -112,6 +112,6 @@ fn an_orderly_shutdown_stops_sandboxes_and_the_next_daemon_resumes_those_whose_p
             let stopped = scene.client.until(id, SandboxState::Stopped).await.unwrap();
             assert_eq!(stopped.error_code, "");
         }
-        scene.next(|_| {}).await.is_resumed("host_shutdown").await;
+        scene.next(|_| {}).await.end("host_shutdown").await;
     });
 }

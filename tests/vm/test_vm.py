@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.outcome import Status
 
-from . import report
+from . import machine, report
 from .cpio import Archive
 from .modules import MissingModule, Modules
 
@@ -54,6 +54,23 @@ class Order(unittest.TestCase):
     def test_a_module_that_is_nowhere_is_named(self) -> None:
         with self.assertRaisesRegex(MissingModule, "no module loop"):
             Modules(self.directory).in_order(["loop"])
+
+
+class PowerCuts(unittest.TestCase):
+    def run_until_cut(self, program: str) -> tuple[int, str]:
+        with tempfile.TemporaryDirectory() as directory:
+            said = Path(directory, "said")
+            command = ["bash", "-c", machine.UNTIL_CUT, "machine", str(said), "sh", "-c", program, "it", str(said)]
+            done = subprocess.run(command, capture_output=True, timeout=60)
+            return done.returncode, said.read_text()
+
+    def test_a_machine_that_says_so_loses_its_power(self) -> None:
+        code, said = self.run_until_cut('echo "@ cut" >>"$1"; exec sleep 1000')
+        self.assertEqual((code, said), (137, "@ cut\n"))
+
+    def test_one_that_does_not_ends_as_it_does(self) -> None:
+        code, said = self.run_until_cut('echo "@ done" >>"$1"; exit 3')
+        self.assertEqual((code, said), (3, "@ done\n"))
 
 
 GOOD = """noise

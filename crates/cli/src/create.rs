@@ -81,14 +81,14 @@ pub(crate) fn get(arguments: &GetArguments, json: bool) -> Result<u8, Failure> {
     let found = find::runtime()?.block_on(async {
         // What was never kept by a daemon is not known to any.
         let Some(mut daemon) = Daemon::of_what_stays().await? else { return Err(find::no_such_sandbox(&arguments.id)) };
-        let handle = daemon.get(&arguments.id).await.map_err(|status| refused(&status))?;
-        let running = running(&mut daemon, &handle).await?;
-        Ok((handle, running))
+        let request = carrel::InspectSandboxRequest { sandbox_id: arguments.id.clone() };
+        let told = daemon.nearby.inspect_sandbox(request).await.map_err(|status| refused(&status))?;
+        Ok(told.into_inner())
     });
-    let (found, running) = found.map_err(|failure| failure.exit(FAILED))?;
+    let found = found.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
-        true => crate::json::line(&told::found(&found, running.as_ref())),
-        false => lines(&found, running.as_ref(), Moment::now()),
+        true => crate::json::line(&told::found(&found)),
+        false => lines(&found, Moment::now()),
     };
     crate::say(text.as_bytes())
 }
@@ -149,7 +149,8 @@ fn paused(running: &carrel::Running) -> String {
 }
 
 /// A sandbox, for people.
-fn lines(handle: &SandboxHandle, running: Option<&carrel::Running>, now: Moment) -> String {
+fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
+    let handle = found.sandbox.clone().unwrap_or_default();
     let created = told::moment(handle.created_at.as_ref());
     let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let error = [handle.error_code.as_str(), &handle.error_message];
@@ -157,7 +158,8 @@ fn lines(handle: &SandboxHandle, running: Option<&carrel::Running>, now: Moment)
     let rows = [
         ("id", handle.sandbox_id.clone()),
         ("state", told::state(handle.state()).to_owned()),
-        ("paused", running.map(paused).unwrap_or_default()),
+        ("reason", found.reason.clone()),
+        ("paused", found.running.as_ref().map(paused).unwrap_or_default()),
         ("image", handle.image.clone()),
         ("labels", labels.join(", ")),
         ("created", format!("{created} ({} ago)", created.age(now))),
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_is_told_in_lines_of_what_there_is_to_say() {
-        let mut handle = SandboxHandle {
+        let handle = SandboxHandle {
             sandbox_id: "web1".to_owned(),
             state: SandboxState::Ready.into(),
             image: "host".to_owned(),
@@ -339,16 +341,23 @@ mod tests {
             ..SandboxHandle::default()
         };
         let now = Moment(1_709_210_156_000);
+        let mut found = carrel::InspectSandboxResponse { sandbox: Some(handle), ..Default::default() };
         assert_eq!(
-            lines(&handle, None, now),
+            lines(&found, now),
             "id        web1\nstate     ready\nimage     host\ncreated   2024-02-29T12:34:56.000Z (1m ago)\nsequence  3\n"
         );
-        handle.error_message = "no \u{1b}[2J".to_owned();
-        assert!(lines(&handle, None, now).ends_with("error     no \\x1b[2J\n"));
-        let mut running = carrel::Running::default();
-        assert!(!lines(&handle, Some(&running), now).contains("paused"));
-        (running.paused, running.pause_reason) = (true, "host_disk".to_owned());
-        let told = lines(&handle, Some(&running), now);
-        assert!(told.contains("\nstate     ready\npaused    it fills the disk of the host (host_disk)\n"), "{told}");
+        (found.reason, handle_of(&mut found).error_message) = ("host_restarted".to_owned(), "no \u{1b}[2J".to_owned());
+        handle_of(&mut found).set_state(SandboxState::Stopped);
+        let told = lines(&found, now);
+        assert!(told.contains("\nstate     stopped\nreason    host_restarted\n"), "{told}");
+        assert!(told.ends_with("error     no \\x1b[2J\n") && !told.contains("paused"), "{told}");
+        let (paused, pause_reason) = (true, "host_disk".to_owned());
+        found.running = Some(carrel::Running { paused, pause_reason, ..carrel::Running::default() });
+        let told = lines(&found, now);
+        assert!(told.contains("\npaused    it fills the disk of the host (host_disk)\n"), "{told}");
+    }
+
+    fn handle_of(found: &mut carrel::InspectSandboxResponse) -> &mut SandboxHandle {
+        found.sandbox.as_mut().unwrap()
     }
 }

@@ -45,11 +45,12 @@ pub(crate) fn handle(handle: &SandboxHandle) -> Value {
     })
 }
 
-/// A sandbox with whether it is paused, for programs.
-pub(crate) fn found(found: &SandboxHandle, running: Option<&Running>) -> Value {
-    let mut value = handle(found);
+/// A sandbox with whether it is paused and why it stopped, for programs.
+pub(crate) fn found(found: &InspectSandboxResponse) -> Value {
+    let mut value = found.sandbox.as_ref().map(handle).unwrap_or_else(|| json!({}));
     if let Some(object) = value.as_object_mut() {
-        object.extend(paused(running).map(|(key, value)| (key.to_owned(), value)));
+        object.extend(paused(found.running.as_ref()).map(|(key, value)| (key.to_owned(), value)));
+        object.insert("reason".to_owned(), json!(found.reason));
     }
     value
 }
