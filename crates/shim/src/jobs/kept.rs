@@ -147,7 +147,11 @@ mod tests {
     fn what_was_trimmed_is_written_down_within_bounds_and_the_newest_stays() {
         let home = tempfile::tempdir().unwrap();
         let logs: OwnedFd = File::open(home.path()).unwrap().into();
-        std::fs::write(home.path().join(TRIMMED), "older stdout 1\n".repeat(LARGEST_TRIMMED as usize / 15)).unwrap();
+        std::fs::write(
+            home.path().join(TRIMMED),
+            "older stdout 1\n".repeat(usize::try_from(LARGEST_TRIMMED).unwrap() / 15),
+        )
+        .unwrap();
         for job in 0..100 {
             note_trimmed(&logs, &format!("job-{job}"), StreamName::Stderr, 7);
         }
