@@ -38,7 +38,7 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
     });
     let adopted = adopted.map_err(|failure| failure.exit(FAILED))?;
     let text = match json {
-        true => crate::json::line(&told::found(&adopted, None)),
+        true => crate::json::line(&told::handle(&adopted)),
         false => format!("{}\n", adopted.sandbox_id),
     };
     crate::say(text.as_bytes())
