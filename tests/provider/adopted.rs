@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use carrel_control::provider::{Fact, How, Place, Provider};
+use carrel_control::provider::{EndCause, Fact, How, Place, Provider};
 use carrel_tests::{agentd_path, run};
 
 use crate::world::{World, all, ended, host, script};
@@ -29,7 +29,7 @@ fn a_command_goes_on_while_nobody_is_there_and_its_end_is_told_truly() {
     run(async {
         let mut world = World::new();
         let place = world.started("demo", &host()).await;
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         let exec = script("counter", COUNTER);
         world.local.exec(&place, &host(), &exec).await.unwrap();
         let mut last = 0;
@@ -40,7 +40,7 @@ fn a_command_goes_on_while_nobody_is_there_and_its_end_is_told_truly() {
         world.next();
         counting(&world, &place).await;
         assert!(world.local.adopt(&place, &host()).await.unwrap());
-        let mut facts = world.local.watch(&place, last);
+        let mut facts = world.watch(&place, last);
         // It was given already; given again, it runs once.
         world.local.exec(&place, &host(), &exec).await.unwrap();
         world.shell(&place, "end-it", "touch /workspace/end").await;
@@ -87,7 +87,7 @@ fn a_daemon_that_is_killed_loses_nothing_and_leaves_no_supervisor_that_waits() {
         counting(&world, &place).await;
         daemon.kill();
         assert!(world.local.adopt(&place, &host()).await.unwrap());
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         world.shell(&place, "end-it", "touch /workspace/end").await;
         assert_eq!(ended(&mut facts, "counter").await, How::Exited(42));
         check(&world.wrote(&place, "counter"));
@@ -117,7 +117,7 @@ fn the_death_of_a_supervisor_is_told_with_the_end_of_what_ran() {
     run(async {
         let world = World::new();
         let place = world.started("demo", &host()).await;
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         world.local.exec(&place, &host(), &script("counter", COUNTER)).await.unwrap();
         let found = carrel_shim_client::find(world.home.path(), "demo").unwrap().unwrap();
         let handle = found.record.unwrap().shim_handle().unwrap();
@@ -125,7 +125,7 @@ fn the_death_of_a_supervisor_is_told_with_the_end_of_what_ran() {
         let told = all(&mut facts).await;
         let exec = carrel_store::ExecId::new("counter").unwrap();
         assert!(told.iter().any(|noted| noted.fact == Fact::ExecEnded { exec: exec.clone(), how: How::SandboxEnded }));
-        assert!(matches!(&told.last().unwrap().fact, Fact::Ended { asked: false, .. }), "{told:?}");
+        assert!(matches!(&told.last().unwrap().fact, Fact::Ended { cause: EndCause::SupervisorLost, .. }), "{told:?}");
         let sequences: Vec<_> = told.iter().map(|noted| noted.sequence).collect();
         assert_eq!(sequences, (1..=told.len() as u64).collect::<Vec<_>>());
         assert!(!world.local.adopt(&place, &host()).await.unwrap());
@@ -143,10 +143,10 @@ fn a_supervisor_that_does_not_answer_is_ended_all_the_same() {
         let found = carrel_shim_client::find(world.home.path(), "demo").unwrap().unwrap();
         let handle = found.record.unwrap().shim_handle().unwrap();
         rustix::process::pidfd_send_signal(&handle, rustix::process::Signal::STOP).unwrap();
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         world.local.stop(&place, std::time::Duration::ZERO).await.unwrap();
         let told = all(&mut facts).await;
-        assert!(matches!(told.last().unwrap().fact, Fact::Ended { asked: false, .. }), "{told:?}");
+        assert!(matches!(told.last().unwrap().fact, Fact::Ended { cause: EndCause::SupervisorLost, .. }), "{told:?}");
         world.local.remove(&place).await.unwrap();
         assert!(world.traces(&place).is_empty());
     });

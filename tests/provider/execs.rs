@@ -78,7 +78,7 @@ fn a_command_that_is_cancelled_is_dead_when_that_returns() {
     run(async {
         let world = World::new();
         let place = world.started("demo", &host()).await;
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         let exec = script("long", "trap '' TERM; echo $$ > /workspace/pid; sleep 1000 & wait; sleep 1000");
         world.local.exec(&place, &host(), &exec).await.unwrap();
         world.shell(&place, "wait", "while ! [ -s /workspace/pid ]; do :; done").await;
@@ -100,7 +100,7 @@ fn what_a_sandbox_runs_by_itself_is_told_apart_and_begins_anew() {
         let spec = Spec { envs: [("KEY".to_owned(), "value".to_owned())].into(), ..spec };
         let mut place = world.started("demo", &spec).await;
         for _ in 0..2 {
-            let mut facts = world.local.watch(&place, 0);
+            let mut facts = world.watch(&place, 0);
             for attempt in 0..2 {
                 for _ in 0..2 {
                     world.local.command(&place, &spec, attempt).await.unwrap();
@@ -164,7 +164,7 @@ fn a_sandbox_that_is_paused_does_nothing() {
     run(async {
         let world = World::new();
         let place = world.started("demo", &host()).await;
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         world.local.pause(&place, true).await.unwrap();
         world.local.pause(&place, true).await.unwrap();
         world.local.exec(&place, &host(), &script("held", "true")).await.unwrap();

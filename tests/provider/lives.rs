@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_control::provider::{Fact, Provider};
+use carrel_control::provider::{EndCause, Fact, Provider};
 use carrel_tests::run;
 
 use crate::world::{GRACE, World, again, all, host, place};
@@ -16,17 +16,17 @@ fn a_sandbox_runs_stops_comes_back_and_is_gone() {
             world.shell(&first, "exec-1", "echo kept > /workspace/file; id -un; pwd; echo $HOME").await,
             "agbox\n/workspace\n/home/agbox\n"
         );
-        let mut facts = world.local.watch(&first, 0);
+        let mut facts = world.watch(&first, 0);
         world.local.stop(&first, GRACE).await.unwrap();
         let told = all(&mut facts).await;
         let sequences: Vec<_> = told.iter().map(|noted| noted.sequence).collect();
         assert_eq!(sequences, (1..=told.len() as u64).collect::<Vec<_>>());
-        assert!(matches!(told.last().unwrap().fact, Fact::Ended { asked: true, out_of_memory: false, .. }));
+        assert!(matches!(told.last().unwrap().fact, Fact::Ended { cause: EndCause::Stopped, .. }));
         // What happened can still be told.
-        assert_eq!(all(&mut world.local.watch(&first, 3)).await, told[3..]);
-        assert_eq!(all(&mut world.local.watch(&first, told.len() as u64)).await, []);
+        assert_eq!(all(&mut world.watch(&first, 3)).await, told[3..]);
+        assert_eq!(all(&mut world.watch(&first, told.len() as u64)).await, []);
         world.local.forget(&first).await.unwrap();
-        assert_eq!(all(&mut world.local.watch(&first, 0)).await, []);
+        assert_eq!(all(&mut world.watch(&first, 0)).await, []);
         assert_eq!(world.traces(&first), [world.disk(&first)]);
 
         let second = again(&first);

@@ -35,9 +35,10 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
     }
 }
 
+/// A sandbox that is started for the first time, by which its disk is named.
 pub(crate) fn place(name: &str) -> Place {
     let incarnation = format!("provider-{:016x}", random());
-    Place { sandbox: SandboxId::new(name).unwrap(), incarnation, disk: format!("disk-{:016x}", random()) }
+    Place { sandbox: SandboxId::new(name).unwrap(), disk: incarnation.clone(), incarnation }
 }
 
 /// The same sandbox, started once more.
@@ -99,9 +100,28 @@ impl World {
         self.ran_in(place, &host(), exec).await
     }
 
+    /// What is told of an incarnation, one thing after the other.
+    pub(crate) fn watch(&self, place: &Place, after: u64) -> Receiver<Noted> {
+        let (to, facts) = tokio::sync::mpsc::channel(64);
+        let mut told = self.local.watch(place, after);
+        tokio::spawn(async move {
+            while let Some(some) = tokio::select! {
+                some = told.recv() => some,
+                () = to.closed() => None,
+            } {
+                for noted in some {
+                    if to.send(noted).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        facts
+    }
+
     /// The same in a sandbox that was made of this.
     pub(crate) async fn ran_in(&self, place: &Place, spec: &Spec, exec: &ExecStart) -> How {
-        let mut facts = self.local.watch(place, 0);
+        let mut facts = self.watch(place, 0);
         self.local.exec(place, spec, exec).await.unwrap();
         ended(&mut facts, exec.id.as_str()).await
     }

@@ -66,7 +66,7 @@ fn a_service_does_not_outlive_a_sandbox_that_ended_by_itself() {
         let asked = (record.create.limits.memory, record.create.limits.cpu_millis, record.create.disk);
         assert_eq!(asked, (Some(128 << 20), Some(500), 32 << 20));
         let handle = found(&world, "demo").unwrap().record.unwrap().shim_handle().unwrap();
-        let mut facts = world.local.watch(&place, 0);
+        let mut facts = world.watch(&place, 0);
         rustix::process::pidfd_send_signal(&handle, rustix::process::Signal::KILL).unwrap();
         all(&mut facts).await;
         world.local.forget(&place).await.unwrap();
