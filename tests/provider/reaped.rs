@@ -71,7 +71,7 @@ fn what_is_not_known_is_kept_and_listed_until_a_person_removes_it() {
         world.local.remove_orphan(&runs.disk).await.unwrap();
         assert_eq!(world.traces(&runs), Vec::<PathBuf>::new());
         let left = world.local.orphans(&nothing).await.unwrap();
-        assert_eq!(left.into_iter().map(|orphan| orphan.disk).collect::<Vec<_>>(), [stopped.disk.clone()]);
+        assert_eq!(left.iter().map(|orphan| &orphan.disk).collect::<Vec<_>>(), [&stopped.disk]);
         // Once it is known again, it is as it was.
         world.local.release_orphan(&stopped.disk).await.unwrap();
         let second = crate::world::again(&stopped);
