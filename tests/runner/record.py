@@ -14,6 +14,8 @@ from .outcome import Ledger, Outcome
 PATH = Path("tests") / "records" / "full.json"
 # The machines have one of their own: what no other stage can show is not to wait for a run of all of them.
 MACHINES = Path("tests") / "records" / "vm.json"
+# So has the soak: half an hour of faults, with what was counted.
+SOAK = Path("tests") / "records" / "soak.json"
 # The stages that only a full run has: what documents say of their tests is held by the records.
 FULL_ONLY = ("vm::", "fresh::")
 
@@ -29,6 +31,11 @@ def write_machines(root: Path, outcomes: list[Outcome], kernels: dict[str, str])
     return _write(root / MACHINES, root, {"kernels": kernels, "summary": Ledger(outcomes).summary()}, outcomes)
 
 
+def write_soak(root: Path, outcome: Outcome, counted: dict[str, Any]) -> Path:
+    """Writes what a soak did, and how it ended."""
+    return _write(root / SOAK, root, {"soak": counted, "summary": Ledger([outcome]).summary()}, [outcome])
+
+
 def _write(path: Path, root: Path, what: dict[str, Any], outcomes: list[Outcome]) -> Path:
     tests = {outcome.name: outcome.status.value for outcome in sorted(outcomes, key=lambda o: o.name)}
     content = {**circumstances.gather(root), **what, "tests": tests}
@@ -40,7 +47,7 @@ def _write(path: Path, root: Path, what: dict[str, Any], outcomes: list[Outcome]
 def passed(root: Path) -> set[str]:
     """The tests that the records saw pass."""
     found = set()
-    for path in (root / PATH, root / MACHINES):
+    for path in (root / PATH, root / MACHINES, root / SOAK):
         if path.is_file():
             found |= {name for name, status in json.loads(path.read_text())["tests"].items() if status == "passed"}
     return found
@@ -53,7 +60,9 @@ def passed_in_full_only(root: Path) -> set[str]:
 
 def stale(root: Path) -> Iterator[str]:
     """Says so when the code has changed since a record was written."""
-    for path, command in ((PATH, "./test --full"), (MACHINES, "./test --full --only vm")):
+    for path, command in (
+        (PATH, "./test --full"), (MACHINES, "./test --full --only vm"), (SOAK, "./test --full --only soak"),
+    ):
         if not (root / path).is_file():
             yield f"{path} does not exist yet: `{command}` writes it"
             continue

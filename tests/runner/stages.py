@@ -120,6 +120,24 @@ class Run:
     def real(self) -> None:
         self._rust(self._is_real, 20 * MINUTE, 120 * MINUTE)
 
+    def soak(self) -> None:
+        """A random workload under faults: seconds of it always, half an hour with `--full`, which leaves a record."""
+        carrel = self._program(self.built, "carrel")
+        if carrel is None:
+            self.ledger.add(Outcome("soak", Status.FAILED, None, "the build made no carrel"))
+            return
+        seconds = 30 * MINUTE if self.full else 30.0
+        command = [sys.executable, "-m", "soak", str(carrel), str(seconds)]
+        env = {"PYTHONPATH": str(self.root / "tests")}
+        done = self.watchdog.run(command, cwd=self.root, limit=seconds + 15 * MINUTE, env=env)
+        status = Status.PASSED if done.ok else Status.FAILED
+        outcome = Outcome("soak::faults", status, done.seconds, f"{done.how()}\n{done.errors}")
+        self.ledger.add(outcome)
+        print(f"  soak  {done.seconds:7.1f} s  {done.output.strip()}", flush=True)
+        if self.full and done.ok:
+            written = record.write_soak(self.root, outcome, json.loads(done.output))
+            print(f"  written: {written.relative_to(self.root)}", flush=True)
+
     def foreign(self) -> None:
         limit = (60 if self.full else 15) * MINUTE
         for name, clients in (("python", CLIENTS), ("control", CONTROL_CLIENTS)):

@@ -1,0 +1,1 @@
+"""A random workload under faults: daemons, supervisors and agents are killed and frozen, disks filled, stores restored."""
