@@ -14,6 +14,7 @@ mod life;
 mod many;
 mod operations;
 mod permissions;
+mod ports;
 mod restart;
 mod strangers;
 mod stuck;

@@ -155,6 +155,8 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
     let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let error = [handle.error_code.as_str(), &handle.error_message];
     let error: Vec<&str> = error.into_iter().filter(|text| !text.is_empty()).collect();
+    let conditions: Vec<String> =
+        found.conditions.iter().map(|one| format!("{}: {}", one.r#type, one.message)).collect();
     let rows = [
         ("id", handle.sandbox_id.clone()),
         ("state", told::state(handle.state()).to_owned()),
@@ -165,6 +167,7 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
         ("created", format!("{created} ({} ago)", created.age(now))),
         ("sequence", handle.last_event_sequence.to_string()),
         ("error", error.join(": ")),
+        ("condition", conditions.join("; ")),
     ];
     let said = rows.iter().filter(|(_, value)| !value.is_empty());
     said.map(|(key, value)| format!("{key:<10}{}\n", carrel_changes::Line(value))).collect()

@@ -83,6 +83,8 @@ pub(crate) fn object(seen: Option<&Seen>, kept: Option<&SandboxHandle>, told: Va
     };
     if let Some(object) = value.as_object_mut() {
         if let (Some(seen), Some(handle)) = (seen, kept) {
+            // What is there of it may have lost its record by now, and with it its name.
+            object.insert("name".to_owned(), handle.sandbox_id.clone().into());
             object.insert("state".to_owned(), state(seen, handle).into());
         }
         object.insert("daemon".to_owned(), told);
@@ -187,7 +189,10 @@ mod tests {
         );
         expect(joined(seen(), kept(), true), &[("gone", "stopped"), ("kept", "ready")]);
         let swept = Seen { record: None, life: carrel_shim_client::Life::Starting, told: None, ..lasting("kept") };
-        expect(joined(vec![swept], kept(), false), &[("gone", "stopped"), ("kept", "ready")]);
+        let listed = joined(vec![swept], kept(), false);
+        let named: Vec<Value> = listed.iter().map(|listed| listed.object()["name"].clone()).collect();
+        assert_eq!(named, ["gone", "kept"], "programs are told the same names");
+        expect(listed, &[("gone", "stopped"), ("kept", "ready")]);
     }
 
     #[test]

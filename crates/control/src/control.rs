@@ -19,7 +19,7 @@ use crate::admission::Admission;
 use crate::descriptors::{DescriptorUse, Descriptors};
 use crate::event_log::EventLog;
 use crate::machine::Stage;
-use crate::provider::{ExecOptions, Place, Provider, Reach};
+use crate::provider::{Condition, ExecOptions, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Settings};
 use crate::spec::{Draft, RestartPolicy, Spec};
@@ -324,6 +324,11 @@ impl Control {
             SandboxState::Ready => Ok(self.0.provider.reach(&place(&sandbox))),
             _ => Err(not_ready(&sandbox).seen_from(caller.namespace())),
         }
+    }
+
+    /// What of a sandbox that runs is not as it was asked for, and is retried.
+    pub fn conditions(&self, sandbox: &Sandbox) -> Vec<Condition> {
+        self.0.provider.conditions(&place(sandbox))
     }
 
     /// What a sandbox is made from.

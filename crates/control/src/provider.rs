@@ -221,6 +221,15 @@ pub struct Reaped {
     pub quarantined: Vec<String>,
 }
 
+/// Something of an incarnation that is not as it was asked for, and is retried until it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// The word for programs.
+    pub kind: &'static str,
+    /// What is the matter.
+    pub message: String,
+}
+
 /// Where the output of execs is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPaths {
@@ -309,6 +318,12 @@ pub trait Provider: Send + Sync + 'static {
     fn remove_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
         let _ = disk;
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What of an incarnation that runs is not as it was asked for.
+    fn conditions(&self, place: &Place) -> Vec<Condition> {
+        let _ = place;
+        Vec::new()
     }
 
     /// Where the output of an exec is kept.

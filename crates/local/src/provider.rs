@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{
-    Answer, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider, ProviderError, Reach, Reaped,
-    ServiceFact,
+    Answer, Condition, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider, ProviderError,
+    Reach, Reaped, ServiceFact,
 };
 use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId};
@@ -13,7 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::services::tend;
 use crate::watch::watch;
-use crate::{Local, blocking, failed, manifests};
+use crate::{Local, UnpublishedPort, blocking, failed, manifests};
+
+/// The word for a published port that another program has.
+const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
 
 // === impl Local ===
 
@@ -115,6 +118,15 @@ impl Provider for Local {
     fn remove_orphan<'a>(&'a self, disk: &'a str) -> Answer<'a, ()> {
         let (inner, disk) = (Arc::clone(&self.0), disk.to_owned());
         Box::pin(whole(async move { inner.remove_orphan(&disk).await }))
+    }
+
+    fn conditions(&self, place: &Place) -> Vec<Condition> {
+        let unpublished = self.unpublished_ports(place).into_iter();
+        let condition = |UnpublishedPort { port, reason }: UnpublishedPort| {
+            let message = format!("port {} of the host is not open: {reason}", port.host);
+            Condition { kind: PORT_UNAVAILABLE, message }
+        };
+        unpublished.map(condition).collect()
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {

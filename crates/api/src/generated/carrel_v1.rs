@@ -336,6 +336,17 @@ pub struct InspectSandboxResponse {
     /// When it is resumed without a request.
     #[prost(enumeration = "RestartPolicy", tag = "12")]
     pub restart: i32,
+    /// What is not as it was asked for, and is retried until it is. Only while it runs.
+    #[prost(message, repeated, tag = "13")]
+    pub conditions: ::prost::alloc::vec::Vec<Condition>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Condition {
+    /// The word for programs: `PORT_UNAVAILABLE` for a published port that another program has.
+    #[prost(string, tag = "1")]
+    pub r#type: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
 }
 /// Limits; absent is none of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

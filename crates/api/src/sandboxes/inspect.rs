@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::reach::{by_supervisor, supervisor};
-use crate::carrel::v1::{GetStatisticsResponse, InspectSandboxResponse, Running, UnenforcedLimit};
+use crate::carrel::v1::{Condition, GetStatisticsResponse, InspectSandboxResponse, Running, UnenforcedLimit};
 use crate::convert;
 use crate::status::refused;
 
@@ -23,7 +23,9 @@ pub(super) async fn inspect(control: &Control, caller: &Caller, id: &str) -> Res
     let spec = control.spec(&sandbox).map_err(refused)?;
     let execs = control.active_execs(caller, Some(id)).map_err(refused)?;
     let running = if sandbox.state == SandboxState::Ready { running(control, caller, id).await } else { None };
+    let conditions = control.conditions(&sandbox).into_iter();
     Ok(InspectSandboxResponse {
+        conditions: conditions.map(|one| Condition { r#type: one.kind.to_owned(), message: one.message }).collect(),
         sandbox: Some(convert::handle(&sandbox, &spec, caller.namespace())),
         desired: convert::desired(sandbox.desired).into(),
         incarnation: sandbox.incarnation.clone(),

@@ -51,6 +51,7 @@ pub(crate) fn found(found: &InspectSandboxResponse) -> Value {
     if let Some(object) = value.as_object_mut() {
         object.extend(paused(found.running.as_ref()).map(|(key, value)| (key.to_owned(), value)));
         object.insert("reason".to_owned(), json!(found.reason));
+        object.insert("conditions".to_owned(), conditions(found));
     }
     value
 }
@@ -74,6 +75,7 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
         ("active_at", json!(told.active_at.as_ref().map(|at| moment(Some(at)).to_string()))),
         ("limits", json!({"memory": limits.memory, "disk": limits.disk, "cpu_millis": limits.cpu_millis})),
         ("unenforced_limits", json!(told.running.as_ref().map(unenforced))),
+        ("conditions", conditions(told)),
         ("spec", told.spec.as_ref().map(spec).unwrap_or_default()),
         ("execs", told.execs.iter().map(exec).collect()),
     ];
@@ -82,6 +84,11 @@ pub(crate) fn inspected(told: &InspectSandboxResponse) -> Value {
             .extend(more.into_iter().chain(paused(told.running.as_ref())).map(|(key, value)| (key.to_owned(), value)));
     }
     value
+}
+
+/// What is not as it was asked for, and is retried.
+pub(crate) fn conditions(told: &InspectSandboxResponse) -> Value {
+    told.conditions.iter().map(|one| json!({"type": one.r#type, "message": one.message})).collect()
 }
 
 fn unenforced(running: &Running) -> Vec<&str> {
