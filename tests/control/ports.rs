@@ -49,7 +49,11 @@ async fn answered(port: u16) {
     loop {
         let mut said = String::new();
         // Ready means open: who is refused is refused from inside, after the connection was accepted.
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let mut stream = match TcpStream::connect(("127.0.0.1", port)).await {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => continue,
+            Err(error) => panic!("{error}"),
+        };
         let asked = stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await;
         if asked.is_ok() && stream.read_to_string(&mut said).await.is_ok() && said.starts_with("HTTP/1.0 200") {
             return;
