@@ -143,6 +143,8 @@ fn event_name(kind: EventType) -> &'static str {
         EventType::ExecCancelled => "EXEC_CANCELLED",
         EventType::ServiceReady => "COMPANION_CONTAINER_READY",
         EventType::ServiceFailed => "COMPANION_CONTAINER_FAILED",
+        EventType::SandboxPaused => "SANDBOX_PAUSED",
+        EventType::SandboxUnpaused => "SANDBOX_UNPAUSED",
     }
 }
 

@@ -28,6 +28,10 @@ pub enum StoreError {
     /// The database failed. Nothing has changed; what is asked next is tried anew.
     #[error("the store failed: {0}")]
     Database(#[source] Arc<dyn Error + Send + Sync>),
+    /// The disk has no room for it. Nothing has changed. While the store uses its reserve, this is also what is said of
+    /// every change that begins something.
+    #[error("the disk of the store is full")]
+    Full,
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
@@ -124,6 +128,16 @@ impl From<rusqlite::Error> for StoreError {
                 return Self::Damaged { what: row.to_string() };
             }
         }
+        if is_full(&error) {
+            return Self::Full;
+        }
         Self::database(error)
     }
+}
+
+/// Whether the disk had no room. For the index of the log SQLite has a code of its own.
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| {
+        error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
+    })
 }

@@ -19,6 +19,7 @@ mod memory;
 mod model;
 mod origin;
 mod repair;
+mod reserve;
 mod shared;
 mod sqlite;
 mod store;

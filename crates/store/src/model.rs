@@ -1,6 +1,7 @@
 //! What is kept: sandboxes, execs, and the events of each sandbox in their order.
 //!
-//! The numbers of states and kinds are those of the wire, and frozen: a published client ends at one it does not know.
+//! The numbers of states and kinds are those of the wire, and frozen: a published client ends at one it does not know. Events
+//! of other kinds are not for published clients: [`EventType::is_published`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -127,6 +128,10 @@ numbered! {
         ServiceReady = 13,
         /// A service failed.
         ServiceFailed = 14,
+        /// All processes are stopped where they are.
+        SandboxPaused = 15,
+        /// They continue.
+        SandboxUnpaused = 16,
     }
 }
 
@@ -396,6 +401,25 @@ macro_rules! id {
 
 id! { SandboxId ExecId }
 
+// === impl EventType ===
+
+impl EventType {
+    /// Whether clients of the published API know it.
+    pub fn is_published(self) -> bool {
+        !matches!(self, Self::SandboxPaused | Self::SandboxUnpaused)
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Whether it begins nothing: on a full disk what ends or removes something is still committed.
+    pub(crate) fn is_essential(&self) -> bool {
+        let resumes = self.events.iter().any(|event| event.kind == EventType::SandboxAccepted);
+        !self.new && !resumes && !self.execs.iter().any(|exec| matches!(exec, ExecChange::New(_)))
+    }
+}
+
 /// Stands between a namespace and an id, and in neither.
 const SEPARATOR: char = '~';
 
@@ -470,7 +494,9 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_wire_and_lead_back() {
         assert_eq!(SandboxState::ALL.iter().map(|state| state.number()).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
-        assert!(EventType::ALL.iter().map(|kind| kind.number()).eq(1..=14));
+        assert!(EventType::ALL.iter().map(|kind| kind.number()).eq(1..=16));
+        // A published client ends at a number above 14.
+        assert!(EventType::ALL.iter().all(|kind| kind.is_published() == (kind.number() <= 14)));
         assert!(EventType::ALL.iter().all(|kind| EventType::from_number(kind.number()) == Some(*kind)));
         assert_eq!((ExecState::ALL.len(), ExecState::from_number(0), ExecState::from_number(5)), (4, None, None));
     }

@@ -38,6 +38,7 @@ pub(crate) use self::rebuild::rebuild;
 use self::write::Written;
 use crate::backend::{Applied, Backend, Batch, Loaded};
 use crate::marker::MarkerFile;
+use crate::reserve::Reserve;
 use crate::{Change, SandboxId, Sequence, StoreError, StoreOrigin};
 
 /// The writer's connection.
@@ -54,6 +55,7 @@ pub(crate) struct Sqlite {
     marker: Option<MarkerFile>,
     origin: StoreOrigin,
     marks: HashMap<SandboxId, Mark>,
+    reserve: Reserve,
 }
 
 /// Where a sandbox is.
@@ -94,6 +96,44 @@ impl Sqlite {
             let passes = |mark: &Mark| mark.newest.saturating_add(*count) > mark.ceiling;
             change.synced || self.marks.get(&change.sandbox.id).is_none_or(passes)
         })
+    }
+
+    fn commit_all(&mut self, batch: &[Change]) -> Result<Batch, StoreError> {
+        let synced = self.must_flush(batch);
+        let margin = synced.then_some(MARGIN);
+        let mut position = self.position;
+        let written = self.transact(synced, |connection| {
+            // The batch is kept: on a full disk a part of it is written again.
+            let write = |change: &Change| write::one(connection, change.clone(), margin, &mut position);
+            batch.iter().map(write).collect::<Result<Vec<_>, _>>()
+        })?;
+        self.position = position;
+        if synced {
+            self.write_marker();
+        }
+        let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.learn(written))).collect();
+        self.checkpoints.after(&self.connection, changes.len());
+        Ok(Batch { changes, synced })
+    }
+
+    /// On a full disk, commits what ends or removes something, with the reserve if need be, and refuses the rest.
+    fn commit_essential(&mut self, batch: &[Change]) -> Result<Batch, StoreError> {
+        let essential: Vec<Change> = batch.iter().filter(|change| change.is_essential()).cloned().collect();
+        if essential.is_empty() {
+            return Err(StoreError::Full);
+        }
+        let Batch { changes, synced } = loop {
+            match self.commit_all(&essential) {
+                Err(StoreError::Full) if self.reserve.release() => {}
+                committed => break committed?,
+            }
+        };
+        let mut committed = changes.into_iter();
+        let outcome = |change: &Change| {
+            let outcome = if change.is_essential() { committed.next() } else { None };
+            outcome.unwrap_or(Err(StoreError::Full))
+        };
+        Ok(Batch { changes: batch.iter().map(outcome).collect(), synced })
     }
 
     fn learn(&mut self, written: Written) -> Applied {
@@ -154,24 +194,24 @@ impl Backend for Sqlite {
     }
 
     fn commit(&mut self, batch: Vec<Change>) -> Result<Batch, StoreError> {
-        let synced = self.must_flush(&batch);
-        let margin = synced.then_some(MARGIN);
-        let mut position = self.position;
-        let written = self.transact(synced, |connection| {
-            let write = |change| write::one(connection, change, margin, &mut position);
-            batch.into_iter().map(write).collect::<Result<Vec<_>, _>>()
-        })?;
-        self.position = position;
-        if synced {
-            self.write_marker();
+        self.reserve.restore();
+        if !self.reserve.is_used() {
+            match self.commit_all(&batch) {
+                Err(StoreError::Full) if batch.iter().any(Change::is_essential) => {}
+                committed => return committed,
+            }
         }
-        let changes: Vec<_> = written.into_iter().map(|written| written.map(|written| self.learn(written))).collect();
-        self.checkpoints.after(&self.connection, changes.len());
-        Ok(Batch { changes, synced })
+        self.commit_essential(&batch)
     }
 
     fn purge(&mut self, sandbox: &SandboxId) -> Result<(), StoreError> {
-        let found = self.transact(false, |connection| write::purge(connection, sandbox))?;
+        self.reserve.restore();
+        let found = loop {
+            match self.transact(false, |connection| write::purge(connection, sandbox)) {
+                Err(StoreError::Full) if self.reserve.release() => {}
+                purged => break purged?,
+            }
+        };
         self.marks.remove(sandbox);
         self.checkpoints.after(&self.connection, 1);
         if found { Ok(()) } else { Err(StoreError::Unknown) }

@@ -49,6 +49,9 @@ pub struct Options {
     /// A small file outside the store's directory, where the store notes what was flushed; none is no such file. By it a
     /// store is recognized that was restored or replaced: see [`Store::inspect`].
     pub home_mark: Option<PathBuf>,
+    /// How many bytes are kept beside the database, so that on a full disk sandboxes can still end and be removed; at most a
+    /// sixteenth of the disk. 0 is none.
+    pub reserve: u64,
 }
 
 /// What the store has done since it was opened.
@@ -210,7 +213,15 @@ impl Drop for Queue {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { boot_id: None, queue: 1024, batch: 256, recent: 64, most_pages: None, home_mark: None }
+        Self {
+            boot_id: None,
+            queue: 1024,
+            batch: 256,
+            recent: 64,
+            most_pages: None,
+            home_mark: None,
+            reserve: 16 << 20,
+        }
     }
 }
 

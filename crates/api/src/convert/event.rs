@@ -83,7 +83,8 @@ mod tests {
             assert_eq!(i32::from(own.number()), wire);
             assert!(v1::SandboxState::try_from(wire).is_ok());
         }
-        for (own, wire) in EventType::ALL.iter().zip(1..) {
+        let published: Vec<_> = EventType::ALL.iter().filter(|kind| kind.is_published()).collect();
+        for (own, wire) in published.iter().zip(1..) {
             assert_eq!(i32::from(own.number()), wire);
             assert!(v1::EventType::try_from(wire).is_ok());
         }
@@ -91,7 +92,7 @@ mod tests {
             assert_eq!(i32::from(own.number()), wire);
             assert!(v1::ExecState::try_from(wire).is_ok());
         }
-        let counts = (SandboxState::ALL.len(), EventType::ALL.len(), ExecState::ALL.len());
+        let counts = (SandboxState::ALL.len(), published.len(), ExecState::ALL.len());
         assert_eq!(counts, (6, 14, 4));
     }
 }

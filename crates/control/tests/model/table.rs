@@ -159,6 +159,6 @@ fn the_numbers_of_the_wire_are_frozen() {
         numbered(&kinds),
         "SandboxAccepted=1 SandboxPreparing=2 SandboxReady=3 SandboxFailed=4 SandboxStopRequested=5 SandboxStopped=6 \
          SandboxDeleteRequested=7 SandboxDeleted=8 ExecStarted=9 ExecFinished=10 ExecFailed=11 ExecCancelled=12 \
-         ServiceReady=13 ServiceFailed=14"
+         ServiceReady=13 ServiceFailed=14 SandboxPaused=15 SandboxUnpaused=16"
     );
 }

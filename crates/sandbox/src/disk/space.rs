@@ -67,10 +67,32 @@ impl Reserve {
         free.bytes < self.bytes || free.inodes.is_some_and(|inodes| inodes < self.inodes_on(free))
     }
 
+    /// What is free and what is reserved of whatever is short, for people.
+    pub fn describe(self, free: FreeSpace) -> String {
+        match free.inodes.filter(|inodes| free.bytes >= self.bytes && *inodes < self.inodes_on(free)) {
+            Some(inodes) => format!("{inodes} inodes free, {} reserved", self.inodes_on(free)),
+            None => format!("{} free, {} reserved", binary_size(free.bytes), binary_size(self.bytes)),
+        }
+    }
+
     /// Whether so much has become free since somebody was paused that it can go on, and is not paused and let go in turns.
     pub fn has_room_again(self, paused_at: FreeSpace, now: FreeSpace) -> bool {
         !self.is_touched(now) && now.bytes >= room_again(self.bytes, paused_at.bytes, paused_at.all_bytes)
     }
+}
+
+/// A size in the largest unit that it has one of, with one digit behind the point.
+fn binary_size(bytes: u64) -> String {
+    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes >> shift > 0 {
+            let tenths = u128::from(bytes) * 10 >> shift;
+            return match (tenths / 10, tenths % 10) {
+                (whole, 0) => format!("{whole} {unit}"),
+                (whole, tenth) => format!("{whole}.{tenth} {unit}"),
+            };
+        }
+    }
+    format!("{bytes} bytes")
 }
 
 /// How much has to be free before one goes on that was paused when `free` of `all` was: as much more as is wanted, or a
@@ -82,6 +104,15 @@ pub fn room_again(wanted: u64, free: u64, all: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_short_is_described_in_its_own_unit() {
+        let reserve = Reserve { bytes: 2 << 30, inodes: Some(5) };
+        assert_eq!(reserve.describe(free((1 << 30) + (256 << 20), Some(9))), "1.2 GiB free, 2 GiB reserved");
+        assert_eq!(reserve.describe(free(3 << 30, Some(4))), "4 inodes free, 5 reserved");
+        assert_eq!(reserve.describe(free(4096, None)), "4 KiB free, 2 GiB reserved");
+        assert_eq!(reserve.describe(free(0, Some(0))), "0 bytes free, 2 GiB reserved");
+    }
 
     #[test]
     fn a_reserve_is_touched_when_bytes_or_inodes_are_fewer() {

@@ -2,7 +2,7 @@
 
 use carrel_protocol::{record, text_enum};
 
-use super::{EndReason, Outcome};
+use super::{EndReason, Outcome, PauseReason};
 
 record! {
     /// Tell what happened, from a sequence on.
@@ -53,6 +53,8 @@ record! {
         signal: Option<i32> => omitted,
         /// How many processes the kernel has ended for want of memory, in all.
         out_of_memory_kills: Option<u64> => omitted,
+        /// Why the sandbox is paused, where its owner did not ask for that.
+        pause_reason: Option<PauseReason> => omitted,
     }
 }
 
@@ -104,6 +106,7 @@ impl Fact {
             code: None,
             signal: None,
             out_of_memory_kills: None,
+            pause_reason: None,
         }
     }
 }

@@ -380,3 +380,10 @@ fn ports() -> Vec<Sample> {
     };
     vec![sample("two ports", PortsPublish { ports }), sample("two ports", status)]
 }
+
+/// A pause that nobody asked for.
+fn host_disk_pause() -> Vec<Sample> {
+    let (pause_reason, message) = (Some(PauseReason::HostDisk), some("host disk low: 1 GiB free, 2 GiB reserved"));
+    let fact = Fact { pause_reason, message, ..Fact::new(0, FactKind::Paused) };
+    vec![sample("host disk low", JournalFacts { facts: vec![fact] })]
+}

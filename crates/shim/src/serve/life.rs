@@ -33,7 +33,7 @@ const LOOKS: u32 = 9;
 /// What is said of one that ended for want of memory.
 pub(super) const OUT_OF_MEMORY: &str = "the sandbox ran out of memory";
 /// What is said of a pause that nobody asked for.
-const HOST_DISK: &str = "the host's disk is nearly full, and this sandbox writes to it";
+const HOST_DISK: &str = "host disk low";
 
 impl Server {
     /// Stops all processes. One who is paused for a reason and then by its owner is its owner's to resume.
@@ -43,15 +43,17 @@ impl Server {
         }
         let cgroup = self.running.cgroup.as_ref().ok_or("a sandbox without a cgroup cannot be paused")?;
         if self.paused.is_some() {
-            self.pause_reason = self.pause_reason.filter(|_| reason.is_some());
+            if reason.is_none() && self.pause_reason.take().is_some() {
+                self.record(Fact::new(wall_ms(), FactKind::Paused));
+            }
             return Ok(());
         }
         reached(Failpoint::Pausing);
         cgroup.freeze().map_err(|error| error.to_string())?;
         self.paused = Some(Instant::now());
         self.pause_reason = reason;
-        let message = (reason == Some(PauseReason::HostDisk)).then(|| HOST_DISK.to_owned());
-        self.record(Fact { message, ..Fact::new(wall_ms(), FactKind::Paused) });
+        let message = (reason == Some(PauseReason::HostDisk)).then(|| self.host_disk());
+        self.record(Fact { message, pause_reason: reason, ..Fact::new(wall_ms(), FactKind::Paused) });
         reached(Failpoint::Paused);
         Ok(())
     }
@@ -73,6 +75,14 @@ impl Server {
             self.record(Fact::new(wall_ms(), FactKind::Resumed));
         }
         Ok(())
+    }
+
+    /// That the host's disk is low, with how low it is.
+    fn host_disk(&self) -> String {
+        match self.running.container.kept_disk().and_then(|disk| disk.host_free().ok()) {
+            Some(free) => format!("{HOST_DISK}: {}", self.running.reserve.describe(free)),
+            None => HOST_DISK.to_owned(),
+        }
     }
 
     /// Records something that happened, for those who listen.

@@ -105,6 +105,10 @@ impl History {
             EventType::ExecFinished => Some(ExecState::Finished),
             EventType::ExecFailed => Some(ExecState::Failed),
             EventType::ExecCancelled => Some(ExecState::Cancelled),
+            EventType::SandboxPaused | EventType::SandboxUnpaused if event.state != Ready => {
+                let Event { sequence, kind, state, .. } = event;
+                return self.complain(format!("event {sequence} is {kind:?} of one that is {state:?}"));
+            }
             _ => return,
         };
         let Details::Exec { exec, state, .. } = &event.details else {

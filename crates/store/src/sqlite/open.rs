@@ -16,6 +16,7 @@ use super::inspect::{inspect, log_of};
 use super::raise::{Lost, raise};
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;
+use crate::reserve::Reserve;
 use crate::{Options, StoreError, StoreIdentity};
 
 /// How long one waits for a lock of the file: only another program that writes holds one for so long.
@@ -37,7 +38,18 @@ pub(super) struct ReadOnly {
 }
 
 impl Sqlite {
+    /// Opens a database, on a full disk with the help of its reserve.
     pub(crate) fn open(path: &Path, boot: &str, options: &Options) -> Result<Self, StoreError> {
+        let mut reserve = Reserve::open(path, options.reserve);
+        loop {
+            match Self::open_within(path, boot, options) {
+                Err(StoreError::Full) if reserve.release() => {}
+                opened => return opened.map(|sqlite| Self { reserve, ..sqlite }),
+            }
+        }
+    }
+
+    fn open_within(path: &Path, boot: &str, options: &Options) -> Result<Self, StoreError> {
         let origin = inspect(path, options.home_mark.as_deref())?;
         create(path).map_err(|error| StoreError::file(path, error))?;
         let mut connection = connect_to_write(path)?;
@@ -57,7 +69,11 @@ impl Sqlite {
         schema::migrate(&mut connection, schema::STEPS)?;
         begin(&mut connection, boot, origin.seen())?;
         // The file itself has to say that it is in use, so that a copy without its log is recognized.
-        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(StoreError::from) {
+            // The log is complete, and a full disk must not keep anybody from removing sandboxes.
+            Ok(()) | Err(StoreError::Full) => {}
+            Err(error) => return Err(error),
+        }
         connection.set_prepared_statement_cache_capacity(64);
         if let Some(pages) = options.most_pages {
             connection.pragma_update(None, "max_page_count", pages)?;
@@ -65,8 +81,8 @@ impl Sqlite {
         let position = read::position(&connection)?;
         let marker = options.home_mark.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
         let checkpoints = Checkpoints::start(connect_to_write(path)?)?;
-        let marks = HashMap::new();
-        Ok(Self { connection, checkpoints, flushes: true, doubtful: false, position, marker, origin, marks })
+        let (marks, reserve) = (HashMap::new(), Reserve::none());
+        Ok(Self { connection, checkpoints, flushes: true, doubtful: false, position, marker, origin, marks, reserve })
     }
 }
 

@@ -65,6 +65,10 @@ async fn every_broken_promise_is_named() {
         ("UPDATE execs SET sandbox = 9 WHERE id = 'exec-2'", "exec-2 is an exec of no sandbox"),
         ("DELETE FROM reserved_sandboxes WHERE id = 'box-1'", "box-1 is a sandbox whose id is not reserved"),
         ("DELETE FROM reserved_execs", "exec-1 is an exec whose id is not reserved"),
+        (
+            "UPDATE events SET kind = 15, state = 4 WHERE sequence = 2 AND sandbox = 1",
+            "is SandboxPaused of one that is Stopped",
+        ),
         ("UPDATE events SET kind = 99 WHERE sequence = 2", "an event cannot be read"),
         ("UPDATE sandboxes SET labels = '?'", "a sandbox cannot be read"),
         ("INSERT INTO gaps VALUES (1, 2, 9, 0)", "event 3 follows 2"),

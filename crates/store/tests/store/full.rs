@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use carrel_store::{Options, Store, StoreError, check};
+use carrel_store::{ExecState, Options, Store, StoreError, check};
 
-use crate::support::{Place, create, ready, take, tick, ticks};
+use crate::support::{Place, create, ready, run, take, tick, ticks};
 
 /// A sandbox whose row needs many pages.
 fn big(name: &str) -> carrel_store::Change {
@@ -26,8 +26,7 @@ async fn fill(store: &Store) -> u32 {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, StoreError::Database(_)), "{error}");
-    assert!(error.to_string().contains("full"), "{error}");
+    assert!(matches!(error, StoreError::Full), "{error}");
     assert_eq!(store.sandboxes().len(), made as usize + 1);
     let mut told = 0;
     while told < made as usize {
@@ -61,7 +60,7 @@ fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
     let place = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c"])
-        .arg("mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"")
+        .arg("mount -t tmpfs -o size=16m tmpfs \"$0\" && exec \"$@\"")
         .arg(place.path())
         .arg(std::env::current_exe().unwrap())
         .args(["full::a_full_disk_refuses_what_does_not_fit_until_there_is_room", "--exact", "--nocapture"])
@@ -75,30 +74,56 @@ fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
 #[tokio::main(flavor = "current_thread")]
 async fn small_disk(place: &Path) {
     let ballast = place.join("ballast");
-    fs::write(&ballast, vec![1; 512 << 10]).unwrap();
+    fs::write(&ballast, vec![1; 4 << 20]).unwrap();
     let path = place.join("store.db");
     let store = Store::open(&path, Options::default()).unwrap();
     let made = fill(&store).await;
-    // Now there is no room at all, not even for the smallest change.
-    let mut rest = fs::File::create(place.join("rest")).unwrap();
-    while std::io::Write::write_all(&mut rest, &[1; 4096]).is_ok() {}
-    let row = store.sandbox(&crate::support::id("first")).unwrap();
-    let mut refused = 0;
-    let mut row = row;
-    while refused < 3 {
+    let reserve = || fs::metadata(place.join("reserve")).unwrap().len();
+    let whole = reserve();
+    assert!(whole > 0);
+    // Now there is no room at all, but for what ends something: that has the reserve.
+    let mut row = store.sandbox(&crate::support::id("first")).unwrap();
+    while reserve() == whole {
+        fill_disk(place);
+        row = store.commit(tick(&row)).await.unwrap().sandbox;
+    }
+    let refused = store.commit(create("small")).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full), "{refused}");
+    let refused = store.commit(run(&row, "exec", ExecState::Running)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full), "{refused}");
+    store.purge(&crate::support::id("big-0")).await.unwrap();
+    // A store that was not closed is opened with the reserve, too.
+    store.close().await;
+    fill_disk(place);
+    let store = Store::open(&path, Options::default()).unwrap();
+    assert_eq!(store.sandbox(&row.id).unwrap().last_sequence, row.last_sequence);
+    // When it is used up, what does not fit is refused, and nothing of it is seen.
+    loop {
+        fill_disk(place);
         match store.commit(tick(&row)).await {
             Ok(committed) => row = committed.sandbox,
             Err(error) => {
-                assert!(matches!(error, StoreError::Database(_)), "{error}");
-                refused += 1;
+                assert!(matches!(error, StoreError::Full), "{error}");
+                break;
             }
         }
-        assert_eq!(store.sandbox(&row.id).unwrap().last_sequence, row.last_sequence);
     }
+    assert_eq!(reserve(), 0);
+    assert_eq!(store.sandbox(&row.id).unwrap().last_sequence, row.last_sequence);
     fs::remove_file(&ballast).unwrap();
     let before = row.last_sequence;
     assert_eq!(ticks(&store, &row, 3).await.last_sequence, before + 3);
+    store.commit(create("small")).await.unwrap();
+    assert_eq!(reserve(), whole);
     store.commit(big(&format!("big-{made}"))).await.unwrap();
     store.close().await;
     assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
+}
+
+/// Takes all the room there is on a disk.
+fn fill_disk(place: &Path) {
+    let mut rest = fs::File::options().create(true).append(true).open(place.join("rest")).unwrap();
+    for size in [4096, 1] {
+        while std::io::Write::write_all(&mut rest, &vec![1; size]).is_ok() {}
+    }
 }
