@@ -19,7 +19,7 @@ use crate::admission::Admission;
 use crate::descriptors::{DescriptorUse, Descriptors};
 use crate::event_log::EventLog;
 use crate::machine::Stage;
-use crate::provider::{Condition, ExecOptions, Place, Provider, Reach};
+use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Settings};
 use crate::spec::{Draft, RestartPolicy, Spec};
@@ -32,6 +32,8 @@ const MAILBOX: usize = 64;
 const CANCELLED_SOON: Duration = Duration::from_secs(3);
 /// How many sandboxes are resumed at a time when a host has booted.
 const RESTARTS: usize = 4;
+/// What to do about a disk that is full.
+const MAKE_ROOM: &str = "free space, for example with `carrel rm --force ID` or `carrel prune`";
 /// How often what nobody owns is looked for.
 const REAP: Duration = Duration::from_secs(60 * 60);
 
@@ -302,6 +304,11 @@ impl Control {
         })
     }
 
+    /// What is free on the disk of the host; none where nothing has to stay free.
+    pub fn disk_space(&self) -> Option<DiskSpace> {
+        self.0.provider.disk_space()
+    }
+
     /// What happens to all sandboxes with some labels.
     pub fn watch(&self, caller: &Caller, selector: Pairs, after: Option<u64>) -> Watch {
         Watch { store: self.0.store.clone(), caller: *caller, selector, events: self.0.store.all_events(after) }
@@ -421,6 +428,17 @@ impl Shared {
         self.admission.take(id, memory, &self.settings(), (|id| self.is_there(id), is_starting))
     }
 
+    /// Refuses what would begin to write to a disk of the host that is low.
+    pub(crate) fn check_disk(&self, id: &SandboxId) -> Result<(), Refusal> {
+        let Some(space) = self.provider.disk_space().filter(|space| space.is_low) else { return Ok(()) };
+        let words = format!("the disk of the host is low ({}): {MAKE_ROOM}", space.summary);
+        Err(Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, words)
+            .about("limit", "disk")
+            .about("free", space.free.to_string())
+            .about("reserve", space.reserve.to_string())
+            .about("sandbox_id", id.as_str()))
+    }
+
     /// Whether it was written down decides whether it takes room.
     pub(crate) fn settle_room(&self, id: &SandboxId, memory: u64) {
         if self.is_there(id) { self.admission.count(id, memory) } else { self.admission.give_back(id) }
@@ -504,6 +522,17 @@ fn stopping() -> Refusal {
         reason::DAEMON_STOPPING,
         "the daemon is going: try again when the next one is there",
     )
+}
+
+/// A change that was asked for could not be written down.
+pub(crate) fn commit_failed(error: &StoreError) -> Refusal {
+    match error {
+        StoreError::Full => {
+            let words = format!("the disk of the host is full, and nothing was changed: {MAKE_ROOM}");
+            Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, words).about("limit", "disk")
+        }
+        error => store_failed(error),
+    }
 }
 
 pub(crate) fn store_failed(error: &dyn std::fmt::Display) -> Refusal {

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use crate::provider::{
-    Answer, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider,
-    ProviderError, Reach, Reaped, ServiceFact,
+    Answer, DiskSpace, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan, PauseCause,
+    Place, Provider, ProviderError, Reach, Reaped, ServiceFact,
 };
 use crate::spec::{Service, Spec};
 
@@ -53,6 +53,7 @@ struct World {
     held: HashSet<Call>,
     active: bool,
     paused: HashSet<String>,
+    disk_space: Option<DiskSpace>,
 }
 
 #[derive(Debug, Default)]
@@ -129,6 +130,37 @@ impl FakeProvider {
         let mut world = self.lock();
         for machine in world.machines.values_mut().filter(|machine| machine.runs && machine.sandbox == sandbox) {
             machine.journal.push((at, Fact::CommandEnded { attempt: 0, how: How::Exited(1) }));
+        }
+        drop(world);
+        self.wake();
+    }
+
+    /// Pauses a sandbox for want of space on the disk, or lets it continue.
+    pub fn pause_for_disk(&self, sandbox: &str, message: Option<&str>) {
+        let of = |machine: &Machine| machine.runs && machine.sandbox == sandbox;
+        let incarnation = self.lock().machines.iter().find(|(_, machine)| of(machine)).map(|(name, _)| name.clone());
+        let pause = message.map(|message| (PauseCause::HostDisk, message));
+        self.note_pause(&incarnation.unwrap_or_default(), pause);
+    }
+
+    /// Says what is free on the disk.
+    pub fn set_disk_space(&self, space: Option<DiskSpace>) {
+        self.lock().disk_space = space;
+    }
+
+    fn note_pause(&self, incarnation: &str, pause: Option<(PauseCause, &str)>) {
+        let mut world = self.lock();
+        let changed = match pause {
+            Some(_) => world.paused.insert(incarnation.to_owned()),
+            None => world.paused.remove(incarnation),
+        };
+        if let Some(machine) = world.machines.get_mut(incarnation).filter(|_| changed) {
+            let fact = match pause {
+                Some((cause, message)) => Fact::Paused { cause, message: message.to_owned() },
+                None => Fact::Unpaused,
+            };
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            machine.journal.push((Timestamp(i64::try_from(now).unwrap_or(i64::MAX)), fact));
         }
         drop(world);
         self.wake();
@@ -326,12 +358,7 @@ impl Provider for FakeProvider {
 
     fn pause<'a>(&'a self, place: &'a Place, paused: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            let mut world = self.lock();
-            if paused {
-                world.paused.insert(place.incarnation.clone());
-            } else {
-                world.paused.remove(&place.incarnation);
-            }
+            self.note_pause(&place.incarnation, paused.then_some((PauseCause::User, "")));
             Ok(())
         })
     }
@@ -379,6 +406,10 @@ impl Provider for FakeProvider {
             self.lock().disks.remove(disk);
             Ok(())
         })
+    }
+
+    fn disk_space(&self) -> Option<DiskSpace> {
+        self.lock().disk_space.clone()
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {

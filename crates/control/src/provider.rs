@@ -98,6 +98,15 @@ pub enum Fact {
     },
     /// The kernel ended processes for want of memory.
     OutOfMemory,
+    /// All processes are stopped where they are.
+    Paused {
+        /// Why.
+        cause: PauseCause,
+        /// What there is to say about it.
+        message: String,
+    },
+    /// They continue.
+    Unpaused,
     /// Nothing of it runs any more. Nothing follows.
     Ended {
         /// Why.
@@ -126,6 +135,28 @@ pub enum EndCause {
     HostShutdown,
     /// The host restarted while it ran.
     HostRestarted,
+}
+
+/// Why an incarnation is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseCause {
+    /// A client asked for it.
+    User,
+    /// The disk of the host is low, and it writes to it.
+    HostDisk,
+}
+
+/// What is free on the disk of the host, and what has to stay free, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// What is free.
+    pub free: u64,
+    /// What has to stay free.
+    pub reserve: u64,
+    /// Whether less is free than has to be, in bytes or in inodes.
+    pub is_low: bool,
+    /// The numbers of whatever is short, for people.
+    pub summary: String,
 }
 
 /// How a command ended.
@@ -326,6 +357,11 @@ pub trait Provider: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// What is free where disks of sandboxes are; none where nothing has to stay free. It is asked with every create.
+    fn disk_space(&self) -> Option<DiskSpace> {
+        None
+    }
+
     /// Where the output of an exec is kept.
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths;
 
@@ -366,6 +402,18 @@ impl EndCause {
             Self::GuestExited | Self::Misbehaved | Self::SupervisorLost | Self::HostRestarted => {
                 Some(error_code::NOT_RUNNING)
             }
+        }
+    }
+}
+
+// === impl PauseCause ===
+
+impl PauseCause {
+    /// The reason that events of the pause carry.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::HostDisk => "host_disk",
         }
     }
 }

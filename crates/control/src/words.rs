@@ -5,6 +5,7 @@ pub(crate) mod reason {
     pub(crate) const SANDBOX_NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
     pub(crate) const SANDBOX_ID_ALREADY_EXISTS: &str = "SANDBOX_ID_ALREADY_EXISTS";
     pub(crate) const SANDBOX_NOT_READY: &str = "SANDBOX_NOT_READY";
+    pub(crate) const SANDBOX_PAUSED: &str = "SANDBOX_PAUSED";
     pub(crate) const SANDBOX_INVALID_STATE: &str = "SANDBOX_INVALID_STATE";
     pub(crate) const EXEC_NOT_FOUND: &str = "EXEC_NOT_FOUND";
     pub(crate) const EXEC_ID_ALREADY_EXISTS: &str = "EXEC_ID_ALREADY_EXISTS";

@@ -1,6 +1,6 @@
 //! What a supervisor wrote down, as the control plane hears it.
 
-use carrel_control::provider::{EndCause, Fact, How, Noted};
+use carrel_control::provider::{EndCause, Fact, How, Noted, PauseCause};
 use carrel_shim_client::messages::{self, EndReason, FactKind, Outcome, OutcomeKind};
 use carrel_store::{ExecId, Timestamp};
 
@@ -40,6 +40,13 @@ fn meaning(fact: messages::Fact) -> Fact {
     match fact.kind {
         FactKind::JobEnded => job_ended(fact),
         FactKind::OutOfMemory => Fact::OutOfMemory,
+        FactKind::Paused => {
+            // An earlier supervisor gives no reason, and says something only of a pause that its owner did not ask for.
+            let is_for_disk = fact.pause_reason.is_some() || fact.message.is_some();
+            let cause = if is_for_disk { PauseCause::HostDisk } else { PauseCause::User };
+            Fact::Paused { cause, message: fact.message.unwrap_or_default() }
+        }
+        FactKind::Resumed => Fact::Unpaused,
         FactKind::Ended => {
             let cause = end_cause(fact.reason.unwrap_or(EndReason::Unknown));
             Fact::Ended { cause, message: fact.message.unwrap_or_default() }
@@ -49,8 +56,6 @@ fn meaning(fact: messages::Fact) -> Fact {
         FactKind::Claimed
         | FactKind::Started
         | FactKind::JobStarted
-        | FactKind::Paused
-        | FactKind::Resumed
         | FactKind::StopAsked
         | FactKind::GuestExited
         | FactKind::Unknown => Fact::Other,
@@ -173,6 +178,19 @@ mod tests {
         }
         assert_eq!(of_sandbox(FactKind::Failed, None), end(EndCause::GuestExited));
         assert_eq!(of_sandbox(FactKind::GuestExited, None), Fact::Other);
+    }
+
+    #[test]
+    fn a_pause_says_who_wanted_it() {
+        let paused = |pause_reason, message: Option<&str>| {
+            let message = message.map(str::to_owned);
+            noted(messages::Fact { pause_reason, message, ..messages::Fact::new(1, FactKind::Paused) }).fact
+        };
+        let told = |cause, message: &str| Fact::Paused { cause, message: message.to_owned() };
+        assert_eq!(paused(None, None), told(PauseCause::User, ""));
+        assert_eq!(paused(None, Some("full")), told(PauseCause::HostDisk, "full"));
+        assert_eq!(paused(Some(messages::PauseReason::HostDisk), Some("low")), told(PauseCause::HostDisk, "low"));
+        assert_eq!(of_sandbox(FactKind::Resumed, None), Fact::Unpaused);
     }
 
     #[test]

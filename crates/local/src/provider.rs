@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{
-    Answer, Condition, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider, ProviderError,
-    Reach, Reaped, ServiceFact,
+    Answer, Condition, DiskSpace, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider,
+    ProviderError, Reach, Reaped, ServiceFact,
 };
 use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId};
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::services::tend;
 use crate::watch::watch;
-use crate::{Local, UnpublishedPort, blocking, failed, manifests};
+use crate::{Local, UnpublishedPort, blocking, failed, guard, manifests};
 
 /// The word for a published port that another program has.
 const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
@@ -127,6 +127,10 @@ impl Provider for Local {
             Condition { kind: PORT_UNAVAILABLE, message }
         };
         unpublished.map(condition).collect()
+    }
+
+    fn disk_space(&self) -> Option<DiskSpace> {
+        guard::disk_space(&self.0)
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {

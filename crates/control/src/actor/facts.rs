@@ -6,6 +6,7 @@ use carrel_store::Timestamp;
 use tokio::time::Instant;
 
 use super::edit::Edit;
+use super::pause::Pause;
 use super::{Actor, Gone, Over};
 use crate::control::place;
 use crate::failpoint::Step;
@@ -55,6 +56,9 @@ impl Actor {
             Fact::Ended { cause, message } => Some(Over { cause: *cause, message: message.clone() }),
             _ => None,
         });
+        if noted.iter().any(|noted| matches!(noted.fact, Fact::Paused { .. } | Fact::Unpaused)) {
+            self.recall_pause().await;
+        }
         let (mut edit, is_ready) = (self.edit(), self.stage() == Stage::Ready);
         // That it stops is told before the ends of what ran in it, in the same change.
         let exit = match &over {
@@ -78,6 +82,10 @@ impl Actor {
                     }
                 }
                 Fact::CommandEnded { how, .. } => self.command_ended(sequence, at, &how),
+                Fact::Paused { cause, message } => {
+                    self.pause_changed(&mut edit, at, Some(Pause::new(cause, message)), is_ready && over.is_none());
+                }
+                Fact::Unpaused => self.pause_changed(&mut edit, at, None, is_ready && over.is_none()),
                 Fact::Ended { .. } | Fact::OutOfMemory | Fact::Other => {}
             }
         }

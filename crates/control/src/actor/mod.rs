@@ -2,6 +2,7 @@
 
 mod edit;
 mod facts;
+mod pause;
 mod requests;
 mod restart;
 mod services;
@@ -19,8 +20,9 @@ use tokio::time::Instant;
 
 use self::edit::Edit;
 pub(crate) use self::edit::phase;
+use self::pause::PauseState;
 use self::work::Finished;
-use crate::control::{ExecRequest, Shared, store_failed};
+use crate::control::{ExecRequest, Shared, commit_failed, store_failed};
 use crate::failpoint::Step;
 use crate::machine::Stage;
 use crate::provider::{EndCause, Noted, Place};
@@ -101,6 +103,9 @@ pub(crate) struct Actor {
     /// When something is tried again that time demanded and that failed.
     not_before: Option<Instant>,
     restart: Restart,
+    pause: PauseState,
+    /// Pauses up to then are in the log already, though they may be heard again.
+    pause_told_until: Option<Timestamp>,
 }
 
 /// Whether the sandbox is resumed without a request, because the host stopped it and its restart policy says so.
@@ -215,6 +220,8 @@ impl Actor {
             idle: Idle { since, asking: false },
             not_before: None,
             restart,
+            pause: if origin == Origin::Store { PauseState::Recorded } else { PauseState::Unpaused },
+            pause_told_until: None,
         }
     }
 
@@ -268,7 +275,7 @@ impl Actor {
     /// Writes something down that was asked for, or refuses it.
     async fn accept(&mut self, edit: Edit, step: Step) -> Result<(), Refusal> {
         step.begin();
-        self.commit(edit).await.map_err(|error| store_failed(&error))?;
+        self.commit(edit).await.map_err(|error| commit_failed(&error))?;
         step.end();
         Ok(())
     }
@@ -283,7 +290,7 @@ impl Actor {
                     step.end();
                     return Ok(());
                 }
-                Err(StoreError::Database(error)) => {
+                Err(error @ (StoreError::Database(_) | StoreError::Full)) => {
                     tracing::error!(sandbox = %self.sandbox.id, %error, "what happened cannot be written down");
                 }
                 Err(error) => {

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, StoreError};
 
+use super::pause::PauseState;
 use super::{Accepted, Actor, Command, Gone, Machine, Message, Request, Restart};
 use crate::control::{
-    ExecRequest, broken, exec_unknown, not_ready, place, random_id, random_incarnation, shown, store_failed,
+    ExecRequest, broken, commit_failed, exec_unknown, not_ready, place, random_id, random_incarnation, shown,
+    store_failed,
 };
 use crate::failpoint::Step;
 use crate::machine::{Input, Verdict, verdict};
@@ -58,6 +60,7 @@ impl Actor {
             return Err(self.invalid_state("resumed", "stopped, or failed after it had been ready,"));
         };
         let incarnation = random_incarnation()?;
+        self.shared.check_disk(&self.sandbox.id)?;
         let memory = self.shared.memory(&self.spec);
         self.shared.take_room(&self.sandbox.id, memory)?;
         let former = place(&self.sandbox);
@@ -72,6 +75,7 @@ impl Actor {
         self.shared.settle_room(&self.sandbox.id, memory);
         accepted?;
         self.restart = Restart::Never;
+        (self.pause, self.pause_told_until) = (PauseState::Unpaused, None);
         self.machine = Machine::default();
         self.command = Command { heard: 0, soon: 0, ended: None, again_at: None, ..self.command };
         self.left = (!self.clean).then_some(former);
@@ -98,6 +102,7 @@ impl Actor {
         if verdict(self.stage(), Input::Exec) != Verdict::Allowed {
             return Err(not_ready(&self.sandbox));
         }
+        self.check_not_paused().await?;
         if request.command.first().is_none_or(String::is_empty) {
             return Err(Refusal::invalid("command", "it is empty"));
         }
@@ -137,7 +142,7 @@ impl Actor {
         Step::ExecAccepted.begin();
         self.commit(edit).await.map_err(|error| match error {
             StoreError::ExecIdTaken => exec_taken(&id),
-            error => store_failed(&error),
+            error => commit_failed(&error),
         })?;
         Step::ExecAccepted.end();
         let exec = Arc::new(exec);
@@ -167,7 +172,7 @@ impl Actor {
     async fn set_idle(&mut self, idle: Option<Duration>) -> Result<Accepted, Refusal> {
         let mut edit = self.edit().synced();
         edit.sandbox().idle_ms = idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
-        self.commit(edit).await.map_err(|error| store_failed(&error))?;
+        self.commit(edit).await.map_err(|error| commit_failed(&error))?;
         Ok(Accepted::Changed)
     }
 

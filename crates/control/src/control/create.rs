@@ -6,7 +6,7 @@ use carrel_store::{
     Change, Desired, Details, EventType, NewEvent, Sandbox, SandboxId, SandboxState, StoreError, Timestamp,
 };
 
-use super::{Control, CreateRequest, Mailbox, broken, store_failed};
+use super::{Control, CreateRequest, Mailbox, broken, commit_failed};
 use crate::actor::Origin;
 use crate::failpoint::Step;
 use crate::refusal::{Code, Refusal};
@@ -53,6 +53,7 @@ impl Control {
         if self.0.store.sandbox(&id).is_some() {
             return Err(sandbox_taken(&id));
         }
+        self.0.check_disk(&id)?;
         self.0.take_room(&id, memory)?;
         let mailbox = Mailbox::new();
         self.0.expect(&id, &mailbox);
@@ -70,7 +71,7 @@ impl Control {
             self.0.give_up(&id, &mailbox);
             match error {
                 StoreError::SandboxIdTaken => sandbox_taken(&id),
-                error => store_failed(&error),
+                error => commit_failed(&error),
             }
         })?;
         Step::CreateAccepted.end();

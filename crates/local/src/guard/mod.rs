@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
+use carrel_control::provider::DiskSpace;
 use carrel_sandbox::{FreeSpace, Reserve};
 use carrel_shim_client::messages::{PauseReason, State};
 use carrel_shim_client::{AdoptError, Found, Life};
@@ -279,15 +280,24 @@ impl DiskGuard {
     }
 }
 
+/// What is free where disks are, and what has to stay free; none where nothing has to.
+pub(crate) fn disk_space(inner: &Inner) -> Option<DiskSpace> {
+    let settings = inner.settings();
+    let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
+    let free = free_in(&inner.ground.disks()).ok().filter(|_| reserve.is_some())?;
+    let (is_low, summary) = (reserve.is_touched(free), reserve.describe(free));
+    Some(DiskSpace { free: free.bytes, reserve: reserve.bytes, is_low, summary })
+}
+
 /// What is free where disks are.
 async fn free(inner: &Arc<Inner>) -> Result<FreeSpace, carrel_control::provider::ProviderError> {
     let disks = inner.ground.disks();
-    blocking(move || {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(CWD, &disks, flags, Mode::empty()).map_err(failed)?;
-        FreeSpace::of(opened).map_err(failed)
-    })
-    .await
+    blocking(move || free_in(&disks).map_err(failed)).await
+}
+
+fn free_in(disks: &std::path::Path) -> Result<FreeSpace, rustix::io::Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    FreeSpace::of(rustix::fs::openat(CWD, disks, flags, Mode::empty())?)
 }
 
 /// An incarnation of a sandbox that runs.

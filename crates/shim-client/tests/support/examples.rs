@@ -26,6 +26,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         unenforced(),
         host_shutdown(),
         ports(),
+        host_disk_pause(),
     ]
     .into_iter()
     .flatten()
