@@ -130,7 +130,7 @@ impl SandboxService for Published {
         let options = Default::default();
         let request =
             ExecRequest { id: given(exec_id), sandbox: sandbox_id, command, cwd, env: env_overrides, options };
-        let exec = self.control.create_exec(&caller, request).await.map_err(refused)?;
+        let exec = self.control.create_exec(&caller, request).await.map_err(|refusal| refused(published(refusal)))?;
         subject.exec(&caller, exec.id.seen_from(caller.namespace()));
         Ok(Response::new(CreateExecResponse {
             exec_id: exec.id.seen_from(caller.namespace()).to_owned(),
@@ -161,6 +161,14 @@ impl SandboxService for Published {
             found => found.map_err(refused)?,
         };
         Ok(Response::new(ListActiveExecsResponse { execs: found.iter().map(|found| told(&caller, found)).collect() }))
+    }
+}
+
+/// A refusal with a reason that published clients know: they have no word for a sandbox that is paused.
+fn published(refusal: Refusal) -> Refusal {
+    match refusal.reason {
+        "SANDBOX_PAUSED" => Refusal { reason: "SANDBOX_NOT_READY", ..refusal },
+        _ => refusal,
     }
 }
 

@@ -64,12 +64,18 @@ impl Source for Subscription {
         if !self.snapshot.is_empty() {
             return Ok(Some(std::mem::take(&mut self.snapshot)));
         }
-        let Some(events) = self.events.next().await.map_err(|error| broken(&error))? else { return Ok(None) };
-        let told = |event: Arc<Event>| {
-            let replay = event.sequence <= self.newest;
-            Told::Event { event, replay, namespace: self.namespace }
-        };
-        Ok(Some(events.into_iter().map(told).collect()))
+        loop {
+            let Some(events) = self.events.next().await.map_err(|error| broken(&error))? else { return Ok(None) };
+            let told = |event: Arc<Event>| {
+                let replay = event.sequence <= self.newest;
+                Told::Event { event, replay, namespace: self.namespace }
+            };
+            // A published client ends at an event of a kind that it does not know.
+            let told: Vec<_> = events.into_iter().filter(|event| event.kind.is_published()).map(told).collect();
+            if !told.is_empty() {
+                return Ok(Some(told));
+            }
+        }
     }
 
     fn message(item: Told) -> SandboxEvent {
@@ -91,14 +97,38 @@ impl Source for Subscription {
 
 /// The newest event once more, and every exec that runs.
 async fn how_it_is(control: &Control, caller: &Caller, id: &str, newest: Sequence) -> Result<Vec<Told>, Status> {
-    let mut last = control.events(caller, id, newest.saturating_sub(1)).map_err(refused)?;
-    let last = last.next().await.map_err(|error| broken(&error))?.unwrap_or_default();
-    let Some(last) = last.first() else { return Ok(Vec::new()) };
+    let Some(last) = &newest_published(control, caller, id, newest).await? else { return Ok(Vec::new()) };
     let namespace = caller.namespace();
     let running = control.active_execs(caller, Some(id)).map_err(refused)?;
     let running = running.iter().map(|(exec, _)| convert::running(exec, last, namespace));
     let newest = SandboxEvent { replay: true, snapshot: true, ..convert::event(last, namespace) };
     Ok(std::iter::once(newest).chain(running).map(|event| Told::Snapshot(Box::new(event))).collect())
+}
+
+/// The newest event that published clients know.
+async fn newest_published(
+    control: &Control,
+    caller: &Caller,
+    id: &str,
+    newest: Sequence,
+) -> Result<Option<Arc<Event>>, Status> {
+    let (mut after, mut last) = (newest.saturating_sub(1), None);
+    loop {
+        let mut events = control.events(caller, id, after).map_err(refused)?;
+        let mut seen = after;
+        while seen < newest
+            && let Some(some) = events.next().await.map_err(|error| broken(&error))?
+        {
+            seen = some.last().map_or(newest, |event| event.sequence);
+            let known = |event: &&Arc<Event>| event.sequence <= newest && event.kind.is_published();
+            last = some.iter().rfind(known).cloned().or(last);
+        }
+        if last.is_some() || after == 0 {
+            return Ok(last);
+        }
+        // Pauses seldom follow each other, and the first event is none.
+        after = after.saturating_sub((newest - after).saturating_mul(8));
+    }
 }
 
 /// What a log that cannot be read is told as.

@@ -1,9 +1,10 @@
 //! What happened, as clients see it.
 
-use carrel_store::{Details, Event, Exec, Namespace};
+use carrel_store::{Details, Event, EventType, Exec, Namespace};
 
 use super::moment;
 use crate::agbox::v1::{self, sandbox_event};
+use crate::carrel::v1::PauseChange;
 
 /// An event.
 pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
@@ -19,6 +20,21 @@ pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
         sandbox_state: event.state.number().into(),
         details: details(&event.details, namespace),
     }
+}
+
+/// A pause or its end; none if the event is something else.
+pub(crate) fn pause(event: &Event, namespace: Namespace) -> Option<PauseChange> {
+    let (Details::Phase { reason, error_message, .. }, false) = (&event.details, event.kind.is_published()) else {
+        return None;
+    };
+    Some(PauseChange {
+        sandbox_id: event.sandbox.seen_from(namespace).to_owned(),
+        sequence: event.sequence,
+        occurred_at: moment(event.at),
+        paused: event.kind == EventType::SandboxPaused,
+        reason: reason.clone(),
+        message: error_message.clone(),
+    })
 }
 
 /// That an exec runs, told beside the newest event of its sandbox.
@@ -73,7 +89,7 @@ fn details(details: &Details, namespace: Namespace) -> Option<sandbox_event::Det
 
 #[cfg(test)]
 mod tests {
-    use carrel_store::{EventType, ExecState, SandboxState};
+    use carrel_store::{ExecState, SandboxState};
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use carrel_store::Timestamp;
 
 pub(crate) use self::draft::{draft, restart_policy};
-pub(crate) use self::event::{event, running};
+pub(crate) use self::event::{event, pause, running};
 pub(crate) use self::exec::{options, size, status};
 pub(crate) use self::handle::{create_spec, desired, handle, limits, restart};
 

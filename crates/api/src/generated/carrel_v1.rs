@@ -283,8 +283,51 @@ pub struct WatchSandboxesResponse {
     /// Its place among the events of all sandboxes: later ones are higher.
     #[prost(uint64, tag = "1")]
     pub position: u64,
+    /// Absent if `pause` is there.
     #[prost(message, optional, tag = "2")]
     pub event: ::core::option::Option<super::super::agbox::v1::SandboxEvent>,
+    /// A pause, which the published API has no event for.
+    #[prost(message, optional, tag = "3")]
+    pub pause: ::core::option::Option<PauseChange>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchSandboxRequest {
+    #[prost(string, tag = "1")]
+    pub sandbox_id: ::prost::alloc::string::String,
+    /// Events after this sequence; 0 is all that is kept.
+    #[prost(uint64, tag = "2")]
+    pub from_sequence: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchSandboxResponse {
+    /// Its place among the events of all sandboxes: later ones are higher.
+    #[prost(uint64, tag = "1")]
+    pub position: u64,
+    /// Absent if `pause` is there.
+    #[prost(message, optional, tag = "2")]
+    pub event: ::core::option::Option<super::super::agbox::v1::SandboxEvent>,
+    /// A pause, which the published API has no event for.
+    #[prost(message, optional, tag = "3")]
+    pub pause: ::core::option::Option<PauseChange>,
+}
+/// A sandbox was paused, or continues. A stop ends a pause as well.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PauseChange {
+    #[prost(string, tag = "1")]
+    pub sandbox_id: ::prost::alloc::string::String,
+    /// Its place among the events of that sandbox, which the published API leaves out.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    #[prost(message, optional, tag = "3")]
+    pub occurred_at: ::core::option::Option<::prost_types::Timestamp>,
+    #[prost(bool, tag = "4")]
+    pub paused: bool,
+    /// Why it is paused: `user` or `host_disk`.
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    /// What there is to say about it.
+    #[prost(string, tag = "6")]
+    pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetIdleTtlRequest {
@@ -386,6 +429,14 @@ pub struct Running {
     /// Why it is paused where nobody asked for that: `host_disk` while the host's disk is nearly full and it writes to it.
     #[prost(string, tag = "9")]
     pub pause_reason: ::prost::alloc::string::String,
+    /// The same for people, with the numbers.
+    #[prost(string, tag = "10")]
+    pub pause_message: ::prost::alloc::string::String,
+    /// What is free on the host's disk and what has to stay free, in bytes, while `pause_reason` is `host_disk`.
+    #[prost(uint64, optional, tag = "11")]
+    pub host_free: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub host_reserve: ::core::option::Option<u64>,
 }
 /// A limit that was asked for and that the host does not enforce.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -961,6 +1012,31 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "WatchSandboxes"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The events of one sandbox, with those that the published API does not know.
+        pub async fn watch_sandbox(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchSandboxRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchSandboxResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/WatchSandbox",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "WatchSandbox"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Changes how long a sandbox may be idle.
         pub async fn set_idle_ttl(
             &mut self,
@@ -1228,6 +1304,20 @@ pub mod sandboxes_server {
             request: tonic::Request<super::WatchSandboxesRequest>,
         ) -> std::result::Result<
             tonic::Response<Self::WatchSandboxesStream>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WatchSandbox method.
+        type WatchSandboxStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchSandboxResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The events of one sandbox, with those that the published API does not know.
+        async fn watch_sandbox(
+            &self,
+            request: tonic::Request<super::WatchSandboxRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchSandboxStream>,
             tonic::Status,
         >;
         /// Changes how long a sandbox may be idle.
@@ -1720,6 +1810,52 @@ pub mod sandboxes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSandboxesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/WatchSandbox" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchSandboxSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::ServerStreamingService<super::WatchSandboxRequest>
+                    for WatchSandboxSvc<T> {
+                        type Response = super::WatchSandboxResponse;
+                        type ResponseStream = T::WatchSandboxStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchSandboxRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::watch_sandbox(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchSandboxSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use carrel_control::provider::{DiskSpace, PauseCause};
 use carrel_control::{Caller, Control};
 use carrel_shim_client::ShimClient;
 use carrel_shim_client::messages::{State, Statistics};
@@ -79,8 +80,42 @@ async fn running(control: &Control, caller: &Caller, id: &str) -> Option<Running
         running.unenforced_limits =
             unenforced.map(|one| UnenforcedLimit { limit: one.limit, reason: one.reason }).collect();
         running.pause_reason = status.pause_reason.map(|reason| reason.as_str().to_owned()).unwrap_or_default();
+        describe_pause(&mut running, control.disk_space());
         (running.shim_pid, running.pid) = (hello.shim_pid, hello.pid);
         (running.shim_release, running.agent_version) = (hello.release, hello.agent_version);
     }
     Some(running)
+}
+
+/// Says why it is paused for people, with what is free on the host's disk if that is why.
+fn describe_pause(running: &mut Running, space: Option<DiskSpace>) {
+    let is_for_disk = running.pause_reason == PauseCause::HostDisk.as_str();
+    running.pause_message = match (running.paused, space.filter(|_| is_for_disk)) {
+        (false, _) => return,
+        (true, Some(space)) => {
+            (running.host_free, running.host_reserve) = (Some(space.free), Some(space.reserve));
+            format!("host disk low: {}", space.summary)
+        }
+        (true, None) if is_for_disk => "host disk low".to_owned(),
+        (true, None) => "by user".to_owned(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_described_with_the_numbers_of_the_disk() {
+        let described = |paused, pause_reason: &str| {
+            let space = DiskSpace { free: 1, reserve: 2, is_low: true, summary: "1 free, 2 reserved".to_owned() };
+            let mut running = Running { paused, pause_reason: pause_reason.to_owned(), ..Running::default() };
+            describe_pause(&mut running, Some(space));
+            (running.pause_message, running.host_free, running.host_reserve)
+        };
+        let low = "host disk low: 1 free, 2 reserved".to_owned();
+        assert_eq!(described(true, "host_disk"), (low, Some(1), Some(2)));
+        assert_eq!(described(true, ""), ("by user".to_owned(), None, None));
+        assert_eq!(described(false, ""), (String::new(), None, None));
+    }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch as flag;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::watch::Watched;
+use self::watch::{Watched, WatchedSandbox};
 use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
     AdoptOrphanRequest, AdoptOrphanResponse, AttachExecRequest, AttachExecResponse, CreateSandboxRequest,
@@ -21,7 +21,7 @@ use crate::carrel::v1::{
     ListOrphansRequest, ListOrphansResponse, PauseSandboxRequest, PauseSandboxResponse, ReadFileRequest,
     ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse,
     StartExecRequest, StartExecResponse, StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest,
-    UnpauseSandboxResponse, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+    UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -153,6 +153,16 @@ impl Sandboxes for Near {
         let WatchSandboxesRequest { label_selector, from_position } = request.into_inner();
         let watch = self.control.watch(&caller, label_selector, from_position);
         Ok(Response::new(Feed::of(Watched { watch, namespace: caller.namespace() }, self.patience)))
+    }
+
+    type WatchSandboxStream = Feed<WatchedSandbox>;
+
+    async fn watch_sandbox(&self, request: Request<WatchSandboxRequest>) -> Answer<Self::WatchSandboxStream> {
+        let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
+        let WatchSandboxRequest { sandbox_id, from_sequence } = request.into_inner();
+        let events = self.control.events(&caller, &sandbox_id, from_sequence).map_err(refused)?;
+        Ok(Response::new(Feed::of(WatchedSandbox { events, namespace: caller.namespace() }, self.patience)))
     }
 
     async fn set_idle_ttl(&self, request: Request<SetIdleTtlRequest>) -> Answer<SetIdleTtlResponse> {

@@ -1,20 +1,28 @@
-//! The events of all sandboxes with some labels.
+//! The events of all sandboxes with some labels, or of one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use carrel_control::Watch;
-use carrel_store::{Event, Namespace};
+use carrel_store::{Event, Events, Namespace};
 use tonic::Status;
 
-use crate::carrel::v1::WatchSandboxesResponse;
+use crate::carrel::v1::{WatchSandboxResponse, WatchSandboxesResponse};
 use crate::convert;
 use crate::feed::Source;
 use crate::status::refused;
+use crate::subscription::broken;
 
 /// What somebody watches.
 pub(crate) struct Watched {
     pub(super) watch: Watch,
+    /// Of whoever watches.
+    pub(super) namespace: Namespace,
+}
+
+/// One sandbox that somebody watches.
+pub(crate) struct WatchedSandbox {
+    pub(super) events: Events,
     /// Of whoever watches.
     pub(super) namespace: Namespace,
 }
@@ -31,10 +39,34 @@ impl Source for Watched {
     }
 
     fn message((event, namespace): Self::Item) -> WatchSandboxesResponse {
-        WatchSandboxesResponse { position: event.position, event: Some(convert::event(&event, namespace)) }
+        let pause = convert::pause(&event, namespace);
+        let known = pause.is_none().then(|| convert::event(&event, namespace));
+        WatchSandboxesResponse { position: event.position, event: known, pause }
     }
 
     fn place((event, _): &Self::Item) -> HashMap<String, String> {
         HashMap::from([("last_position".to_owned(), event.position.saturating_sub(1).to_string())])
+    }
+}
+
+// === impl WatchedSandbox ===
+
+impl Source for WatchedSandbox {
+    type Item = (Arc<Event>, Namespace);
+    type Message = WatchSandboxResponse;
+
+    async fn next(&mut self) -> Result<Option<Vec<Self::Item>>, Status> {
+        let events = self.events.next().await.map_err(|error| broken(&error))?;
+        Ok(events.map(|events| events.into_iter().map(|event| (event, self.namespace)).collect()))
+    }
+
+    fn message(item: Self::Item) -> WatchSandboxResponse {
+        let WatchSandboxesResponse { position, event, pause } = Watched::message(item);
+        WatchSandboxResponse { position, event, pause }
+    }
+
+    fn place((event, namespace): &Self::Item) -> HashMap<String, String> {
+        let (sandbox, last) = (event.sandbox.seen_from(*namespace).to_owned(), event.sequence.saturating_sub(1));
+        HashMap::from([("sandbox_id".to_owned(), sandbox), ("last_sequence".to_owned(), last.to_string())])
     }
 }

@@ -8,6 +8,7 @@ mod door;
 mod events;
 mod many;
 mod near;
+mod pauses;
 mod provider;
 mod refusals;
 mod requests;
