@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use crate::{Change, Event, Exec, ExecId, Sandbox, SandboxId, Sequence, StoreError};
+use crate::{Change, Event, Exec, ExecId, Keep, Sandbox, SandboxId, Sequence, StoreError};
 
 /// A database, as its only writer uses it.
 pub(crate) trait Backend: Send {
@@ -29,6 +29,18 @@ pub(crate) trait Backend: Send {
 
     /// Removes a sandbox with its execs and events. The ids stay taken.
     fn purge(&mut self, sandbox: &SandboxId) -> Result<(), StoreError>;
+
+    /// Removes the oldest events of a sandbox up to a sequence, never its newest, and not more than so many at once; says
+    /// how many. Up to where they go is announced before any reader finds them missing.
+    fn trim_events(
+        &mut self,
+        sandbox: &SandboxId,
+        range: Range,
+        announce: &mut dyn FnMut(Sequence),
+    ) -> Result<usize, StoreError>;
+
+    /// Removes execs of a sandbox that have ended; says how many. The ids stay taken.
+    fn trim_execs(&mut self, sandbox: &SandboxId, execs: &[ExecId]) -> Result<usize, StoreError>;
 
     /// Puts everything where it stays, and notes that nothing was left to chance.
     fn close(&mut self) -> Result<(), StoreError>;
@@ -47,6 +59,12 @@ pub(crate) trait Reader: Send + Sync {
 
     /// The oldest events of all sandboxes in a range of positions.
     fn all_events(&self, range: Range) -> Result<Vec<Event>, StoreError>;
+
+    /// The sandboxes that have more or older events than are kept, and up to which sequence those go.
+    fn overdue_events(&self, keep: Keep) -> Result<Vec<(SandboxId, Sequence)>, StoreError>;
+
+    /// Execs that have ended and are more or older than are kept, the oldest first, not more than so many.
+    fn overdue_execs(&self, keep: Keep, most: usize) -> Result<Vec<(SandboxId, ExecId)>, StoreError>;
 }
 
 /// Which events.
@@ -63,12 +81,21 @@ pub(crate) struct Range {
 /// All that the store has to remember.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// The sandboxes, and below which sequence each gives none any more.
-    pub(crate) sandboxes: Vec<(Sandbox, Sequence)>,
+    /// The sandboxes, with the bounds of their sequences.
+    pub(crate) sandboxes: Vec<(Sandbox, SequenceBounds)>,
     /// The execs that have not ended.
     pub(crate) running: Vec<Exec>,
     /// The newest position, whether its event is still there or not.
     pub(crate) position: u64,
+}
+
+/// The bounds of the sequences of a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SequenceBounds {
+    /// No event up to here will come any more, whether there is one or not.
+    pub(crate) floor: Sequence,
+    /// Events up to here were removed by retention.
+    pub(crate) trimmed: Sequence,
 }
 
 /// What became of a batch.

@@ -76,7 +76,11 @@ impl Report {
     }
 
     fn check_sandbox(&mut self, store: &Audit, stored: &StoredSandbox, row: &Sandbox) -> Result<(), StoreError> {
-        let mut history = History::new(store.is_incomplete(stored)?);
+        let trimmed = store.trimmed(stored)?;
+        let mut history = History::new(store.is_incomplete(stored)?, trimmed.clone().unwrap_or_default());
+        if let Err(error) = trimmed {
+            history.complain(format!("what was trimmed of it cannot be read: {error}"));
+        }
         for gap in store.gaps(stored)? {
             match gap {
                 Ok((after, until)) => history.add_gap(after, until),

@@ -32,6 +32,12 @@ pub enum StoreError {
     /// every change that begins something.
     #[error("the disk of the store is full")]
     Full,
+    /// Events were removed by retention before they were read.
+    #[error("events before {oldest} are no longer kept")]
+    Expired {
+        /// The oldest that is kept.
+        oldest: Sequence,
+    },
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
@@ -82,6 +88,12 @@ pub enum EventsError {
     Future {
         /// The newest there is.
         newest: Sequence,
+        /// The oldest there is.
+        oldest: Sequence,
+    },
+    /// What follows was removed by retention.
+    #[error("that event is no longer kept: the oldest is {oldest}")]
+    Expired {
         /// The oldest there is.
         oldest: Sequence,
     },

@@ -63,6 +63,7 @@ impl Events {
                     Err(_) => return Ok(None),
                 },
                 Next::Stored(range) => self.stored(range).await?,
+                Next::Expired { oldest } => return Err(StoreError::Expired { oldest }),
             };
             if let Some(last) = events.last() {
                 self.after = last.sequence;
@@ -74,6 +75,10 @@ impl Events {
     async fn stored(&mut self, range: Range) -> Result<Vec<Arc<Event>>, StoreError> {
         let sandbox = self.sandbox.clone();
         let events = self.shared.read(move |reader| reader.events(&sandbox, range)).await?;
+        // What was removed meanwhile was announced before it was gone.
+        if let Next::Expired { oldest } = self.shared.memory().next(&self.sandbox, self.after, MOST) {
+            return Err(StoreError::Expired { oldest });
+        }
         if events.is_empty() {
             // It was purged in between, or what was asked for is where a power cut has left nothing.
             self.after = range.until;
@@ -111,6 +116,8 @@ impl AllEvents {
                     Err(_) => return Ok(None),
                 },
                 Next::Stored(range) => self.stored(range).await?,
+                // Only the events of one sandbox expire.
+                Next::Expired { .. } => Vec::new(),
             };
             if let Some(last) = events.last() {
                 self.after = last.position;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::backend::{Applied, Loaded, Range};
-use crate::{Event, EventsError, Exec, ExecId, ExecState, Sandbox, SandboxId, Sequence};
+use crate::backend::{Applied, Loaded, Range, SequenceBounds};
+use crate::{Event, EventsError, Exec, ExecId, ExecState, Sandbox, SandboxId, SandboxState, Sequence};
 
 /// All that was published. Whoever sees an event here sees the state that it announces.
 #[derive(Debug)]
@@ -22,8 +22,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 struct Known {
     row: Arc<Sandbox>,
-    /// No event up to here will come any more, whether there is one or not.
-    floor: Sequence,
+    bounds: SequenceBounds,
     running: BTreeMap<ExecId, Arc<Exec>>,
     recent: Tail,
 }
@@ -47,6 +46,8 @@ pub(crate) enum Next {
     Here(Vec<Arc<Event>>),
     /// More than is remembered.
     Stored(Range),
+    /// What follows was removed by retention, up to the oldest that is kept.
+    Expired { oldest: Sequence },
 }
 
 // === impl Memory ===
@@ -54,9 +55,9 @@ pub(crate) enum Next {
 impl Memory {
     pub(crate) fn new(loaded: Loaded, keep: usize) -> Self {
         let mut sandboxes = HashMap::with_capacity(loaded.sandboxes.len());
-        for (row, floor) in loaded.sandboxes {
+        for (row, bounds) in loaded.sandboxes {
             let recent = Tail::new(row.last_sequence);
-            sandboxes.insert(row.id.clone(), Known { row: Arc::new(row), floor, running: BTreeMap::new(), recent });
+            sandboxes.insert(row.id.clone(), Known { row: Arc::new(row), bounds, running: BTreeMap::new(), recent });
         }
         let recent = Tail::new(loaded.position);
         let mut memory =
@@ -71,12 +72,15 @@ impl Memory {
     pub(crate) fn publish(&mut self, applied: &Applied, keep_of_all: usize) {
         let row = &applied.sandbox;
         if !self.sandboxes.contains_key(&row.id) {
-            let recent = Tail::new(0);
-            self.sandboxes
-                .insert(row.id.clone(), Known { row: row.clone(), floor: 0, running: BTreeMap::new(), recent });
+            let (bounds, recent) = (SequenceBounds::default(), Tail::new(0));
+            self.sandboxes.insert(row.id.clone(), Known { row: row.clone(), bounds, running: BTreeMap::new(), recent });
         }
         let Some(known) = self.sandboxes.get_mut(&row.id) else { return };
         known.row = row.clone();
+        if row.state == SandboxState::Deleted {
+            // Whoever follows it needs what is new; the rest is history, and read from the database.
+            known.recent = Tail::new(known.recent.newest());
+        }
         for event in &applied.events {
             known.recent.push(event, sequence, self.keep);
             self.recent.push(event, position, keep_of_all);
@@ -104,6 +108,27 @@ impl Memory {
             self.running.remove(id);
         }
         self.recent.events.retain(|event| event.sandbox != *sandbox);
+    }
+
+    /// Up to which sequence events of a sandbox were removed.
+    pub(crate) fn trimmed(&self, sandbox: &SandboxId) -> Sequence {
+        self.sandboxes.get(sandbox).map_or(0, |known| known.bounds.trimmed)
+    }
+
+    /// Events of a sandbox up to a sequence are not kept any more.
+    pub(crate) fn set_trimmed(&mut self, sandbox: &SandboxId, through: Sequence) {
+        let Some(known) = self.sandboxes.get_mut(sandbox) else { return };
+        known.bounds.trimmed = through;
+        known.recent.trim(through);
+    }
+
+    /// Leaves nothing of deleted sandboxes in memory but their rows.
+    pub(crate) fn shrink(&mut self) {
+        for known in self.sandboxes.values_mut().filter(|known| known.row.state == SandboxState::Deleted) {
+            if known.recent.events.capacity() > 0 {
+                known.recent = Tail::new(known.recent.newest());
+            }
+        }
     }
 
     pub(crate) fn close(&mut self) {
@@ -147,9 +172,12 @@ impl Memory {
     pub(crate) fn anchor(&self, sandbox: &SandboxId, after: Sequence) -> Result<Sequence, EventsError> {
         let known = self.sandboxes.get(sandbox).ok_or(EventsError::Unknown)?;
         let newest = known.row.last_sequence;
+        let oldest = (known.bounds.trimmed + 1).min(newest);
         // What a power cut took was there for whoever saw it.
-        if after > newest.max(known.floor) {
-            Err(EventsError::Future { newest, oldest: 1.min(newest) })
+        if after > newest.max(known.bounds.floor) {
+            Err(EventsError::Future { newest, oldest })
+        } else if known.has_lost(after) {
+            Err(EventsError::Expired { oldest })
         } else {
             Ok(newest)
         }
@@ -158,6 +186,7 @@ impl Memory {
     /// What happened to a sandbox after an event.
     pub(crate) fn next(&self, sandbox: &SandboxId, after: Sequence, most: usize) -> Next {
         match self.sandboxes.get(sandbox) {
+            Some(known) if !self.closed && known.has_lost(after) => Next::Expired { oldest: known.bounds.trimmed + 1 },
             Some(known) if !self.closed => known.recent.next(after, known.row.last_sequence, sequence, most),
             _ => Next::Over,
         }
@@ -169,11 +198,32 @@ impl Memory {
     }
 }
 
+// === impl Known ===
+
+impl Known {
+    /// Whether some of what follows an event was removed. Nobody has lost anything who begins with the oldest there is.
+    fn has_lost(&self, after: Sequence) -> bool {
+        (1..self.bounds.trimmed).contains(&after)
+    }
+}
+
 // === impl Tail ===
 
 impl Tail {
     fn new(after: u64) -> Self {
         Self { after, events: VecDeque::new() }
+    }
+
+    /// The newest event, whether it is here or not.
+    fn newest(&self) -> u64 {
+        self.events.back().map_or(self.after, |event| event.sequence)
+    }
+
+    fn trim(&mut self, through: Sequence) {
+        while self.events.front().is_some_and(|event| event.sequence <= through) {
+            self.events.pop_front();
+        }
+        self.after = self.after.max(through);
     }
 
     fn push(&mut self, event: &Arc<Event>, place: fn(&Event) -> u64, keep: usize) {

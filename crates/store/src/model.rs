@@ -322,6 +322,15 @@ pub enum ExecChange {
     Known(Exec),
 }
 
+/// How much of a history is kept: what is beyond either bound is removed, the oldest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// How many of each sandbox; none is any number.
+    pub count: Option<u64>,
+    /// Those since then; none is all.
+    pub since: Option<Timestamp>,
+}
+
 /// What has become true.
 #[derive(Clone, Debug)]
 pub struct Committed {

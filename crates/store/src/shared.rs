@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use crate::backend::{Batch, Reader};
 use crate::listeners::Listeners;
 use crate::memory::Memory;
-use crate::{SandboxId, Statistics, StoreError};
+use crate::{SandboxId, Sequence, Statistics, StoreError};
 
 /// How many read the database at once.
 const READERS: usize = 4;
@@ -77,6 +77,19 @@ impl Shared {
     pub(crate) fn forget(&self, sandbox: &SandboxId) {
         self.memory_mut().forget(sandbox);
         self.listeners.end(sandbox);
+    }
+
+    pub(crate) fn trimmed(&self, sandbox: &SandboxId) -> Sequence {
+        self.memory().trimmed(sandbox)
+    }
+
+    pub(crate) fn set_trimmed(&self, sandbox: &SandboxId, through: Sequence) {
+        self.memory_mut().set_trimmed(sandbox, through);
+    }
+
+    /// Leaves nothing of deleted sandboxes in memory but their rows.
+    pub(crate) fn shrink(&self) {
+        self.memory_mut().shrink();
     }
 
     /// Ends all reading.

@@ -20,6 +20,7 @@ mod rebuild;
 mod rows;
 mod salvage;
 mod schema;
+mod trim;
 mod write;
 
 use std::collections::HashMap;
@@ -35,11 +36,12 @@ pub(crate) use self::copy::{copy_store, finish, mark_restored, remove_database, 
 pub(crate) use self::inspect::{beside, inspect, log_of};
 pub(crate) use self::read::SqliteReader;
 pub(crate) use self::rebuild::rebuild;
+pub(crate) use self::trim::TrimmedHistory;
 use self::write::Written;
-use crate::backend::{Applied, Backend, Batch, Loaded};
+use crate::backend::{Applied, Backend, Batch, Loaded, Range};
 use crate::marker::MarkerFile;
 use crate::reserve::Reserve;
-use crate::{Change, SandboxId, Sequence, StoreError, StoreOrigin};
+use crate::{Change, ExecId, SandboxId, SandboxState, Sequence, StoreError, StoreOrigin};
 
 /// The writer's connection.
 pub(crate) struct Sqlite {
@@ -139,7 +141,12 @@ impl Sqlite {
     fn learn(&mut self, written: Written) -> Applied {
         let id = written.applied.sandbox.id.clone();
         let newest = written.newest;
-        self.marks.insert(id, Mark { newest, ceiling: written.ceiling });
+        if written.applied.sandbox.state == SandboxState::Deleted {
+            // Hardly anything happens to it any more: whatever does is flushed.
+            self.marks.remove(&id);
+        } else {
+            self.marks.insert(id, Mark { newest, ceiling: written.ceiling });
+        }
         written.applied
     }
 
@@ -215,6 +222,23 @@ impl Backend for Sqlite {
         self.marks.remove(sandbox);
         self.checkpoints.after(&self.connection, 1);
         if found { Ok(()) } else { Err(StoreError::Unknown) }
+    }
+
+    fn trim_events(
+        &mut self,
+        sandbox: &SandboxId,
+        range: Range,
+        announce: &mut dyn FnMut(Sequence),
+    ) -> Result<usize, StoreError> {
+        let trimmed = self.transact(false, |connection| trim::events(connection, sandbox, range, announce))?;
+        self.checkpoints.after(&self.connection, 1);
+        Ok(trimmed)
+    }
+
+    fn trim_execs(&mut self, sandbox: &SandboxId, execs: &[ExecId]) -> Result<usize, StoreError> {
+        let trimmed = self.transact(false, |connection| trim::execs(connection, sandbox, execs))?;
+        self.checkpoints.after(&self.connection, 1);
+        Ok(trimmed)
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

@@ -1,5 +1,7 @@
 //! The store as the rest of Carrel sees it.
 
+mod retention;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

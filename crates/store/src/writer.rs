@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::{Applied, Backend};
+use crate::backend::{Applied, Backend, Range};
 use crate::shared::Shared;
-use crate::{Change, Committed, SandboxId, StoreError};
+use crate::{Change, Committed, ExecId, SandboxId, Sequence, StoreError};
 
 /// What the writer is asked for.
 #[derive(Debug)]
@@ -15,9 +15,16 @@ pub(crate) enum Request {
     Commit(Box<Change>, Reply),
     /// To remove a sandbox.
     Purge(SandboxId, oneshot::Sender<Result<(), StoreError>>),
+    /// To remove the oldest events of a sandbox up to a sequence, a bounded number at once.
+    TrimEvents(SandboxId, Sequence, oneshot::Sender<Result<usize, StoreError>>),
+    /// To remove execs of a sandbox that have ended.
+    TrimExecs(SandboxId, Vec<ExecId>, oneshot::Sender<Result<usize, StoreError>>),
     /// To finish.
     Close(oneshot::Sender<()>),
 }
+
+/// How many rows retention removes in one transaction, so that no commit waits for long.
+pub(crate) const TRIM: usize = 500;
 
 pub(crate) struct Writer {
     backend: Box<dyn Backend>,
@@ -56,6 +63,12 @@ impl Writer {
                     // Nobody waits for the answer when the caller was called off.
                     let _ = reply.send(purged);
                 }
+                Request::TrimEvents(sandbox, through, reply) => {
+                    let _ = reply.send(self.trim_events(&sandbox, through));
+                }
+                Request::TrimExecs(sandbox, execs, reply) => {
+                    let _ = reply.send(self.backend.trim_execs(&sandbox, &execs));
+                }
                 Request::Close(reply) => {
                     // What is queued is still received.
                     self.queue.close();
@@ -70,6 +83,16 @@ impl Writer {
         for reply in closing {
             let _ = reply.send(());
         }
+    }
+
+    fn trim_events(&mut self, sandbox: &SandboxId, through: Sequence) -> Result<usize, StoreError> {
+        let (shared, before) = (&self.shared, self.shared.trimmed(sandbox));
+        let range = Range { after: before, until: through, most: TRIM };
+        let trimmed = self.backend.trim_events(sandbox, range, &mut |through| shared.set_trimmed(sandbox, through));
+        if trimmed.is_err() {
+            shared.set_trimmed(sandbox, before);
+        }
+        trimmed
     }
 
     /// Commits a change, and with it those that wait behind it. Returns what is no change.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
+use crate::sqlite::TrimmedHistory;
 use crate::{Details, Event, EventType, Exec, ExecId, ExecState, Sandbox, SandboxState, Sequence};
 
 /// What a state may be followed by, besides itself.
@@ -20,6 +21,8 @@ pub(super) struct History {
     gaps: HashMap<Sequence, Sequence>,
     /// Whether a repair left events or execs behind: then the rest need not add up.
     is_incomplete: bool,
+    /// What retention removed: the beginning of the events, and the oldest of the execs that had ended.
+    trimmed: TrimmedHistory,
     newest: Option<Newest>,
     execs: HashMap<ExecId, Told>,
     violations: Vec<String>,
@@ -43,8 +46,14 @@ struct Told {
 // === impl History ===
 
 impl History {
-    pub(super) fn new(is_incomplete: bool) -> Self {
-        Self { gaps: HashMap::new(), is_incomplete, newest: None, execs: HashMap::new(), violations: Vec::new() }
+    pub(super) fn new(is_incomplete: bool, trimmed: TrimmedHistory) -> Self {
+        let (gaps, execs) = (HashMap::new(), HashMap::new());
+        Self { gaps, is_incomplete, trimmed, newest: None, execs, violations: Vec::new() }
+    }
+
+    /// Whether the beginning of the events was removed.
+    fn is_trimmed(&self) -> bool {
+        self.trimmed.events > 0
     }
 
     pub(super) fn add_gap(&mut self, after: Sequence, until: Sequence) {
@@ -73,10 +82,10 @@ impl History {
     fn check_place(&mut self, event: &Event) {
         let Event { sequence, position, state, .. } = *event;
         let Some(last) = &self.newest else {
-            if sequence != self.following(0) {
+            if sequence != self.following(self.trimmed.events) {
                 self.complain(format!("its first event is {sequence}"));
             }
-            if sequence != 1 && self.is_incomplete {
+            if sequence != 1 && (self.is_incomplete || self.is_trimmed()) {
                 return;
             }
             if event.kind != EventType::SandboxAccepted || state != Pending {
@@ -118,7 +127,9 @@ impl History {
             self.complain(format!("event {} is {:?} and says {state:?}", event.sequence, event.kind));
         }
         let told = self.execs.entry(exec.clone()).or_default();
-        let in_turn = told.started == u32::from(ended.is_some()) && told.ended.is_empty();
+        let in_turn = told.ended.is_empty()
+            && (told.started == u32::from(ended.is_some())
+                || (told.started == 0 && ended.is_some() && self.trimmed.events > 0));
         match ended {
             None => told.started += 1,
             Some(state) => told.ended.push(state),
@@ -138,7 +149,9 @@ impl History {
         told.known = true;
         let (started, ends) = (told.started, told.ended.len());
         let said = told.ended.first().copied();
-        if started != 1 {
+        // Its beginning, or all of it, may have been removed.
+        let (may_lack_start, may_lack_end) = (self.is_trimmed(), self.is_trimmed() && started == 0);
+        if started != 1 && !(started == 0 && may_lack_start) {
             self.complain(format!("exec {} was started {started} times", exec.id));
         }
         if exec.state == ExecState::Running {
@@ -149,6 +162,9 @@ impl History {
                 self.complain(format!("exec {} runs in a sandbox that is gone", exec.id));
             }
         } else if ends != 1 {
+            if ends == 0 && may_lack_end {
+                return;
+            }
             self.complain(format!("exec {} ended {ends} times", exec.id));
         } else if said != Some(exec.state) {
             self.complain(format!("exec {} is {:?}, and its last event says otherwise", exec.id, exec.state));
@@ -164,7 +180,13 @@ impl History {
             return self.violations;
         }
         let unknown: Vec<_> = self.execs.iter().filter(|(_, told)| !told.known).map(|(id, _)| id.clone()).collect();
+        // Those that retention removed had ended.
+        let had_ended = unknown.iter().filter(|id| self.execs.get(*id).is_some_and(|told| !told.ended.is_empty()));
+        let are_trimmed = had_ended.count() as u64 <= self.trimmed.execs;
         for exec in unknown {
+            if are_trimmed && self.execs.get(&exec).is_some_and(|told| !told.ended.is_empty()) {
+                continue;
+            }
             self.complain(format!("its events tell of exec {exec}, which there is not"));
         }
         match &self.newest {

@@ -8,7 +8,8 @@ use super::checksum::Table;
 use super::inspect::StoreFacts;
 use super::open::{ReadOnly, recognize};
 use super::rows::{self, CEILING};
-use super::schema::CHECKSUMS;
+use super::schema::{CHECKSUMS, TRIMMED};
+use super::trim::{self, TrimmedHistory};
 use crate::{Event, Exec, Sandbox, SandboxId, Sequence, StoreError};
 
 /// A store that is read at one moment, whoever writes meanwhile.
@@ -39,6 +40,11 @@ const LOOSE: &[(&str, &str)] = &[
     ("SELECT position FROM events WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "is an event of no sandbox"),
     ("SELECT after FROM gaps WHERE sandbox NOT IN (SELECT number FROM sandboxes)", "begins a gap of no sandbox"),
 ];
+
+const LOOSE_TRIMMED: (&str, &str) = (
+    "SELECT sandbox FROM trimmed WHERE sandbox NOT IN (SELECT number FROM sandboxes)",
+    "is the row of a trimmed sandbox that there is not",
+);
 
 // === impl Audit ===
 
@@ -76,7 +82,8 @@ impl Audit {
     /// What belongs to nothing, and ids that are free and must not be.
     pub(crate) fn loose(&self) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
-        for (sql, what) in LOOSE {
+        let trimmed = [LOOSE_TRIMMED].into_iter().filter(|_| self.version >= TRIMMED);
+        for (sql, what) in LOOSE.iter().copied().chain(trimmed) {
             let mut statement = self.connection.prepare(sql)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -114,6 +121,14 @@ impl Audit {
             self.connection.prepare_cached(&format!("SELECT {columns} FROM gaps g WHERE g.sandbox = ?1"))?;
         let gap = |row: &Row<'_>| Ok(readable(Table::Gaps.verify(row).and_then(|()| Ok((row.get(1)?, row.get(2)?)))));
         Ok(statement.query_map([sandbox.number], gap)?.collect::<Result<_, _>>()?)
+    }
+
+    /// What retention removed of it.
+    pub(crate) fn trimmed(&self, sandbox: &StoredSandbox) -> Result<Result<TrimmedHistory, String>, StoreError> {
+        if self.version < TRIMMED {
+            return Ok(Ok(TrimmedHistory::default()));
+        }
+        Ok(readable(trim::of(&self.connection, sandbox.number)).map(Option::unwrap_or_default))
     }
 
     /// Whether a repair had to leave something of it behind.

@@ -14,6 +14,7 @@ pub(super) enum Table {
     Execs = 2,
     Events = 3,
     Gaps = 4,
+    Trimmed = 5,
 }
 
 /// A row that is not what was written.
@@ -24,7 +25,8 @@ pub(crate) struct DamagedRow(pub(crate) String);
 // === impl Table ===
 
 impl Table {
-    pub(super) const ALL: [Self; 4] = [Self::Sandboxes, Self::Execs, Self::Events, Self::Gaps];
+    /// Those that the second version gave checksums.
+    pub(super) const SECOND: [Self; 4] = [Self::Sandboxes, Self::Execs, Self::Events, Self::Gaps];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -32,6 +34,7 @@ impl Table {
             Self::Execs => "execs",
             Self::Events => "events",
             Self::Gaps => "gaps",
+            Self::Trimmed => "trimmed",
         }
     }
 
@@ -95,6 +98,7 @@ impl Table {
                 "reason",
             ],
             Self::Gaps => &["sandbox", "after", "until"],
+            Self::Trimmed => &["sandbox", "events", "execs"],
         }
     }
 
@@ -164,6 +168,7 @@ impl Table {
             Self::Execs => format!("exec {} (row {})", text(1), text(0)),
             Self::Events => format!("event {} of sandbox row {} (position {})", text(2), text(1), text(0)),
             Self::Gaps => format!("the gap after event {} of sandbox row {}", text(1), text(0)),
+            Self::Trimmed => format!("what was trimmed of sandbox row {}", text(0)),
         };
         SqlError::FromSqlConversionFailure(self.width(), Type::Integer, Box::new(DamagedRow(name)))
     }

@@ -8,8 +8,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::open::open_to_read;
 use super::rows::{self, CEILING, FLOOR};
 use super::schema::NEWEST;
-use crate::backend::{Loaded, Range, Reader};
-use crate::{Event, Exec, ExecId, SandboxId, Sequence, StoreError};
+use super::trim;
+use crate::backend::{Loaded, Range, Reader, SequenceBounds};
+use crate::{Event, Exec, ExecId, Keep, SandboxId, SandboxState, Sequence, StoreError};
 
 /// How many connections are kept for the next who reads.
 const KEPT: usize = 4;
@@ -32,11 +33,15 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<LoadedWithMarks>
     let mut marks = Vec::new();
     let mut statement = connection.prepare(&format!("SELECT {} FROM sandboxes s", rows::sandbox_columns(NEWEST)))?;
     let mut found = statement.query([])?;
+    let any_trimmed = connection.prepare("SELECT 1 FROM trimmed")?.exists([])?;
     while let Some(row) = found.next()? {
-        let sandbox = rows::sandbox(row)?;
-        let floor = row.get(FLOOR)?;
-        marks.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(CEILING)?));
-        loaded.sandboxes.push((sandbox, floor));
+        let (sandbox, floor) = (rows::sandbox(row)?, row.get(FLOOR)?);
+        if sandbox.state != SandboxState::Deleted {
+            marks.push((sandbox.id.clone(), sandbox.last_sequence.max(floor), row.get(CEILING)?));
+        }
+        let trimmed = if any_trimmed { trim::of(connection, row.get(0)?)? } else { None };
+        let bounds = SequenceBounds { floor, trimmed: trimmed.unwrap_or_default().events };
+        loaded.sandboxes.push((sandbox, bounds));
     }
     let exec = rows::exec_columns(NEWEST);
     let running = format!("SELECT {exec} FROM execs e JOIN sandboxes s ON s.number = e.sandbox WHERE e.state = 1");
@@ -112,5 +117,13 @@ impl Reader for SqliteReader {
             let values = params![range.after, range.until, range.most];
             connection.prepare_cached(&sql)?.query_map(values, rows::event_of_any)?.collect()
         })
+    }
+
+    fn overdue_events(&self, keep: Keep) -> Result<Vec<(SandboxId, Sequence)>, StoreError> {
+        self.with(|connection| trim::overdue_events(connection, keep))
+    }
+
+    fn overdue_execs(&self, keep: Keep, most: usize) -> Result<Vec<(SandboxId, ExecId)>, StoreError> {
+        self.with(|connection| trim::overdue_execs(connection, keep, most))
     }
 }

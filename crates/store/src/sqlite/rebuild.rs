@@ -1,6 +1,6 @@
 //! A new store from what is intact in a damaged one.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use rusqlite::types::Value;
@@ -164,7 +164,8 @@ impl Rebuild<'_> {
         });
         let (kept, lost) = (gaps.len() as u64, damaged.len() as u64);
         self.report.tables.push(RepairedTable { name: "gaps", kept, lost, at_least: !is_whole });
-        let holes = self.holes(&gaps)?;
+        let trimmed = self.trimmed()?;
+        let holes = self.holes(&gaps, &trimmed)?;
         self.incomplete.extend(holes.iter().map(|(sandbox, ..)| *sandbox));
         for (sandbox, after, until) in gaps.into_iter().chain(holes) {
             execute(&mut insert, Table::Gaps, vec![sandbox.into(), after.into(), until.into()])?;
@@ -172,8 +173,38 @@ impl Rebuild<'_> {
         Ok(())
     }
 
+    /// Copies what retention removed of each sandbox; says up to which sequence.
+    fn trimmed(&mut self) -> rusqlite::Result<HashMap<i64, i64>> {
+        let (mut kept, mut damaged) = (BTreeMap::new(), 0);
+        let mut is_whole = true;
+        if self.salvage.version >= schema::TRIMMED {
+            let sql = format!("SELECT {} FROM trimmed t", Table::Trimmed.selected("t", self.salvage.version));
+            is_whole = self.salvage.both_ways(&sql, &["sandbox"], |row| {
+                let Ok(found) = row.get(0).and_then(|sandbox: i64| Ok((sandbox, (row.get(1)?, row.get(2)?)))) else {
+                    return;
+                };
+                if self.sandboxes.contains(&found.0) && Table::Trimmed.verify(row).is_ok() {
+                    kept.insert(found.0, found.1);
+                } else {
+                    damaged += 1;
+                }
+            });
+        }
+        let mut insert = self.target.prepare(&Table::Trimmed.insert())?;
+        for (sandbox, (events, execs)) in &kept {
+            execute(&mut insert, Table::Trimmed, vec![(*sandbox).into(), Value::from(*events), Value::from(*execs)])?;
+        }
+        let name = Table::Trimmed.name();
+        self.report.tables.push(RepairedTable { name, kept: kept.len() as u64, lost: damaged, at_least: !is_whole });
+        Ok(kept.into_iter().map(|(sandbox, (events, _)): (i64, (i64, i64))| (sandbox, events)).collect())
+    }
+
     /// Where sequences are missing, and no gap says why.
-    fn holes(&self, gaps: &BTreeSet<(i64, i64, i64)>) -> rusqlite::Result<Vec<(i64, i64, i64)>> {
+    fn holes(
+        &self,
+        gaps: &BTreeSet<(i64, i64, i64)>,
+        trimmed: &HashMap<i64, i64>,
+    ) -> rusqlite::Result<Vec<(i64, i64, i64)>> {
         let mut statement = self.target.prepare(
             "SELECT s.number, e.sequence, s.last_sequence FROM sandboxes s LEFT JOIN events e ON e.sandbox = s.number
                 ORDER BY s.number, e.sequence",
@@ -198,7 +229,7 @@ impl Rebuild<'_> {
                     if let Some(other) = other {
                         close(other);
                     }
-                    0
+                    trimmed.get(&sandbox).copied().unwrap_or(0)
                 }
             };
             let mut after = reached;
@@ -241,7 +272,9 @@ impl Rebuild<'_> {
     }
 
     fn about(&mut self, home: Option<StoreIdentity>) -> rusqlite::Result<()> {
-        let lacking = "SELECT DISTINCT sandbox FROM events WHERE about = 2 AND subject NOT IN (SELECT id FROM execs)";
+        let lacking = "SELECT sandbox FROM events e WHERE about = 2 AND subject NOT IN (SELECT id FROM execs)
+            GROUP BY sandbox HAVING count(DISTINCT subject)
+                > ifnull((SELECT execs FROM trimmed t WHERE t.sandbox = e.sandbox), 0)";
         let mut statement = self.target.prepare(lacking)?;
         for number in statement.query_map([], |row| row.get::<_, i64>(0))? {
             self.incomplete.insert(number?);

@@ -8,12 +8,14 @@ use super::checksum::Table;
 pub(super) const APPLICATION: i32 = 0x4372_726c;
 
 /// What makes each version from the one before. What is released is never changed.
-pub(super) const STEPS: &[Step] = &[Step::sql(FIRST), Step { sql: SECOND, code: Some(fill_second) }];
+pub(super) const STEPS: &[Step] = &[Step::sql(FIRST), Step { sql: SECOND, code: Some(fill_second) }, Step::sql(THIRD)];
 
 /// The version that is written.
 pub(super) const NEWEST: usize = STEPS.len();
 /// From which version on a store has an identity, and its rows have checksums.
 pub(super) const CHECKSUMS: usize = 2;
+/// From which version on a store records what retention has removed of a sandbox.
+pub(super) const TRIMMED: usize = 3;
 
 /// What makes one version from the one before.
 #[derive(Clone, Copy)]
@@ -117,9 +119,18 @@ const SECOND: &str = "
     CREATE TABLE incomplete_sandboxes (number INTEGER PRIMARY KEY) STRICT;
 ";
 
+const THIRD: &str = "
+    CREATE TABLE trimmed (
+        sandbox INTEGER PRIMARY KEY,
+        events INTEGER NOT NULL,
+        execs INTEGER NOT NULL,
+        checksum INTEGER NOT NULL
+    ) STRICT;
+";
+
 /// A later version that changes columns gives this its own list of them.
 fn fill_second(connection: &Connection) -> rusqlite::Result<()> {
-    Table::ALL.iter().try_for_each(|table| table.seal(connection))
+    Table::SECOND.iter().try_for_each(|table| table.seal(connection))
 }
 
 /// The version of a store; 0 is one that has no tables yet.

@@ -70,6 +70,7 @@ pub(super) fn purge(connection: &Connection, sandbox: &SandboxId) -> rusqlite::R
         "DELETE FROM events WHERE sandbox = ?1",
         "DELETE FROM execs WHERE sandbox = ?1",
         "DELETE FROM gaps WHERE sandbox = ?1",
+        "DELETE FROM trimmed WHERE sandbox = ?1",
         "DELETE FROM incomplete_sandboxes WHERE number = ?1",
     ] {
         connection.execute(sql, [number])?;

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use self::support::{Place, create, exec_id, go, id, ready, run, take, tick};
 use super::*;
-use crate::backend::{Batch, Loaded};
+use crate::backend::{Batch, Loaded, Range};
 use crate::{EventType, SandboxState};
 
 /// A database that waits before and after every batch until it is let on.
@@ -47,6 +47,19 @@ impl Backend for Gated {
 
     fn purge(&mut self, sandbox: &SandboxId) -> Result<(), StoreError> {
         self.sqlite.purge(sandbox)
+    }
+
+    fn trim_events(
+        &mut self,
+        sandbox: &SandboxId,
+        range: Range,
+        announce: &mut dyn FnMut(Sequence),
+    ) -> Result<usize, StoreError> {
+        self.sqlite.trim_events(sandbox, range, announce)
+    }
+
+    fn trim_execs(&mut self, sandbox: &SandboxId, execs: &[ExecId]) -> Result<usize, StoreError> {
+        self.sqlite.trim_execs(sandbox, execs)
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

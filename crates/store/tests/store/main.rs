@@ -14,5 +14,6 @@ mod origin;
 mod power;
 mod random;
 mod repair;
+mod retention;
 mod stores;
 mod support;

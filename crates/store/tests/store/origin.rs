@@ -200,7 +200,7 @@ async fn a_migration_keeps_the_first_store_of_the_older_version() {
     let version = |path| -> u32 {
         Connection::open(path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
     };
-    assert_eq!((version(&backup), version(&place.path())), (1, 2));
+    assert_eq!((version(&backup), version(&place.path())), (1, 3));
     assert_eq!(check(&backup).unwrap().sandboxes, check(&place.path()).unwrap().sandboxes);
     let kept = fs::read(&backup).unwrap();
     let v1 = Connection::open(fixture).unwrap();

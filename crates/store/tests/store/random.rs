@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrel_store::SandboxState::{Deleted, Deleting, Failed, Pending, Ready, Stopped};
-use carrel_store::{Change, EventType, ExecState, SandboxState, Store, StoreError};
+use carrel_store::{Change, EventType, EventsError, ExecState, SandboxState, Store, StoreError};
 
 use crate::support::{Place, create, exec_id, go, id, run, take};
 
@@ -21,6 +21,8 @@ struct Model {
 
 struct Known {
     state: SandboxState,
+    /// How many of its first events were removed.
+    trimmed: usize,
     events: Vec<(EventType, SandboxState)>,
 }
 
@@ -54,6 +56,8 @@ async fn play(acts: &[Act]) {
             4 => model.start(&store, &name, &format!("exec-{}", how % 8)).await,
             5 => model.end(&store, &format!("exec-{}", how % 8), how).await,
             6 if how % 4 == 0 => model.purge(&store, &name).await,
+            6 if how % 4 == 1 => model.trim_events(&store, &name, how / 4).await,
+            6 if how % 4 == 2 => model.trim_exec(&store, &format!("exec-{}", how / 4 % 8)).await,
             7 if how % 8 == 0 => {
                 store.close().await;
                 store = place.open();
@@ -79,7 +83,7 @@ impl Model {
         if self.taken.insert(name.into()) {
             assert_eq!(made.unwrap().events[0].sequence, 1);
             let events = vec![(EventType::SandboxAccepted, Pending)];
-            self.sandboxes.insert(name.into(), Known { state: Pending, events });
+            self.sandboxes.insert(name.into(), Known { state: Pending, trimmed: 0, events });
         } else {
             assert!(matches!(made, Err(StoreError::SandboxIdTaken)));
         }
@@ -146,6 +150,27 @@ impl Model {
         self.execs.retain(|_, (of, _)| of != name);
     }
 
+    async fn trim_events(&mut self, store: &Store, name: &str, through: u8) {
+        let removed = store.trim_events(&id(name), through.into()).await.unwrap();
+        let Some(known) = self.sandboxes.get_mut(name) else {
+            assert_eq!(removed, 0);
+            return;
+        };
+        // The newest stays.
+        let trimmed = usize::from(through).min(known.events.len() - 1).max(known.trimmed);
+        assert_eq!(removed, trimmed - known.trimmed);
+        known.trimmed = trimmed;
+    }
+
+    async fn trim_exec(&mut self, store: &Store, exec: &str) {
+        let Some((name, state)) = self.execs.get(exec).cloned() else { return };
+        let removed = store.trim_execs(&id(&name), vec![exec_id(exec)]).await.unwrap();
+        assert_eq!(removed, usize::from(state != ExecState::Running));
+        if removed == 1 {
+            self.execs.remove(exec);
+        }
+    }
+
     /// All that can be read is as it has to be.
     async fn hold(&self, store: &Store) {
         assert_eq!(store.sandboxes().len(), self.sandboxes.len());
@@ -154,8 +179,15 @@ impl Model {
             let count = known.events.len();
             assert_eq!((row.state, row.last_sequence), (known.state, count as u64));
             for after in [0, count / 2, count] {
-                let mut events = store.events(&row.id, after as u64).unwrap();
-                let seen = take(&mut events, count - after).await;
+                let events = store.events(&row.id, after as u64);
+                if (1..known.trimmed).contains(&after) {
+                    let oldest = known.trimmed as u64 + 1;
+                    assert_eq!(events.unwrap_err(), EventsError::Expired { oldest });
+                    continue;
+                }
+                // Whoever asks for everything gets everything that is kept.
+                let after = after.max(known.trimmed);
+                let seen = take(&mut events.unwrap(), count - after).await;
                 assert!(seen.iter().map(|event| event.sequence).eq(after as u64 + 1..=count as u64));
                 assert!(seen.iter().map(|event| (event.kind, event.state)).eq(known.events[after..].iter().copied()));
             }

@@ -106,6 +106,12 @@ async fn fill(place: &Place) -> Place {
         }
     }
     store.purge(&id("purged")).await.unwrap();
+    let row = ready(&store, "trimmed").await;
+    let row = store.commit(run(&row, "exec-trimmed", ExecState::Running)).await.unwrap().sandbox;
+    let row = store.commit(run(&row, "exec-trimmed", ExecState::Finished)).await.unwrap().sandbox;
+    ticks(&store, &row, 3).await;
+    store.trim_events(&row.id, 3).await.unwrap();
+    store.trim_execs(&row.id, vec![ExecId::new("exec-trimmed").unwrap()]).await.unwrap();
     let row = store.commit(foreign()).await.unwrap().sandbox;
     let row = store.commit(go(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox;
     let mut change = run(&row, "held", ExecState::Running);

@@ -87,7 +87,7 @@ impl Place {
 /// Gives every row the checksum of what it says, so that what a test changed counts as written.
 pub(crate) fn reseal(path: &Path) {
     let connection = Connection::open(path).unwrap();
-    for (number, table) in (1u8..).zip(["sandboxes", "execs", "events", "gaps"]) {
+    for (number, table) in (1u8..).zip(["sandboxes", "execs", "events", "gaps", "trimmed"]) {
         let mut statement = connection.prepare(&format!("SELECT * FROM {table}")).unwrap();
         let width = statement.column_count() - 1;
         let mut rows = statement.query([]).unwrap();
@@ -119,6 +119,8 @@ fn statement_column(table: &str, column: usize) -> &'static str {
         ("events", 0) => "position",
         ("events", _) | ("gaps", 0) => "sandbox",
         ("gaps", _) => "after",
+        ("trimmed", 0) => "sandbox",
+        ("trimmed", _) => "events",
         (_, 0) => "number",
         _ => "id",
     }

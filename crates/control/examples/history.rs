@@ -1,0 +1,93 @@
+//! What deleted sandboxes cost a daemon: `cargo run --release -p carrel-control --example history -- 50000`.
+
+#![allow(clippy::unwrap_used, reason = "a measurement that fails is none")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use carrel_control::fake::FakeProvider;
+use carrel_control::spec::{Draft, Host};
+use carrel_control::{Caller, Control, CreateRequest, Settings};
+use carrel_store::{
+    Change, Desired, Details, EventType, NewEvent, Options, Sandbox, SandboxId, SandboxState, Store, Timestamp,
+};
+
+const ME: Caller = Caller { user: 1000, group: 1000, trusted: true };
+
+const LIFE: [(EventType, SandboxState); 5] = [
+    (EventType::SandboxAccepted, SandboxState::Pending),
+    (EventType::SandboxPreparing, SandboxState::Pending),
+    (EventType::SandboxReady, SandboxState::Ready),
+    (EventType::SandboxDeleteRequested, SandboxState::Deleting),
+    (EventType::SandboxDeleted, SandboxState::Deleted),
+];
+
+#[tokio::main]
+async fn main() {
+    let count: usize = std::env::args().nth(1).map_or(50_000, |count| count.parse().unwrap());
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("carrel.db");
+    fill(&path, count).await;
+    let before = resident();
+    let began = Instant::now();
+    let store = Store::open(&path, Options::default()).unwrap();
+    let opened = began.elapsed();
+    let settings = Settings { cleanup_ttl: Duration::ZERO, ..Settings::default() };
+    let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
+    let started = began.elapsed();
+    let after = resident();
+    println!(
+        "{count} deleted sandboxes: store open after {opened:?}, control started after {started:?}, {} bytes each, {} MiB in all",
+        after.saturating_sub(before) / count,
+        after / 1024 / 1024
+    );
+    control.shutdown().await;
+    store.close().await;
+}
+
+/// Fills a store with deleted sandboxes, as a daemon would have left them.
+async fn fill(path: &std::path::Path, count: usize) {
+    let seed = tempfile::tempdir().unwrap();
+    let store = Store::open(&seed.path().join("carrel.db"), Options::default()).unwrap();
+    let settings = Settings { host: Host::default(), ..Settings::default() };
+    let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
+    let draft = Draft { image: "host".to_owned(), ..Draft::default() };
+    let request = CreateRequest { id: Some("seed".to_owned()), spec: Some(draft), ..CreateRequest::default() };
+    let model = control.create(&ME, request).await.unwrap();
+    control.shutdown().await;
+    store.close().await;
+    let store = Store::open(path, Options::default()).unwrap();
+    let mut waiting = Vec::new();
+    for number in 0..count {
+        let event = |(kind, state)| NewEvent { kind, at: model.created_at, state, details: Details::None };
+        let sandbox = Sandbox {
+            id: SandboxId::new(format!("b6a1f0c2-0000-4000-8000-{number:012}")).unwrap(),
+            state: SandboxState::Deleted,
+            desired: Desired::Deleted,
+            incarnation: format!("{number:016x}"),
+            disk: format!("{number:016x}"),
+            last_sequence: 0,
+            active_at: Timestamp(0),
+            ..(*model).clone()
+        };
+        let events = LIFE.into_iter().map(event).collect();
+        let change = Change { sandbox, new: true, execs: Vec::new(), events, synced: false };
+        let store = store.clone();
+        waiting.push(tokio::spawn(async move { store.commit(change).await.map(drop) }));
+        if waiting.len() == 256 {
+            for one in waiting.drain(..) {
+                one.await.unwrap().unwrap();
+            }
+        }
+    }
+    for one in waiting {
+        one.await.unwrap().unwrap();
+    }
+    store.close().await;
+}
+
+/// How many bytes this process has in memory.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
