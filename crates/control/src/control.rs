@@ -2,6 +2,7 @@
 
 mod create;
 mod orphans;
+mod retention;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -110,7 +111,7 @@ struct Actors {
 // === impl Control ===
 
 impl Control {
-    /// Looks after the sandboxes of a store: each gets its actor, which goes on where the last one was.
+    /// Looks after the sandboxes of a store: each that is not deleted gets its actor, which goes on where the last one was.
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
         let (admission, settings) = (Admission::default(), watch::Sender::new(Arc::new(settings)));
         let restarts = Arc::new(Semaphore::new(RESTARTS));
@@ -119,6 +120,10 @@ impl Control {
         // From here on whatever happens is logged, also what is found to have happened meanwhile.
         control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));
         for sandbox in control.0.store.sandboxes() {
+            // One that is gone is answered for from its row.
+            if sandbox.state == SandboxState::Deleted {
+                continue;
+            }
             let spec = parse(&sandbox);
             if Stage::of(&sandbox).takes_room() {
                 control.0.admission.count(&sandbox.id, control.memory(&spec));
@@ -134,6 +139,7 @@ impl Control {
                 tokio::time::sleep(REAP).await;
             }
         });
+        control.start_retention();
         Ok(control)
     }
 
@@ -296,11 +302,9 @@ impl Control {
             EventsError::Unknown => sandbox_unknown(id),
             EventsError::Future { newest, oldest } => {
                 let words = format!("there is no event {after} yet: the newest is {newest}");
-                Refusal::new(Code::OutOfRange, reason::SEQUENCE_EXPIRED, words)
-                    .about("sandbox_id", id)
-                    .about("from_sequence", after.to_string())
-                    .about("oldest_sequence", oldest.to_string())
+                out_of_range(id, after, oldest, words)
             }
+            EventsError::Expired { oldest } => expired(id, after, oldest),
         })
     }
 
@@ -371,8 +375,7 @@ impl Control {
         }
         actors.mailboxes.insert(sandbox.id.clone(), sender);
         let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages, origin);
-        // Those that are over are not kept until the end.
-        while actors.tasks.try_join_next().is_some() {}
+        actors.collect();
         actors.tasks.spawn(actor.run());
     }
 
@@ -386,12 +389,42 @@ impl Control {
             if actors.closed {
                 return Err(stopping());
             }
-            actors.mailboxes.get(id).cloned().ok_or_else(|| sandbox_gone(id))?
+            actors.mailboxes.get(id).cloned()
         };
         let (answer, answered) = oneshot::channel();
-        let gone = || if self.0.lock().closed { stopping() } else { sandbox_gone(id) };
-        mailbox.send(Message { request, answer }).await.map_err(|_| gone())?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+        let message = Message { request, answer };
+        let unsent = match mailbox {
+            Some(mailbox) => mailbox.send(message).await.err().map(|unsent| unsent.0),
+            None => Some(message),
+        };
+        match unsent {
+            None => answered.await.unwrap_or_else(|_| Err(self.unanswered(id))),
+            Some(message) => match self.deleted(id) {
+                Some(sandbox) => self.0.answer_for_deleted(&sandbox, message.request).await,
+                None => Err(self.unanswered(id)),
+            },
+        }
+    }
+
+    /// A sandbox that is gone, and still known.
+    fn deleted(&self, id: &SandboxId) -> Option<Arc<Sandbox>> {
+        let sandbox = self.0.store.sandbox(id).filter(|sandbox| sandbox.state == SandboxState::Deleted);
+        sandbox.filter(|_| !self.0.lock().closed)
+    }
+
+    /// What is said when an actor left without an answer.
+    fn unanswered(&self, id: &SandboxId) -> Refusal {
+        match self.deleted(id) {
+            // Only a pause is left unanswered, since it takes its time.
+            Some(sandbox) => not_ready(&sandbox),
+            None if self.0.lock().closed => stopping(),
+            None => sandbox_gone(id),
+        }
+    }
+
+    /// How many sandboxes have an actor: those that are not deleted.
+    pub fn actors(&self) -> usize {
+        self.0.lock().mailboxes.len()
     }
 
     fn open(&self) -> Result<(), Refusal> {
@@ -462,13 +495,24 @@ impl Shared {
         }
     }
 
-    /// A sandbox is purged, and needs nobody any more.
+    /// A sandbox needs nobody any more.
     pub(crate) fn leave(&self, id: &SandboxId) {
-        self.lock().mailboxes.remove(id);
+        let mut actors = self.lock();
+        actors.mailboxes.remove(id);
+        actors.collect();
     }
 }
 
 pub(crate) use self::create::{random_id, random_incarnation};
+
+// === impl Actors ===
+
+impl Actors {
+    /// Those that are over are not kept until the end.
+    fn collect(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+    }
+}
 
 // === impl Mailbox ===
 
@@ -498,8 +542,23 @@ pub(crate) fn sandbox_unknown(id: &str) -> Refusal {
 }
 
 /// It was purged since it was found.
-fn sandbox_gone(id: &SandboxId) -> Refusal {
+pub(crate) fn sandbox_gone(id: &SandboxId) -> Refusal {
     sandbox_unknown(id.local()).about("sandbox_id", id.as_str())
+}
+
+/// What follows a place in the log of a sandbox was removed by retention.
+pub fn expired(id: &str, after: Sequence, oldest: Sequence) -> Refusal {
+    let words = format!(
+        "the events after {after} are no longer kept: the oldest is {oldest}; subscribe from 0 to get all that is kept"
+    );
+    out_of_range(id, after, oldest, words)
+}
+
+fn out_of_range(id: &str, after: Sequence, oldest: Sequence, words: String) -> Refusal {
+    Refusal::new(Code::OutOfRange, reason::SEQUENCE_EXPIRED, words)
+        .about("sandbox_id", id)
+        .about("from_sequence", after.to_string())
+        .about("oldest_sequence", oldest.to_string())
 }
 
 pub(crate) fn exec_unknown(id: &str) -> Refusal {

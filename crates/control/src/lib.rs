@@ -21,11 +21,11 @@ pub mod spec;
 mod watch;
 mod words;
 
-pub use self::control::{Control, CreateRequest, ExecRequest, StartError};
+pub use self::control::{Control, CreateRequest, ExecRequest, StartError, expired};
 pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::failpoint::{Failpoint, Step};
 pub use self::refusal::{Code, Refusal};
-pub use self::settings::{Caller, Clock, Settings};
+pub use self::settings::{Caller, Clock, Retention, Settings};
 pub use self::watch::Watch;
 
 #[cfg(test)]

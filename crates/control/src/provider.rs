@@ -270,6 +270,33 @@ pub struct LogPaths {
     pub stderr: PathBuf,
 }
 
+/// What is kept of the output of an exec.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Standard output.
+    pub stdout: OutputLog,
+    /// Standard error.
+    pub stderr: OutputLog,
+}
+
+/// What is kept of one output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLog {
+    /// How many bytes the file has.
+    pub bytes: u64,
+    /// How many bytes are no longer kept.
+    pub trimmed: u64,
+}
+
+/// Files of output that were removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemovedLogs {
+    /// How many.
+    pub files: u64,
+    /// How many bytes they took.
+    pub bytes: u64,
+}
+
 /// Whoever makes sandboxes run.
 pub trait Provider: Send + Sync + 'static {
     /// Makes an incarnation run: its disk made by the first start and taken again by any other, copies put in if the disk is
@@ -316,6 +343,24 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Removes the logs.
     fn remove_logs<'a>(&'a self, sandbox: &'a SandboxId) -> Answer<'a, ()>;
+
+    /// Removes the logs of execs that have ended.
+    fn remove_exec_logs<'a>(&'a self, sandbox: &'a SandboxId, execs: &'a [ExecId]) -> Answer<'a, ()> {
+        let _ = (sandbox, execs);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Removes the logs that were last written before a moment, but none of an exec that runs.
+    fn remove_old_logs<'a>(&'a self, before: Timestamp, running: &'a HashSet<ExecId>) -> Answer<'a, RemovedLogs> {
+        let _ = (before, running);
+        Box::pin(std::future::ready(Ok(RemovedLogs::default())))
+    }
+
+    /// What is kept of the output of an exec.
+    fn output<'a>(&'a self, sandbox: &'a SandboxId, exec: &'a ExecId) -> Answer<'a, ExecOutput> {
+        let _ = (sandbox, exec);
+        Box::pin(std::future::ready(Ok(ExecOutput::default())))
+    }
 
     /// Stops all processes where they are, or lets them continue.
     fn pause<'a>(&'a self, place: &'a Place, paused: bool) -> Answer<'a, ()>;

@@ -14,8 +14,10 @@ use crate::spec::Host;
 pub struct Settings {
     /// How long a sandbox may be idle that does not say so itself; 0 is for ever.
     pub idle_ttl: Duration,
-    /// How long sandboxes are kept that do not run, and what is known of those that are gone.
+    /// How long sandboxes are kept that do not run; 0 is for ever.
     pub cleanup_ttl: Duration,
+    /// How much of the past is kept.
+    pub retention: Retention,
     /// How long a sandbox has to end by itself.
     pub grace: Duration,
     /// How many may run.
@@ -30,6 +32,25 @@ pub struct Settings {
     pub clock: Clock,
     /// The file descriptors of this process.
     pub descriptors: Descriptors,
+}
+
+/// How much of the past is kept: what is beyond a bound is removed, the oldest first. 0 is no bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// How long deleted sandboxes are known; none is for as long as those are kept that do not run.
+    pub deleted_age: Option<Duration>,
+    /// How many deleted sandboxes are known.
+    pub deleted_count: u64,
+    /// How long the events of a sandbox are kept.
+    pub events_age: Duration,
+    /// How many events of a sandbox are kept.
+    pub events_count: u64,
+    /// How long execs are known that have ended.
+    pub execs_age: Duration,
+    /// How many execs of a sandbox are known.
+    pub execs_count: u64,
+    /// How long the output of execs is kept that have ended.
+    pub logs_age: Duration,
 }
 
 /// What time it is.
@@ -65,6 +86,7 @@ impl Default for Settings {
         Self {
             idle_ttl: Duration::from_secs(10 * 60),
             cleanup_ttl: Duration::from_secs(360 * 60 * 60),
+            retention: Retention::default(),
             grace: Duration::from_secs(2),
             most_sandboxes: None,
             most_memory: None,
@@ -72,6 +94,22 @@ impl Default for Settings {
             host: Host::default(),
             clock: Clock::default(),
             descriptors: Descriptors::default(),
+        }
+    }
+}
+
+// === impl Retention ===
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            deleted_age: None,
+            deleted_count: 10_000,
+            events_age: Duration::ZERO,
+            events_count: 100_000,
+            execs_age: Duration::ZERO,
+            execs_count: 10_000,
+            logs_age: Duration::ZERO,
         }
     }
 }
@@ -97,6 +135,11 @@ impl Clock {
     /// Whether a moment was before this host booted.
     pub(crate) fn is_before_boot(&self, moment: Timestamp) -> bool {
         self.since(moment) > (self.uptime)()
+    }
+
+    /// The moment that was so long ago.
+    pub(crate) fn ago(&self, age: Duration) -> Timestamp {
+        Timestamp(self.now().0.saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX)))
     }
 
     /// How long ago a moment was. One that is still to come, since somebody set the clock back, was now.

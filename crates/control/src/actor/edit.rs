@@ -1,5 +1,7 @@
 //! A change of a sandbox while it is put together.
 
+use std::time::Duration;
+
 use carrel_store::{Change, Details, EventType, Exec, ExecChange, ExecState, NewEvent, Sandbox, Timestamp};
 
 use crate::machine::Stage;
@@ -31,6 +33,13 @@ impl Edit {
     #[must_use]
     pub(super) fn synced(mut self) -> Self {
         self.change.synced = true;
+        self
+    }
+
+    /// It may be idle for so long: none is what the daemon says.
+    #[must_use]
+    pub(super) fn idle(mut self, idle: Option<Duration>) -> Self {
+        self.change.sandbox.idle_ms = idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
         self
     }
 

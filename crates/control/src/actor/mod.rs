@@ -1,5 +1,6 @@
 //! Whoever has one sandbox: hears what is asked and what happens, one thing at a time, and sees that the rest is done.
 
+mod deleted;
 mod edit;
 mod facts;
 mod pause;
@@ -228,10 +229,20 @@ impl Actor {
     pub(crate) async fn run(mut self) {
         while let Ok(true) = self.turn().await {}
         self.shared.leave(&self.sandbox.id);
+        if self.stage() == Stage::Deleted {
+            // Whoever asked before it was gone is answered as whoever asks from now on.
+            self.messages.close();
+            while let Some(Message { request, answer }) = self.messages.recv().await {
+                let _left = answer.send(self.shared.answer_for_deleted(&self.sandbox, request).await);
+            }
+        }
     }
 
     /// Sees that what is to be done is being done, then hears one thing. Says whether there is more to come.
     async fn turn(&mut self) -> Result<bool, Gone> {
+        if self.stage() == Stage::Deleted {
+            return Ok(false);
+        }
         self.advance().await?;
         let mut settings = self.shared.settings.subscribe();
         let deadline = self.deadline();
@@ -259,7 +270,7 @@ impl Actor {
             Heard::Message(Some(message)) => self.answer(message).await?,
             Heard::Finished(finished) => self.finished(finished).await?,
             Heard::Fact(fact) => self.hear(fact).await?,
-            Heard::Time => return self.time().await,
+            Heard::Time => self.time().await?,
         }
         Ok(true)
     }

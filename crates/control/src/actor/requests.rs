@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, StoreError};
+use carrel_store::{Details, Exec, ExecId, ExecState, Namespace, Sandbox, Store, StoreError};
 
 use super::pause::PauseState;
 use super::{Accepted, Actor, Command, Gone, Machine, Message, Request, Restart};
@@ -51,13 +51,13 @@ impl Actor {
                 Ok(Accepted::Changed)
             }
             Verdict::Already => Ok(Accepted::Already),
-            _ => Err(self.invalid_state("stopped", "ready")),
+            _ => Err(not_stoppable(&self.sandbox)),
         }
     }
 
     pub(super) async fn resume(&mut self) -> Result<Accepted, Refusal> {
         let Verdict::Go(next, event) = verdict(self.stage(), Input::Resume) else {
-            return Err(self.invalid_state("resumed", "stopped, or failed after it had been ready,"));
+            return Err(not_resumable(&self.sandbox));
         };
         let incarnation = random_incarnation()?;
         self.shared.check_disk(&self.sandbox.id)?;
@@ -152,12 +152,7 @@ impl Actor {
 
     async fn cancel(&mut self, id: &ExecId) -> Result<Accepted, Refusal> {
         let Some(exec) = self.execs.get(id).map(Arc::clone) else {
-            // It has ended, since whoever asks has seen it.
-            let words = format!("the exec {} has ended", id.local());
-            let refusal = Refusal::new(Code::FailedPrecondition, reason::EXEC_ALREADY_TERMINAL, words);
-            let known = self.shared.store.exec(id).await.map_err(|error| store_failed(&error))?;
-            let refusal = known.map_or_else(|| exec_unknown(id.local()), |_| refusal);
-            return Err(refusal.about("exec_id", id.as_str()));
+            return Err(not_cancellable(&self.shared.store, id).await);
         };
         if exec.cancelling {
             return Ok(Accepted::Already);
@@ -170,21 +165,38 @@ impl Actor {
     }
 
     async fn set_idle(&mut self, idle: Option<Duration>) -> Result<Accepted, Refusal> {
-        let mut edit = self.edit().synced();
-        edit.sandbox().idle_ms = idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+        let edit = self.edit().synced().idle(idle);
         self.commit(edit).await.map_err(|error| commit_failed(&error))?;
         Ok(Accepted::Changed)
     }
+}
 
-    fn invalid_state(&self, what: &str, needed: &str) -> Refusal {
-        let words = format!(
-            "the sandbox {} is {}: only one that is {needed} can be {what}",
-            self.sandbox.id.local(),
-            shown(&self.sandbox)
-        );
-        Refusal::new(Code::FailedPrecondition, reason::SANDBOX_INVALID_STATE, words)
-            .about("sandbox_id", self.sandbox.id.as_str())
-    }
+pub(super) fn not_stoppable(sandbox: &Sandbox) -> Refusal {
+    invalid_state(sandbox, "stopped", "ready")
+}
+
+pub(super) fn not_resumable(sandbox: &Sandbox) -> Refusal {
+    invalid_state(sandbox, "resumed", "stopped, or failed after it had been ready,")
+}
+
+fn invalid_state(sandbox: &Sandbox, what: &str, needed: &str) -> Refusal {
+    let words =
+        format!("the sandbox {} is {}: only one that is {needed} can be {what}", sandbox.id.local(), shown(sandbox));
+    Refusal::new(Code::FailedPrecondition, reason::SANDBOX_INVALID_STATE, words)
+        .about("sandbox_id", sandbox.id.as_str())
+}
+
+/// An exec that does not run, though whoever asks has seen that it was accepted.
+pub(super) async fn not_cancellable(store: &Store, id: &ExecId) -> Refusal {
+    let refusal = match store.exec(id).await {
+        Ok(Some(_)) => {
+            let words = format!("the exec {} has ended", id.local());
+            Refusal::new(Code::FailedPrecondition, reason::EXEC_ALREADY_TERMINAL, words)
+        }
+        Ok(None) => exec_unknown(id.local()),
+        Err(error) => return store_failed(&error),
+    };
+    refusal.about("exec_id", id.as_str())
 }
 
 fn exec_taken(id: &ExecId) -> Refusal {

@@ -21,8 +21,8 @@ impl Actor {
         due.into_iter().flatten().min()
     }
 
-    /// Does what is due. Says whether there is more to come.
-    pub(super) async fn time(&mut self) -> Result<bool, Gone> {
+    /// Does what is due.
+    pub(super) async fn time(&mut self) -> Result<(), Gone> {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.settled_at()) {
@@ -40,9 +40,9 @@ impl Actor {
             self.spawn_active();
         }
         if self.kept_for() == Some(Duration::ZERO) && self.not_before.is_none_or(|at| at <= now) {
-            return self.clean_up().await;
+            self.clean_up().await;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// When what the stage demands is tried again.
@@ -66,11 +66,10 @@ impl Actor {
         self.machine.settled_at.filter(|_| self.stage() == Stage::Stopping && self.machine.over.is_none())
     }
 
-    /// How much longer it is kept, or what is known of it.
+    /// How much longer it is kept.
     fn kept_for(&self) -> Option<Duration> {
         let most = self.shared.settings().cleanup_ttl;
-        let counts =
-            matches!(self.stage(), Stage::Stopped | Stage::Failed | Stage::Recoverable | Stage::Deleted) && !self.busy;
+        let counts = matches!(self.stage(), Stage::Stopped | Stage::Failed | Stage::Recoverable) && !self.busy;
         let left = || most.saturating_sub(self.shared.settings().clock.since(self.sandbox.state_changed_at));
         (counts && !most.is_zero()).then(left)
     }
@@ -80,25 +79,10 @@ impl Actor {
         Some(self.not_before.map_or(until, |not_before| until.max(not_before)))
     }
 
-    async fn clean_up(&mut self) -> Result<bool, Gone> {
-        let failed = if self.stage() == Stage::Deleted {
-            let id = self.sandbox.id.clone();
-            match self.shared.provider.remove_logs(&id).await {
-                Ok(()) => match self.shared.store.purge(&id).await {
-                    Ok(()) => return Ok(false),
-                    Err(error) => error.to_string(),
-                },
-                // Once it is forgotten, nobody knows of them.
-                Err(error) => error.to_string(),
-            }
-        } else {
-            match self.delete(Input::Cleanup, cause::CLEANUP).await {
-                Ok(_) => return Ok(true),
-                Err(refusal) => refusal.message,
-            }
-        };
-        tracing::warn!(sandbox = %self.sandbox.id, error = failed, "an old sandbox could not be removed");
-        self.not_before = Some(Instant::now() + LATER);
-        Ok(true)
+    async fn clean_up(&mut self) {
+        if let Err(refusal) = self.delete(Input::Cleanup, cause::CLEANUP).await {
+            tracing::warn!(sandbox = %self.sandbox.id, error = refusal.message, "an old sandbox could not be removed");
+            self.not_before = Some(Instant::now() + LATER);
+        }
     }
 }

@@ -215,6 +215,6 @@ fn trusted(caller: &Caller) -> Result<(), Refusal> {
     Err(Refusal::new(Code::PermissionDenied, reason::ORPHANS_FORBIDDEN, words))
 }
 
-fn provider_failed(error: &ProviderError) -> Refusal {
+pub(super) fn provider_failed(error: &ProviderError) -> Refusal {
     Refusal::new(Code::FailedPrecondition, reason::PROVIDER_FAILED, error.message.clone())
 }

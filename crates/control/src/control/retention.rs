@@ -1,0 +1,183 @@
+//! What is removed of the past, because it is older or more than is kept.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use carrel_store::{Exec, ExecId, Keep, SandboxId, SandboxState, Sequence, StoreError};
+
+use super::orphans::provider_failed;
+use super::{Control, Shared};
+use crate::provider::{ExecOutput, ProviderError, RemovedLogs};
+use crate::refusal::{Code, Refusal};
+use crate::settings::{Caller, Retention, Settings};
+use crate::words::reason;
+
+/// How often it is looked for, unless something is kept for a shorter time.
+const PERIOD: Duration = Duration::from_secs(60);
+/// The shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// How many events a sandbox may have that is removed at once; of one with more, they are removed some at a time before.
+const AT_ONCE: Sequence = 5000;
+
+/// Why something of the past is still there.
+#[derive(Debug, thiserror::Error)]
+enum RetentionError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+}
+
+// === impl Control ===
+
+impl Control {
+    /// Removes what is not kept, now and from time to time.
+    pub(super) fn start_retention(&self) {
+        let (weak, mut settings) = (Arc::downgrade(&self.0), self.0.settings.subscribe());
+        self.0.lock().tasks.spawn(async move {
+            loop {
+                let Some(pause) = enforce(&weak).await else { return };
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    changed = settings.changed() => if changed.is_err() { return },
+                }
+            }
+        });
+    }
+
+    /// Removes the output of execs that have ended and were last written before so long; says how much that was.
+    pub async fn prune_logs(&self, caller: &Caller, older_than: Duration) -> Result<RemovedLogs, Refusal> {
+        if !caller.trusted {
+            let words = "only the daemon's own user may remove the output of all users";
+            return Err(Refusal::new(Code::PermissionDenied, reason::PRUNE_FORBIDDEN, words));
+        }
+        self.0.remove_old_logs(older_than).await.map_err(|error| provider_failed(&error))
+    }
+
+    /// What is kept of the output of an exec.
+    pub async fn exec_output(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, ExecOutput), Refusal> {
+        let (exec, _) = self.exec(caller, id).await?;
+        let output = self.0.provider.output(&exec.sandbox, &exec.id).await.map_err(|error| provider_failed(&error))?;
+        Ok((exec, output))
+    }
+}
+
+/// Removes what is not kept; returns how long to wait until the next time, or nothing if there is none.
+async fn enforce(shared: &Weak<Shared>) -> Option<Duration> {
+    let shared = shared.upgrade()?;
+    let settings = shared.settings();
+    let mut pause = period(&settings);
+    shared.lock().collect();
+    shared.store.shrink();
+    for removed in [
+        shared.remove_deleted(&settings).await,
+        shared.remove_events(&settings).await,
+        shared.remove_execs(&settings).await,
+        shared.remove_logs(&settings).await,
+    ] {
+        match removed {
+            Ok(()) => {}
+            // The daemon is shutting down.
+            Err(RetentionError::Store(StoreError::Closed)) => return None,
+            Err(error) => {
+                tracing::warn!(%error, "what is no longer kept could not be removed");
+                pause = PERIOD;
+            }
+        }
+    }
+    Some(pause)
+}
+
+/// Something that is kept for a short time is looked for more often.
+fn period(settings: &Settings) -> Duration {
+    let Retention { events_age, execs_age, logs_age, .. } = settings.retention;
+    let ages = [deleted_age(settings), events_age, execs_age, logs_age];
+    let shortest = ages.into_iter().filter(|age| !age.is_zero()).min();
+    shortest.map_or(PERIOD, |shortest| shortest.clamp(SHORTEST, PERIOD))
+}
+
+fn deleted_age(settings: &Settings) -> Duration {
+    settings.retention.deleted_age.unwrap_or(settings.cleanup_ttl)
+}
+
+fn keep(settings: &Settings, count: u64, age: Duration) -> Keep {
+    let since = (!age.is_zero()).then(|| settings.clock.ago(age));
+    Keep { count: Some(count).filter(|count| *count > 0), since }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Forgets deleted sandboxes, the oldest first.
+    async fn remove_deleted(&self, settings: &Settings) -> Result<(), RetentionError> {
+        for (sandbox, newest) in self.overdue_deleted(settings) {
+            // Once it is forgotten, nobody knows of them.
+            self.provider.remove_logs(&sandbox).await?;
+            while newest > AT_ONCE && self.store.trim_events(&sandbox, newest).await? > 0 {}
+            match self.store.purge(&sandbox).await {
+                Ok(()) | Err(StoreError::Unknown) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The deleted sandboxes that are not kept, the oldest first, each with its newest event.
+    fn overdue_deleted(&self, settings: &Settings) -> Vec<(SandboxId, Sequence)> {
+        let mut deleted = self.store.sandboxes();
+        deleted.retain(|sandbox| sandbox.state == SandboxState::Deleted);
+        deleted.sort_by(|one, other| {
+            one.state_changed_at.cmp(&other.state_changed_at).then_with(|| one.id.cmp(&other.id))
+        });
+        let (age, most) = (deleted_age(settings), settings.retention.deleted_count);
+        let most = if most == 0 { usize::MAX } else { usize::try_from(most).unwrap_or(usize::MAX) };
+        let surplus = deleted.len().saturating_sub(most);
+        let is_old =
+            |sandbox: &carrel_store::Sandbox| !age.is_zero() && settings.clock.since(sandbox.state_changed_at) >= age;
+        let overdue = deleted.iter().enumerate().filter(|(at, sandbox)| *at < surplus || is_old(sandbox));
+        overdue.map(|(_, sandbox)| (sandbox.id.clone(), sandbox.last_sequence)).collect()
+    }
+
+    async fn remove_events(&self, settings: &Settings) -> Result<(), RetentionError> {
+        let keep = keep(settings, settings.retention.events_count, settings.retention.events_age);
+        for (sandbox, through) in self.store.overdue_events(keep).await? {
+            while self.store.trim_events(&sandbox, through).await? > 0 {}
+        }
+        Ok(())
+    }
+
+    async fn remove_execs(&self, settings: &Settings) -> Result<(), RetentionError> {
+        let keep = keep(settings, settings.retention.execs_count, settings.retention.execs_age);
+        loop {
+            let mut overdue: BTreeMap<SandboxId, Vec<ExecId>> = BTreeMap::new();
+            for (sandbox, exec) in self.store.overdue_execs(keep).await? {
+                overdue.entry(sandbox).or_default().push(exec);
+            }
+            let mut removed = 0;
+            for (sandbox, execs) in overdue {
+                self.provider.remove_exec_logs(&sandbox, &execs).await?;
+                removed += self.store.trim_execs(&sandbox, execs).await?;
+            }
+            if removed == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn remove_logs(&self, settings: &Settings) -> Result<(), RetentionError> {
+        let age = settings.retention.logs_age;
+        if !age.is_zero() {
+            self.remove_old_logs(age).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_old_logs(&self, age: Duration) -> Result<RemovedLogs, ProviderError> {
+        // An exec that is accepted from now on writes nothing that is old.
+        let before = self.settings().clock.ago(age);
+        let running: HashSet<ExecId> =
+            self.store.running_execs(None).into_iter().map(|(exec, _)| exec.id.clone()).collect();
+        self.provider.remove_old_logs(before, &running).await
+    }
+}
