@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use carrel_control::fake::FakeProvider;
 use carrel_control::spec::{Draft, Host};
-use carrel_control::{Caller, Control, CreateRequest, Settings};
+use carrel_control::{Caller, Control, CreateRequest, Retention, Settings};
 use carrel_store::{
     Change, Desired, Details, EventType, NewEvent, Options, Sandbox, SandboxId, SandboxState, Store, Timestamp,
 };
@@ -38,7 +38,8 @@ async fn main() {
     let began = Instant::now();
     let store = Store::open(&path, Options::default()).unwrap();
     let opened = began.elapsed();
-    let settings = Settings { cleanup_ttl: Duration::ZERO, ..Settings::default() };
+    let retention = Retention { deleted_count: 0, ..Retention::default() };
+    let settings = Settings { cleanup_ttl: Duration::ZERO, retention, ..Settings::default() };
     let control = Control::start(store.clone(), Arc::new(FakeProvider::default()), settings).await.unwrap();
     let started = began.elapsed();
     let after = resident();

@@ -54,6 +54,8 @@ struct World {
     active: bool,
     paused: HashSet<String>,
     disk_space: Option<DiskSpace>,
+    /// Execs whose output was removed.
+    removed_logs: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -190,6 +192,11 @@ impl FakeProvider {
     pub fn left(&self) -> (usize, usize) {
         let world = self.lock();
         (world.machines.len(), world.disks.len())
+    }
+
+    /// Execs whose output was removed, in that order.
+    pub fn removed_logs(&self) -> Vec<String> {
+        self.lock().removed_logs.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, World> {
@@ -353,6 +360,11 @@ impl Provider for FakeProvider {
     }
 
     fn remove_logs<'a>(&'a self, _: &'a SandboxId) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn remove_exec_logs<'a>(&'a self, _: &'a SandboxId, execs: &'a [ExecId]) -> Answer<'a, ()> {
+        self.lock().removed_logs.extend(execs.iter().map(ToString::to_string));
         Box::pin(async { Ok(()) })
     }
 

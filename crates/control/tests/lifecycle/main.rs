@@ -5,6 +5,7 @@
 mod admission;
 mod crashes;
 mod execs;
+mod history;
 mod pause;
 mod reload;
 mod restart;
