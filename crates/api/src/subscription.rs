@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use carrel_control::{Caller, Code, Control, Refusal};
+use carrel_control::{Caller, Code, Control, Refusal, expired};
 use carrel_store::{Event, Events, Namespace, Sequence, StoreError};
 use tonic::Status;
 
@@ -15,6 +15,9 @@ use crate::status::refused;
 /// The events of one sandbox that somebody subscribed to.
 pub(crate) struct Subscription {
     events: Events,
+    /// The sandbox, as whoever subscribed calls it, and the last event that was told.
+    sandbox: String,
+    told: Sequence,
     /// Events up to this one had happened before.
     newest: Sequence,
     /// Of whoever subscribed.
@@ -52,7 +55,8 @@ impl Subscription {
         if request.include_current_snapshot {
             snapshot = how_it_is(control, caller, id, newest).await?;
         }
-        Ok(Self { events, newest, namespace: caller.namespace(), snapshot })
+        let (sandbox, told) = (id.clone(), request.from_sequence);
+        Ok(Self { events, sandbox, told, newest, namespace: caller.namespace(), snapshot })
     }
 }
 
@@ -65,7 +69,12 @@ impl Source for Subscription {
             return Ok(Some(std::mem::take(&mut self.snapshot)));
         }
         loop {
-            let Some(events) = self.events.next().await.map_err(|error| broken(&error))? else { return Ok(None) };
+            let events = self.events.next().await.map_err(|error| match error {
+                StoreError::Expired { oldest } => refused(expired(&self.sandbox, self.told, oldest)),
+                error => broken(&error),
+            })?;
+            let Some(events) = events else { return Ok(None) };
+            self.told = events.last().map_or(self.told, |event| event.sequence);
             let told = |event: Arc<Event>| {
                 let replay = event.sequence <= self.newest;
                 Told::Event { event, replay, namespace: self.namespace }

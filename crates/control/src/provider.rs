@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_store::{ExecId, Pairs, SandboxId, Timestamp};
@@ -210,6 +211,9 @@ pub struct InUse {
 /// Asks what the control plane knows of, at that moment.
 pub type InUseSource = dyn Fn() -> InUse + Send + Sync;
 
+/// Asks which execs of a sandbox run, at that moment.
+pub type RunningExecs = dyn Fn(&SandboxId) -> HashSet<ExecId> + Send + Sync;
+
 /// What a sandbox is, kept beside its disk: a store that was lost or is older than the disk does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -350,8 +354,9 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Removes the logs that were last written before a moment, but none of an exec that runs.
-    fn remove_old_logs<'a>(&'a self, before: Timestamp, running: &'a HashSet<ExecId>) -> Answer<'a, RemovedLogs> {
+    /// Removes the logs that were last written before a moment, but none of an exec that runs. Which those are is asked
+    /// after the logs of a sandbox were listed: an exec is known before it writes anything.
+    fn remove_old_logs(&self, before: Timestamp, running: Arc<RunningExecs>) -> Answer<'_, RemovedLogs> {
         let _ = (before, running);
         Box::pin(std::future::ready(Ok(RemovedLogs::default())))
     }

@@ -90,6 +90,7 @@ impl Reload {
 impl ChangedKeys {
     fn between(old: &Config, new: &Config) -> Self {
         let (before, after) = (&old.limits, &new.limits);
+        let (past, kept) = (&old.retention.history, &new.retention.history);
         let applied = [
             ("runtime.idle_ttl", old.idle_ttl != new.idle_ttl),
             ("runtime.cleanup_ttl", old.cleanup_ttl != new.cleanup_ttl),
@@ -105,6 +106,15 @@ impl ChangedKeys {
             ("limits.pids", before.pids != after.pids),
             ("limits.sandbox_disk", before.sandbox_disk != after.sandbox_disk),
             ("limits.sandbox_inodes", before.sandbox_inodes != after.sandbox_inodes),
+            ("retention.deleted_age", past.deleted_age != kept.deleted_age),
+            ("retention.deleted_count", past.deleted_count != kept.deleted_count),
+            ("retention.events_age", past.events_age != kept.events_age),
+            ("retention.events_count", past.events_count != kept.events_count),
+            ("retention.execs_age", past.execs_age != kept.execs_age),
+            ("retention.execs_count", past.execs_count != kept.execs_count),
+            ("retention.logs_age", past.logs_age != kept.logs_age),
+            ("retention.output", old.retention.output != new.retention.output),
+            ("retention.orphans_age", old.retention.orphans_age != new.retention.orphans_age),
             ("host.allow", old.allow != new.allow),
             ("registries", old.registries != new.registries),
         ];

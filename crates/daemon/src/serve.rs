@@ -30,8 +30,6 @@ const ANSWERING: Duration = Duration::from_millis(500);
 const LEAVING: Duration = Duration::from_millis(100);
 /// How many supervisors are started ahead.
 const PARKED: usize = 1;
-/// How long disks are kept that the store does not know.
-const ORPHANS_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// What is added to the number of a signal that ends us at once.
 const SIGNALLED: u8 = 128;
 
@@ -207,6 +205,7 @@ pub(crate) fn control_settings(config: &Config) -> Settings {
     Settings {
         idle_ttl: config.idle_ttl,
         cleanup_ttl: config.cleanup_ttl,
+        retention: config.retention.history.clone(),
         grace: config.grace,
         most_sandboxes: config.limits.sandboxes,
         most_memory: config.limits.memory,
@@ -223,14 +222,14 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
     Ok(carrel_local::Settings {
         home: home.to_owned(),
         logs: LogTemplate::new(root, &config.exec_output_template)?,
-        output_quota: None,
+        output_quota: config.retention.output,
         default_memory: default_memory(config),
         pids: config.limits.pids,
         host_free: config.limits.host_free,
         host_free_inodes: config.limits.host_free_inodes,
         default_disk: config.limits.sandbox_disk,
         default_inodes: config.limits.sandbox_inodes,
-        orphans_kept: ORPHANS_KEPT,
+        orphans_kept: config.retention.orphans_age,
         parked: PARKED,
         // The mirrors were read before, when the file was.
         registries: config.registries.settings().unwrap_or_default(),

@@ -13,6 +13,7 @@ mod images;
 mod jobs;
 mod life;
 mod live;
+mod log_files;
 mod logs;
 mod look;
 mod manifests;

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{
-    Answer, Condition, DiskSpace, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place, Provider,
-    ProviderError, Reach, Reaped, ServiceFact,
+    Answer, Condition, DiskSpace, ExecOutput, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place,
+    Provider, ProviderError, Reach, Reaped, RemovedLogs, RunningExecs, ServiceFact,
 };
 use carrel_control::spec::{Service, Spec};
-use carrel_store::{ExecId, SandboxId};
+use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::services::tend;
 use crate::watch::watch;
-use crate::{Local, UnpublishedPort, blocking, failed, guard, manifests};
+use crate::{Local, UnpublishedPort, blocking, failed, guard, log_files, manifests};
 
 /// The word for a published port that another program has.
 const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
@@ -87,6 +87,30 @@ impl Provider for Local {
                 Err(failed(format_args!("{}: {error}", directory.display())))
             }
             _ => Ok(()),
+        }))
+    }
+
+    fn remove_exec_logs<'a>(&'a self, sandbox: &'a SandboxId, execs: &'a [ExecId]) -> Answer<'a, ()> {
+        let (directory, execs) = (self.0.settings().logs.directory(sandbox), execs.to_vec());
+        Box::pin(blocking(move || {
+            log_files::remove_execs(&directory, &execs)
+                .map_err(|error| failed(format_args!("{}: {error}", directory.display())))
+        }))
+    }
+
+    fn remove_old_logs(&self, before: Timestamp, running: Arc<RunningExecs>) -> Answer<'_, RemovedLogs> {
+        let above = self.0.settings().logs.above();
+        Box::pin(blocking(move || {
+            log_files::remove_old(&above, before, &*running)
+                .map_err(|error| failed(format_args!("{}: {error}", above.display())))
+        }))
+    }
+
+    fn output<'a>(&'a self, sandbox: &'a SandboxId, exec: &'a ExecId) -> Answer<'a, ExecOutput> {
+        let (directory, exec) = (self.0.settings().logs.directory(sandbox), exec.clone());
+        Box::pin(blocking(move || {
+            log_files::output(&directory, &exec)
+                .map_err(|error| failed(format_args!("{}: {error}", directory.display())))
         }))
     }
 

@@ -43,5 +43,5 @@ pub use self::owner::{OwnedSandbox, OwnerError, Supervisor};
 pub use self::programs::{Programs, ProgramsError};
 pub use self::record::{RecordError, SandboxRecord};
 pub use self::root::{BadRoot, HostPath};
-pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, trimmed_output};
+pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, note_trimmed, trimmed_output};
 pub use self::wire::{Message, decode, encode};

@@ -2,14 +2,19 @@
 //!
 //! A line is `JOB STREAM BYTES`. The file outlives the sandbox, as logs do, and is read as if an attacker had written it.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::messages::StreamName;
+
 /// The name of the file. No job has it: the id of a job does not begin with a dot.
 pub const TRIMMED: &str = ".trimmed";
+/// The file while it is being made shorter.
+const UNFINISHED: &str = ".trimmed.new";
 /// The most bytes of the file; a supervisor that would exceed them drops the older half.
 pub const LARGEST_TRIMMED: u64 = 4 * 1024 * 1024;
 
@@ -34,8 +39,36 @@ pub fn trimmed_output(directory: impl AsFd, job: &str) -> io::Result<Option<Trim
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = Vec::new();
-    std::fs::File::from(file).take(2 * LARGEST_TRIMMED).read_to_end(&mut bytes)?;
+    File::from(file).take(2 * LARGEST_TRIMMED).read_to_end(&mut bytes)?;
     Ok(sum(&String::from_utf8_lossy(&bytes), job))
+}
+
+/// Notes that bytes of an output are no longer kept. Where that cannot be written, nobody is told.
+pub fn note_trimmed(directory: impl AsFd, job: &str, stream: StreamName, bytes: u64) {
+    if bytes == 0 {
+        return;
+    }
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(&directory, TRIMMED, flags, Mode::from_raw_mode(0o600)) else { return };
+    let mut file = File::from(file);
+    let _written = file.write_all(format!("{job} {} {bytes}\n", stream.as_str()).as_bytes());
+    if file.metadata().is_ok_and(|metadata| metadata.len() > LARGEST_TRIMMED) {
+        let _shortened = shorten(directory);
+    }
+}
+
+/// Drops the older half of what was trimmed.
+fn shorten(directory: impl AsFd) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(&directory, TRIMMED, flags, Mode::empty())?);
+    file.seek(SeekFrom::Start(LARGEST_TRIMMED / 2))?;
+    let mut newer = Vec::new();
+    file.read_to_end(&mut newer)?;
+    let line = newer.iter().position(|byte| *byte == b'\n').map_or(newer.len(), |end| end + 1);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let unfinished = rustix::fs::openat(&directory, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
+    File::from(unfinished).write_all(newer.get(line..).unwrap_or_default())?;
+    Ok(rustix::fs::renameat(&directory, UNFINISHED, &directory, TRIMMED)?)
 }
 
 fn sum(lines: &str, job: &str) -> Option<TrimmedOutput> {
@@ -69,6 +102,26 @@ mod tests {
         assert_eq!((sum(lines, "c"), sum(lines, "")), (None, None));
         let most = format!("a stdout {}\na stdout 1\n", u64::MAX);
         assert_eq!(sum(&most, "a"), Some(TrimmedOutput { stdout: u64::MAX, stderr: 0 }));
+    }
+
+    #[test]
+    fn what_was_trimmed_is_written_down_within_bounds_and_the_newest_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let logs = File::open(home.path()).unwrap();
+        std::fs::write(
+            home.path().join(TRIMMED),
+            "older stdout 1\n".repeat(usize::try_from(LARGEST_TRIMMED).unwrap() / 15),
+        )
+        .unwrap();
+        for job in 0..100 {
+            note_trimmed(&logs, &format!("job-{job}"), StreamName::Stderr, 7);
+        }
+        let length = std::fs::metadata(home.path().join(TRIMMED)).unwrap().len();
+        assert!(length < LARGEST_TRIMMED, "{length}");
+        for job in 0..100 {
+            let trimmed = trimmed_output(&logs, &format!("job-{job}")).unwrap();
+            assert_eq!(trimmed, Some(TrimmedOutput { stdout: 0, stderr: 7 }), "job {job}");
+        }
     }
 
     #[test]

@@ -552,6 +552,47 @@ pub struct RemoveOrphanRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveOrphanResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetExecOutputRequest {
+    #[prost(string, tag = "1")]
+    pub exec_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetExecOutputResponse {
+    #[prost(message, optional, tag = "1")]
+    pub stdout: ::core::option::Option<OutputLog>,
+    #[prost(message, optional, tag = "2")]
+    pub stderr: ::core::option::Option<OutputLog>,
+}
+/// What is kept of one output of an exec.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutputLog {
+    /// The file on the daemon's host.
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// How many bytes the file has.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// How many bytes were trimmed: the quota of the sandbox, `retention.logs_age` or `carrel prune --logs` removed them. Of an
+    /// exec that runs it is known when it has ended.
+    #[prost(uint64, tag = "3")]
+    pub trimmed_bytes: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PruneLogsRequest {
+    /// Only what was last written longer ago; absent is all.
+    #[prost(message, optional, tag = "1")]
+    pub older_than: ::core::option::Option<::prost_types::Duration>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PruneLogsResponse {
+    /// How many files were removed.
+    #[prost(uint64, tag = "1")]
+    pub files: u64,
+    /// How many bytes of the disk they took.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
 /// An output of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1214,6 +1255,56 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "StopForShutdown"));
             self.inner.unary(req, path, codec).await
         }
+        /// What is kept of the output of an exec, and how much of it is no longer kept.
+        pub async fn get_exec_output(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetExecOutputRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetExecOutputResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/GetExecOutput",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "GetExecOutput"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes the output of execs that have ended, of deleted sandboxes too. Only for the daemon's own user.
+        pub async fn prune_logs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PruneLogsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PruneLogsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/PruneLogs",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "PruneLogs"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1376,6 +1467,22 @@ pub mod sandboxes_server {
             request: tonic::Request<super::StopForShutdownRequest>,
         ) -> std::result::Result<
             tonic::Response<super::StopForShutdownResponse>,
+            tonic::Status,
+        >;
+        /// What is kept of the output of an exec, and how much of it is no longer kept.
+        async fn get_exec_output(
+            &self,
+            request: tonic::Request<super::GetExecOutputRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetExecOutputResponse>,
+            tonic::Status,
+        >;
+        /// Removes the output of execs that have ended, of deleted sandboxes too. Only for the daemon's own user.
+        async fn prune_logs(
+            &self,
+            request: tonic::Request<super::PruneLogsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PruneLogsResponse>,
             tonic::Status,
         >;
     }
@@ -2171,6 +2278,96 @@ pub mod sandboxes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StopForShutdownSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/GetExecOutput" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetExecOutputSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::GetExecOutputRequest>
+                    for GetExecOutputSvc<T> {
+                        type Response = super::GetExecOutputResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetExecOutputRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::get_exec_output(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetExecOutputSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/PruneLogs" => {
+                    #[allow(non_camel_case_types)]
+                    struct PruneLogsSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::UnaryService<super::PruneLogsRequest>
+                    for PruneLogsSvc<T> {
+                        type Response = super::PruneLogsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PruneLogsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::prune_logs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PruneLogsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -174,10 +174,10 @@ impl Shared {
     }
 
     async fn remove_old_logs(&self, age: Duration) -> Result<RemovedLogs, ProviderError> {
-        // An exec that is accepted from now on writes nothing that is old.
-        let before = self.settings().clock.ago(age);
-        let running: HashSet<ExecId> =
-            self.store.running_execs(None).into_iter().map(|(exec, _)| exec.id.clone()).collect();
-        self.provider.remove_old_logs(before, &running).await
+        let store = self.store.clone();
+        let running = move |sandbox: &SandboxId| -> HashSet<ExecId> {
+            store.running_execs(Some(sandbox)).into_iter().map(|(exec, _)| exec.id.clone()).collect()
+        };
+        self.provider.remove_old_logs(self.settings().clock.ago(age), Arc::new(running)).await
     }
 }

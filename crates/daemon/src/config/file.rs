@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use carrel_control::Retention;
 use serde::Deserialize;
 
 use super::value::{AbsolutePath, Bounded, Bytes, Checked, SocketMode, TemplateText};
-use super::{Config, ConfigError, Limits, Listen, LogConfig, LogFormat, LogLevel, Registries};
+use super::{Config, ConfigError, Limits, Listen, LogConfig, LogFormat, LogLevel, Registries, RetentionConfig};
 use crate::address::Address;
 
 /// The file.
@@ -17,6 +18,7 @@ pub(super) struct ConfigFile {
     log: LogTable,
     artifacts: ArtifactsTable,
     limits: LimitsTable,
+    retention: RetentionTable,
     host: HostTable,
     registries: Registries,
     listen: Vec<ListenTable>,
@@ -64,6 +66,20 @@ struct LimitsTable {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+struct RetentionTable {
+    deleted_age: Option<Checked<Duration>>,
+    deleted_count: Option<u64>,
+    events_age: Option<Checked<Duration>>,
+    events_count: Option<u64>,
+    execs_age: Option<Checked<Duration>>,
+    execs_count: Option<u64>,
+    logs_age: Option<Checked<Duration>>,
+    output: Option<Bytes>,
+    orphans_age: Option<Checked<Duration>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct HostTable {
     allow: Vec<Checked<AbsolutePath>>,
 }
@@ -95,6 +111,7 @@ impl ConfigFile {
             exec_output_root: self.artifacts.exec_output_root.map(|said| said.0.0),
             exec_output_template: template.map_or(usual.exec_output_template, |said| said.0.0),
             limits: limits.limits(usual.limits),
+            retention: self.retention.config(),
             allow: self.host.allow.into_iter().map(|one| one.0.0).collect(),
             registries: self.registries,
             listen: self.listen.into_iter().map(|one| one.listen(path)).collect::<Result<_, _>>()?,
@@ -131,6 +148,29 @@ impl LimitsTable {
             host_free_inodes: self.host_free_inodes,
             sandbox_disk: bytes(self.sandbox_disk).unwrap_or(usual.sandbox_disk),
             sandbox_inodes: self.sandbox_inodes.unwrap_or(usual.sandbox_inodes),
+        }
+    }
+}
+
+// === impl RetentionTable ===
+
+impl RetentionTable {
+    fn config(self) -> RetentionConfig {
+        let usual = RetentionConfig::default();
+        let Retention { deleted_count, events_age, events_count, execs_age, execs_count, logs_age, .. } = usual.history;
+        let age = |said: Option<Checked<Duration>>, usual: Duration| said.map_or(usual, |said| said.0);
+        RetentionConfig {
+            history: Retention {
+                deleted_age: self.deleted_age.map(|said| said.0),
+                deleted_count: self.deleted_count.unwrap_or(deleted_count),
+                events_age: age(self.events_age, events_age),
+                events_count: self.events_count.unwrap_or(events_count),
+                execs_age: age(self.execs_age, execs_age),
+                execs_count: self.execs_count.unwrap_or(execs_count),
+                logs_age: age(self.logs_age, logs_age),
+            },
+            output: self.output.map(|said| said.0),
+            orphans_age: age(self.orphans_age, usual.orphans_age),
         }
     }
 }

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use carrel_control::Retention;
 use carrel_local::LogTemplate;
 
 pub use self::error::{ConfigError, FileError};
@@ -41,6 +42,8 @@ pub struct Config {
     pub exec_output_template: String,
     /// What all sandboxes and each of them may take.
     pub limits: Limits,
+    /// How much of the past is kept.
+    pub retention: RetentionConfig,
     /// What other callers than the daemon's own user may name of this host.
     pub allow: Vec<PathBuf>,
     /// What is special about registries of images.
@@ -68,6 +71,17 @@ pub struct Limits {
     pub sandbox_disk: u64,
     /// How many inodes it has then; 0 is no limit.
     pub sandbox_inodes: u64,
+}
+
+/// How much of the past is kept. 0 is no bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// Of sandboxes, their events and their execs.
+    pub history: Retention,
+    /// How many bytes of output of all execs of a sandbox are kept; what supervisors keep by default if none is given.
+    pub output: Option<u64>,
+    /// How long disks are kept that the store does not know.
+    pub orphans_age: Duration,
 }
 
 /// A place where clients connect.
@@ -194,10 +208,19 @@ impl Default for Config {
                 sandbox_disk: 10 << 30,
                 sandbox_inodes: 1 << 20,
             },
+            retention: RetentionConfig::default(),
             allow: Vec::new(),
             registries: Registries::default(),
             listen: Vec::new(),
         }
+    }
+}
+
+// === impl RetentionConfig ===
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self { history: Retention::default(), output: None, orphans_age: Duration::from_secs(30 * 24 * 60 * 60) }
     }
 }
 

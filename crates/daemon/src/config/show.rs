@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
-use super::{Config, Listen, LogConfig, quantity};
+use super::{Config, Listen, LogConfig, RetentionConfig, quantity};
 
 /// A text between quotes, as the file has it.
 pub(super) struct Quoted<'t>(pub(super) &'t str);
@@ -27,6 +28,7 @@ impl fmt::Display for Config {
         number(f, "host_free_inodes", self.limits.host_free_inodes)?;
         number(f, "sandbox_disk", Some(self.limits.sandbox_disk))?;
         number(f, "sandbox_inodes", Some(self.limits.sandbox_inodes))?;
+        self.retention.fmt(f)?;
         let allowed: Vec<_> = self.allow.iter().map(|one| one.to_string_lossy()).collect();
         writeln!(f, "\n[host]\nallow = {}", quoted_all(allowed.iter().map(AsRef::as_ref)))?;
         self.registries.fmt(f)?;
@@ -40,6 +42,24 @@ impl fmt::Display for LogConfig {
         writeln!(f, "format = {}", Quoted(self.format.name()))?;
         path(f, "file", self.file.as_deref())?;
         writeln!(f, "max_size = {}\nkeep = {}", self.max_size, self.keep)
+    }
+}
+
+impl fmt::Display for RetentionConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { history, output, orphans_age } = self;
+        writeln!(f, "\n[retention]")?;
+        if let Some(deleted_age) = history.deleted_age {
+            age(f, "deleted_age", deleted_age)?;
+        }
+        number(f, "deleted_count", Some(history.deleted_count))?;
+        age(f, "events_age", history.events_age)?;
+        number(f, "events_count", Some(history.events_count))?;
+        age(f, "execs_age", history.execs_age)?;
+        number(f, "execs_count", Some(history.execs_count))?;
+        age(f, "logs_age", history.logs_age)?;
+        number(f, "output", *output)?;
+        age(f, "orphans_age", *orphans_age)
     }
 }
 
@@ -62,6 +82,10 @@ pub(super) fn quoted_all<'t>(texts: impl Iterator<Item = &'t str>) -> String {
 
 pub(super) fn path(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&Path>) -> fmt::Result {
     value.map_or(Ok(()), |value| writeln!(f, "{key} = {}", Quoted(&value.to_string_lossy())))
+}
+
+fn age(f: &mut fmt::Formatter<'_>, key: &str, value: Duration) -> fmt::Result {
+    writeln!(f, "{key} = {}", Quoted(&quantity::time_text(value)))
 }
 
 fn number(f: &mut fmt::Formatter<'_>, key: &str, value: Option<u64>) -> fmt::Result {

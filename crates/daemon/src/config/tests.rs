@@ -34,6 +34,15 @@ host_free = 1073741824
 sandbox_disk = 10737418240
 sandbox_inodes = 1048576
 
+[retention]
+deleted_count = 10000
+events_age = "0"
+events_count = 100000
+execs_age = "0"
+execs_count = 10000
+logs_age = "0"
+orphans_age = "720h"
+
 [host]
 allow = []
 "#;

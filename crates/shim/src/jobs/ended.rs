@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo};
+use carrel_shim_client::note_trimmed;
 
 use super::archive::Found;
 use super::archived::ArchivedJob;
-use super::kept::{EarlierLogs, note_trimmed};
+use super::kept::EarlierLogs;
 use super::output::Stream;
 use super::{Jobs, Key, ROOM_FOR_OUTPUT, Refusal, SETTLED, STREAMS, Started, charged, conflict};
 

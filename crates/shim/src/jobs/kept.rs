@@ -1,22 +1,16 @@
 //! What is kept of outputs in the directory of logs, whoever wrote it: earlier starts of the sandbox count too.
 
 use std::collections::BinaryHeap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 
 use carrel_shim_client::messages::StreamName;
-use carrel_shim_client::{LARGEST_TRIMMED, TRIMMED};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
-
-use super::order::index;
+use carrel_shim_client::note_trimmed;
+use rustix::fs::{AtFlags, Dir, FileType};
 
 /// How the names of logs end, in the order of the streams.
 const ENDINGS: [&str; 2] = [".stdout.log", ".stderr.log"];
 /// How many of the oldest logs are known at a time.
 const BATCH: usize = 256;
-/// The file of trimmed output while it is being made shorter.
-const UNFINISHED: &str = ".trimmed.new";
 
 /// Logs that earlier starts of the sandbox left.
 #[derive(Debug, Default)]
@@ -81,45 +75,19 @@ impl EarlierLogs {
         let Some(log) = self.oldest.pop() else { return false };
         self.bytes = self.bytes.saturating_sub(log.bytes);
         let Some(ending) = ENDINGS.get(log.stream) else { return true };
-        // One that is gone already takes no room either.
-        let _gone = rustix::fs::unlinkat(logs, format!("{}{ending}", log.job), AtFlags::empty());
-        let stream = if log.stream == 0 { StreamName::Stdout } else { StreamName::Stderr };
-        note_trimmed(logs, &log.job, stream, log.bytes);
+        // One that is gone already takes no room either, and whoever removed it has noted that.
+        if rustix::fs::unlinkat(logs, format!("{}{ending}", log.job), AtFlags::empty()).is_ok() {
+            let stream = if log.stream == 0 { StreamName::Stdout } else { StreamName::Stderr };
+            note_trimmed(logs, &log.job, stream, log.bytes);
+        }
         true
     }
 }
 
-/// Writes down that bytes of an output are no longer kept. Where that cannot be written, nobody is told.
-pub(super) fn note_trimmed(logs: &OwnedFd, job: &str, stream: StreamName, bytes: u64) {
-    if bytes == 0 {
-        return;
-    }
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::openat(logs, TRIMMED, flags, Mode::from_raw_mode(0o600)) else { return };
-    let mut file = File::from(file);
-    let name = ["stdout", "stderr"].get(index(stream)).copied().unwrap_or_default();
-    let _written = file.write_all(format!("{job} {name} {bytes}\n").as_bytes());
-    if file.metadata().is_ok_and(|metadata| metadata.len() > LARGEST_TRIMMED) {
-        let _shortened = shorten(logs);
-    }
-}
-
-/// Drops the older half of what was trimmed.
-fn shorten(logs: &OwnedFd) -> std::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(logs, TRIMMED, flags, Mode::empty())?);
-    file.seek(SeekFrom::Start(LARGEST_TRIMMED / 2))?;
-    let mut newer = Vec::new();
-    file.read_to_end(&mut newer)?;
-    let line = newer.iter().position(|byte| *byte == b'\n').map_or(newer.len(), |end| end + 1);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let unfinished = rustix::fs::openat(logs, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
-    File::from(unfinished).write_all(newer.get(line..).unwrap_or_default())?;
-    Ok(rustix::fs::renameat(logs, UNFINISHED, logs, TRIMMED)?)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use carrel_shim_client::{TrimmedOutput, trimmed_output};
 
     use super::*;
@@ -141,25 +109,5 @@ mod tests {
         assert_eq!(trimmed_output(&logs, "old").unwrap(), Some(TrimmedOutput { stdout: 10, stderr: 0 }));
         assert!(earlier.trim(&logs) && !earlier.trim(&logs) && !earlier.has_unknown());
         assert!(home.path().join("ours.stdout.log").exists());
-    }
-
-    #[test]
-    fn what_was_trimmed_is_written_down_within_bounds_and_the_newest_stays() {
-        let home = tempfile::tempdir().unwrap();
-        let logs: OwnedFd = File::open(home.path()).unwrap().into();
-        std::fs::write(
-            home.path().join(TRIMMED),
-            "older stdout 1\n".repeat(usize::try_from(LARGEST_TRIMMED).unwrap() / 15),
-        )
-        .unwrap();
-        for job in 0..100 {
-            note_trimmed(&logs, &format!("job-{job}"), StreamName::Stderr, 7);
-        }
-        let length = std::fs::metadata(home.path().join(TRIMMED)).unwrap().len();
-        assert!(length < LARGEST_TRIMMED, "{length}");
-        for job in 0..100 {
-            let trimmed = trimmed_output(&logs, &format!("job-{job}")).unwrap();
-            assert_eq!(trimmed, Some(TrimmedOutput { stdout: 0, stderr: 7 }), "job {job}");
-        }
     }
 }

@@ -23,13 +23,14 @@ use std::time::{Duration, Instant};
 use carrel_protocol::Frame;
 use carrel_protocol::payload::ExecLimits;
 use carrel_shim_client::messages::{Fact, FactKind, FailureCode, JobCommand, JobInfo, Keep, Outcome, Peer, StreamName};
+use carrel_shim_client::note_trimmed;
 
 use self::archive::Archive;
 pub(crate) use self::ended::JobCursor;
 use self::ended::Oldest;
 pub(crate) use self::input::Holder;
 use self::job::{Heard, Job};
-use self::kept::{EarlierLogs, note_trimmed};
+use self::kept::EarlierLogs;
 use self::order::index;
 pub(crate) use self::output::Piece;
 use self::output::Stream;

@@ -1,0 +1,207 @@
+//! The files that the output of execs is kept in: what they take, and what of them is removed.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use carrel_control::provider::{ExecOutput, OutputLog, RemovedLogs, RunningExecs};
+use carrel_shim_client::messages::StreamName;
+use carrel_shim_client::{note_trimmed, trimmed_output};
+use carrel_store::{ExecId, SandboxId, Timestamp};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+const STREAMS: [StreamName; 2] = [StreamName::Stdout, StreamName::Stderr];
+/// A block, as files are counted in.
+const BLOCK: u64 = 512;
+
+/// A file of the output of an exec.
+struct LogFile {
+    name: String,
+    exec: ExecId,
+    stream: StreamName,
+    stat: Stat,
+}
+
+/// What is kept of the output of an exec, in the directory of its sandbox.
+pub(crate) fn output(directory: &Path, exec: &ExecId) -> io::Result<ExecOutput> {
+    let Some(directory) = open(directory)? else { return Ok(ExecOutput::default()) };
+    let trimmed = trimmed_output(&directory, exec.as_str())?.unwrap_or_default();
+    let bytes = |stream| match stat(&directory, &name(exec, stream)) {
+        Ok(stat) => Ok(stat.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))),
+        Err(errno) => Err(io::Error::from(errno)),
+    };
+    Ok(ExecOutput {
+        stdout: OutputLog { bytes: bytes(StreamName::Stdout)?, trimmed: trimmed.stdout },
+        stderr: OutputLog { bytes: bytes(StreamName::Stderr)?, trimmed: trimmed.stderr },
+    })
+}
+
+/// Removes the files of execs, in the directory of their sandbox.
+pub(crate) fn remove_execs(directory: &Path, execs: &[ExecId]) -> io::Result<()> {
+    let Some(directory) = open(directory)? else { return Ok(()) };
+    for (exec, stream) in execs.iter().flat_map(|exec| STREAMS.map(|stream| (exec, stream))) {
+        unlink(&directory, &name(exec, stream))?;
+    }
+    Ok(())
+}
+
+/// Removes the files that were last written before a moment, of all sandboxes, but none of an exec that runs.
+pub(crate) fn remove_old(above: &Path, before: Timestamp, running: &RunningExecs) -> io::Result<RemovedLogs> {
+    let mut removed = RemovedLogs::default();
+    let Some(above) = open(above)? else { return Ok(removed) };
+    for entry in Dir::read_from(&above)? {
+        let entry = entry?;
+        // Whatever else is there is not ours.
+        let Some(sandbox) = entry.file_name().to_str().ok().and_then(|name| SandboxId::qualified(name).ok()) else {
+            continue;
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match rustix::fs::openat(&above, entry.file_name(), flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let old = old(&directory, before)?;
+        let running = if old.is_empty() { HashSet::new() } else { running(&sandbox) };
+        for file in old.into_iter().filter(|file| !running.contains(&file.exec)) {
+            if unlink(&directory, &file.name)? {
+                let bytes = u64::try_from(file.stat.st_size).unwrap_or(0);
+                note_trimmed(&directory, file.exec.as_str(), file.stream, bytes);
+                removed.files += 1;
+                removed.bytes += u64::try_from(file.stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK);
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// The files of a sandbox that were last written before a moment.
+fn old(directory: &OwnedFd, before: Timestamp) -> io::Result<Vec<LogFile>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let Some((name, (exec, stream))) = entry.file_name().to_str().ok().and_then(|name| Some((name, named(name)?)))
+        else {
+            continue;
+        };
+        let Some(stat) = stat(directory, name)? else { continue };
+        let seconds = i64::try_from(stat.st_mtime).unwrap_or(i64::MAX).saturating_mul(1_000_000_000);
+        let written = seconds.saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        if written < before.0 {
+            found.push(LogFile { name: name.to_owned(), exec, stream, stat });
+        }
+    }
+    Ok(found)
+}
+
+/// The exec and the stream that a file is named by. The output of what a sandbox runs by itself has a dot in its name, and is
+/// no exec's.
+fn named(name: &str) -> Option<(ExecId, StreamName)> {
+    let (exec, stream) = STREAMS
+        .into_iter()
+        .find_map(|stream| Some((name.strip_suffix(&format!(".{}.log", stream.as_str()))?, stream)))?;
+    Some((ExecId::qualified(exec).ok()?, stream))
+}
+
+fn name(exec: &ExecId, stream: StreamName) -> String {
+    format!("{exec}.{}.log", stream.as_str())
+}
+
+/// The status of a plain file, if it is there.
+fn stat(directory: &OwnedFd, name: &str) -> Result<Option<Stat>, Errno> {
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat).filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Removes a file; whether it was there.
+fn unlink(directory: &OwnedFd, name: &str) -> Result<bool, Errno> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn open(directory: &Path) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, directory, flags, Mode::empty()) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    fn exec(id: &str) -> ExecId {
+        ExecId::new(id).unwrap()
+    }
+
+    /// A file of so many bytes that was last written so many seconds after 1970.
+    fn file(directory: &Path, name: &str, bytes: u64, at: u64) {
+        std::fs::create_dir_all(directory).unwrap();
+        let file = File::create(directory.join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at)).unwrap();
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn old_output_goes_and_is_noted_but_none_of_an_exec_that_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = root.path().join("box1");
+        for (name, at) in [
+            ("ended.stdout.log", 100),
+            ("ended.stderr.log", 100),
+            ("runs.stdout.log", 100),
+            ("newer.stdout.log", 300),
+            ("primary.0.stdout.log", 100),
+            ("other", 100),
+        ] {
+            file(&logs, name, 7, at);
+        }
+        file(&root.path().join("not.ours"), "ended.stdout.log", 7, 100);
+        std::os::unix::fs::symlink(&logs, root.path().join("link")).unwrap();
+        let running = |sandbox: &SandboxId| {
+            assert_eq!(sandbox.as_str(), "box1");
+            HashSet::from([exec("runs")])
+        };
+        let removed = remove_old(root.path(), Timestamp(200_000_000_000), &running).unwrap();
+        assert_eq!(removed.files, 2);
+        let left = [".trimmed", "newer.stdout.log", "other", "primary.0.stdout.log", "runs.stdout.log"];
+        assert_eq!(names(&logs), left);
+        assert_eq!(names(&root.path().join("not.ours")), ["ended.stdout.log"]);
+        let gone = OutputLog { bytes: 0, trimmed: 7 };
+        assert_eq!(output(&logs, &exec("ended")).unwrap(), ExecOutput { stdout: gone, stderr: gone });
+        let whole = output(&logs, &exec("newer")).unwrap();
+        assert_eq!(whole, ExecOutput { stdout: OutputLog { bytes: 7, trimmed: 0 }, stderr: OutputLog::default() });
+        assert_eq!(remove_old(&root.path().join("nowhere"), Timestamp(0), &running).unwrap(), RemovedLogs::default());
+    }
+
+    #[test]
+    fn the_output_of_some_execs_goes_and_that_of_others_stays() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["exec1.stdout.log", "exec1.stderr.log", "exec2.stdout.log"] {
+            file(root.path(), name, 1, 1);
+        }
+        remove_execs(root.path(), &[exec("exec1"), exec("absent")]).unwrap();
+        assert_eq!(names(root.path()), ["exec2.stdout.log"]);
+        remove_execs(&root.path().join("nowhere"), &[exec("exec1")]).unwrap();
+    }
+}
