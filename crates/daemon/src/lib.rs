@@ -20,7 +20,9 @@ mod store;
 mod succession;
 
 pub use self::address::{Address, BadAddress};
-pub use self::config::{Config, ConfigError, FileError, Limits, LogConfig, LogFormat, LogLevel, Registries};
+pub use self::config::{
+    Config, ConfigError, FileError, Limits, LogConfig, LogFormat, LogLevel, Registries, RetentionConfig,
+};
 pub use self::error::ServeError;
 pub use self::home::{lock_file, log_file, socket_file, store_file, store_mark_file};
 pub use self::home_lock::HomeLock;

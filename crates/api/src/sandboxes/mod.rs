@@ -4,6 +4,7 @@ mod attach;
 mod end;
 mod files;
 mod inspect;
+mod logs;
 mod orphans;
 mod reach;
 mod watch;
@@ -17,11 +18,12 @@ use self::watch::{Watched, WatchedSandbox};
 use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
     AdoptOrphanRequest, AdoptOrphanResponse, AttachExecRequest, AttachExecResponse, CreateSandboxRequest,
-    CreateSandboxResponse, GetStatisticsRequest, GetStatisticsResponse, InspectSandboxRequest, InspectSandboxResponse,
-    ListOrphansRequest, ListOrphansResponse, PauseSandboxRequest, PauseSandboxResponse, ReadFileRequest,
-    ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse,
-    StartExecRequest, StartExecResponse, StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest,
-    UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+    CreateSandboxResponse, GetExecOutputRequest, GetExecOutputResponse, GetStatisticsRequest, GetStatisticsResponse,
+    InspectSandboxRequest, InspectSandboxResponse, ListOrphansRequest, ListOrphansResponse, PauseSandboxRequest,
+    PauseSandboxResponse, PruneLogsRequest, PruneLogsResponse, ReadFileRequest, ReadFileResponse, RemoveOrphanRequest,
+    RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse,
+    StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest, UnpauseSandboxResponse,
+    WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -211,5 +213,16 @@ impl Sandboxes for Near {
             convert::handle(sandbox, &spec, caller.namespace())
         };
         Ok(Response::new(StopForShutdownResponse { sandboxes: stopping.iter().map(handle).collect() }))
+    }
+
+    async fn get_exec_output(&self, request: Request<GetExecOutputRequest>) -> Answer<GetExecOutputResponse> {
+        let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).exec(&caller, &request.get_ref().exec_id);
+        logs::output(&self.control, &caller, &request.get_ref().exec_id).await.map(Response::new)
+    }
+
+    async fn prune_logs(&self, request: Request<PruneLogsRequest>) -> Answer<PruneLogsResponse> {
+        let caller = caller(request.extensions())?;
+        logs::prune(&self.control, &caller, &request.into_inner()).await.map(Response::new)
     }
 }

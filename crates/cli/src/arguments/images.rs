@@ -1,11 +1,14 @@
 //! Words about images.
 
+use std::time::Duration;
+
 use carrel_fetch::When;
 use carrel_image::ImageRef;
 use carrel_layers::Platform;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::quantities::patience;
 use crate::environment::Variable;
 use crate::label::Label;
 
@@ -156,6 +159,12 @@ pub(crate) struct PruneArguments {
     /// All images that nothing uses [default: those without a name]
     #[arg(short, long)]
     pub(crate) all: bool,
+    /// Remove the output of ended execs instead of images, of deleted sandboxes too
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) logs: bool,
+    /// Only output that was last written longer ago, such as 168h
+    #[arg(long, value_name = "TIME", value_parser = patience, requires = "logs")]
+    pub(crate) older_than: Option<Duration>,
 }
 
 /// When a registry is asked for an image.

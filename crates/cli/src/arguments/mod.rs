@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Image(Box<ImageArguments>),
     /// Show what takes room on the disk
     Df,
-    /// Remove images that nothing needs
+    /// Remove images that nothing needs, or the output of ended execs
     Prune(PruneArguments),
     /// Show what a sandbox changed in a project
     Diff(DiffArguments),

@@ -1,8 +1,9 @@
 //! `carrel df`: what takes room on the disk.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use carrel_daemon::Config;
 use carrel_fetch::FetchError;
 use serde_json::json;
 
@@ -15,6 +16,13 @@ use crate::table::Table;
 /// A block, as files are counted in.
 const BLOCK: u64 = 512;
 
+/// What some files take on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    files: u64,
+    bytes: u64,
+}
+
 /// Says what takes room; returns what to exit with.
 pub(crate) fn disk_free(json: bool) -> Result<u8, Failure> {
     say(json).map_err(|failure| failure.exit(FAILED))
@@ -25,7 +33,10 @@ fn say(json: bool) -> Result<u8, Failure> {
     let usage = images.store()?.usage().map_err(FetchError::from)?;
     let home = Home::find()?;
     let disks = taken(&home.path().join("disks")) + taken(&home.path().join("services"));
-    let (changes, logs) = (taken(&home.changes()), taken(&home.path().join("logs")));
+    let changes = taken(&home.changes());
+    let logs = taken_by_files(&log_root(&home)?);
+    let quarantine = quarantined(home.path());
+    let store = taken(&home.path().join("store"));
     if json {
         let object = json!({
             "images": usage.images,
@@ -36,7 +47,10 @@ fn say(json: bool) -> Result<u8, Failure> {
             "reclaimable": usage.reclaimable,
             "disks": disks,
             "changes": changes,
-            "logs": logs,
+            "logs": logs.bytes,
+            "log_files": logs.files,
+            "quarantine": quarantine.bytes,
+            "store": store,
         });
         return crate::say(crate::json::line(&object).as_bytes());
     }
@@ -48,18 +62,72 @@ fn say(json: bool) -> Result<u8, Failure> {
     row("  as they came".to_owned(), usage.blobs, String::new());
     row("  not complete".to_owned(), usage.partial, String::new());
     row("disks of sandboxes".to_owned(), disks, String::new());
+    row(format!("  in quarantine ({})", quarantine.files), quarantine.bytes, String::new());
     row("kept changes".to_owned(), changes, String::new());
-    row("output of commands".to_owned(), logs, String::new());
+    row(format!("output of commands ({} files)", logs.files), logs.bytes, String::new());
+    row("store".to_owned(), store, String::new());
     crate::say(table.to_string().as_bytes())
 }
 
-/// What a tree takes on the disk. What cannot be looked at is not counted, and no link is followed.
+/// Where the output of execs is kept.
+fn log_root(home: &Home) -> Result<PathBuf, Failure> {
+    let config =
+        Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
+    Ok(config.log_root(home.path()))
+}
+
+/// What the disks take that the store does not know.
+fn quarantined(home: &Path) -> Taken {
+    let entries = std::fs::read_dir(home.join("quarantine")).into_iter().flatten().flatten();
+    let disks = entries.map(|entry| taken(&home.join("disks").join(entry.file_name())));
+    disks.fold(Taken::default(), |sum, bytes| Taken { files: sum.files + 1, bytes: sum.bytes.saturating_add(bytes) })
+}
+
+/// How many files a tree has, and what it takes on the disk. What cannot be looked at is not counted, and no link is
+/// followed.
+fn taken_by_files(path: &Path) -> Taken {
+    let Ok(status) = path.symlink_metadata() else { return Taken::default() };
+    let own = Taken { files: u64::from(!status.is_dir()), bytes: status.blocks().saturating_mul(BLOCK) };
+    let entries = status.is_dir().then(|| std::fs::read_dir(path).into_iter().flatten().flatten());
+    entries.into_iter().flatten().fold(own, |sum, entry| {
+        let Taken { files, bytes } = taken_by_files(&entry.path());
+        Taken { files: sum.files + files, bytes: sum.bytes.saturating_add(bytes) }
+    })
+}
+
+/// What a tree takes on the disk.
 fn taken(path: &Path) -> u64 {
-    let Ok(status) = path.symlink_metadata() else { return 0 };
-    let own = status.blocks().saturating_mul(BLOCK);
-    if !status.is_dir() {
-        return own;
+    taken_by_files(path).bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_counted_and_no_link_is_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let logs = home.path().join("logs/box1");
+        std::fs::create_dir_all(&logs).unwrap();
+        std::fs::write(logs.join("exec1.stdout.log"), vec![1; 100_000]).unwrap();
+        std::fs::write(logs.join("exec1.stderr.log"), "").unwrap();
+        std::os::unix::fs::symlink("/usr", logs.join("link")).unwrap();
+        let taken = taken_by_files(&home.path().join("logs"));
+        assert_eq!(taken.files, 3);
+        assert!((100_000..1_000_000).contains(&taken.bytes), "{taken:?}");
+        assert_eq!(taken_by_files(&home.path().join("nowhere")), Taken::default());
     }
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries.fold(own, |sum, entry| sum.saturating_add(taken(&entry.path())))
+
+    #[test]
+    fn disks_in_quarantine_are_counted_apart() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["quarantine", "disks/one", "disks/other"] {
+            std::fs::create_dir_all(home.path().join(name)).unwrap();
+        }
+        std::fs::write(home.path().join("disks/one/data"), vec![1; 100_000]).unwrap();
+        std::fs::write(home.path().join("quarantine/one"), "1\n").unwrap();
+        let taken = quarantined(home.path());
+        assert_eq!(taken.files, 1);
+        assert!(taken.bytes >= 100_000, "{taken:?}");
+    }
 }

@@ -3,6 +3,7 @@
 mod disks;
 mod guard;
 mod list;
+mod logs;
 pub(crate) mod progress;
 mod save;
 mod words;
@@ -132,6 +133,9 @@ fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::Removed, Fet
 
 /// Removes what nothing needs; returns what to exit with.
 pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failure> {
+    if arguments.logs {
+        return logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
+    }
     let prune = || {
         let removed = here()?.store().and_then(|store| Ok(store.prune(arguments.all)?)).map_err(Failure::from)?;
         gone(&removed, json)?;

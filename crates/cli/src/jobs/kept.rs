@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use carrel_changes::Shown;
 use carrel_daemon::Config;
 use carrel_shim_client::messages::{Fact, FactKind, StreamName};
+use carrel_shim_client::{TrimmedOutput, trimmed_output};
 use carrel_store::SandboxId;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -13,6 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::choice;
 use super::logs::{Stopped, beginning, write};
+use super::session::notes::Notes;
 use crate::arguments::LogsArguments;
 use crate::daemon::Daemon;
 use crate::failure::Failure;
@@ -38,20 +40,29 @@ pub(super) fn of_one_that_stays(name: &str, runtime: &Runtime) -> Result<Option<
 }
 
 /// Shows what is kept in a directory.
-pub(super) fn show_all(arguments: &LogsArguments, logs: &Path) -> Result<(), Stopped> {
+pub(super) fn show_all(arguments: &LogsArguments, logs: &Path, notes: Notes) -> Result<(), Stopped> {
     let names = names(logs).map_err(|error| unreadable(logs, "any", &error))?;
-    show(arguments, logs, &names.iter().map(|name| (name.as_str(), false)).collect::<Vec<_>>())
+    show(arguments, logs, notes, &names.iter().map(|name| (name.as_str(), false)).collect::<Vec<_>>())
 }
 
 /// Shows what is kept of a job: its standard output, then its standard error. Their order is not remembered.
-pub(super) fn show(arguments: &LogsArguments, logs: &Path, jobs: &[(&str, bool)]) -> Result<(), Stopped> {
+pub(super) fn show(arguments: &LogsArguments, logs: &Path, notes: Notes, jobs: &[(&str, bool)]) -> Result<(), Stopped> {
     let job = match &arguments.job {
         Some(job) => job.as_str(),
         None => choice::choose(&arguments.name, jobs)?,
     };
     let wanted = [(StreamName::Stdout, !arguments.stderr), (StreamName::Stderr, !arguments.stdout)];
+    let trimmed = trimmed(logs, job).map_err(|error| unreadable(logs, job, &error))?;
     let mut found = false;
     for (stream, _) in wanted.iter().filter(|(_, wanted)| *wanted) {
+        let bytes = match stream {
+            StreamName::Stdout => trimmed.stdout,
+            StreamName::Stderr => trimmed.stderr,
+        };
+        if bytes > 0 {
+            found = true;
+            notes.say(&format!("{bytes} bytes of its {} were trimmed", super::logs::name(*stream)));
+        }
         let Some(file) = open(logs, job, *stream).map_err(|error| unreadable(logs, job, &error))? else { continue };
         found = true;
         pour(arguments, file, *stream).map_err(|stopped| match stopped {
@@ -64,6 +75,16 @@ pub(super) fn show(arguments: &LogsArguments, logs: &Path, jobs: &[(&str, bool)]
         return Err(Failure::new("no_such_job", words).into());
     }
     Ok(())
+}
+
+/// How much of what a job wrote is no longer kept.
+fn trimmed(logs: &Path, job: &str) -> io::Result<TrimmedOutput> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(logs, flags, Mode::empty()) {
+        Ok(logs) => Ok(trimmed_output(logs, job)?.unwrap_or_default()),
+        Err(Errno::NOENT) => Ok(TrimmedOutput::default()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Why a file was not shown to its end.
@@ -158,6 +179,15 @@ mod tests {
         }
         assert_eq!(names(logs.path()).unwrap(), ["a", "b"]);
         assert!(names(&logs.path().join("nowhere")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_was_trimmed_of_a_job_is_known_without_its_file() {
+        let logs = tempfile::tempdir().unwrap();
+        std::fs::write(logs.path().join(".trimmed"), "job stdout 7\n").unwrap();
+        assert_eq!(trimmed(logs.path(), "job").unwrap(), TrimmedOutput { stdout: 7, stderr: 0 });
+        assert_eq!(trimmed(logs.path(), "other").unwrap(), TrimmedOutput::default());
+        assert_eq!(trimmed(&logs.path().join("nowhere"), "job").unwrap(), TrimmedOutput::default());
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(super) fn write(stream: StreamName, data: &[u8]) -> Result<(), Stopped> {
     })
 }
 
-fn name(stream: StreamName) -> &'static str {
+pub(super) fn name(stream: StreamName) -> &'static str {
     match stream {
         StreamName::Stdout => "standard output",
         StreamName::Stderr => "standard error",

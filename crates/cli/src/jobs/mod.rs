@@ -71,18 +71,18 @@ pub(crate) fn logs(arguments: &LogsArguments, json: bool) -> Result<u8, Failure>
 
 fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
     let runtime = find::runtime()?;
-    let name = &arguments.name;
+    let (name, notes) = (&arguments.name, Notes { quiet: false, json });
     let found = find::maybe(name)?;
     // One that is at rest may be swept at this moment.
     if found.as_ref().is_none_or(|found| found.life == Life::Starting) {
         if let Some(logs) = kept::of_one_that_stays(name, &runtime)? {
-            return kept::show_all(arguments, &logs);
+            return kept::show_all(arguments, &logs, notes);
         }
     }
     let found = found.ok_or_else(|| find::no_such_sandbox(name))?;
     match (&found.life, &found.record) {
-        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, &record.logs.0, &kept::jobs(facts)),
-        _ => runtime.block_on(logs::drive(arguments, &found, Notes { quiet: false, json })),
+        (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, &record.logs.0, notes, &kept::jobs(facts)),
+        _ => runtime.block_on(logs::drive(arguments, &found, notes)),
     }
 }
 

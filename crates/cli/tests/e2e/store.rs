@@ -67,7 +67,7 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
     let backup = backup.to_str().unwrap();
     let checked = text(&world, &["store", "check"]);
     assert!(checked.starts_with("2 sandboxes, 0 execs, 2 events\nidentity "), "{checked}");
-    assert!(checked.ends_with("generation 2, schema version 2, checksums verified\n"), "{checked}");
+    assert!(checked.ends_with("generation 2, schema version 3, checksums verified\n"), "{checked}");
     let saved = text(&world, &["store", "backup", backup]);
     assert_eq!(saved, format!("backed up to {backup}: 2 sandboxes, 0 execs, 2 events\n"));
     let again = world.carrel(["--json", "store", "backup", backup]);

@@ -1,0 +1,31 @@
+//! `carrel prune --logs`: the output of execs that have ended.
+
+use std::time::Duration;
+
+use carrel_api::carrel::v1::PruneLogsRequest;
+use serde_json::json;
+
+use crate::daemon::{Daemon, refused};
+use crate::failure::Failure;
+use crate::find;
+use crate::size::Size;
+
+/// Removes it; returns what to exit with.
+pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Failure> {
+    let older_than = older_than.map(|age| prost_types::Duration {
+        seconds: i64::try_from(age.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(age.subsec_nanos()).unwrap_or(0),
+    });
+    let removed = find::runtime()?.block_on(async {
+        // The daemon knows which execs run.
+        let mut daemon = Daemon::needed().await?;
+        let answer = daemon.nearby.prune_logs(PruneLogsRequest { older_than }).await;
+        Ok::<_, Failure>(answer.map_err(|status| refused(&status))?.into_inner())
+    })?;
+    let text = if json {
+        crate::json::line(&json!({"files": removed.files, "bytes": removed.bytes}))
+    } else {
+        format!("{} files removed, {} freed\n", removed.files, Size(removed.bytes))
+    };
+    crate::say(text.as_bytes())
+}
