@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use carrel_api::agbox::v1::{self, CreateSpec, ExecState, MountSpec, SandboxState};
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
-use carrel_api::carrel::v1::{CreateSandboxRequest, InspectSandboxRequest, UnpauseSandboxRequest};
+use carrel_api::carrel::v1::{
+    CreateSandboxRequest, InspectSandboxRequest, PauseChange, UnpauseSandboxRequest, WatchSandboxRequest,
+};
 use carrel_sandbox::FreeSpace;
 use carrel_tests::{Daemon, DaemonHome, run_within};
 use tonic::transport::Channel;
 
-use crate::client::{Client, host};
+use crate::client::{Client, host, reason};
 
 const MIB: u64 = 1 << 20;
 /// A host that is busy takes its time to fill a disk.
@@ -93,6 +95,17 @@ impl Scene {
             tokio::time::sleep(LOOK).await;
         }
         assert_eq!(self.paused(id).await.as_deref(), Some("host_disk"));
+    }
+
+    /// Waits for the next pause in the log of a sandbox after an event, or for the end of one.
+    async fn pause_told(&mut self, id: &str, from_sequence: u64) -> PauseChange {
+        let request = WatchSandboxRequest { sandbox_id: id.to_owned(), from_sequence };
+        let mut events = self.own.watch_sandbox(request).await.unwrap().into_inner();
+        loop {
+            if let Some(pause) = events.message().await.unwrap().unwrap().pause {
+                return pause;
+            }
+        }
     }
 
     /// Its user lets one continue.
@@ -246,8 +259,21 @@ os.truncate(\"large\", 0)'";
         scene.client.exec("writer", "attack", attack).await.unwrap();
         scene.until_paused("writer").await;
         let free = FreeSpace::of(&*scene.disk).unwrap().bytes;
+        // That is in its log, and whoever wants to run something is told.
+        let paused = scene.pause_told("writer", 0).await;
+        assert_eq!((paused.paused, paused.reason.as_str()), (true, "host_disk"));
+        let said = &paused.message;
+        assert!(said.starts_with("host disk low: ") && said.ends_with(" MiB free, 64 MiB reserved"), "{said}");
+        let refused = scene.client.exec("writer", "late", "true").await.unwrap_err();
+        assert_eq!(reason(&refused).as_deref(), Some("SANDBOX_NOT_READY"));
+        assert!(refused.message().contains("is paused (host disk low: "), "{refused}");
+        let request = InspectSandboxRequest { sandbox_id: "writer".to_owned() };
+        let running = scene.own.inspect_sandbox(request).await.unwrap().into_inner().running.unwrap();
+        assert_eq!(running.host_reserve, Some(RESERVE));
+        assert!(running.pause_message.ends_with(" MiB free, 64 MiB reserved"), "{running:?}");
         std::fs::write(scene.home.path("signal/go"), "").unwrap();
         scene.unpause("writer").await;
+        assert!(!scene.pause_told("writer", paused.sequence).await.paused);
         assert_eq!(scene.client.until_ended("attack").await.unwrap().exit_code, 0);
         assert!(FreeSpace::of(&*scene.disk).unwrap().bytes > free);
         assert_eq!(scene.paused("writer").await, None, "{}", scene.home.log());

@@ -53,7 +53,9 @@ fn is_unwritten<T: std::fmt::Debug>(answer: &Result<T, Status>) -> bool {
     match answer {
         Ok(_) => false,
         Err(status) => {
-            assert_eq!((status.code(), reason(status).as_deref()), (Code::Internal, Some("STORE_FAILED")), "{status}");
+            let said = (status.code(), reason(status));
+            let unwritten = [(Code::Internal, "STORE_FAILED"), (Code::ResourceExhausted, "LIMIT_REACHED")];
+            assert!(unwritten.map(|(code, reason)| (code, Some(reason.to_owned()))).contains(&said), "{status}");
             true
         }
     }
@@ -170,6 +172,58 @@ fn on_a_full_disk_nothing_is_half_accepted_and_with_room_everything_goes_on() {
         for name in ["run/sandboxes", "disks"] {
             assert_eq!(disk.names(name), Vec::<String>::new(), "in {name}");
         }
+        std::fs::create_dir_all(home.store().parent().unwrap()).unwrap();
+        std::fs::copy(disk.path("store/carrel.db"), home.store()).unwrap();
+        check_store(&home);
+    });
+}
+
+#[test]
+fn on_a_full_disk_sandboxes_are_stopped_and_removed_and_nothing_else_begins() {
+    run(async {
+        let home = DaemonHome::new();
+        let (memory, mounted) = (home.path("memory").display().to_string(), home.home());
+        std::fs::create_dir(&memory).unwrap();
+        let mount = format!(
+            "mount -t tmpfs -o size=96m tmpfs {memory}; truncate -s 64m {memory}/image
+            /usr/sbin/mkfs.ext4 -q -F -m 0 -E lazy_itable_init=0 {memory}/image
+            mount -o loop,noinit_itable {memory}/image {}; exec \"$@\"",
+            mounted.display()
+        );
+        let daemon = home.try_start(&mut home.command_after(&mount)).await.unwrap_or_else(|_| panic!("{}", home.log()));
+        let mut client = Client::at(&home.path("runtime/agbox/agboxd.sock")).await;
+        let disk = Disk::of(&daemon, &mounted);
+        let spec = || CreateSpec { disk_limit: String::new(), ..host() };
+        for id in ["one1", "two2", "three"] {
+            client.ready(id, spec()).await;
+            client.exec(id, &format!("in-{id}"), "sleep 1000").await.unwrap();
+        }
+        let reserve = || std::fs::metadata(disk.path("store/reserve")).unwrap().len();
+        let whole = reserve();
+        assert!(whole > 0);
+        let (refused, made) =
+            until_refused(&disk, async |id| is_unwritten(&client.create(id, spec()).await), "box").await;
+        let status = client.create(&refused, spec()).await.unwrap_err();
+        assert_eq!((status.code(), reason(&status).as_deref()), (Code::ResourceExhausted, Some("LIMIT_REACHED")));
+        assert!(status.message().contains("the disk of the host is full"), "{status}");
+        // What ends something has the reserve of the store, however often.
+        for id in ["one1", "two2"] {
+            disk.fill();
+            client.stop(id).await.unwrap();
+            client.until(id, SandboxState::Stopped).await.unwrap();
+        }
+        disk.fill();
+        for id in made.iter().map(String::as_str).chain(["one1", "two2", "three"]) {
+            client.delete(id).await.unwrap();
+            client.until(id, SandboxState::Deleted).await.unwrap();
+            check_history(&client.history(id).await.unwrap());
+        }
+        disk.free();
+        client.ready(&refused, spec()).await;
+        assert_eq!(client.run(&refused, "after", "echo kept > file").await.exit_code, 0);
+        assert_eq!(reserve(), whole);
+        client.gone(&refused).await;
+        daemon.stop().await;
         std::fs::create_dir_all(home.store().parent().unwrap()).unwrap();
         std::fs::copy(disk.path("store/carrel.db"), home.store()).unwrap();
         check_store(&home);

@@ -138,16 +138,6 @@ async fn one_resumed(id: &str, no_wait: bool) -> Result<SandboxHandle, Failure> 
     wait::until(&mut daemon, handle, SandboxState::Ready).await?.ok_or_else(|| find::no_such_sandbox(id))
 }
 
-/// That one is paused, and why; nothing if it is not.
-fn paused(running: &carrel::Running) -> String {
-    match (running.paused, running.pause_reason.as_str()) {
-        (false, _) => String::new(),
-        (true, "host_disk") => "it fills the disk of the host (host_disk)".to_owned(),
-        (true, "") => "somebody asked for it".to_owned(),
-        (true, reason) => reason.to_owned(),
-    }
-}
-
 /// A sandbox, for people.
 fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
     let handle = found.sandbox.clone().unwrap_or_default();
@@ -157,11 +147,11 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
     let error: Vec<&str> = error.into_iter().filter(|text| !text.is_empty()).collect();
     let conditions: Vec<String> =
         found.conditions.iter().map(|one| format!("{}: {}", one.r#type, one.message)).collect();
+    let pause = found.running.as_ref().and_then(told::pause_state);
     let rows = [
         ("id", handle.sandbox_id.clone()),
-        ("state", told::state(handle.state()).to_owned()),
+        ("state", pause.unwrap_or_else(|| told::state(handle.state()).to_owned())),
         ("reason", found.reason.clone()),
-        ("paused", found.running.as_ref().map(paused).unwrap_or_default()),
         ("image", handle.image.clone()),
         ("labels", labels.join(", ")),
         ("created", format!("{created} ({} ago)", created.age(now))),
@@ -355,9 +345,12 @@ mod tests {
         assert!(told.contains("\nstate     stopped\nreason    host_restarted\n"), "{told}");
         assert!(told.ends_with("error     no \\x1b[2J\n") && !told.contains("paused"), "{told}");
         let (paused, pause_reason) = (true, "host_disk".to_owned());
-        found.running = Some(carrel::Running { paused, pause_reason, ..carrel::Running::default() });
+        let pause_message = "host disk low: 1.2 GiB free, 2 GiB reserved".to_owned();
+        found.running = Some(carrel::Running { paused, pause_reason, pause_message, ..carrel::Running::default() });
         let told = lines(&found, now);
-        assert!(told.contains("\npaused    it fills the disk of the host (host_disk)\n"), "{told}");
+        assert!(told.contains("\nstate     paused (host disk low: 1.2 GiB free, 2 GiB reserved)\n"), "{told}");
+        found.running = Some(carrel::Running { paused, ..carrel::Running::default() });
+        assert!(lines(&found, Moment(0)).contains("\nstate     paused (by user)\n"));
     }
 
     fn handle_of(found: &mut carrel::InspectSandboxResponse) -> &mut SandboxHandle {

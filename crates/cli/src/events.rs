@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, Write};
 
 use carrel_api::agbox::v1::{ListSandboxesRequest, SandboxEvent};
-use carrel_api::carrel::v1::WatchSandboxesRequest;
-use tonic::{Code, Status};
+use carrel_api::carrel::v1::{PauseChange, WatchSandboxRequest, WatchSandboxResponse, WatchSandboxesRequest};
+use tonic::{Code, Status, Streaming};
 
 use crate::arguments::EventsArguments;
-use crate::daemon::{Daemon, refused, told, wait};
+use crate::daemon::{Daemon, refused, told};
 use crate::failure::Failure;
 use crate::find;
 use crate::label::Label;
@@ -16,6 +16,14 @@ use crate::label::Label;
 const FAILED: u8 = 1;
 /// How often a daemon may go before anything was heard of it.
 const TRIES: u32 = 5;
+
+/// Something that happened to a sandbox.
+enum Entry {
+    /// As the published API has it.
+    Event(SandboxEvent),
+    /// It was paused, or continues.
+    Pause(PauseChange),
+}
 
 /// Tells them; returns what to exit with.
 pub(crate) fn events(arguments: &EventsArguments, json: bool) -> Result<u8, Failure> {
@@ -37,17 +45,18 @@ pub(crate) fn events(arguments: &EventsArguments, json: bool) -> Result<u8, Fail
 }
 
 /// What has happened to a sandbox.
-async fn past(mut daemon: Daemon, id: &str, from: u64) -> Result<Vec<SandboxEvent>, Failure> {
+async fn past(mut daemon: Daemon, id: &str, from: u64) -> Result<Vec<Entry>, Failure> {
     let newest = daemon.get(id).await.map_err(|status| refused(&status))?.last_event_sequence;
     let mut found = Vec::new();
     if from == newest {
         return Ok(found);
     }
     let told = async {
-        let mut events = wait::subscribe(&mut daemon, id, from).await?;
-        while let Some(event) = events.message().await? {
-            let last = event.sequence >= newest;
-            found.push(event);
+        let mut events = watch(&mut daemon, id, from).await?;
+        while let Some(told) = events.message().await? {
+            let Some(entry) = Entry::of(told.event, told.pause) else { continue };
+            let last = entry.sequence() >= newest;
+            found.push(entry);
             if last {
                 break;
             }
@@ -59,7 +68,7 @@ async fn past(mut daemon: Daemon, id: &str, from: u64) -> Result<Vec<SandboxEven
 }
 
 /// What has happened to all with some labels, in the order of their times.
-async fn past_of_all(mut daemon: Daemon, arguments: &EventsArguments) -> Result<Vec<SandboxEvent>, Failure> {
+async fn past_of_all(mut daemon: Daemon, arguments: &EventsArguments) -> Result<Vec<Entry>, Failure> {
     if arguments.from.is_some() {
         return Err(
             Failure::new("usage", "--from is a position with --all, which only --follow knows").hint("--follow")
@@ -75,8 +84,7 @@ async fn past_of_all(mut daemon: Daemon, arguments: &EventsArguments) -> Result<
             Err(failure) => return Err(failure),
         }
     }
-    let moment = |event: &SandboxEvent| event.occurred_at.map(|at| (at.seconds, at.nanos));
-    found.sort_by_key(|event| (moment(event), event.sequence));
+    found.sort_by_key(|entry| (entry.moment(), entry.sequence()));
     Ok(found)
 }
 
@@ -85,10 +93,11 @@ async fn follow(mut daemon: Daemon, id: &str, mut from: u64, json: bool) -> Resu
     let mut broken = 0;
     loop {
         let followed = async {
-            let mut events = wait::subscribe(&mut daemon, id, from).await?;
-            while let Some(event) = events.message().await? {
-                (from, broken) = (event.sequence.max(from), 0);
-                say_one(&event, false, None, json)?;
+            let mut events = watch(&mut daemon, id, from).await?;
+            while let Some(told) = events.message().await? {
+                let Some(entry) = Entry::of(told.event, told.pause) else { continue };
+                (from, broken) = (entry.sequence().max(from), 0);
+                say_one(&entry, false, None, json)?;
             }
             // Nothing is known of it any more.
             Ok(())
@@ -111,8 +120,8 @@ async fn follow_all(mut daemon: Daemon, arguments: &EventsArguments, json: bool)
             let mut events = daemon.nearby.watch_sandboxes(request).await?.into_inner();
             while let Some(told) = events.message().await? {
                 (position, broken) = (told.position.max(position), 0);
-                if let Some(event) = &told.event {
-                    say_one(event, true, Some(told.position), json)?;
+                if let Some(entry) = Entry::of(told.event, told.pause) {
+                    say_one(&entry, true, Some(told.position), json)?;
                 }
             }
             Err::<(), _>(Broken::Stream(Status::unavailable("the daemon ended the stream")))
@@ -123,6 +132,12 @@ async fn follow_all(mut daemon: Daemon, arguments: &EventsArguments, json: bool)
             Ok(()) | Err(Broken::Unread) => return Ok(()),
         }
     }
+}
+
+/// What happens to a sandbox after an event, with what the published API leaves out.
+async fn watch(daemon: &mut Daemon, id: &str, from_sequence: u64) -> Result<Streaming<WatchSandboxResponse>, Status> {
+    let request = WatchSandboxRequest { sandbox_id: id.to_owned(), from_sequence };
+    daemon.nearby.watch_sandbox(request).await.map(tonic::Response::into_inner)
 }
 
 /// Why following stopped.
@@ -154,18 +169,44 @@ async fn again(broken: &mut u32, status: &Status) -> Result<Daemon, Failure> {
     }
 }
 
-fn say_all(events: &[SandboxEvent], named: bool, json: bool) -> Result<(), Failure> {
-    match events.iter().try_for_each(|event| say_one(event, named, None, json)) {
+// === impl Entry ===
+
+impl Entry {
+    /// None if it is something that a newer daemon knows.
+    fn of(event: Option<SandboxEvent>, pause: Option<PauseChange>) -> Option<Self> {
+        event.map(Self::Event).or_else(|| pause.map(Self::Pause))
+    }
+
+    fn sequence(&self) -> u64 {
+        match self {
+            Self::Event(event) => event.sequence,
+            Self::Pause(pause) => pause.sequence,
+        }
+    }
+
+    fn moment(&self) -> Option<(i64, i32)> {
+        let at = match self {
+            Self::Event(event) => event.occurred_at,
+            Self::Pause(pause) => pause.occurred_at,
+        };
+        at.map(|at| (at.seconds, at.nanos))
+    }
+}
+
+fn say_all(entries: &[Entry], named: bool, json: bool) -> Result<(), Failure> {
+    match entries.iter().try_for_each(|entry| say_one(entry, named, None, json)) {
         Ok(()) | Err(Broken::Unread) => Ok(()),
         Err(Broken::Stream(status)) => Err(refused(&status)),
         Err(Broken::Failed(failure)) => Err(failure),
     }
 }
 
-fn say_one(event: &SandboxEvent, named: bool, position: Option<u64>, json: bool) -> Result<(), Broken> {
-    let line = match json {
-        true => crate::json::line(&told::event(event, position)),
-        false => told::event_line(event, named),
+fn say_one(entry: &Entry, named: bool, position: Option<u64>, json: bool) -> Result<(), Broken> {
+    let line = match (entry, json) {
+        (Entry::Event(event), true) => crate::json::line(&told::event(event, position)),
+        (Entry::Event(event), false) => told::event_line(event, named),
+        (Entry::Pause(pause), true) => crate::json::line(&told::pause(pause, position)),
+        (Entry::Pause(pause), false) => told::pause_line(pause, named),
     };
     let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
-use carrel_shim_client::messages::{FailureCode, JobInfo, State};
+use carrel_shim_client::messages::{FailureCode, JobInfo, PauseReason, State};
 use carrel_shim_client::{AdoptError, Found, FoundError, Life, ShimClient, ShimError};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use crate::daemon::{Daemon, told};
 use crate::failure::{Failure, remedy};
 use crate::home::Home;
-use crate::ps;
 use crate::seen::{Seen, Told};
+use crate::{listed, ps};
 
 /// How long a supervisor may take to answer what it need not do anything for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -117,12 +117,20 @@ pub(crate) fn refused(name: &str, error: AdoptError) -> Failure {
 pub(crate) async fn awake(name: &str, found: &Found) -> Result<ShimClient, Failure> {
     let mut client = adopt(name, found).await?;
     if answer(async { Ok(client.status().await?) }).await?.state == State::Paused {
-        let failure = Failure::new("sandbox_paused", format!("the sandbox {name:?} is paused"));
         let lasting = found.record.as_ref().is_some_and(|record| record.lasting);
-        return Err(match lasting {
-            true => failure.hint(format!("`carrel get {name}` says why; `carrel resume {name}` lets it continue")),
-            false => failure.hint("nothing but its owner lets it continue"),
-        });
+        if !lasting {
+            let failure = Failure::new("sandbox_paused", format!("the sandbox {name:?} is paused"));
+            return Err(failure.hint("nothing but its owner lets it continue"));
+        }
+        // Its daemon knows why; without one it is paused all the same.
+        let running = listed::kept(name, Some(found)).await.ok().flatten().and_then(|kept| kept.running);
+        let state = running.as_ref().and_then(told::pause_state).unwrap_or_else(|| "paused".to_owned());
+        let is_for_disk = running.is_some_and(|running| running.pause_reason == PauseReason::HostDisk.as_str());
+        let hint = match is_for_disk {
+            true => format!("free space on the host, or run `carrel resume {name}`"),
+            false => format!("carrel resume {name}"),
+        };
+        return Err(Failure::new("sandbox_paused", format!("the sandbox {name:?} is {state}")).hint(hint));
     }
     Ok(client)
 }

@@ -21,19 +21,29 @@ use crate::{find, inspect};
 pub(crate) struct Listed {
     pub(crate) seen: Option<Seen>,
     pub(crate) kept: Option<SandboxHandle>,
+    /// That it is paused, and why, as its daemon says.
+    pub(crate) pause: Option<String>,
 }
 
 /// All that are meant, the oldest first. What stays is known to a daemon alone, which is started for it.
 pub(crate) async fn all(arguments: &PsArguments) -> Result<Vec<Listed>, Failure> {
     let label_selector = Label::pairs(&arguments.labels);
     let labelled = !label_selector.is_empty();
-    let kept = match Daemon::of_what_stays().await? {
-        Some(mut daemon) => {
-            daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?
-        }
-        None => Vec::new(),
+    let Some(mut daemon) = Daemon::of_what_stays().await? else {
+        return Ok(joined(find::see_all().await?, Vec::new(), labelled));
     };
-    Ok(joined(find::see_all().await?, kept, labelled))
+    let kept = daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?;
+    let mut all = joined(find::see_all().await?, kept, labelled);
+    for listed in &mut all {
+        let is_paused = listed.seen.as_ref().is_some_and(|seen| seen.state() == SandboxState::Paused);
+        if let Some(handle) = listed.kept.as_ref().filter(|_| is_paused) {
+            let asked = InspectSandboxRequest { sandbox_id: handle.sandbox_id.clone() };
+            // Without an answer it is paused all the same.
+            let told = daemon.nearby.inspect_sandbox(asked).await.ok();
+            listed.pause = told.and_then(|told| told.into_inner().running.as_ref().and_then(told::pause_state));
+        }
+    }
+    Ok(all)
 }
 
 /// What is there of each, with what its daemon says; those that no daemon keeps too, unless only such are meant.
@@ -46,10 +56,10 @@ fn joined(seen: Vec<Seen>, kept: Vec<SandboxHandle>, only_kept: bool) -> Vec<Lis
         // A run may have the name of one that is at rest; one that somebody is at may have no record at the moment.
         let is_kept = |seen: &Seen| seen.record.as_ref().is_none_or(|record| record.lasting);
         let seen = if there.get(&directory).is_some_and(is_kept) { there.remove(&directory) } else { None };
-        all.push(Listed { seen, kept: Some(handle) });
+        all.push(Listed { seen, kept: Some(handle), pause: None });
     }
     if !only_kept {
-        all.extend(there.into_values().map(|seen| Listed { seen: Some(seen), kept: None }));
+        all.extend(there.into_values().map(|seen| Listed { seen: Some(seen), kept: None, pause: None }));
     }
     all.sort_by_cached_key(|listed| (listed.created(), listed.name()));
     all
@@ -113,9 +123,10 @@ impl Listed {
     /// How it is, in a word or two.
     pub(crate) fn state(&self) -> String {
         match (&self.seen, &self.kept) {
-            (Some(seen), Some(handle)) => match seen.pause_reason() {
-                Some(why) => format!("{} ({why})", state(seen, handle)),
-                None => state(seen, handle).to_owned(),
+            (Some(seen), Some(handle)) => match (&self.pause, seen.pause_reason()) {
+                (Some(pause), _) if seen.state() == SandboxState::Paused => pause.clone(),
+                (_, Some(why)) => format!("{} ({why})", state(seen, handle)),
+                _ => state(seen, handle).to_owned(),
             },
             (None, Some(handle)) => told::state(handle.state()).to_owned(),
             (Some(seen), None) => match (seen.is_ending(), &seen.problem) {
@@ -140,7 +151,12 @@ impl Listed {
 
     /// For programs.
     pub(crate) fn object(&self) -> Value {
-        object(self.seen.as_ref(), self.kept.as_ref(), self.kept.as_ref().map(told::handle).unwrap_or_default())
+        let told = self.kept.as_ref().map(told::handle).unwrap_or_default();
+        let mut value = object(self.seen.as_ref(), self.kept.as_ref(), told);
+        if let (Some(pause), Some(object)) = (&self.pause, value.as_object_mut()) {
+            object.insert("pause_message".to_owned(), json!(pause));
+        }
+        value
     }
 }
 
@@ -196,13 +212,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_paused_says_why() {
+        let mut seen = lasting("kept");
+        seen.told.as_mut().unwrap().status.state = carrel_shim_client::messages::State::Paused;
+        let pause = Some("paused (host disk low: 1.2 GiB free, 2 GiB reserved)".to_owned());
+        let mut listed = Listed { seen: Some(seen), kept: Some(handle("kept", KeptState::Ready, 2)), pause };
+        assert_eq!(listed.state(), "paused (host disk low: 1.2 GiB free, 2 GiB reserved)");
+        assert_eq!(listed.object().get("pause_message"), Some(&json!(listed.state())));
+        listed.pause = None;
+        assert_eq!(listed.state(), "paused");
+    }
+
+    #[test]
     fn programs_are_told_what_the_daemon_says() {
-        let kept = Listed { seen: Some(lasting("kept")), kept: Some(handle("kept", KeptState::Ready, 2)) };
+        let kept = Listed { seen: Some(lasting("kept")), kept: Some(handle("kept", KeptState::Ready, 2)), pause: None };
         let told = kept.object();
         assert_eq!((told.get("state"), told.pointer("/daemon/id")), (Some(&json!("ready")), Some(&json!("kept"))));
-        let ours = Listed { seen: Some(example()), kept: None }.object();
+        let ours = Listed { seen: Some(example()), kept: None, pause: None }.object();
         assert_eq!((ours.get("state"), ours.get("daemon")), (Some(&json!("running")), Some(&Value::Null)));
-        let gone = Listed { seen: None, kept: Some(handle("gone", KeptState::Deleted, 2)) }.object();
+        let gone = Listed { seen: None, kept: Some(handle("gone", KeptState::Deleted, 2)), pause: None }.object();
         assert_eq!((gone.get("name"), gone.get("state")), (Some(&json!("gone")), Some(&json!("deleted"))));
     }
 }

@@ -202,8 +202,9 @@ mod tests {
             ..SandboxHandle::default()
         };
         let seen = [example(), ending, dead(vec![ended(EndReason::Stopped)]), strange];
-        let mut all: Vec<Listed> = seen.into_iter().map(|seen| Listed { seen: Some(seen), kept: None }).collect();
-        all.push(Listed { seen: None, kept: Some(handle) });
+        let mut all: Vec<Listed> =
+            seen.into_iter().map(|seen| Listed { seen: Some(seen), kept: None, pause: None }).collect();
+        all.push(Listed { seen: None, kept: Some(handle), pause: None });
         assert_eq!(
             sandboxes(&all, NOW),
             "NAME  STATE                           IMAGE  JOBS  OWNER               AGE\n\

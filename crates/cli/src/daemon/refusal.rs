@@ -21,6 +21,7 @@ pub(crate) fn refused(status: &Status) -> Failure {
     let code = match (reason.as_deref(), status.code()) {
         (Some("SANDBOX_NOT_FOUND"), _) => "no_such_sandbox",
         (Some("EXEC_NOT_FOUND"), _) => "no_such_job",
+        (Some("SANDBOX_PAUSED"), _) => "sandbox_paused",
         (_, Code::Unavailable) => "daemon_unavailable",
         _ => "refused",
     };

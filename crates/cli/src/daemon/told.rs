@@ -4,7 +4,7 @@ use carrel_api::agbox::v1::sandbox_event::Details;
 use carrel_api::agbox::v1::{
     CreateSpec, EventType, ExecState, ExecStatus, PortProtocol, SandboxEvent, SandboxHandle, SandboxState,
 };
-use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, RestartPolicy, Running};
+use carrel_api::carrel::v1::{DesiredState, InspectSandboxResponse, PauseChange, RestartPolicy, Running};
 use prost_types::{Duration, Timestamp};
 use serde_json::{Value, json};
 
@@ -56,9 +56,58 @@ pub(crate) fn found(found: &InspectSandboxResponse) -> Value {
     value
 }
 
-fn paused(running: Option<&Running>) -> [(&'static str, Value); 2] {
-    let why = running.map(|running| &running.pause_reason).filter(|why| !why.is_empty());
-    [("paused", json!(running.map(|running| running.paused))), ("pause_reason", json!(why))]
+fn paused(running: Option<&Running>) -> [(&'static str, Value); 5] {
+    let text = |of: fn(&Running) -> &String| running.map(of).filter(|text| !text.is_empty());
+    [
+        ("paused", json!(running.map(|running| running.paused))),
+        ("pause_reason", json!(text(|running| &running.pause_reason))),
+        ("pause_message", json!(text(|running| &running.pause_message))),
+        ("host_free", json!(running.and_then(|running| running.host_free))),
+        ("host_reserve", json!(running.and_then(|running| running.host_reserve))),
+    ]
+}
+
+/// That a sandbox is paused, and why; none if it is not.
+pub(crate) fn pause_state(running: &Running) -> Option<String> {
+    let why = match (running.pause_message.as_str(), running.pause_reason.as_str()) {
+        // A daemon of an earlier release.
+        ("", "") => "by user",
+        ("", reason) => reason,
+        (message, _) => message,
+    };
+    running.paused.then(|| format!("paused ({why})"))
+}
+
+/// What happened, in a word, for a pause or its end.
+fn pause_kind(pause: &PauseChange) -> &'static str {
+    if pause.paused { "SANDBOX_PAUSED" } else { "SANDBOX_UNPAUSED" }
+}
+
+/// A pause or its end, for programs.
+pub(crate) fn pause(pause: &PauseChange, position: Option<u64>) -> Value {
+    let mut value = json!({
+        "sandbox": pause.sandbox_id,
+        "sequence": pause.sequence,
+        "type": pause_kind(pause),
+        "at": moment(pause.occurred_at.as_ref()).to_string(),
+        "state": state(SandboxState::Ready),
+        "details": {"reason": pause.reason, "message": pause.message},
+    });
+    if let (Some(position), Some(object)) = (position, value.as_object_mut()) {
+        object.insert("position".to_owned(), position.into());
+    }
+    value
+}
+
+/// A pause or its end, for people.
+pub(crate) fn pause_line(pause: &PauseChange, named: bool) -> String {
+    let mut words = vec![moment(pause.occurred_at.as_ref()).to_string()];
+    if named {
+        words.push(pause.sandbox_id.clone());
+    }
+    words.extend([pause.sequence.to_string(), pause_kind(pause).to_owned()]);
+    words.extend([&pause.reason, &pause.message].into_iter().filter(|text| !text.is_empty()).cloned());
+    format!("{}\n", carrel_changes::Line(&words.join("  ")))
 }
 
 /// Everything that is known of a sandbox, for programs.
@@ -276,6 +325,32 @@ mod tests {
             event_line(&example(EventType::SandboxStopped, Some(Details::SandboxPhase(phase))), false),
             "2024-02-29T12:34:56.007Z  7  SANDBOX_STOPPED  idle_ttl\n"
         );
+    }
+
+    #[test]
+    fn a_pause_is_an_event_like_any_other() {
+        let paused = PauseChange {
+            sandbox_id: "web1".to_owned(),
+            sequence: 9,
+            occurred_at: Some(Timestamp { seconds: 1_709_210_096, nanos: 7_000_000 }),
+            paused: true,
+            reason: "host_disk".to_owned(),
+            message: "host disk low: 1 GiB free, 2 GiB reserved".to_owned(),
+        };
+        assert_eq!(
+            pause_line(&paused, true),
+            "2024-02-29T12:34:56.007Z  web1  9  SANDBOX_PAUSED  host_disk  host disk low: 1 GiB free, 2 GiB reserved\n"
+        );
+        assert_eq!(
+            pause(&paused, Some(4)),
+            json!({
+                "sandbox": "web1", "sequence": 9, "type": "SANDBOX_PAUSED", "at": "2024-02-29T12:34:56.007Z",
+                "state": "ready", "position": 4,
+                "details": {"reason": "host_disk", "message": "host disk low: 1 GiB free, 2 GiB reserved"},
+            })
+        );
+        let unpaused = PauseChange { paused: false, reason: String::new(), message: String::new(), ..paused };
+        assert_eq!(pause_line(&unpaused, false), "2024-02-29T12:34:56.007Z  9  SANDBOX_UNPAUSED\n");
     }
 
     #[test]

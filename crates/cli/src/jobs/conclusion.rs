@@ -43,6 +43,11 @@ impl Conclusion<'_> {
             Ending::Unwritten { what, exited: None } => {
                 return Err(ending::unwritten(what, &self.goes_on()).hint(self.way_back()));
             }
+            Ending::Interrupted(_) if over.said.is_some() => {
+                let words = over.said.as_deref().unwrap_or_default();
+                let words = format!("{words}: job {} goes on when the sandbox does", self.job);
+                self.notes.say_with_hint(&words, &format!("carrel resume {}", self.sandbox));
+            }
             Ending::Detached | Ending::Interrupted(_) => {
                 self.notes.say_with_hint(&self.goes_on(), &self.way_back());
             }

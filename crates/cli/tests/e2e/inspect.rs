@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use carrel_shim_client::ShimClient;
 use carrel_shim_client::messages::PauseReason;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::ps::{WAITS, finish, json, refused, text, waiting};
 use crate::serve::Serving;
-use crate::support::{WATCHDOG, World, only_child};
+use crate::stays::types;
+use crate::support::{Running, WATCHDOG, World, only_child};
 
 /// A sandbox that something else than the command line has paused, until this is dropped.
 struct Paused<'w>(&'w World, &'static str);
@@ -126,11 +128,16 @@ fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
         (&"ready".into(), &true.into(), &"host_disk".into())
     );
     let said = text(&world, &["get", "desk"]);
-    assert!(said.contains("\npaused    it fills the disk of the host (host_disk)\n"), "{said}");
-    assert!(text(&world, &["ps"]).contains(" paused (host_disk) "));
+    assert!(said.contains("\nstate     paused (host disk low)\n"), "{said}");
+    assert_eq!(get()["pause_message"], "host disk low");
+    assert!(text(&world, &["ps"]).contains(" paused (host disk low) "));
+    assert_eq!(types(&world, "desk", 3, 1), ["SANDBOX_PAUSED"]);
+    let said = text(&world, &["events", "desk"]);
+    assert!(said.ends_with("  4  SANDBOX_PAUSED  host_disk  host disk low\n"), "{said}");
+    assert_eq!(text(&world, &["events", "--all"]), said.replace("Z  ", "Z  desk  "));
     let told = json(&world, &["inspect", "desk"]);
     assert_eq!((&told["pause_reason"], &told["daemon"]["paused"]), (&"host_disk".into(), &true.into()));
-    let hint = "error: the sandbox \"desk\" is paused\nhint: `carrel get desk` says why; `carrel resume desk` lets it continue\n";
+    let hint = "error: the sandbox \"desk\" is paused (host disk low)\nhint: free space on the host, or run `carrel resume desk`\n";
     for words in [&["exec", "desk", "--", "true"][..], &["cp", "desk:/etc/passwd", "."]] {
         assert_eq!(world.carrel(words).stderr, hint);
     }
@@ -141,10 +148,39 @@ fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
     assert_eq!(refused(&world, &["resume", "desk"]).0, "refused");
     drop(paused);
     let by_somebody = Paused::new(&world, "desk");
-    assert!(text(&world, &["get", "desk"]).contains("\npaused    somebody asked for it\n"));
+    assert!(text(&world, &["get", "desk"]).contains("\nstate     paused (by user)\n"));
     text(&world, &["resume", "desk"]);
     text(&world, &["exec", "desk", "--", "true"]);
     drop(by_somebody);
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
+fn a_command_in_a_sandbox_that_is_paused_lets_go_of_whoever_is_interrupted() {
+    let world = World::new();
+    world.configure("[limits]\nhost_free = 0\n");
+    text(&world, &["create", "--id", "desk", "host"]);
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let job = format!("job-{code}");
+        let words = ["exec", "--job", &job, "desk", "--", "sh", "-c", "echo ready; sleep 1000"];
+        let mut running = Running::new(world.command(words).spawn().unwrap());
+        running.until("ready");
+        let paused = Paused::by_guard(&world, "desk");
+        running.signal(signal);
+        let outcome = running.finish();
+        let said =
+            format!("the sandbox is paused, and the signal was not delivered: job {job} goes on when the sandbox does");
+        assert!(
+            outcome.stderr.contains(&said) && outcome.stderr.contains("carrel resume desk\n"),
+            "{}",
+            outcome.stderr
+        );
+        assert_eq!(outcome.code, Some(code));
+        text(&world, &["resume", "desk"]);
+        let jobs = text(&world, &["ps", "desk"]);
+        assert!(jobs.lines().any(|line| line.starts_with(&job) && line.contains("running")), "{jobs}");
+        drop(paused);
+    }
     text(&world, &["rm", "--force", "desk"]);
 }
 

@@ -10,7 +10,7 @@ use crate::serve::Serving;
 use crate::support::{Watchdog, World};
 
 /// The types of so many events after one: those that are still to come are waited for.
-fn types(world: &World, id: &str, after: u64, count: usize) -> Vec<String> {
+pub(crate) fn types(world: &World, id: &str, after: u64, count: usize) -> Vec<String> {
     let from = after.to_string();
     let mut following = world.command(["--json", "events", "--follow", "--from", &from, id]).spawn().unwrap();
     let watchdog = Watchdog::over(&following);

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::edit::phase;
+use super::pause::{Pause, PauseState};
 use super::requests::provider_failed;
 use super::restart::Turn;
 use super::services::Told;
@@ -15,7 +16,7 @@ use super::{Accepted, Actor, Again, Gone, LATER, Restart};
 use crate::control::place;
 use crate::failpoint::Step;
 use crate::machine::{Input, Stage, Verdict, verdict};
-use crate::provider::{ExecStart, How, Place, ProviderError};
+use crate::provider::{ExecStart, How, PauseCause, Place, ProviderError};
 use crate::refusal::Refusal;
 use crate::words::{MATERIALIZE, error_code};
 
@@ -39,7 +40,16 @@ pub(super) enum Finished {
     Active(Instant, Result<bool, ProviderError>),
     Service(Told),
     Turn(Turn),
+    Pause(PauseDone),
     Nothing,
+}
+
+/// What came of a pause, or of its end, and who waits for that.
+pub(super) struct PauseDone {
+    incarnation: String,
+    paused: bool,
+    done: Result<(), ProviderError>,
+    answer: oneshot::Sender<Result<Accepted, Refusal>>,
 }
 
 // === impl Actor ===
@@ -131,6 +141,10 @@ impl Actor {
             Finished::Service(told) => self.service_told(told).await,
             Finished::Turn(turn) => {
                 self.restart(turn).await;
+                Ok(())
+            }
+            Finished::Pause(done) => {
+                self.pause_done(done);
                 Ok(())
             }
             Finished::Active(since, active) => self.is_active(since, active).await,
@@ -373,9 +387,17 @@ impl Actor {
         let (provider, place) = (Arc::clone(&self.shared.provider), self.place());
         self.tasks.spawn(async move {
             let done = provider.pause(&place, paused).await;
-            let _left = answer.send(done.map(|()| Accepted::Changed).map_err(|error| provider_failed(&error)));
-            Finished::Nothing
+            Finished::Pause(PauseDone { incarnation: place.incarnation, paused, done, answer })
         });
+    }
+
+    /// Answers whoever asked for a pause. From then on they find it so, before its supervisor has reported it.
+    fn pause_done(&mut self, PauseDone { incarnation, paused, done, answer }: PauseDone) {
+        if done.is_ok() && incarnation == self.sandbox.incarnation {
+            let pause = Pause::new(PauseCause::User, String::new());
+            self.pause = if paused { PauseState::Paused(pause) } else { PauseState::Unpaused };
+        }
+        let _left = answer.send(done.map(|()| Accepted::Changed).map_err(|error| provider_failed(&error)));
     }
 
     fn note(&self, what: &'static str, error: Option<&ProviderError>) {

@@ -95,6 +95,9 @@ async fn nothing_is_run_in_a_sandbox_that_is_paused_and_the_answer_says_why() {
     let refusal = world.exec("box1", "exec2").await.unwrap_err();
     assert_eq!(refusal.message, "the sandbox box1 is paused (by user): run `carrel resume box1`");
     assert_eq!((refusal.metadata["paused_by"].as_str(), refusal.metadata.get("free")), ("user", None));
+    // Whoever let it continue can use it at once.
+    world.control.pause(&ME, "box1", false).await.unwrap();
+    world.exec("box1", "exec2").await.unwrap();
     world.check().await;
 }
 

@@ -79,8 +79,10 @@ impl Server {
 
     /// That the host's disk is low, with how low it is.
     fn host_disk(&self) -> String {
-        match self.running.container.kept_disk().and_then(|disk| disk.host_free().ok()) {
-            Some(free) => format!("{HOST_DISK}: {}", self.running.reserve.describe(free)),
+        let reserve = self.running.reserve;
+        let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
+        match free.filter(|_| reserve.is_some()) {
+            Some(free) => format!("{HOST_DISK}: {}", reserve.describe(free)),
             None => HOST_DISK.to_owned(),
         }
     }

@@ -26,6 +26,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a job that its supervisor ends may take to do so, and to be told of.
 const OVERDUE: Duration = Duration::from_secs(2);
 
+/// Why a signal could not be passed on.
+const PAUSED: &str = "the sandbox is paused, and the signal was not delivered";
+
 /// What we are to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -164,6 +167,9 @@ impl Session {
                     if let Some(ending) = self.signalled(signal) {
                         break ending;
                     }
+                }
+                signal = self.orders.undelivered() => {
+                    return Ok(Over { said: Some(PAUSED.to_owned()), ..Ending::Interrupted(signal).into() });
                 }
                 fed = fed(&mut self.feeding) => {
                     self.feeding = None;

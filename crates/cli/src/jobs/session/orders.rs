@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use carrel_shim_client::messages::State;
 use carrel_shim_client::{AdoptError, Found, ShimClient, ShimError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -15,6 +16,8 @@ use super::terminal::TerminalSize;
 
 /// How long we wait for what was told last, when we leave.
 const LAST_ORDER: Duration = Duration::from_secs(1);
+/// How often is looked whether a signal that is not answered cannot be delivered.
+const UNANSWERED: Duration = Duration::from_secs(1);
 
 /// The way to the supervisor of a sandbox.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub(crate) enum Way {
 pub(crate) struct Orders {
     sender: mpsc::UnboundedSender<Order>,
     carrier: JoinHandle<()>,
+    /// Signals that could not be delivered, since the sandbox is paused.
+    undelivered: mpsc::UnboundedReceiver<i32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +52,22 @@ impl Way {
             Self::Own(socket) => Ok(ShimClient::connect(socket).await?),
         }
     }
+
+    /// Whether the sandbox is paused, as far as its supervisor says so soon.
+    async fn is_paused(&self) -> bool {
+        let asked = async { Ok::<_, AdoptError>(self.connect().await?.status().await?.state == State::Paused) };
+        matches!(tokio::time::timeout(UNANSWERED, asked).await, Ok(Ok(true)))
+    }
+
+    /// Waits until the sandbox is found to be paused.
+    async fn paused(&self) {
+        loop {
+            tokio::time::sleep(UNANSWERED).await;
+            if self.is_paused().await {
+                return;
+            }
+        }
+    }
 }
 
 // === impl Orders ===
@@ -55,7 +76,8 @@ impl Orders {
     /// To a job of the sandbox that this is the way to.
     pub(crate) fn to(way: Way, job: String) -> Self {
         let (sender, orders) = mpsc::unbounded_channel();
-        Self { sender, carrier: tokio::spawn(carry(way, job, orders)) }
+        let (report, undelivered) = mpsc::unbounded_channel();
+        Self { sender, carrier: tokio::spawn(carry(way, job, orders, report)), undelivered }
     }
 
     pub(crate) fn signal(&self, signal: i32) {
@@ -66,6 +88,15 @@ impl Orders {
         self.give(Order::Resize(size));
     }
 
+    /// The next signal that cannot be delivered. Dropping the future loses none.
+    pub(crate) async fn undelivered(&mut self) -> i32 {
+        match self.undelivered.recv().await {
+            Some(signal) => signal,
+            // The supervisor is gone, which is told otherwise.
+            None => std::future::pending().await,
+        }
+    }
+
     fn give(&self, order: Order) {
         // It listens for as long as we can tell it something.
         let _given = self.sender.send(order);
@@ -73,13 +104,13 @@ impl Orders {
 
     /// Waits until all is told.
     pub(crate) async fn finish(self) {
-        let Self { sender, carrier } = self;
+        let Self { sender, carrier, .. } = self;
         drop(sender);
         let _in_time = tokio::time::timeout(LAST_ORDER, carrier).await;
     }
 }
 
-async fn carry(way: Way, job: String, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn carry(way: Way, job: String, mut orders: mpsc::UnboundedReceiver<Order>, report: mpsc::UnboundedSender<i32>) {
     let mut connected = None;
     while let Some(order) = orders.recv().await {
         let mut client = match connected.take() {
@@ -91,7 +122,18 @@ async fn carry(way: Way, job: String, mut orders: mpsc::UnboundedReceiver<Order>
             },
         };
         let told = match order {
-            Order::Signal(signal) => client.signal(&job, signal).await,
+            // What is given to a sandbox that is paused waits, and whoever sent the signal must not.
+            Order::Signal(signal) if way.is_paused().await => {
+                let _left = report.send(signal);
+                continue;
+            }
+            Order::Signal(signal) => tokio::select! {
+                told = client.signal(&job, signal) => told,
+                () = way.paused() => {
+                    let _left = report.send(signal);
+                    continue;
+                }
+            },
             Order::Resize(size) => client.resize(&job, size.rows, size.cols).await,
         };
         // What it refuses, as a job that has ended does, leaves the connection as good as it was.
