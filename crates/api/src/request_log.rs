@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 /// What methods begin with that change nothing.
-const READS: [&str; 9] = ["Attach", "Check", "Get", "Inspect", "List", "Ping", "Read", "Subscribe", "Watch"];
+const READS: [&str; 10] = ["Attach", "Check", "Get", "Inspect", "List", "Open", "Ping", "Read", "Subscribe", "Watch"];
 /// How many characters of what a caller says are logged.
 const LONGEST: usize = 200;
 

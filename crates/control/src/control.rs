@@ -1,6 +1,7 @@
 //! What may be asked, by whom, and where it goes.
 
 mod create;
+mod disk;
 mod orphans;
 mod retention;
 
@@ -504,6 +505,7 @@ impl Shared {
 }
 
 pub(crate) use self::create::{random_id, random_incarnation};
+pub use self::disk::DiskAccess;
 
 // === impl Actors ===
 

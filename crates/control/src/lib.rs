@@ -21,7 +21,7 @@ pub mod spec;
 mod watch;
 mod words;
 
-pub use self::control::{Control, CreateRequest, ExecRequest, StartError, expired};
+pub use self::control::{Control, CreateRequest, DiskAccess, ExecRequest, StartError, expired};
 pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::failpoint::{Failpoint, Step};
 pub use self::refusal::{Code, Refusal};

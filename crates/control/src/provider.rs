@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::spec::{Service, Spec};
-use crate::words::{cause, error_code};
+use crate::words::{cause, error_code, reason};
 
 /// What a provider answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
@@ -301,6 +301,15 @@ pub struct RemovedLogs {
     pub bytes: u64,
 }
 
+/// An agent that reads the disk of a sandbox that does not run. It is released when this is dropped.
+pub trait DiskReader: Send + Sync + std::fmt::Debug + 'static {
+    /// The socket of the agent.
+    fn agent_socket(&self) -> &Path;
+
+    /// Returns when the agent is gone, because the sandbox is resumed or removed, or because it exited.
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
 /// Whoever makes sandboxes run.
 pub trait Provider: Send + Sync + 'static {
     /// Makes an incarnation run: its disk made by the first start and taken again by any other, copies put in if the disk is
@@ -312,6 +321,12 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Whether the disk of a sandbox is there to resume from.
     fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool>;
+
+    /// Starts an agent that reads the disk of a sandbox that does not run. A start or a removal of the sandbox ends it.
+    fn read_disk<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, Box<dyn DiskReader>> {
+        let _ = (place, spec);
+        Box::pin(std::future::ready(Err(ProviderError::new("disks of stopped sandboxes cannot be read here"))))
+    }
 
     /// Tells what happened after a place in the journal, up to [`Fact::Ended`]. What is known at once comes at once: all of
     /// it, if the incarnation has ended. A channel that closes without an end means that nothing is left that could tell.
@@ -471,6 +486,9 @@ impl PauseCause {
 // === impl ProviderError ===
 
 impl ProviderError {
+    /// The code of a refusal because of a limit of this host.
+    pub const LIMIT_REACHED: &'static str = reason::LIMIT_REACHED;
+
     /// A failure that the step has a word for.
     pub fn new(message: impl Into<String>) -> Self {
         Self { code: None, message: message.into() }

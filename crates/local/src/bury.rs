@@ -58,6 +58,24 @@ pub(crate) fn bury(mut child: Child) {
     }
 }
 
+/// Waits for a child of this process, and kills it after some time. Says whether it ended by itself.
+pub(crate) async fn ended_or_killed(mut child: Child, limit: Duration) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+    let in_time = match handle.and_then(|handle| Ending::new(handle).ok()) {
+        Some(ending) => ending.ends_within(limit).await,
+        None => false,
+    };
+    let reaped = tokio::task::spawn_blocking(move || {
+        if !in_time {
+            // One that has ended meanwhile is not killed.
+            let _killed = child.kill();
+        }
+        child.wait().is_ok()
+    });
+    reaped.await.unwrap_or(false) && in_time
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -75,6 +93,12 @@ mod tests {
         while rustix::process::test_kill_process(pid).is_ok() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_child_is_waited_for_and_killed_when_its_time_is_up() {
+        assert!(ended_or_killed(Command::new("true").spawn().unwrap(), Duration::from_secs(60)).await);
+        assert!(!ended_or_killed(Command::new("sleep").arg("1000").spawn().unwrap(), Duration::ZERO).await);
     }
 
     #[tokio::test]

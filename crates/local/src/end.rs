@@ -40,6 +40,7 @@ impl Inner {
     pub(crate) async fn remove(&self, place: &Place) -> Result<(), ProviderError> {
         self.starts.end(&place.incarnation);
         let _turn = self.turns.take(&ground::name(&place.sandbox)).await;
+        self.end_reader(place).await?;
         self.end_place(place, Duration::ZERO).await?;
         self.collect(place).await?;
         // A daemon that died may have left an earlier start.

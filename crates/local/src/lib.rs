@@ -5,6 +5,7 @@
 
 mod bury;
 mod copies;
+mod disk_reader;
 mod end;
 mod facts;
 mod ground;
@@ -44,6 +45,7 @@ use carrel_shim_client::messages::KeptDisk;
 use carrel_store::{ExecId, SandboxId};
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
+use self::disk_reader::DiskReaders;
 use self::ground::Ground;
 use self::live::RunningSandboxes;
 pub use self::logs::{BadTemplate, LogTemplate};
@@ -120,6 +122,7 @@ pub(crate) struct Inner {
     starts: Starts,
     turns: Turns,
     tended: Tended,
+    readers: DiskReaders,
     /// Whom their users let continue.
     resumed: Arc<guard::ResumedByUser>,
     /// One sweeps at a time.
@@ -171,6 +174,7 @@ impl Local {
             starts: Starts::default(),
             turns: Turns::default(),
             tended: Tended::default(),
+            readers: DiskReaders::default(),
             resumed: Arc::default(),
             sweeping: tokio::sync::Mutex::default(),
         });

@@ -48,6 +48,10 @@ impl Inner {
         if starting.is_over() {
             return Err(given_up());
         }
+        // Nobody can read a disk that is not there yet.
+        if !place.is_first_start() {
+            self.end_reader(place).await?;
+        }
         self.known.hold(place);
         let is_new = !exists(&disk).await?;
         let begun = self.begin(place, spec, image, left).await;
@@ -198,7 +202,7 @@ impl Inner {
     }
 }
 
-fn disk_missing(place: &Place, disk: &Path) -> ProviderError {
+pub(crate) fn disk_missing(place: &Place, disk: &Path) -> ProviderError {
     let (disk, id) = (disk.display(), place.sandbox.local());
     failed(format_args!("the disk of the sandbox is missing: bring back {disk}, then run `carrel resume {id}`"))
 }
@@ -227,7 +231,7 @@ fn refused(error: &OwnerError) -> ProviderError {
     }
 }
 
-async fn exists(path: &Path) -> Result<bool, ProviderError> {
+pub(crate) async fn exists(path: &Path) -> Result<bool, ProviderError> {
     let path = path.to_owned();
     blocking(move || path.try_exists().map_err(|error| failed(format_args!("{}: {error}", path.display())))).await
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{
-    Answer, Condition, DiskSpace, ExecOutput, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan, Place,
-    Provider, ProviderError, Reach, Reaped, RemovedLogs, RunningExecs, ServiceFact,
+    Answer, Condition, DiskReader, DiskSpace, ExecOutput, ExecStart, InUseSource, LogPaths, Manifest, Noted, Orphan,
+    Place, Provider, ProviderError, Reach, Reaped, RemovedLogs, RunningExecs, ServiceFact,
 };
 use carrel_control::spec::{Service, Spec};
 use carrel_store::{ExecId, SandboxId, Timestamp};
@@ -43,6 +43,14 @@ impl Provider for Local {
 
     fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool> {
         Box::pin(self.0.has_disk(place))
+    }
+
+    fn read_disk<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, Box<dyn DiskReader>> {
+        let (inner, place, spec) = (Arc::clone(&self.0), place.clone(), spec.clone());
+        Box::pin(whole(async move {
+            let lease = inner.read_disk(&place, &spec).await?;
+            Ok(Box::new(lease) as Box<dyn DiskReader>)
+        }))
     }
 
     fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {

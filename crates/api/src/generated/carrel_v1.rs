@@ -216,6 +216,18 @@ pub struct ReadFileResponse {
     pub data: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenDiskRequest {
+    #[prost(string, tag = "1")]
+    pub sandbox_id: ::prost::alloc::string::String,
+}
+/// One message, and then nothing until the end.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenDiskResponse {
+    /// The socket of the agent, on the daemon's host.
+    #[prost(string, tag = "1")]
+    pub agent_socket: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WriteFileRequest {
     #[prost(oneof = "write_file_request::Message", tags = "1, 2")]
     pub message: ::core::option::Option<write_file_request::Message>,
@@ -928,7 +940,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "AttachExec"));
             self.inner.streaming(req, path, codec).await
         }
-        /// The content of a file.
+        /// The content of a file. The sandbox is ready, or it has stopped and could be resumed.
         pub async fn read_file(
             &mut self,
             request: impl tonic::IntoRequest<super::ReadFileRequest>,
@@ -951,6 +963,33 @@ pub mod sandboxes_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "ReadFile"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Makes the files of a sandbox readable through an agent of its own although it has stopped. The agent is there until the client
+        /// leaves; a resume or a deletion of the sandbox ends it earlier, and the stream with UNAVAILABLE. If the sandbox is ready, it is
+        /// the agent of the sandbox.
+        pub async fn open_disk(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OpenDiskRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::OpenDiskResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/OpenDisk",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "OpenDisk"));
             self.inner.server_streaming(req, path, codec).await
         }
         /// A file, from the pieces that the client sends: the first message says which. What is in it goes.
@@ -1354,11 +1393,24 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// The content of a file.
+        /// The content of a file. The sandbox is ready, or it has stopped and could be resumed.
         async fn read_file(
             &self,
             request: tonic::Request<super::ReadFileRequest>,
         ) -> std::result::Result<tonic::Response<Self::ReadFileStream>, tonic::Status>;
+        /// Server streaming response type for the OpenDisk method.
+        type OpenDiskStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::OpenDiskResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Makes the files of a sandbox readable through an agent of its own although it has stopped. The agent is there until the client
+        /// leaves; a resume or a deletion of the sandbox ends it earlier, and the stream with UNAVAILABLE. If the sandbox is ready, it is
+        /// the agent of the sandbox.
+        async fn open_disk(
+            &self,
+            request: tonic::Request<super::OpenDiskRequest>,
+        ) -> std::result::Result<tonic::Response<Self::OpenDiskStream>, tonic::Status>;
         /// A file, from the pieces that the client sends: the first message says which. What is in it goes.
         async fn write_file(
             &self,
@@ -1734,6 +1786,52 @@ pub mod sandboxes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReadFileSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/OpenDisk" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenDiskSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::ServerStreamingService<super::OpenDiskRequest>
+                    for OpenDiskSvc<T> {
+                        type Response = super::OpenDiskResponse;
+                        type ResponseStream = T::OpenDiskStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OpenDiskRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::open_disk(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenDiskSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -7,7 +7,7 @@ use carrel_control::{Caller, Control, Refusal};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use super::reach::{agent, by_agent};
+use super::reach::{agent, by_agent, reader};
 use super::{PIECE, WAITING};
 use crate::carrel::v1::write_file_request::Message;
 use crate::carrel::v1::{ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse, WriteStart};
@@ -34,7 +34,7 @@ type Pieces = mpsc::Receiver<Result<ReadFileResponse, Status>>;
 pub(super) async fn read(control: &Control, caller: &Caller, request: ReadFileRequest) -> Result<Pieces, Status> {
     let ReadFileRequest { sandbox_id, path, offset, length } = request;
     check(&path)?;
-    let agent = agent(control, caller, &sandbox_id).await?;
+    let (agent, access) = reader(control, caller, &sandbox_id).await?;
     let failed = |error| refused(by_agent(&sandbox_id, &path, &error));
     let file = agent.files().open(path.as_str(), READING).await.map_err(failed)?;
     let mut stream = file.read(offset, length).await.map_err(failed)?;
@@ -45,13 +45,13 @@ pub(super) async fn read(control: &Control, caller: &Caller, request: ReadFileRe
         let read = pass_on(first, &mut stream, &give);
         let read = tokio::select! {
             read = read => read,
-            () = give.closed() => return,
+            () = give.closed() => Ok(()),
         };
         if let Err(error) = read {
             let _gone = give.send(Err(refused(by_agent(&sandbox_id, &path, &error)))).await;
         }
         // What is read belongs to a connection, which goes with its client.
-        drop((file, agent));
+        drop((file, agent, access));
     });
     Ok(pieces)
 }

@@ -1,6 +1,7 @@
 //! `carrel.v1.Sandboxes`: what the published API cannot ask for.
 
 mod attach;
+mod disk;
 mod end;
 mod files;
 mod inspect;
@@ -19,11 +20,11 @@ use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
     AdoptOrphanRequest, AdoptOrphanResponse, AttachExecRequest, AttachExecResponse, CreateSandboxRequest,
     CreateSandboxResponse, GetExecOutputRequest, GetExecOutputResponse, GetStatisticsRequest, GetStatisticsResponse,
-    InspectSandboxRequest, InspectSandboxResponse, ListOrphansRequest, ListOrphansResponse, PauseSandboxRequest,
-    PauseSandboxResponse, PruneLogsRequest, PruneLogsResponse, ReadFileRequest, ReadFileResponse, RemoveOrphanRequest,
-    RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse,
-    StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest, UnpauseSandboxResponse,
-    WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+    InspectSandboxRequest, InspectSandboxResponse, ListOrphansRequest, ListOrphansResponse, OpenDiskRequest,
+    OpenDiskResponse, PauseSandboxRequest, PauseSandboxResponse, PruneLogsRequest, PruneLogsResponse, ReadFileRequest,
+    ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse,
+    StartExecRequest, StartExecResponse, StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest,
+    UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -122,6 +123,16 @@ impl Sandboxes for Near {
         self.room_for_stream()?;
         let read = files::read(&self.control, &caller, request.into_inner()).await?;
         Ok(Response::new(ReceiverStream::new(read)))
+    }
+
+    type OpenDiskStream = ReceiverStream<Result<OpenDiskResponse, Status>>;
+
+    async fn open_disk(&self, request: Request<OpenDiskRequest>) -> Answer<Self::OpenDiskStream> {
+        let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
+        self.room_for_stream()?;
+        let opened = disk::open(&self.control, &caller, request.into_inner().sandbox_id).await?;
+        Ok(Response::new(ReceiverStream::new(opened)))
     }
 
     async fn write_file(&self, request: Request<Streaming<WriteFileRequest>>) -> Answer<WriteFileResponse> {

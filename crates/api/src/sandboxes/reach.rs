@@ -1,7 +1,7 @@
 //! The way to what runs in a sandbox, and what can go wrong on it.
 
 use carrel_agent_client::{AgentClient, Error as AgentError};
-use carrel_control::{Caller, Code, Control, Refusal};
+use carrel_control::{Caller, Code, Control, DiskAccess, Refusal};
 use carrel_shim_client::messages::FailureCode;
 use carrel_shim_client::{ShimClient, ShimError};
 use tonic::Status;
@@ -18,6 +18,13 @@ pub(super) async fn supervisor(control: &Control, caller: &Caller, id: &str) -> 
 pub(super) async fn agent(control: &Control, caller: &Caller, id: &str) -> Result<AgentClient, Status> {
     let reach = control.reach(caller, id).map_err(refused)?;
     AgentClient::connect(&reach.agent_socket).await.map_err(|error| refused(unreachable(id, &error)))
+}
+
+/// An agent that reads the files of a sandbox, whether it runs or has stopped. It is there for as long as the access is.
+pub(super) async fn reader(control: &Control, caller: &Caller, id: &str) -> Result<(AgentClient, DiskAccess), Status> {
+    let access = control.read_disk(caller, id).await.map_err(refused)?;
+    let agent = AgentClient::connect(access.agent_socket()).await;
+    Ok((agent.map_err(|error| refused(unreachable(id, &error)))?, access))
 }
 
 /// What a supervisor did not do.
@@ -49,7 +56,7 @@ pub(super) fn by_agent(sandbox: &str, path: &str, error: &AgentError) -> Refusal
     if errno.is_empty() { refusal } else { refusal.about("errno", errno) }
 }
 
-fn unreachable(sandbox: &str, error: &impl std::fmt::Display) -> Refusal {
+pub(super) fn unreachable(sandbox: &str, error: &impl std::fmt::Display) -> Refusal {
     let words = format!("the sandbox cannot be reached: {error}");
     Refusal::new(Code::Unavailable, "SANDBOX_UNREACHABLE", words).about("sandbox_id", sandbox)
 }

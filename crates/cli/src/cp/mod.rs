@@ -1,6 +1,7 @@
 //! `carrel cp`: files and whole trees, into a sandbox and out of it.
 
 mod beneath;
+mod disk;
 mod inward;
 mod links;
 mod name;
@@ -15,6 +16,7 @@ use std::fmt;
 use carrel_agent_client::{AgentClient, Error, FileError};
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::disk::OpenDisk;
 use self::place::Copy;
 use self::report::Report;
 use crate::arguments::CopyArguments;
@@ -60,7 +62,7 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
 
 async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
     let (Copy::Into { name, .. } | Copy::OutOf { name, .. }) = copy;
-    let client = agent(name).await.map_err(|failure| failure.exit(FAILED))?;
+    let (client, disk) = reached(copy, name).await.map_err(|failure| failure.exit(FAILED))?;
     let files = match &arguments.user {
         Some(user) => client.files().on_behalf_of(user),
         None => client.files(),
@@ -74,11 +76,22 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
             }
         }
         Copy::OutOf { source, target, .. } => {
-            outward::copy(&files, source, target, arguments.follow_link, &mut report).await?;
+            let copied = outward::copy(&files, source, target, arguments.follow_link, &mut report).await;
+            copied.map_err(|failure| disk.as_ref().map_or(failure, |_| OpenDisk::lost(failure)))?;
         }
     }
     client.close();
     Ok(report)
+}
+
+/// The agent that a copy is made with. That of a stopped sandbox is there for as long as its disk is open.
+async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Option<OpenDisk>), Failure> {
+    if matches!(copy, Copy::OutOf { .. })
+        && let Some(disk) = OpenDisk::of_stopped(name).await?
+    {
+        return Ok((disk.agent().await?, Some(disk)));
+    }
+    Ok((agent(name).await?, None))
 }
 
 /// The agent of a sandbox whose processes run, behind the supervisor that was written down.
