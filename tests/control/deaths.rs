@@ -3,14 +3,16 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
+use carrel_agent_client::AgentClient;
 use carrel_api::agbox::v1::{CopySpec, CreateSpec, EventType, ExecState, SandboxEvent, SandboxState, sandbox_event};
+use carrel_api::carrel::v1::{OpenDiskRequest, ReadFileRequest};
 use carrel_shim::Failpoint;
 use carrel_tests::{Daemon, DaemonHome, agentd_path, children_of, programs, run, run_within};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use tonic::Status;
+use tonic::{Code, Status};
 
-use crate::client::{Client, host};
+use crate::client::{Client, host, reason};
 use crate::left::check;
 use crate::life::{check_counted, check_history, counter, seen};
 
@@ -146,6 +148,54 @@ fn one_that_dies_while_it_is_ready_is_stopped_and_resumed_with_what_it_wrote() {
     });
 }
 
+/// What a file of a sandbox has.
+async fn read(client: &mut Client, sandbox: &str, path: &str) -> Result<Vec<u8>, Status> {
+    let request =
+        ReadFileRequest { sandbox_id: sandbox.to_owned(), path: path.to_owned(), ..ReadFileRequest::default() };
+    let mut pieces = client.own.read_file(request).await?.into_inner();
+    let mut content = Vec::new();
+    while let Some(piece) = pieces.message().await? {
+        content.extend_from_slice(&piece.data);
+    }
+    Ok(content)
+}
+
+#[test]
+fn the_files_of_one_that_died_are_read_until_it_is_resumed() {
+    run(async {
+        let mut scene = Scene::set().await;
+        scene.client.ready("box-1", host()).await;
+        scene.client.run("box-1", "write-1", "echo written > kept && sync kept").await;
+        scene.kill("box-1", Victim::Supervisor).await;
+        scene.client.until("box-1", SandboxState::Stopped).await.unwrap();
+        assert_eq!(read(&mut scene.client, "box-1", "/workspace/kept").await.unwrap(), b"written\n");
+        let absent = read(&mut scene.client, "box-1", "/workspace/absent").await.unwrap_err();
+        assert_eq!(reason(&absent).as_deref(), Some("FILE_NOT_FOUND"));
+        assert_eq!(scene.client.get("box-1").await.unwrap().state(), SandboxState::Stopped);
+
+        let open = OpenDiskRequest { sandbox_id: "box-1".to_owned() };
+        let mut opened = scene.client.own.open_disk(open.clone()).await.unwrap().into_inner();
+        let socket = opened.message().await.unwrap().unwrap().agent_socket;
+        let agent = AgentClient::connect(socket).await.unwrap();
+        assert_eq!(agent.files().read_to_end("/workspace/kept").await.unwrap(), b"written\n");
+        scene.client.resumed("box-1").await;
+        let ended = opened.message().await.unwrap_err();
+        assert_eq!((ended.code(), reason(&ended).as_deref()), (Code::Unavailable, Some("SANDBOX_UNREACHABLE")));
+        assert!(agent.files().read_to_end("/workspace/kept").await.is_err());
+
+        let mut opened = scene.client.own.open_disk(open).await.unwrap().into_inner();
+        let socket = opened.message().await.unwrap().unwrap().agent_socket;
+        let agent = AgentClient::connect(socket).await.unwrap();
+        let content = agent.files().read_to_end("/workspace/kept").await.unwrap();
+        assert_eq!(content, b"written\n", "of one that runs it is its own agent");
+        drop((opened, agent));
+        scene.client.gone("box-1").await;
+        let gone = read(&mut scene.client, "box-1", "/workspace/kept").await.unwrap_err();
+        assert_eq!(reason(&gone).as_deref(), Some("SANDBOX_NOT_READY"));
+        scene.end(&["box-1"]).await;
+    });
+}
+
 #[test]
 fn one_whose_disk_is_missing_is_not_resumed_with_an_empty_one() {
     run(async {
@@ -160,6 +210,8 @@ fn one_whose_disk_is_missing_is_not_resumed_with_an_empty_one() {
         scene.client.resume("box-1").await.unwrap();
         let failed = scene.client.until("box-1", SandboxState::Failed).await.unwrap();
         assert_eq!(failed.error_code, "SANDBOX_RESUME_FAILED");
+        let unread = read(&mut scene.client, "box-1", "/workspace/kept").await.unwrap_err();
+        assert_eq!((unread.code(), unread.message()), (Code::FailedPrecondition, failed.error_message.as_str()));
         assert!(failed.error_message.contains("the disk of the sandbox is missing"), "{}", failed.error_message);
         assert_eq!(std::fs::read_dir(&disks).unwrap().count(), 0);
         // Once the disk is back, so is the sandbox.

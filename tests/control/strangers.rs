@@ -9,9 +9,9 @@ use carrel_api::agbox::v1::{
 };
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
 use carrel_api::carrel::v1::{
-    AttachExecRequest, AttachStart, GetStatisticsRequest, InspectSandboxRequest, PauseSandboxRequest, ReadFileRequest,
-    SetIdleTtlRequest, StartExecRequest, UnpauseSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteStart,
-    attach_exec_request, write_file_request,
+    AttachExecRequest, AttachStart, GetStatisticsRequest, InspectSandboxRequest, OpenDiskRequest, PauseSandboxRequest,
+    ReadFileRequest, SetIdleTtlRequest, StartExecRequest, UnpauseSandboxRequest, WatchSandboxesRequest,
+    WriteFileRequest, WriteStart, attach_exec_request, write_file_request,
 };
 use carrel_tests::{DaemonHome, run};
 use tonic::transport::Channel;
@@ -134,6 +134,7 @@ async fn own_refusals(api: &mut SandboxesClient<Channel>, id: &str, exec: &str) 
         api.start_exec(start).await.map(drop),
         api.attach_exec(tokio_stream::once(attach)).await.map(drop),
         api.read_file(read).await.map(drop),
+        api.open_disk(OpenDiskRequest { sandbox_id: sandbox_id.clone() }).await.map(drop),
         api.write_file(tokio_stream::once(write)).await.map(drop),
         api.pause_sandbox(PauseSandboxRequest { sandbox_id: sandbox_id.clone() }).await.map(drop),
         api.unpause_sandbox(UnpauseSandboxRequest { sandbox_id: sandbox_id.clone() }).await.map(drop),

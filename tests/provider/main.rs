@@ -10,6 +10,7 @@ mod mounts;
 mod ports;
 mod pulled;
 mod quota;
+mod readers;
 mod reaped;
 mod services;
 mod users;

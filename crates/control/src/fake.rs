@@ -1,7 +1,8 @@
 //! A provider that does what a script says: machines in memory, which outlive whoever asked for them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +10,8 @@ use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use crate::provider::{
-    Answer, DiskSpace, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan, PauseCause,
-    Place, Provider, ProviderError, Reach, Reaped, ServiceFact,
+    Answer, DiskReader, DiskSpace, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan,
+    PauseCause, Place, Provider, ProviderError, Reach, Reaped, ServiceFact,
 };
 use crate::spec::{Service, Spec};
 
@@ -56,6 +57,14 @@ struct World {
     disk_space: Option<DiskSpace>,
     /// Execs whose output was removed.
     removed_logs: Vec<String>,
+}
+
+/// A reader of a disk, until its sandbox runs or is removed.
+#[derive(Debug)]
+struct FakeDiskReader {
+    fake: FakeProvider,
+    place: Place,
+    agent_socket: PathBuf,
 }
 
 #[derive(Debug, Default)]
@@ -244,6 +253,8 @@ impl Provider for FakeProvider {
             world.disks.insert(place.disk.clone());
             let fresh = Machine { sandbox: place.sandbox.to_string(), runs: true, ..Machine::default() };
             world.machines.entry(place.incarnation.clone()).or_insert(fresh);
+            drop(world);
+            self.wake();
             Ok(())
         })
     }
@@ -257,6 +268,17 @@ impl Provider for FakeProvider {
 
     fn has_disk<'a>(&'a self, place: &'a Place) -> Answer<'a, bool> {
         Box::pin(async { Ok(self.lock().disks.contains(&place.disk)) })
+    }
+
+    fn read_disk<'a>(&'a self, place: &'a Place, _: &'a Spec) -> Answer<'a, Box<dyn DiskReader>> {
+        Box::pin(async move {
+            let agent_socket = PathBuf::from(format!("/run/{}/reader.sock", place.disk));
+            let reader = FakeDiskReader { fake: self.clone(), place: place.clone(), agent_socket };
+            if reader.is_over() {
+                return Err(ProviderError::new("its disk is missing"));
+            }
+            Ok(Box::new(reader) as Box<dyn DiskReader>)
+        })
     }
 
     fn watch(&self, place: &Place, after: u64) -> mpsc::Receiver<Vec<Noted>> {
@@ -432,6 +454,29 @@ impl Provider for FakeProvider {
     fn reach(&self, place: &Place) -> Reach {
         let path = |name: &str| PathBuf::from(format!("/run/{}/{name}", place.incarnation));
         Reach { agent_socket: path("agent.sock"), shim_socket: path("shim.sock") }
+    }
+}
+
+// === impl FakeDiskReader ===
+
+impl FakeDiskReader {
+    fn is_over(&self) -> bool {
+        let (world, sandbox) = (self.fake.lock(), self.place.sandbox.to_string());
+        let runs = world.machines.values().any(|machine| machine.runs && machine.sandbox == sandbox);
+        runs || !world.disks.contains(&self.place.disk)
+    }
+}
+
+impl DiskReader for FakeDiskReader {
+    fn agent_socket(&self) -> &Path {
+        &self.agent_socket
+    }
+
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            let mut changed = self.fake.0.changed.subscribe();
+            while !self.is_over() && changed.changed().await.is_ok() {}
+        })
     }
 }
 

@@ -77,7 +77,7 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
         }
         Copy::OutOf { source, target, .. } => {
             let copied = outward::copy(&files, source, target, arguments.follow_link, &mut report).await;
-            copied.map_err(|failure| disk.as_ref().map_or(failure, |_| OpenDisk::lost(failure)))?;
+            copied.map_err(|failure| if disk.is_some() { OpenDisk::lost(failure) } else { failure })?;
         }
     }
     client.close();

@@ -241,6 +241,34 @@ fn files_statistics_and_what_it_runs_by_itself_are_reached_as_ever() {
 }
 
 #[test]
+fn files_of_one_whose_supervisor_was_killed_are_copied_without_a_resume() {
+    let world = World::new();
+    let here = tempfile::tempdir().unwrap();
+    let path = |name: &str| here.path().join(name).to_str().unwrap().to_owned();
+    text(&world, &["create", "--id", "desk", "host"]);
+    text(&world, &["exec", "desk", "--", "sh", "-c", "mkdir tree; echo kept >tree/note; sync tree/note"]);
+    let shim = json(&world, &["inspect", "desk"])["shim_pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(shim).unwrap()).unwrap();
+    let newest = json(&world, &["--json", "get", "desk"])["sequence"].as_u64().unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(types(&world, "desk", newest, 2), ["SANDBOX_STOP_REQUESTED", "SANDBOX_STOPPED"]);
+
+    assert_eq!(text(&world, &["cp", "desk:/workspace/tree", &path("copy")]), "");
+    assert_eq!(std::fs::read_to_string(here.path().join("copy/note")).unwrap(), "kept\n");
+    let absent = world.carrel(["cp", "desk:/workspace/absent", &path("absent")]);
+    assert_eq!(absent.code, Some(1), "{absent:?}");
+    assert_eq!(json(&world, &["--json", "get", "desk"])["state"], "stopped");
+    let into = world.carrel(["cp", &path("copy"), "desk:/workspace"]);
+    assert_eq!(
+        (into.code, into.stderr.as_str()),
+        (Some(1), "error: the sandbox \"desk\" is stopped\nhint: carrel resume desk\n")
+    );
+    assert_eq!(text(&world, &["resume", "desk"]), "desk\n");
+    assert_eq!(text(&world, &["exec", "desk", "--", "cat", "tree/note"]), "kept\n");
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
 fn a_longer_id_than_a_name_is_an_id_all_the_same() {
     let world = World::new();
     let id = "d".repeat(200);

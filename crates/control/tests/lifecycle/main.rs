@@ -4,6 +4,7 @@
 
 mod admission;
 mod crashes;
+mod disk;
 mod execs;
 mod history;
 mod pause;
