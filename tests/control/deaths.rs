@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use tonic::{Code, Status};
 
 use crate::client::{Client, host, reason};
-use crate::left::check;
+use crate::left::{check, nothing_left};
 use crate::life::{check_counted, check_history, counter, seen};
 
 /// Who is killed.
@@ -193,6 +193,46 @@ fn the_files_of_one_that_died_are_read_until_it_is_resumed() {
         let gone = read(&mut scene.client, "box-1", "/workspace/kept").await.unwrap_err();
         assert_eq!(reason(&gone).as_deref(), Some("SANDBOX_NOT_READY"));
         scene.end(&["box-1"]).await;
+    });
+}
+
+#[test]
+fn what_reads_the_disk_of_a_stopped_one_ends_with_the_daemon() {
+    run(async {
+        let home = DaemonHome::new();
+        let mut daemon = home.start().await;
+        let mut client = Client::of(&daemon).await;
+        client.ready("box-1", host()).await;
+        client.run("box-1", "write-1", "echo written > kept && sync kept").await;
+        client.stopped("box-1").await;
+        let mut readers = Vec::new();
+        for is_killed in [false, true] {
+            let open = OpenDiskRequest { sandbox_id: "box-1".to_owned() };
+            let mut opened = client.own.open_disk(open).await.unwrap().into_inner();
+            assert!(opened.message().await.unwrap().is_some());
+            let reader = home.record("box-1..read").unwrap();
+            if is_killed {
+                daemon.kill().await;
+            } else {
+                daemon.stop().await;
+            }
+            opened.message().await.unwrap_err();
+            let ended = reader.shim_handle();
+            let wait = move |handle| rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], None).unwrap();
+            if let Some(handle) = ended {
+                tokio::task::spawn_blocking(move || wait(handle)).await.unwrap();
+            }
+            assert!(home.found().is_empty(), "{:?}", home.found());
+            readers.push(reader.incarnation);
+            daemon = home.start().await;
+            client = Client::of(&daemon).await;
+            client.resumed("box-1").await;
+            assert_eq!(client.run("box-1", &format!("look-{is_killed}"), "grep -q written kept").await.exit_code, 0);
+            client.stopped("box-1").await;
+        }
+        client.gone("box-1").await;
+        check(&home, daemon, &[]).await;
+        nothing_left(&home, &readers).await;
     });
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,8 +27,10 @@ use crate::{Inner, blocking, failed, images, plan};
 
 /// How many there are at most: each is a sandbox that no limit of the daemon counts.
 const MOST: usize = 8;
-/// How long one may have no client.
-const IDLE: Duration = Duration::from_secs(60);
+/// How often it is looked at whether one is used. One that has no client then is not.
+const LOOK: Duration = Duration::from_secs(60);
+/// How often a client may be seen to read nothing before the reader ends under it.
+const QUIET: u32 = 5;
 /// How long a supervisor may take to answer, or to end, before it is ended by force.
 const BEYOND: Duration = Duration::from_secs(5);
 
@@ -61,11 +64,15 @@ pub(crate) struct ReaderLease {
 #[derive(Debug, Default)]
 struct IdleCheck {
     leases: u64,
+    bytes: u64,
+    quiet: u32,
 }
 
 /// A reader, with those who have a share in it.
 struct ReaderTask {
     owned: OwnedSandbox,
+    /// Waited for here: a daemon that ends does not wait for it.
+    child: Option<Child>,
     directory: PathBuf,
     ending: mpsc::Receiver<()>,
     leases: Arc<AtomicU64>,
@@ -187,7 +194,13 @@ impl DiskReaders {
     }
 
     /// Keeps a reader open until the last share in it is given up.
-    fn open(&self, name: String, owned: OwnedSandbox, directory: PathBuf, room: OwnedSemaphorePermit) -> ReaderLease {
+    fn open(
+        &self,
+        name: String,
+        mut owned: OwnedSandbox,
+        directory: PathBuf,
+        room: OwnedSemaphorePermit,
+    ) -> ReaderLease {
         let ((lease, ending), (left, ended)) = (mpsc::channel(1), watch::channel(()));
         let (agent_socket, leases) = (owned.agent_socket().to_owned(), Arc::new(AtomicU64::new(1)));
         let open = OpenReader {
@@ -197,7 +210,8 @@ impl DiskReaders {
             ended: ended.clone(),
         };
         self.lock().insert(name.clone(), open);
-        let (readers, task) = (self.clone(), ReaderTask { owned, directory, ending, leases });
+        let child = owned.take_child();
+        let (readers, task) = (self.clone(), ReaderTask { owned, child, directory, ending, leases });
         drop(tokio::spawn(async move {
             task.run().await;
             readers.lock().remove(&name);
@@ -244,10 +258,12 @@ impl DiskReader for ReaderLease {
 // === impl IdleCheck ===
 
 impl IdleCheck {
-    /// Whether nobody has used a reader since it was last looked at, and nobody uses it.
-    fn is_idle(&mut self, clients: u64, leases: u64) -> bool {
-        let before = std::mem::replace(&mut self.leases, leases);
-        clients == 0 && before == leases
+    /// Whether nobody uses a reader that was opened so often and that so many clients have read so many bytes from.
+    fn is_idle(&mut self, leases: u64, clients: u64, bytes: u64) -> bool {
+        let is_new = std::mem::replace(&mut self.leases, leases) != leases;
+        let is_read = std::mem::replace(&mut self.bytes, bytes) != bytes;
+        self.quiet = if is_new || is_read { 0 } else { self.quiet + 1 };
+        !is_new && (clients == 0 || self.quiet >= QUIET)
     }
 }
 
@@ -261,15 +277,16 @@ impl ReaderTask {
             tokio::select! {
                 _ = self.ending.recv() => break,
                 _ = self.owned.ended() => break,
-                () = tokio::time::sleep(IDLE) => {}
+                () = tokio::time::sleep(LOOK) => {}
             }
             match timeout(BEYOND, self.owned.statistics()).await {
-                Ok(Ok(used)) if !check.is_idle(used.clients, self.leases.load(Ordering::Relaxed)) => {}
+                Ok(Ok(used)) if !check.is_idle(self.leases.load(Ordering::Relaxed), used.clients, used.bytes_out) => {}
                 _ => break,
             }
         }
         let _asked = timeout(BEYOND, self.owned.stop(Duration::ZERO)).await;
-        let Some(child) = self.owned.leave() else { return };
+        drop(self.owned);
+        let Some(child) = self.child else { return };
         if ended_or_killed(child, BEYOND).await {
             return;
         }

@@ -144,6 +144,11 @@ impl OwnedSandbox {
         self.tie.child.take()
     }
 
+    /// The process of the supervisor, to be waited for by the caller: nobody waits for it when this is dropped.
+    pub fn take_child(&mut self) -> Option<Child> {
+        self.tie.child.take()
+    }
+
     /// The host's id behind its id 0.
     pub fn id_base(&self) -> u32 {
         self.ready.id_base

@@ -3,10 +3,20 @@ use super::*;
 #[test]
 fn a_reader_is_idle_when_nobody_used_it_between_two_looks() {
     let mut check = IdleCheck::default();
-    assert!(!check.is_idle(0, 1), "it was opened since");
-    assert!(!check.is_idle(1, 1), "it has a client");
-    assert!(!check.is_idle(0, 2), "it was shared since");
-    assert!(check.is_idle(0, 2));
+    assert!(!check.is_idle(1, 0, 0), "it was opened since");
+    assert!(!check.is_idle(1, 1, 5), "it has a client");
+    assert!(!check.is_idle(2, 0, 5), "it was shared since");
+    assert!(check.is_idle(2, 0, 5));
+}
+
+#[test]
+fn a_reader_whose_client_reads_nothing_for_long_is_idle() {
+    let mut check = IdleCheck::default();
+    assert!(!check.is_idle(1, 1, 5));
+    assert!((1..QUIET).all(|_| !check.is_idle(1, 1, 5)));
+    assert!(!check.is_idle(1, 1, 6), "it has read something");
+    assert!((1..QUIET).all(|_| !check.is_idle(1, 1, 6)));
+    assert!(check.is_idle(1, 1, 6));
 }
 
 #[test]
