@@ -87,7 +87,7 @@ fn old(directory: &OwnedFd, before: Timestamp) -> io::Result<Vec<LogFile>> {
             continue;
         };
         let Some(stat) = stat(directory, name)? else { continue };
-        let seconds = i64::try_from(stat.st_mtime).unwrap_or(i64::MAX).saturating_mul(1_000_000_000);
+        let seconds = stat.st_mtime.saturating_mul(1_000_000_000);
         let written = seconds.saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
         if written < before.0 {
             found.push(LogFile { name: name.to_owned(), exec, stream, stat });

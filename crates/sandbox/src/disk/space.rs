@@ -85,7 +85,7 @@ impl Reserve {
 fn binary_size(bytes: u64) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >> shift > 0 {
-            let tenths = u128::from(bytes) * 10 >> shift;
+            let tenths = (u128::from(bytes) * 10) >> shift;
             return match (tenths / 10, tenths % 10) {
                 (whole, 0) => format!("{whole} {unit}"),
                 (whole, tenth) => format!("{whole}.{tenth} {unit}"),
