@@ -107,6 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_short_is_described_in_its_own_unit() {
+        let free = |bytes, inodes| FreeSpace { bytes, all_bytes: 9 << 30, inodes, all_inodes: 9 };
         let reserve = Reserve { bytes: 2 << 30, inodes: Some(5) };
         assert_eq!(reserve.describe(free((1 << 30) + (256 << 20), Some(9))), "1.2 GiB free, 2 GiB reserved");
         assert_eq!(reserve.describe(free(3 << 30, Some(4))), "4 inodes free, 5 reserved");
