@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_directory_without_the_file_tells_nothing_and_a_link_is_not_followed() {
         let home = tempfile::tempdir().unwrap();
-        let directory = std::fs::File::open(home.path()).unwrap();
+        let directory = File::open(home.path()).unwrap();
         assert_eq!(trimmed_output(&directory, "a").unwrap(), None);
         std::os::unix::fs::symlink("/etc/passwd", home.path().join(TRIMMED)).unwrap();
         assert!(trimmed_output(&directory, "root").is_err());
