@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use carrel_agent_client::AgentClient;
-use carrel_api::agbox::v1::SandboxState;
+use carrel_api::agbox::v1::{SandboxHandle, SandboxState};
 use carrel_api::carrel::v1::{OpenDiskRequest, OpenDiskResponse};
 use carrel_shim_client::Life;
 use tonic::Streaming;
 
-use crate::daemon::{keeper, refused};
+use crate::daemon::{Daemon, keeper, refused};
 use crate::failure::Failure;
 use crate::find;
 
@@ -19,24 +19,26 @@ pub(super) struct OpenDisk {
     _stream: Streaming<OpenDiskResponse>,
 }
 
+/// A persistent sandbox that does not run, with its daemon.
+pub(super) async fn stopped(name: &str) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
+    let found = find::maybe(name)?;
+    if found.as_ref().is_some_and(|found| !matches!(found.life, Life::Dead { .. })) {
+        return Ok(None);
+    }
+    let kept = keeper(name, found.as_ref()).await?;
+    Ok(kept.filter(|(_, handle)| matches!(handle.state(), SandboxState::Stopped | SandboxState::Failed)))
+}
+
 // === impl OpenDisk ===
 
 impl OpenDisk {
-    /// The disk of a sandbox, if it is a persistent one that does not run.
-    pub(super) async fn of_stopped(name: &str) -> Result<Option<Self>, Failure> {
-        let found = find::maybe(name)?;
-        if found.as_ref().is_some_and(|found| !matches!(found.life, Life::Dead { .. })) {
-            return Ok(None);
-        }
-        let Some((mut daemon, handle)) = keeper(name, found.as_ref()).await? else { return Ok(None) };
-        if !matches!(handle.state(), SandboxState::Stopped | SandboxState::Failed) {
-            return Ok(None);
-        }
+    /// Opens the disk of a sandbox, as its daemon knows it.
+    pub(super) async fn open(mut daemon: Daemon, name: &str) -> Result<Self, Failure> {
         let request = OpenDiskRequest { sandbox_id: name.to_owned() };
         let mut stream = daemon.nearby.open_disk(request).await.map_err(|status| refused(&status))?.into_inner();
         let first = stream.message().await.map_err(|status| refused(&status))?;
         let first = first.ok_or_else(|| Failure::new("daemon_unavailable", "the daemon answered without a socket"))?;
-        Ok(Some(Self { agent_socket: first.agent_socket.into(), _stream: stream }))
+        Ok(Self { agent_socket: first.agent_socket.into(), _stream: stream })
     }
 
     /// The agent on it.

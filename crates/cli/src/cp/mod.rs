@@ -86,12 +86,14 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
 
 /// The agent that a copy is made with. That of a stopped sandbox is there for as long as its disk is open.
 async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Option<OpenDisk>), Failure> {
-    if matches!(copy, Copy::OutOf { .. })
-        && let Some(disk) = OpenDisk::of_stopped(name).await?
-    {
-        return Ok((disk.agent().await?, Some(disk)));
+    match (disk::stopped(name).await?, copy) {
+        (None, _) => Ok((agent(name).await?, None)),
+        (Some((daemon, _)), Copy::OutOf { .. }) => {
+            let disk = OpenDisk::open(daemon, name).await?;
+            Ok((disk.agent().await?, Some(disk)))
+        }
+        (Some((_, handle)), Copy::Into { .. }) => Err(find::at_rest(&handle)),
     }
-    Ok((agent(name).await?, None))
 }
 
 /// The agent of a sandbox whose processes run, behind the supervisor that was written down.
