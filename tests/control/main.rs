@@ -7,6 +7,7 @@ mod deaths;
 mod disk;
 mod failpoints;
 mod full;
+mod history;
 mod homes;
 mod idle;
 mod left;
