@@ -222,7 +222,7 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
     Ok(carrel_local::Settings {
         home: home.to_owned(),
         logs: LogTemplate::new(root, &config.exec_output_template)?,
-        output_quota: config.retention.output,
+        output_quota: config.retention.output_quota(),
         default_memory: default_memory(config),
         pids: config.limits.pids,
         host_free: config.limits.host_free,

@@ -78,7 +78,7 @@ pub struct Limits {
 pub struct RetentionConfig {
     /// Of sandboxes, their events and their execs.
     pub history: Retention,
-    /// How many bytes of output of all execs of a sandbox are kept; what supervisors keep by default if none is given.
+    /// How many bytes of output of all execs of a sandbox are kept; 512 MiB if none is given.
     pub output: Option<u64>,
     /// How long disks are kept that the store does not know.
     pub orphans_age: Duration,
@@ -217,6 +217,14 @@ impl Default for Config {
 }
 
 // === impl RetentionConfig ===
+
+impl RetentionConfig {
+    /// How many bytes of output a supervisor keeps of a sandbox; none is its default.
+    pub(crate) fn output_quota(&self) -> Option<u64> {
+        // It has no word for no bound.
+        self.output.map(|bytes| if bytes == 0 { i64::MAX.unsigned_abs() } else { bytes })
+    }
+}
 
 impl Default for RetentionConfig {
     fn default() -> Self {

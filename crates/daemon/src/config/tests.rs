@@ -60,6 +60,14 @@ fn what_is_in_effect_is_shown_as_it_can_be_said() {
 }
 
 #[test]
+fn no_bound_of_the_output_is_one_that_is_never_reached() {
+    let quota = |text: &str| parsed(text).retention.output_quota();
+    assert_eq!(quota(""), None);
+    assert_eq!(quota("[retention]\noutput = \"64k\""), Some(65_536));
+    assert_eq!(quota("[retention]\noutput = 0"), Some(i64::MAX as u64));
+}
+
+#[test]
 fn the_output_of_a_sandbox_is_where_the_template_says() {
     let home = Path::new("/h");
     assert_eq!(Config::default().log_directory(home, "web1"), Path::new("/h/logs/web1"));
