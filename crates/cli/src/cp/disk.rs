@@ -22,7 +22,8 @@ pub(super) struct OpenDisk {
 /// A persistent sandbox that does not run, with its daemon.
 pub(super) async fn stopped(name: &str) -> Result<Option<(Daemon, SandboxHandle)>, Failure> {
     let found = find::maybe(name)?;
-    if found.as_ref().is_some_and(|found| !matches!(found.life, Life::Dead { .. })) {
+    // One whose last start is just being removed looks as if it was being made: the daemon knows.
+    if found.as_ref().is_some_and(|found| found.life == Life::Running) {
         return Ok(None);
     }
     let kept = keeper(name, found.as_ref()).await?;

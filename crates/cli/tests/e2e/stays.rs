@@ -249,9 +249,9 @@ fn files_of_one_whose_supervisor_was_killed_are_copied_without_a_resume() {
     text(&world, &["exec", "desk", "--", "sh", "-c", "mkdir tree; echo kept >tree/note; sync tree/note"]);
     let shim = json(&world, &["inspect", "desk"])["shim_pid"].as_i64().unwrap();
     let pid = rustix::process::Pid::from_raw(i32::try_from(shim).unwrap()).unwrap();
-    let newest = json(&world, &["--json", "get", "desk"])["sequence"].as_u64().unwrap();
+    assert_eq!(types(&world, "desk", 3, 2), ["EXEC_STARTED", "EXEC_FINISHED"]);
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    assert_eq!(types(&world, "desk", newest, 2), ["SANDBOX_STOP_REQUESTED", "SANDBOX_STOPPED"]);
+    assert_eq!(types(&world, "desk", 5, 2), ["SANDBOX_STOP_REQUESTED", "SANDBOX_STOPPED"]);
 
     assert_eq!(text(&world, &["cp", "desk:/workspace/tree", &path("copy")]), "");
     assert_eq!(std::fs::read_to_string(here.path().join("copy/note")).unwrap(), "kept\n");
