@@ -25,11 +25,12 @@
 | 18 | one lock for all | `test_nobody_waits_for_the_sandbox_of_another` |
 | 19 | subscriptions poll | `test_who_waits_for_events_costs_nothing` |
 | 20 | a broken stream cannot be taken up again | `test_a_stream_can_be_taken_up_where_it_broke` |
-| 21 | what lies behind the daemon's back stays | `test_what_nobody_owns_is_removed`, and `left` of every daemon |
+| 21 | what lies behind the daemon's back stays | `test_what_no_sandbox_has_is_kept_until_a_person_removes_it`, and `left` of every daemon |
 """
 
 import asyncio
 import datetime
+import json
 import os
 import time
 from pathlib import Path
@@ -251,7 +252,7 @@ async def test_a_stream_can_be_taken_up_where_it_broke(start_daemon):
         assert kinds(seen) == kinds(await history(client, name))
 
 
-async def test_what_nobody_owns_is_removed(start_daemon):
+async def test_what_no_sandbox_has_is_kept_until_a_person_removes_it(start_daemon):
     daemon = start_daemon()
     async with connect(daemon) as client:
         name = (await client.create_sandbox(image="host")).sandbox_id
@@ -263,6 +264,10 @@ async def test_what_nobody_owns_is_removed(start_daemon):
     disk.mkdir()
     (disk / "file").write_text("nobody's")
     daemon.start()
+    listed = daemon.run("--json", "store", "orphans")
+    assert [json.loads(line)["disk"] for line in listed.stdout.splitlines()] == [disk.name], listed.stderr
+    assert (disk / "file").read_text() == "nobody's"
+    assert daemon.run("store", "remove", disk.name).returncode == 0
     assert not disk.exists()
     async with connect(daemon) as client:
         await client.resume_sandbox(name)

@@ -81,6 +81,11 @@ fn what_the_guide_says_can_be_said() {
     let example = guide.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let config = parsed(example);
     assert_eq!((config.limits.memory, config.listen.len()), (Some(16 << 30), 2));
+    // What these are without a word: another key, and what a supervisor keeps by itself.
+    assert_eq!(config.retention.history.deleted_age, Some(config.cleanup_ttl));
+    assert_eq!(config.retention.output, Some(carrel_shim_client::messages::Keep::default().total_bytes));
+    let mut retention = config.retention.clone();
+    (retention.history.deleted_age, retention.output) = (None, None);
     let defaults = Config {
         limits: Config::default().limits,
         log: LogConfig { file: None, ..config.log },
@@ -88,6 +93,7 @@ fn what_the_guide_says_can_be_said() {
         listen: Vec::new(),
         exec_output_root: None,
         registries: Registries::default(),
+        retention,
         ..config
     };
     assert_eq!(defaults, Config::default());
