@@ -109,6 +109,10 @@ fn a_store_that_is_missing_or_empty_beside_disks_serves_only_if_the_loss_is_acce
         daemon.stop().await;
         let daemon = home.start().await;
         let mut client = Client::of(&daemon).await;
+        // What runs has the disk, and is found by its name.
+        let request = AdoptOrphanRequest { orphan: "runs".to_owned(), sandbox_id: "another".to_owned() };
+        let refused = client.own.adopt_orphan(request).await.unwrap_err();
+        assert_eq!(crate::client::reason(&refused).as_deref(), Some("ORPHAN_RUNNING"));
         adopt(&mut client, "runs").await;
         client.until("runs", SandboxState::Ready).await.unwrap();
         assert_eq!(client.run("runs", "read", "grep kept /workspace/file").await.exit_code, 0);

@@ -17,6 +17,7 @@ pub(crate) mod reason {
     pub(crate) const DAEMON_STOPPING: &str = "DAEMON_STOPPING";
     pub(crate) const STORE_FAILED: &str = "STORE_FAILED";
     pub(crate) const PROVIDER_FAILED: &str = "PROVIDER_FAILED";
+    pub(crate) const ORPHAN_RUNNING: &str = "ORPHAN_RUNNING";
     pub(crate) const ORPHAN_UNKNOWN: &str = "ORPHAN_UNKNOWN";
     pub(crate) const PRUNE_FORBIDDEN: &str = "PRUNE_FORBIDDEN";
     pub(crate) const ORPHANS_FORBIDDEN: &str = "ORPHANS_FORBIDDEN";

@@ -25,7 +25,13 @@ pub(crate) fn refused(status: &Status) -> Failure {
         (_, Code::Unavailable) => "daemon_unavailable",
         _ => "refused",
     };
-    let hint = reason.as_deref().and_then(remedy);
+    let limit = status.get_details_error_info().and_then(|mut info| info.metadata.remove("limit"));
+    let hint = match (reason.as_deref(), limit.as_deref()) {
+        (Some("LIMIT_REACHED"), Some("disk")) => {
+            Some("free space on the disk of CARREL_HOME, or lower `limits.host_free`")
+        }
+        (reason, _) => reason.and_then(remedy),
+    };
     let words = match (status.message(), status.code()) {
         ("", code) => code.description().to_owned(),
         (message, _) => message.to_owned(),
@@ -49,6 +55,8 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "EXEC_ID_ALREADY_EXISTS" => "give another --job: none is ever used twice",
         "LIMIT_REACHED" => "stop or remove some, or raise the [limits] of the daemon",
         "HOST_PATH_FORBIDDEN" => "the daemon's operator gives paths of the host, with `allow` in its configuration",
+        "ORPHAN_UNKNOWN" => "`carrel store orphans` lists those that are there",
+        "ORPHAN_RUNNING" => "`carrel store adopt ORPHAN` without --id adopts it as it runs",
         "DAEMON_STOPPING" => "try again in a moment",
         "STORE_FAILED" => "look whether the disk that CARREL_HOME is on is full; `carrel store check`",
         _ => return None,

@@ -41,8 +41,12 @@ impl Control {
         if self.0.store.sandbox(&id).is_some() {
             return Err(sandbox_taken(&id));
         }
-        // What runs is found by its former name.
-        let running = orphan.running.clone().filter(|_| id == former);
+        // What runs is found by its former name, and keeps the disk.
+        if orphan.running.is_some() && id != former {
+            let words = format!("it runs as {former}: stop it first, or adopt it by that id");
+            return Err(Refusal::new(Code::FailedPrecondition, reason::ORPHAN_RUNNING, words).about("disk", disk));
+        }
+        let running = orphan.running.clone();
         self.0.provider.release_orphan(disk).await.map_err(|error| provider_failed(&error))?;
         let spec: Spec = serde_json::from_str(&manifest.spec).map_err(|error| broken(&error))?;
         let sandbox = self.adopted(id, disk, running.as_deref(), &manifest, &spec);
