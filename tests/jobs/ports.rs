@@ -8,14 +8,18 @@ use carrel_tests::{Sandbox, run, script, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-/// A server inside that sends zeros until nobody takes them, to whoever asks for that; others get back what they send.
+/// A server inside that sends zeros until nobody takes them, or holds the connection, to whoever asks for that; others get
+/// back what they send.
 const SERVER: &str = "
 import socket, threading
 server = socket.create_server(('127.0.0.1', 8000), backlog=256)
 print('listening', flush=True)
 def serve(client):
     try:
-        if client.recv(1) == b'z':
+        first = client.recv(1)
+        if first == b'h':
+            threading.Event().wait()
+        if first == b'z':
             while True:
                 client.sendall(bytes(65536))
         while piece := client.recv(65536):
@@ -109,6 +113,27 @@ fn clients_that_take_nothing_cost_a_supervisor_their_windows_and_hold_up_nobody(
         println!("16 clients that take nothing: {} kB", grown / 1024);
         assert!(grown < 24 << 20, "{grown}");
         drop(stalled);
+        let mut shim = sandbox.shim().await;
+        while shim.status().await.unwrap().port_connections.is_some() {}
+    });
+}
+
+#[test]
+fn clients_that_are_gone_keep_no_slot_although_the_server_holds_their_connections() {
+    run(async {
+        let (sandbox, port) = serving().await;
+        for ended in [true, false] {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            stream.write_all(b"h").await.unwrap();
+            if ended {
+                stream.shutdown().await.unwrap();
+            } else {
+                // More than is on the way to a server that does not read: nothing more is wanted of the client.
+                stream.set_nodelay(true).unwrap();
+                while tokio::time::timeout(Duration::from_millis(200), stream.write_all(&[0; 65536])).await.is_ok() {}
+            }
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        }
         let mut shim = sandbox.shim().await;
         while shim.status().await.unwrap().port_connections.is_some() {}
     });

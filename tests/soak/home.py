@@ -20,6 +20,9 @@ grace = "5s"
 sandbox_memory = "96m"
 host_free = "48m"
 host_free_inodes = 1000
+[retention]
+deleted_count = 20
+execs_count = 50
 """
 
 

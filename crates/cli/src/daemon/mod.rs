@@ -20,6 +20,8 @@ use crate::failure::Failure;
 use crate::find;
 use crate::home::Home;
 
+/// The largest answer that is read: a list of many sandboxes with many labels is no reason to show none.
+const LARGEST: usize = 1 << 30;
 /// How long a daemon may take to say that it is there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -77,8 +79,10 @@ impl Daemon {
         let greeted = tokio::time::timeout(patience, async {
             // One at which nobody listens was left by a daemon that is gone.
             let Ok(channel) = carrel_api::connect(socket).await else { return Ok(None) };
-            let mut daemon =
-                Self { sandboxes: SandboxServiceClient::new(channel.clone()), nearby: SandboxesClient::new(channel) };
+            let mut daemon = Self {
+                sandboxes: SandboxServiceClient::new(channel.clone()).max_decoding_message_size(LARGEST),
+                nearby: SandboxesClient::new(channel).max_decoding_message_size(LARGEST),
+            };
             match daemon.sandboxes.ping(PingRequest {}).await {
                 Ok(_) => Ok(Some(daemon)),
                 // It is going.

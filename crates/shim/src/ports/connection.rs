@@ -12,7 +12,7 @@ use carrel_protocol::{Envelope, Flags, Frame, MessageType};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
-use super::{say, watch};
+use super::say;
 use crate::jobs::Outgoing;
 use crate::poll::{Interest, Poller, Token};
 use crate::relay::Outbox;
@@ -297,10 +297,16 @@ impl Connection {
         let read = room && self.wants_input();
         let Some(socket) = &self.socket else { return Ok(()) };
         let interest = Interest { read, write: !self.outbox.is_empty(), urgent: false };
-        if interest != self.interest {
-            watch(poller, socket, token, self.watched, interest)?;
-            (self.watched, self.interest) = (interest != Interest::default(), interest);
+        // That the client is gone is always told, also while nothing is wanted of it: otherwise it would keep its slot. Of one
+        // that came to its end in both directions it would be told again and again.
+        let watched = interest != Interest::default() || !(self.input_ended && self.shut);
+        match (self.watched, watched) {
+            (true, true) if interest != self.interest => poller.change(socket, token, interest)?,
+            (true, false) => poller.remove(socket),
+            (false, true) => poller.add(socket, token, interest)?,
+            (true, true) | (false, false) => {}
         }
+        (self.watched, self.interest) = (watched, interest);
         Ok(())
     }
 
