@@ -44,7 +44,7 @@ pub(crate) struct Forwards {
 }
 
 /// A connection that counts.
-struct Counted(Arc<Agent>);
+struct CountedConnection(Arc<Agent>);
 
 // === impl Agent ===
 
@@ -134,7 +134,7 @@ async fn accept(listener: TcpListener, inside: u16, agent: Arc<Agent>) {
         };
         match accepted {
             Ok((stream, _)) => {
-                let counted = Counted::new(&agent);
+                let counted = CountedConnection::new(&agent);
                 joined.spawn(async move {
                     join(stream, inside, &counted.0).await;
                     drop((counted, room));
@@ -191,16 +191,16 @@ fn finished(outcome: Result<(), Error>) -> Result<(), ProviderError> {
     }
 }
 
-// === impl Counted ===
+// === impl CountedConnection ===
 
-impl Counted {
+impl CountedConnection {
     fn new(agent: &Arc<Agent>) -> Self {
         agent.connections.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(agent))
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }

@@ -50,7 +50,7 @@ struct Files {
 
 /// A record as it was found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ArchiveEntry {
     pub(super) offset: u64,
     /// Where the next one begins.
     pub(super) next: u64,
@@ -113,7 +113,7 @@ impl Archive {
     }
 
     /// The record of a job. One that cannot be read is as good as none.
-    pub(super) fn find(&self, id: &str) -> Option<Found> {
+    pub(super) fn find(&self, id: &str) -> Option<ArchiveEntry> {
         let files = self.files.as_ref()?;
         files.find(self.hash(id), id)
     }
@@ -124,7 +124,7 @@ impl Archive {
     }
 
     /// The first record from an offset on whose job is kept, and takes at least so much of the disk.
-    pub(super) fn next(&self, mut offset: u64, charged: u64) -> Option<Found> {
+    pub(super) fn next(&self, mut offset: u64, charged: u64) -> Option<ArchiveEntry> {
         let files = self.files.as_ref()?;
         loop {
             let head = files.head(offset)?;
@@ -191,7 +191,7 @@ impl Files {
         Ok(())
     }
 
-    fn find(&self, hash: u64, id: &str) -> Option<Found> {
+    fn find(&self, hash: u64, id: &str) -> Option<ArchiveEntry> {
         for step in 0..self.slots {
             let (found, offset) = slot_at(&self.table, slot_of(hash, step, self.slots)).ok()?;
             if found == 0 {
@@ -218,12 +218,12 @@ impl Files {
         Some(Head { length, forgotten: *forgotten != 0, charged: u64::from_be_bytes(*charged.first_chunk()?) })
     }
 
-    fn read(&self, offset: u64) -> Option<Found> {
+    fn read(&self, offset: u64) -> Option<ArchiveEntry> {
         let head = self.head(offset)?;
         let (mut body, begin) = (vec![0; head.length], offset + HEAD as u64);
         self.records.read_exact_at(&mut body, begin).ok()?;
         let job = cbor::decode_all(&body).ok()?;
-        Some(Found { offset, next: begin + head.length as u64, forgotten: head.forgotten, job })
+        Some(ArchiveEntry { offset, next: begin + head.length as u64, forgotten: head.forgotten, job })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use carrel_shim_client::messages::{FailureCode, JobCommand, JobInfo};
 use carrel_shim_client::note_trimmed;
 
-use super::archive::Found;
+use super::archive::ArchiveEntry;
 use super::archived::ArchivedJob;
 use super::kept::EarlierLogs;
 use super::output::Stream;
@@ -56,7 +56,7 @@ impl Jobs {
 
     /// Whether an id is that of a job in the archive, which is then in memory.
     pub(super) fn recall(&mut self, id: &str) -> Option<Key> {
-        let Found { forgotten: false, job, .. } = self.archive.find(id)? else { return None };
+        let ArchiveEntry { forgotten: false, job, .. } = self.archive.find(id)? else { return None };
         let (key, mut job) = (job.key, job.recall().ok()?);
         job.archived = true;
         self.by_id.insert(id.to_owned(), key);
@@ -216,7 +216,7 @@ impl Jobs {
 
     /// Forgets a job of the archive; whether it could be.
     fn forget_archived(&mut self, offset: u64) -> bool {
-        let Some(Found { job, .. }) = self.archive.next(offset, 0).filter(|found| found.offset == offset) else {
+        let Some(ArchiveEntry { job, .. }) = self.archive.next(offset, 0).filter(|found| found.offset == offset) else {
             return false;
         };
         if self.is_pinned(job.key) || !self.archive.forget(offset) {

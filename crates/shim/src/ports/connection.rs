@@ -63,7 +63,7 @@ enum Session {
 
 /// What a frame of the guest meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum FrameOutcome {
     Sense,
     Nonsense,
     /// No further frame will come.
@@ -116,19 +116,19 @@ impl Connection {
     // --- from the guest
 
     /// Takes a frame of the guest.
-    pub(super) fn hear(&mut self, frame: Frame<'_>, out: &mut Outgoing) -> Heard {
+    pub(super) fn hear(&mut self, frame: Frame<'_>, out: &mut Outgoing) -> FrameOutcome {
         if frame.flags.contains(Flags::BULK) {
             self.record(frame, out);
-            return Heard::Sense;
+            return FrameOutcome::Sense;
         }
-        let Ok(envelope) = Envelope::parse(frame.body) else { return Heard::Nonsense };
+        let Ok(envelope) = Envelope::parse(frame.body) else { return FrameOutcome::Nonsense };
         let last = frame.flags.known() == Flags::TERMINAL;
         let kind = envelope.message_type();
         if self.session == Session::Leaving {
-            return if kind == Some(MessageType::Pong) { self.over() } else { Heard::Sense };
+            return if kind == Some(MessageType::Pong) { self.over() } else { FrameOutcome::Sense };
         }
         match (kind, last) {
-            (Some(MessageType::TcpConnected), false) if self.flows.is_none() => Heard::Sense,
+            (Some(MessageType::TcpConnected), false) if self.flows.is_none() => FrameOutcome::Sense,
             (Some(MessageType::BulkAccepted), false) if self.flows.is_none() => {
                 let accepted = envelope.payload().ok().and_then(|accepted| self.accepted(&accepted));
                 self.flows = accepted;
@@ -149,7 +149,7 @@ impl Connection {
                 ended
             }
             // The agent gives up; what follows says why.
-            (Some(MessageType::BulkCancel), false) => Heard::Sense,
+            (Some(MessageType::BulkCancel), false) => FrameOutcome::Sense,
             (Some(MessageType::TcpClosed), true) if self.input_ended && self.output_ended => self.over(),
             (Some(MessageType::TcpFailed | MessageType::CoreError), true) if self.flows.is_none() => {
                 self.reset();
@@ -158,9 +158,9 @@ impl Connection {
             (Some(MessageType::TcpFailed | MessageType::CoreError | MessageType::TcpClosed), true) => {
                 // What was sent before may still be answered.
                 self.break_off(out);
-                Heard::Sense
+                FrameOutcome::Sense
             }
-            _ => Heard::Nonsense,
+            _ => FrameOutcome::Nonsense,
         }
     }
 
@@ -190,16 +190,16 @@ impl Connection {
         }
     }
 
-    fn over(&mut self) -> Heard {
+    fn over(&mut self) -> FrameOutcome {
         self.session = Session::Over;
-        Heard::SessionOver
+        FrameOutcome::SessionOver
     }
 
-    fn unless_broken(&mut self, made_sense: bool, out: &mut Outgoing) -> Heard {
+    fn unless_broken(&mut self, made_sense: bool, out: &mut Outgoing) -> FrameOutcome {
         if !made_sense {
             self.break_off(out);
         }
-        Heard::Sense
+        FrameOutcome::Sense
     }
 
     // --- from the client

@@ -16,7 +16,7 @@ use carrel_shim_client::messages::{FailureCode, PortsPublish, PublishedPort};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-use self::connection::{Connection, Heard};
+use self::connection::{Connection, FrameOutcome};
 use crate::jobs::{Outgoing, Refusal};
 use crate::poll::{Interest, Poller, Readiness, Token};
 
@@ -167,9 +167,9 @@ impl Ports {
         let Some(slot) = self.by_channel.get(&frame.id).copied() else { return false };
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         match connection.hear(frame, &mut self.outgoing) {
-            Heard::Sense => {}
-            Heard::Nonsense => return false,
-            Heard::SessionOver => {
+            FrameOutcome::Sense => {}
+            FrameOutcome::Nonsense => return false,
+            FrameOutcome::SessionOver => {
                 self.by_channel.remove(&frame.id);
                 self.outgoing.closed.push(frame.id);
                 if connection.is_done() {
