@@ -14,6 +14,7 @@ from pathlib import Path
 import artefacts
 import circumstances
 import peers
+import programs
 import specification
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,23 +33,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# How each program is built when it is shipped, and the programs that they are measured beside.
-SHIPPED = [
-    ("release", ["-p", "carrel-cli", "--bin", "carrel", "-p", "carrel-shim", "--bin", "carrel-shim"]),
-    ("release", ["-p", "carrel-layers", "--bin", "carrel-unpack"]),
-    ("release", ["-p", "carrel-agents", "--bin", "sandbox-agent"]),
-    ("guest", ["-p", "carrel-agentd", "--bin", "carrel-agentd"]),
-]
 BENCH = ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml"), "--bin", "bench"]
 PEERS = ["bwrap", "runc", "busybox", "podman", "umoci"]
 # The suites that need a program which was published elsewhere.
 FETCHED = "agents"
-
-
-def built(profile: str, options: list[str]) -> list[Path]:
-    """Builds binaries and says where they are."""
-    print(f"building {', '.join(options[at + 1] for at, word in enumerate(options) if word == '--bin')}", file=sys.stderr)
-    return [artefact.executable for artefact in artefacts.build(["--profile", profile, *options]) if not artefact.is_test]
 
 
 def fetched(extra: list[str]) -> dict[str, str]:
@@ -62,11 +50,11 @@ def fetched(extra: list[str]) -> dict[str, str]:
 def measure(extra: list[str]) -> list[dict[str, object]]:
     """Runs the benchmark program, which prints its own table, and returns its numbers."""
     found = fetched(extra)
-    programs = [program for profile, options in SHIPPED for program in built(profile, options)]
-    (bench,) = built("release", BENCH)
+    shipped = programs.build_shipped()
+    (bench,) = programs.build("release", BENCH)
     with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
         # They look for each other side by side; cargo puts each profile into a directory of its own.
-        for program in programs:
+        for program in shipped:
             shutil.copy(program, scratch)
         numbers = Path(scratch) / "numbers.json"
         environment = {**os.environ, **found, "CARREL_LIBEXEC": scratch}

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # Proves ./quickstart on a system that has nothing: makes a bare Debian, copies the repository in, and runs it there.
 #
-#   scripts/fresh.sh bookworm|trixie [COMMAND…]       the command is ./quickstart unless another is given
+#   scripts/fresh.sh [--with DIR] bookworm|trixie [COMMAND…]
+#
+# The command is ./quickstart unless another is given; a directory is copied in beside the repository, as /with.
 set -euo pipefail
+with=""
+[[ "${1:-}" != --with ]] || { with="$(realpath "$2")" && shift 2; }
 suite="${1:?which Debian: bookworm or trixie}"
 shift
 [[ $# -gt 0 ]] || set -- ./quickstart
@@ -26,6 +30,7 @@ mkdir -p "$bare/usr/local/share/ca-certificates" "$bare/carrel"
 cp -rL /usr/local/share/ca-certificates/. "$bare/usr/local/share/ca-certificates/"
 git ls-files --cached --others --exclude-standard -z |
   tar --create --null --files-from=- --ignore-failed-read --warning=no-failed-read | tar --extract --directory="$bare/carrel"
+[[ -z "$with" ]] || cp -r "$with" "$bare/with"
 
 proxies=()
 for name in http_proxy https_proxy no_proxy; do

@@ -23,9 +23,9 @@ from runner.process import Watchdog  # noqa: E402
 from runner.skips import Skips  # noqa: E402
 from runner.stages import MINUTE, Run  # noqa: E402
 
-STAGES = ("runner", "lint", "build", "unit", "real", "soak", "foreign", "agents", "docs")
+STAGES = ("runner", "lint", "build", "unit", "real", "soak", "foreign", "agents", "docs", "package")
 FULL_STAGES = (*STAGES, "vm", "fresh")
-NEED_BUILD = {"unit", "real", "soak", "foreign", "agents", "vm"}
+NEED_BUILD = {"unit", "real", "soak", "foreign", "agents", "package", "vm"}
 
 
 def arguments() -> argparse.Namespace:

@@ -204,7 +204,7 @@ fn a_quota_is_kept_by_the_file_system_of_the_host() {
 fn a_default_disk_has_a_size_and_inodes_where_there_are_quotas() {
     let script = "run() { CARREL_KEPT=$PWD/disk CARREL_DISK=33554432 CARREL_INODES=500 \"$0\" host /bin/sh -c \"$1\"; }
         run 'head -c 8m /dev/zero > /tmp/small && echo fits; head -c 64m /dev/zero > /tmp/large || echo full; rm /tmp/large
-            mkdir /tmp/d; cd /tmp/d; n=0; while [ $n -lt 600 ] && : > $n; do n=$((n+1)); done; [ $n -lt 500 ] && echo inodes'
+            mkdir /tmp/d; cd /tmp/d; n=0; while [ $n -lt 600 ] && true > $n; do n=$((n+1)); done; [ $n -lt 500 ] && echo inodes'
         head -c 100m /dev/zero > free/control && echo control; ls disk";
     let text = with_quotas(script);
     assert_eq!(text.lines().collect::<Vec<_>>(), ["fits", "full", "inodes", "control", "files"], "{text}");

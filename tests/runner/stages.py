@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +175,27 @@ class Run:
         if self.full:
             written = record.write_machines(self.root, self.ledger.outcomes[before:], kernels)
             print(f"  written: {written.relative_to(self.root)}", flush=True)
+
+    def package(self) -> None:
+        """`./install`, and two versions of the Debian package on a bare system: used, upgraded, removed, purged."""
+        if os.geteuid() != 0:
+            why = "a bare system can only be made as root"
+            self.ledger.add(Outcome("package::lifecycle", Status.SKIPPED, None, why))
+            return
+        carrel = self._program(self.built, "carrel")
+        if carrel is None:
+            self.ledger.add(Outcome("package::lifecycle", Status.FAILED, None, "the build made no carrel"))
+            return
+        self.command("package::install", ["tests/package/install.sh", str(carrel.parent)], 5 * MINUTE)
+        with tempfile.TemporaryDirectory(prefix="carrel-packages-") as packages:
+            for version in ("1.0.0", "1.0.1"):
+                # The programs of this run, hardly compressed: what is shipped is the same, and smaller.
+                package = ["env", "DPKG_DEB_COMPRESSOR_LEVEL=0", "./package", "--programs", str(carrel.parent)]
+                options = ["--output", packages, "--version", version]
+                self.command(f"package::build_{version}", [*package, *options], 15 * MINUTE)
+            inside = [f"/with/{package}" for package in sorted(os.listdir(packages))]
+            fresh = ["bash", "scripts/fresh.sh", "--with", packages, "trixie"]
+            self.command("package::lifecycle", [*fresh, "/carrel/tests/package/lifecycle.sh", *inside], 15 * MINUTE)
 
     def fresh(self) -> None:
         """The promise of the README on systems that have nothing; only with `--full`, for it installs a Debian each."""

@@ -38,7 +38,13 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 /// Runs a long test under a watchdog of its own.
 pub fn run_within<T>(limit: Duration, test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let limit = limit * slowness();
     runtime.block_on(async { tokio::time::timeout(limit, test).await.expect("the watchdog bit: something hangs") })
+}
+
+/// How many times slower than a real machine this one is, which an emulated one is told.
+fn slowness() -> u32 {
+    std::env::var("CARREL_SLOWNESS").map_or(1, |factor| factor.parse().expect("CARREL_SLOWNESS is a number"))
 }
 
 /// Whether the slow variants are asked for.

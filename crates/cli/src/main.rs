@@ -19,6 +19,7 @@ mod json;
 mod label;
 mod limits;
 mod listed;
+mod manual;
 mod moment;
 mod mount;
 mod orphans;
@@ -103,6 +104,7 @@ fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
             clap_complete::generate(shell, &mut command, "carrel", &mut script);
             say(&script)
         }
+        Command::Man(man) => manual::write(&man.directory),
         Command::Version => say(format!("carrel {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
     }
 }

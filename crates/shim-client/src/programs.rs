@@ -24,11 +24,23 @@ pub struct ProgramsError {
 // === impl Programs ===
 
 impl Programs {
-    /// Finds them beside the running program, or where `CARREL_LIBEXEC` says.
+    /// Finds them where `CARREL_LIBEXEC` says, or for the running program as [`Self::of`] does.
     pub fn find() -> Result<Self, ProgramsError> {
-        let directory = std::env::var_os("CARREL_LIBEXEC").filter(|directory| !directory.is_empty());
-        let beside = || std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
-        Self::within(&directory.map(PathBuf::from).or_else(beside).unwrap_or_default())
+        if let Some(directory) = std::env::var_os("CARREL_LIBEXEC").filter(|directory| !directory.is_empty()) {
+            return Self::within(Path::new(&directory));
+        }
+        Self::of(&std::env::current_exe().unwrap_or_default())
+    }
+
+    /// Finds them beside a program, or in `../libexec/carrel`, where an installed `bin/carrel` has them.
+    pub fn of(program: &Path) -> Result<Self, ProgramsError> {
+        let bin = program.parent().unwrap_or(Path::new(""));
+        let libexec = bin.parent().map(|prefix| prefix.join("libexec/carrel"));
+        let beside = Self::within(bin);
+        match (&beside, libexec) {
+            (Err(_), Some(libexec)) if libexec.is_dir() => Self::within(&libexec),
+            _ => beside,
+        }
     }
 
     /// Finds them in a directory.
@@ -39,5 +51,39 @@ impl Programs {
             path.is_file().then_some(path).ok_or_else(missing)
         };
         Ok(Self { shim: find("carrel-shim")?, agentd: find("carrel-agentd")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs(directory: &Path) {
+        std::fs::create_dir_all(directory).unwrap();
+        for program in ["carrel-shim", "carrel-agentd"] {
+            std::fs::write(directory.join(program), "").unwrap();
+        }
+    }
+
+    #[test]
+    fn helpers_beside_the_program_come_before_installed_ones() {
+        let prefix = tempfile::tempdir().unwrap();
+        let carrel = prefix.path().join("bin/carrel");
+        programs(&prefix.path().join("libexec/carrel"));
+        assert_eq!(Programs::of(&carrel).unwrap().shim, prefix.path().join("libexec/carrel/carrel-shim"));
+        programs(&prefix.path().join("bin"));
+        assert_eq!(Programs::of(&carrel).unwrap().agentd, prefix.path().join("bin/carrel-agentd"));
+    }
+
+    #[test]
+    fn a_missing_helper_is_named_with_the_directory_that_should_have_it() {
+        let prefix = tempfile::tempdir().unwrap();
+        let carrel = prefix.path().join("bin/carrel");
+        assert_eq!(Programs::of(&carrel).unwrap_err().directory, prefix.path().join("bin"));
+        let libexec = prefix.path().join("libexec/carrel");
+        programs(&libexec);
+        std::fs::remove_file(libexec.join("carrel-agentd")).unwrap();
+        let error = Programs::of(&carrel).unwrap_err();
+        assert_eq!((error.program, error.directory), ("carrel-agentd", libexec));
     }
 }

@@ -16,7 +16,7 @@ hostname machine
 stty -F /dev/ttyS1 raw -echo
 exec </dev/null >/dev/ttyS1 2>&1
 
-export CARREL_BIN=/opt/carrel/carrel CARREL_AGENTD=/opt/carrel/carrel-agentd
+export CARREL_SLOWNESS=5 CARREL_BIN=/opt/carrel/carrel CARREL_AGENTD=/opt/carrel/carrel-agentd
 echo "@ kernel $(uname -r)"
 echo "@ suite machine plain"
 busybox sh /opt/checks.sh

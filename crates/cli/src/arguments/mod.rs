@@ -11,6 +11,8 @@ mod sandboxes;
 mod stays;
 mod store;
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::changes::{ApplyArguments, DiffArguments, ExportArguments};
@@ -96,6 +98,9 @@ pub(crate) enum Command {
     Doctor,
     /// Print a script that completes commands for a shell
     Completions(CompletionsArguments),
+    /// Write the manual pages of all commands into a directory
+    #[command(hide = true)]
+    Man(ManArguments),
     /// Print the version
     Version,
 }
@@ -106,6 +111,13 @@ pub(crate) struct CompletionsArguments {
     /// The shell
     #[arg(value_enum)]
     pub(crate) shell: CompletedShell,
+}
+
+/// `carrel man`.
+#[derive(Args, Debug)]
+pub(crate) struct ManArguments {
+    /// An existing directory, such as share/man/man1
+    pub(crate) directory: PathBuf,
 }
 
 /// A shell that can complete.

@@ -1,0 +1,30 @@
+#!/bin/bash
+# ./install below a prefix of its own: the command finds its helpers, a second install replaces, --uninstall leaves nothing.
+#   install.sh PROGRAMS
+set -euo pipefail
+programs="$1"
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+scratch="$(mktemp -d /var/tmp/carrel-install.XXXXXX)"
+trap 'rm -rf --one-file-system "$scratch"' EXIT
+prefix="$scratch/prefix"
+mkdir -p "$prefix/bin"
+echo mine >"$prefix/bin/mine"
+die() { printf 'failed: %s\n' "$*" && exit 1; }
+
+./install --prefix "$prefix" --programs "$programs"
+export CARREL_HOME="$scratch/home" XDG_RUNTIME_DIR="$scratch/run" PATH="$prefix/bin:/usr/bin:/usr/sbin:/bin:/sbin"
+unset CARREL_LIBEXEC
+mkdir "$XDG_RUNTIME_DIR"
+[[ "$(carrel run host -- sh -c 'echo $((6 * 7))')" == 42 ]] || die "carrel run"
+grep -q "ExecStart=$prefix/bin/carrel serve" "$prefix/lib/systemd/system/carrel.service" || die "the unit names another program"
+
+# A file of an earlier version goes with the next install; a directory that was there before stays.
+echo old >"$prefix/libexec/carrel/carrel-old"
+echo "f libexec/carrel/carrel-old" >>"$prefix/share/carrel/installed-files"
+./install --prefix "$prefix" --programs "$programs" >/dev/null
+[[ ! -e "$prefix/libexec/carrel/carrel-old" ]] || die "a file of the earlier version is left"
+
+./install --uninstall --prefix "$prefix"
+[[ "$(find "$prefix" -mindepth 1 | sort)" == "$prefix/bin"$'\n'"$prefix/bin/mine" ]] || die "left: $(find "$prefix")"
+if ./install --uninstall --prefix "$prefix" 2>"$scratch/refused"; then die "uninstalled twice"; fi
+grep -q "nothing is installed" "$scratch/refused" || die "$(cat "$scratch/refused")"
