@@ -52,7 +52,8 @@ pub(crate) fn open(home: &Path, accept_data_loss: bool) -> Result<Store, OpenErr
             "the store is older than the home: what it does not know is quarantined, see `carrel store orphans`"
         );
     }
-    Ok(Store::open(&path, carrel_store::Options { home_mark: Some(mark), ..Default::default() })?)
+    let index_lock = Some(carrel_sandbox::lock_byte as carrel_store::ByteLock);
+    Ok(Store::open(&path, carrel_store::Options { home_mark: Some(mark), index_lock, ..Default::default() })?)
 }
 
 /// Why a store knows nothing of what is in the home, if that is so.

@@ -5,6 +5,7 @@
 //! in the host's mount namespace, and every operation on what an image holds is relative to a directory handle.
 
 mod asked;
+mod byte_lock;
 pub mod cgroup;
 mod container;
 mod counted;
@@ -33,6 +34,7 @@ mod termination;
 mod tree;
 
 pub use self::asked::{MountError, NetworkError, TargetProblem};
+pub use self::byte_lock::lock_byte;
 pub use self::container::Container;
 pub use self::disk::{DiskError, DiskKind, FreeSpace, KeptDisk, Quota, Reserve, room_again, upper};
 pub use self::gvisor::{Gvisor, GvisorError};

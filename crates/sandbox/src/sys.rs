@@ -54,6 +54,27 @@ pub(crate) fn termination_descriptor() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// Locks one byte of a file for an open file description: to lock it alone fails if another has it, to share it waits.
+pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: i64, exclusive: bool) -> Result<(), Errno> {
+    let (kind, command) = match exclusive {
+        true => (libc::F_WRLCK, libc::F_OFD_SETLK),
+        false => (libc::F_RDLCK, libc::F_OFD_SETLKW),
+    };
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut lock = unsafe { std::mem::zeroed::<libc::flock>() };
+    (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (kind as _, libc::SEEK_SET as _, byte, 1);
+    loop {
+        // SAFETY: the descriptor is open as long as it is borrowed, and the call only reads the structure.
+        match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) } {
+            0 => return Ok(()),
+            _ => match last_errno() {
+                Errno::INTR => {}
+                error => return Err(error),
+            },
+        }
+    }
+}
+
 /// Gives this process, which has one thread, mounts of its own: whatever it mounts ends with it.
 pub(crate) fn unshare_mounts() -> Result<(), Errno> {
     // SAFETY: changes only which mounts this process sees; no memory or descriptor of ours depends on that.

@@ -32,4 +32,4 @@ pub use self::events::{AllEvents, Events};
 pub use self::model::*;
 pub use self::origin::{StoreIdentity, StoreOrigin};
 pub use self::repair::{RepairReport, RepairedTable, repair};
-pub use self::store::{Options, Statistics, Store};
+pub use self::store::{ByteLock, Options, Statistics, Store};

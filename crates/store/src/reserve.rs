@@ -32,8 +32,8 @@ pub(crate) struct Reserve {
 }
 
 /// What a disk has, in bytes.
-struct DiskSpace {
-    free: u64,
+pub(crate) struct DiskSpace {
+    pub(crate) free: u64,
     all: u64,
 }
 
@@ -141,7 +141,7 @@ fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
 // === impl DiskSpace ===
 
 impl DiskSpace {
-    fn of(file: &File) -> io::Result<Self> {
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
         let space = fstatvfs(file)?;
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         Ok(Self { free: bytes(space.f_bavail), all: bytes(space.f_blocks) })

@@ -21,10 +21,13 @@ mod rows;
 mod salvage;
 mod schema;
 mod trim;
+mod wal_index;
 mod write;
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -37,6 +40,7 @@ pub(crate) use self::inspect::{beside, inspect, log_of};
 pub(crate) use self::read::SqliteReader;
 pub(crate) use self::rebuild::rebuild;
 pub(crate) use self::trim::TrimmedHistory;
+use self::wal_index::WalIndex;
 use self::write::Written;
 use crate::backend::{Applied, Backend, Batch, Loaded, Range};
 use crate::marker::MarkerFile;
@@ -58,6 +62,8 @@ pub(crate) struct Sqlite {
     origin: StoreOrigin,
     marks: HashMap<SandboxId, Mark>,
     reserve: Reserve,
+    /// It goes after all connections.
+    index: Option<WalIndex>,
 }
 
 /// Where a sandbox is.
@@ -80,6 +86,11 @@ impl Sqlite {
     /// What was there before it was opened.
     pub(crate) fn origin(&self) -> &StoreOrigin {
         &self.origin
+    }
+
+    /// The index of the log, which every connection of this process needs open.
+    pub(crate) fn index(&self) -> Option<Arc<File>> {
+        self.index.as_ref().map(WalIndex::file)
     }
 
     /// Tells the home that all that was committed is flushed.
@@ -166,6 +177,9 @@ impl Sqlite {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         self.recover()?;
+        if let Some(index) = &mut self.index {
+            index.make_room(&self.connection)?;
+        }
         self.set_flushes(flush)?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let done =

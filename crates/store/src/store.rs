@@ -3,6 +3,8 @@
 mod retention;
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -54,7 +56,14 @@ pub struct Options {
     /// How many bytes are kept beside the database, so that on a full disk sandboxes can still end and be removed; at most a
     /// sixteenth of the disk. 0 is none.
     pub reserve: u64,
+    /// How one byte of an open file is locked. With it SQLite never writes to memory for which a full disk has no blocks,
+    /// which would kill the process; without it that is only unlikely.
+    pub index_lock: Option<ByteLock>,
 }
+
+/// Locks a byte of an open file, exclusively or not, for that open file and not for the process: an exclusive lock is refused
+/// (`false`) while another open file has one, a shared one waits.
+pub type ByteLock = fn(file: &File, byte: u64, exclusive: bool) -> io::Result<bool>;
 
 /// What the store has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +87,8 @@ impl Store {
         };
         let sqlite = Sqlite::open(path, &boot, &options)?;
         let origin = sqlite.origin().clone();
-        Self::over(Box::new(sqlite), Arc::new(SqliteReader::new(path)), &options, origin)
+        let reader = Arc::new(SqliteReader::new(path, sqlite.index()));
+        Self::over(Box::new(sqlite), reader, &options, origin)
     }
 
     /// Says where a store comes from, and changes nothing. Nobody may have it open to write.
@@ -223,6 +233,7 @@ impl Default for Options {
             most_pages: None,
             home_mark: None,
             reserve: 16 << 20,
+            index_lock: None,
         }
     }
 }

@@ -12,8 +12,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::checkpoint::Checkpoints;
-use super::inspect::{inspect, log_of};
+use super::inspect::{beside, inspect, log_of};
 use super::raise::{Lost, raise};
+use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;
 use crate::reserve::Reserve;
@@ -22,8 +23,11 @@ use crate::{Options, StoreError, StoreIdentity};
 /// How long one waits for a lock of the file: only another program that writes holds one for so long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// After which time one that reads looks again whether the log is ready.
+const RETRY: Duration = Duration::from_millis(5);
+
 /// Only its owner reads it.
-const MODE: u32 = 0o600;
+pub(super) const MODE: u32 = 0o600;
 
 /// How long a start looks for damage: a store that takes longer is served before all of it was looked at.
 const QUICK: Duration = Duration::from_millis(100);
@@ -52,6 +56,7 @@ impl Sqlite {
     fn open_within(path: &Path, boot: &str, options: &Options) -> Result<Self, StoreError> {
         let origin = inspect(path, options.home_mark.as_deref())?;
         create(path).map_err(|error| StoreError::file(path, error))?;
+        let mut index = options.index_lock.map(|lock| WalIndex::open(path, lock, options)).transpose()?;
         let mut connection = connect_to_write(path)?;
         let version = recognize(&connection, path)?;
         // What SQLite makes beside it gets the same mode.
@@ -66,7 +71,13 @@ impl Sqlite {
         if (1..schema::NEWEST).contains(&version) {
             copy::keep_before_migration(&connection, path, version)?;
         }
+        if let Some(index) = &mut index {
+            index.make_room(&connection)?;
+        }
         schema::migrate(&mut connection, schema::STEPS)?;
+        if let Some(index) = &mut index {
+            index.make_room(&connection)?;
+        }
         begin(&mut connection, boot, origin.seen())?;
         // The file itself has to say that it is in use, so that a copy without its log is recognized.
         match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(StoreError::from) {
@@ -75,14 +86,15 @@ impl Sqlite {
             Err(error) => return Err(error),
         }
         connection.set_prepared_statement_cache_capacity(64);
-        if let Some(pages) = options.most_pages {
+        if let Some(pages) = options.most_pages.filter(|_| index.is_none()) {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
         let position = read::position(&connection)?;
         let marker = options.home_mark.as_deref().map(|path| open_marker(&connection, path, position)).transpose()?;
         let checkpoints = Checkpoints::start(connect_to_write(path)?)?;
         let (marks, reserve) = (HashMap::new(), Reserve::none());
-        Ok(Self { connection, checkpoints, flushes: true, doubtful: false, position, marker, origin, marks, reserve })
+        let (flushes, doubtful) = (true, false);
+        Ok(Self { connection, checkpoints, flushes, doubtful, position, marker, origin, marks, reserve, index })
     }
 }
 
@@ -110,7 +122,7 @@ fn open_marker(connection: &Connection, path: &Path, position: u64) -> Result<Ma
     Ok(marker)
 }
 
-/// A connection that cannot write, to a store that somebody has open.
+/// A connection that cannot write, to a store that this process has open.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
@@ -118,12 +130,35 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
 impl ReadOnly {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let is_immutable = !log_of(path).exists();
-        let connection = if is_immutable { connect_immutable(path)? } else { open_to_read(path)? };
+        let connection = if is_immutable { connect_by_uri(path, "immutable=1")? } else { connect_to_log(path)? };
         Ok(Self { connection, is_immutable })
     }
 }
 
-fn connect_immutable(path: &Path) -> Result<Connection, StoreError> {
+/// Reads a store that has a log, and never writes to the index of that, which others may have mapped on a full disk.
+fn connect_to_log(path: &Path) -> Result<Connection, StoreError> {
+    // Without an index SQLite reads the log by itself, but wants the file. To open one that is there would cost locks.
+    let _ = OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside(path, "-shm"));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let connection = connect_by_uri(path, "readonly_shm=1")?;
+        match connection.pragma_query_value(None, "schema_version", |_| Ok(())) {
+            // The writer has just begun the log.
+            Err(error) if is_not_ready(&error) && Instant::now() < until => std::thread::sleep(RETRY),
+            // Whatever else is wrong is told by whoever reads.
+            _ => return Ok(connection),
+        }
+    }
+}
+
+fn is_not_ready(error: &rusqlite::Error) -> bool {
+    use rusqlite::ffi::{SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY};
+    error
+        .sqlite_error()
+        .is_some_and(|error| [SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY].contains(&error.extended_code))
+}
+
+fn connect_by_uri(path: &Path, option: &str) -> Result<Connection, StoreError> {
     let escape = |byte: &u8| match byte {
         b'/' | b'-' | b'_' | b'.' | b'~' => char::from(*byte).to_string(),
         byte if byte.is_ascii_alphanumeric() => char::from(*byte).to_string(),
@@ -132,7 +167,7 @@ fn connect_immutable(path: &Path) -> Result<Connection, StoreError> {
     let path = std::path::absolute(path).map_err(|error| StoreError::file(path, error))?;
     let name: String = path.as_os_str().as_bytes().iter().map(escape).collect();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    connect(format!("file:{name}?immutable=1").as_ref(), flags)
+    connect(format!("file:{name}?{option}").as_ref(), flags)
 }
 
 /// A connection that writes. The log stays when it is closed, unless the store was closed in order.

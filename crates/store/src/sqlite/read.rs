@@ -1,7 +1,8 @@
 //! What is read: everything at the start, then what nobody remembers.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -20,6 +21,8 @@ const KEPT: usize = 4;
 pub(crate) struct SqliteReader {
     path: PathBuf,
     kept: Mutex<Vec<Connection>>,
+    /// It goes after all connections.
+    _index: Option<Arc<File>>,
 }
 
 /// What is loaded, and for each sandbox the newest sequence that is used up, and the ceiling.
@@ -59,8 +62,9 @@ pub(super) fn position(connection: &Connection) -> rusqlite::Result<u64> {
 // === impl SqliteReader ===
 
 impl SqliteReader {
-    pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.into(), kept: Mutex::new(Vec::new()) }
+    /// Reads what this process writes; the index of the log stays open for as long.
+    pub(crate) fn new(path: &Path, index: Option<Arc<File>>) -> Self {
+        Self { path: path.into(), kept: Mutex::new(Vec::new()), _index: index }
     }
 
     fn with<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {

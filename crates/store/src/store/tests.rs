@@ -38,7 +38,7 @@ impl Backend for Gated {
         let _ = self.sizes.send(batch.len());
         let _ = self.before.recv();
         if self.broken.load(Ordering::SeqCst) {
-            return Err(StoreError::database(std::io::Error::other("broken")));
+            return Err(StoreError::database(io::Error::other("broken")));
         }
         let done = self.sqlite.commit(batch);
         let _ = self.after.recv();
@@ -83,7 +83,7 @@ fn gated(place: &Place) -> (Store, Gates) {
     let broken = Arc::new(AtomicBool::new(false));
     let gates = Gates { sizes: seen, before: open_before, after: open_after, broken: broken.clone() };
     let backend = Gated { sqlite, sizes, before, after, broken };
-    let reader = Arc::new(SqliteReader::new(&place.path()));
+    let reader = Arc::new(SqliteReader::new(&place.path(), None));
     (Store::over(Box::new(backend), reader, &Options::default(), StoreOrigin::Unmarked).unwrap(), gates)
 }
 
@@ -168,7 +168,7 @@ async fn what_is_committed_and_not_published_is_seen_by_nobody() {
     gates.pass();
     gates.before.send(()).unwrap();
     // It is in the database as soon as somebody else can read it there.
-    while SqliteReader::new(&place.path()).exec(&exec_id("exec-1")).unwrap().is_none() {
+    while SqliteReader::new(&place.path(), None).exec(&exec_id("exec-1")).unwrap().is_none() {
         thread::yield_now();
     }
     assert_eq!(store.exec(&exec_id("exec-1")).await.unwrap(), None);

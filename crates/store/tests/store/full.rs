@@ -51,24 +51,141 @@ async fn a_store_that_may_not_grow_refuses_what_does_not_fit_and_goes_on() {
     place.assert_good();
 }
 
-#[test]
-fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
-    const MARK: &str = "CARREL_SMALL_DISK";
-    if let Some(place) = std::env::var_os(MARK) {
-        return small_disk(place.as_ref());
-    }
+/// Where the disk is, in the process that has one.
+const DISK: &str = "CARREL_SMALL_DISK";
+
+/// Runs a test again in a process that has a disk of its own.
+fn on_disk(test: &str, mount: &str) {
     let place = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c"])
-        .arg("mount -t tmpfs -o size=16m tmpfs \"$0\" && exec \"$@\"")
+        .args(["--mount", "--propagation", "private", "sh", "-ec"])
+        .arg(format!("{mount}; exec \"$@\""))
         .arg(place.path())
         .arg(std::env::current_exe().unwrap())
-        .args(["full::a_full_disk_refuses_what_does_not_fit_until_there_is_room", "--exact", "--nocapture"])
-        .env(MARK, place.path())
+        .args([test, "--exact", "--nocapture"])
+        .env(DISK, place.path())
         .output()
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+    assert!(output.status.success() && out.contains("1 passed"), "{}: {out}\n{err}", output.status);
+}
+
+#[test]
+fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
+    if let Some(place) = std::env::var_os(DISK) {
+        return small_disk(place.as_ref());
+    }
+    let test = "full::a_full_disk_refuses_what_does_not_fit_until_there_is_room";
+    on_disk(test, "mount -t tmpfs -o size=16m tmpfs \"$0\"");
+}
+
+/// A disk whose blocks are smaller than a page of memory: a page may have some of its blocks, and not the others.
+const SMALL_BLOCKS: &str = "mount -t tmpfs -o size=48m tmpfs \"$0\"; truncate -s 32m \"$0/image\"
+    /usr/sbin/mkfs.ext4 -q -F -b 1024 -m 0 -E lazy_itable_init=0 \"$0/image\"
+    mkdir \"$0/disk\"; mount -o loop,noinit_itable \"$0/image\" \"$0/disk\"";
+
+#[test]
+fn a_full_disk_of_small_blocks_kills_nobody_who_opens_the_store() {
+    if let Some(place) = std::env::var_os(DISK) {
+        return small_blocks(&Path::new(&place).join("disk"));
+    }
+    on_disk("full::a_full_disk_of_small_blocks_kills_nobody_who_opens_the_store", SMALL_BLOCKS);
+}
+
+fn guarded(reserve: u64) -> Options {
+    Options { reserve, index_lock: Some(carrel_sandbox::lock_byte), ..Options::default() }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn small_blocks(place: &Path) {
+    let path = place.join("store.db");
+    let store = Store::open(&path, guarded(0)).unwrap();
+    let mut row = ready(&store, "first").await;
+    store.close().await;
+    // Without a reserve, with any number of blocks free: it is opened, or the disk is full.
+    let (mut opened, mut refused) = (0, 0);
+    for blocks in 0..160 {
+        fill_disk(place);
+        let rest = fs::File::options().write(true).open(place.join("rest")).unwrap();
+        rest.set_len(rest.metadata().unwrap().len().saturating_sub(blocks * 1024)).unwrap();
+        rest.sync_all().unwrap();
+        match Store::open(&path, guarded(0)) {
+            Ok(store) => {
+                opened += 1;
+                fill_disk(place);
+                match store.commit(tick(&row)).await {
+                    Ok(committed) => row = committed.sandbox,
+                    Err(error) => assert!(matches!(error, StoreError::Full), "{error}"),
+                }
+                check(&path).unwrap();
+                if blocks % 2 == 0 {
+                    store.close().await;
+                }
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(matches!(error, StoreError::Full), "{blocks}: {error}");
+            }
+        }
+        match check(&path) {
+            Ok(report) => assert_eq!(report.violations, Vec::<String>::new()),
+            Err(error) => assert!(matches!(error, StoreError::Full), "{blocks}: {error}"),
+        }
+    }
+    assert!(opened > 10 && refused > 10, "{opened} opened, {refused} refused");
+    // With a reserve it is always opened, and can end what runs.
+    fs::remove_file(place.join("rest")).unwrap();
+    Store::open(&path, guarded(1 << 20)).unwrap().close().await;
+    for _ in 0..3 {
+        fill_disk(place);
+        let store = Store::open(&path, guarded(1 << 20)).unwrap();
+        row = store.commit(tick(&row)).await.unwrap().sandbox;
+        store.close().await;
+    }
+    assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_log_that_grows_on_a_full_disk_kills_nobody() {
+    if let Some(place) = std::env::var_os(DISK) {
+        return growing_log(&Path::new(&place).join("disk"));
+    }
+    on_disk("full::a_log_that_grows_on_a_full_disk_kills_nobody", SMALL_BLOCKS);
+}
+
+/// Somebody reads all the while, so the log only grows: its index needs more than the first 4096 pages of it.
+#[tokio::main(flavor = "current_thread")]
+async fn growing_log(place: &Path) {
+    let path = place.join("store.db");
+    let store = Store::open(&path, guarded(0)).unwrap();
+    let row = ready(&store, "first").await;
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM sandboxes").unwrap();
+    let log = || fs::metadata(place.join("store.db-wal")).unwrap().len() / 4120;
+    let mut made = 0;
+    while log() < 4000 {
+        store.commit(big(&format!("big-{made}"))).await.unwrap();
+        made += 1;
+    }
+    // What is left is a little more than the next region of the index has.
+    fill_disk(place);
+    let mut free = 0;
+    let mut row = row;
+    while log() < 4200 {
+        match store.commit(tick(&row)).await {
+            Ok(committed) => row = committed.sandbox,
+            Err(error) => {
+                assert!(matches!(error, StoreError::Full), "{error}");
+                assert!(free < 4096, "the log does not grow");
+                let rest = fs::File::options().write(true).open(place.join("rest")).unwrap();
+                rest.set_len(rest.metadata().unwrap().len() - 5 * 1024).unwrap();
+                free += 5;
+            }
+        }
+    }
+    drop(reader);
+    store.close().await;
+    assert_eq!(check(&path).unwrap().violations, Vec::<String>::new());
 }
 
 #[tokio::main(flavor = "current_thread")]

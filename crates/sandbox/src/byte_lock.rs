@@ -1,0 +1,40 @@
+//! Locks on one byte of a file that belong to an open file, and not to the process.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+/// Locks a byte of a file for as long as the file is open, or until it is locked otherwise. An exclusive lock is refused
+/// (`false`) while anybody else has one; a shared one waits for those who have an exclusive one. Locks of the process
+/// itself (`F_SETLK`) count as those of another.
+pub fn lock_byte(file: &File, byte: u64, exclusive: bool) -> io::Result<bool> {
+    let byte = i64::try_from(byte).map_err(|_| io::ErrorKind::InvalidInput)?;
+    match crate::sys::lock_byte(file.as_fd(), byte, exclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_shared_or_held_by_one_open_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let open = || File::options().create(true).truncate(false).read(true).write(true).open(&path).unwrap();
+        let (first, second) = (open(), open());
+        assert!(lock_byte(&first, 128, true).unwrap());
+        assert!(!lock_byte(&second, 128, true).unwrap());
+        assert!(lock_byte(&second, 127, true).unwrap(), "another byte is free");
+        assert!(lock_byte(&first, 128, false).unwrap(), "it becomes a shared one");
+        assert!(lock_byte(&second, 128, false).unwrap());
+        assert!(!lock_byte(&second, 128, true).unwrap());
+        drop(first);
+        assert!(lock_byte(&second, 128, true).unwrap(), "it goes with the file");
+    }
+}
