@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::sqlite::{beside, copy_store, finish, log_of, mark_restored, remove_database, sync_directory, timestamp};
+use crate::sqlite::{
+    beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
+};
 use crate::{Report, Store, StoreError, StoreOrigin, check};
 
 /// What a restore did.
@@ -23,15 +25,26 @@ pub enum BackupError {
     /// There is something of that name.
     #[error("{} exists", .0.display())]
     Exists(PathBuf),
-    /// The file is the store itself.
-    #[error("{} is the store itself", .0.display())]
-    Same(PathBuf),
+    /// There is something of that name that is no file, which a backup would replace.
+    #[error("{} is not a regular file", .0.display())]
+    NotAFile(PathBuf),
+    /// The file would be among those of the store.
+    #[error("{} is in the directory of the store itself", .0.display())]
+    Inside(PathBuf),
     /// There is a write-ahead log of that name, which would be taken for that of the backup.
     #[error("{} exists, and would be read as part of the backup", .0.display())]
     Log(PathBuf),
     /// There is nothing in it.
     #[error("there is no store in {}", .0.display())]
     Nothing(PathBuf),
+    /// There is no such backup, or it is none, or it is damaged.
+    #[error("the backup {} cannot be restored: {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// What would be copied is not as it has to be.
     #[error("{} is damaged: {}", path.display(), summary(found))]
     Damaged {
@@ -55,11 +68,12 @@ pub(crate) enum Aside {
 /// Copies a store into a file, as it is at one moment; a daemon may work with it meanwhile. The copy is complete, verified
 /// and on the disk when it gets its name.
 pub fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, BackupError> {
-    let source = std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
-    match std::fs::metadata(file) {
-        Ok(found) if (found.dev(), found.ino()) == (source.dev(), source.ino()) => {
-            return Err(BackupError::Same(file.into()));
-        }
+    std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
+    if is_inside(file, directory_of(store))? {
+        return Err(BackupError::Inside(file.into()));
+    }
+    match std::fs::symlink_metadata(file) {
+        Ok(found) if !found.is_file() => return Err(BackupError::NotAFile(file.into())),
         Ok(_) if !replace => return Err(BackupError::Exists(file.into())),
         _ => {}
     }
@@ -70,7 +84,13 @@ pub fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, Backup
         return Err(BackupError::Nothing(store.into()));
     }
     let partial = beside(file, ".partial");
-    let report = copy_store(store, &partial).map_err(BackupError::from).and_then(|()| whole(&partial, store));
+    let report = copy_store(store, &partial).map_err(BackupError::from).and_then(|()| {
+        let report = check(&partial)?;
+        match report.is_good() {
+            true => Ok(report),
+            false => Err(BackupError::Damaged { path: store.into(), found: report.violations }),
+        }
+    });
     match report {
         Ok(report) => finish(&partial, file).map(|()| report).map_err(BackupError::from),
         Err(error) => {
@@ -83,11 +103,10 @@ pub fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, Backup
 
 /// Puts a backup in the place of a store; what was there is kept beside it. Nobody may have the store open.
 pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
-    if !file.exists() {
-        return Err(StoreError::file(file, io::ErrorKind::NotFound.into()).into());
-    }
-    if let StoreOrigin::Missing { .. } = Store::inspect(file, None)? {
-        return Err(BackupError::Nothing(file.into()));
+    let unusable = |reason: String| BackupError::Unusable { path: file.into(), reason };
+    std::fs::metadata(file).map_err(|error| unusable(error.to_string()))?;
+    if let StoreOrigin::Missing { .. } = Store::inspect(file, None).map_err(|error| unusable(error.to_string()))? {
+        return Err(unusable("there is nothing in it".into()));
     }
     whole(file, file)?;
     if let Some(directory) = store.parent() {
@@ -110,14 +129,28 @@ fn restore_through(partial: &Path, store: &Path, file: &Path) -> Result<RestoreR
     Ok(RestoreReport { check, aside })
 }
 
-/// Looks through a copy; what is wrong with it is wrong with where it came from.
-fn whole(copy: &Path, from: &Path) -> Result<Report, BackupError> {
-    let report = check(copy)?;
-    if report.is_good() {
-        Ok(report)
-    } else {
-        Err(BackupError::Damaged { path: from.into(), found: report.violations })
+/// Looks through a backup, or a copy of it; what is wrong with that is wrong with the backup.
+fn whole(copy: &Path, backup: &Path) -> Result<Report, BackupError> {
+    let unusable = |reason| BackupError::Unusable { path: backup.into(), reason };
+    let report = check(copy).map_err(|error| unusable(error.to_string()))?;
+    if report.is_good() { Ok(report) } else { Err(unusable(summary(&report.violations))) }
+}
+
+/// Whether a file is, or would be, somewhere below a directory, whatever links lead there.
+fn is_inside(file: &Path, directory: &Path) -> Result<bool, StoreError> {
+    let identity = |path: &Path| {
+        let found = path.metadata().map_err(|error| StoreError::file(path, error))?;
+        Ok::<_, StoreError>((found.dev(), found.ino()))
+    };
+    let parent = directory_of(file);
+    let parent = parent.canonicalize().map_err(|error| StoreError::file(parent, error))?;
+    let directory = identity(directory)?;
+    for ancestor in parent.ancestors() {
+        if identity(ancestor)? == directory {
+            return Ok(true);
+        }
     }
+    Ok(false)
 }
 
 /// Puts a complete store where another one is, which is kept under another name. At every moment there is the old store,
@@ -174,8 +207,16 @@ impl BackupError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Exists(_) => Some("--force replaces it".into()),
-            Self::Same(_) | Self::Log(_) => Some("give another name".into()),
-            Self::Nothing(_) => Some("`carrel store check` says what is there".into()),
+            Self::NotAFile(_) => Some("give the name of a file that a backup may replace, or of none".into()),
+            Self::Inside(_) => Some("give a file in another directory, best on another disk".into()),
+            Self::Log(_) => Some("give another name".into()),
+            Self::Nothing(_) => Some("`carrel serve` makes one".into()),
+            Self::Unusable { path, .. } => {
+                let directory = directory_of(path).display();
+                Some(format!(
+                    "nothing was changed; give another file that `carrel store backup` wrote: ls -l {directory}"
+                ))
+            }
             Self::Damaged { .. } => {
                 Some("`carrel store check` says all that is wrong; `carrel store repair` keeps what is intact".into())
             }

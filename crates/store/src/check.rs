@@ -2,9 +2,11 @@
 
 mod history;
 
+use std::fmt;
 use std::path::Path;
 
 use self::history::History;
+use crate::marker::MarkerRecord;
 use crate::sqlite::{Audit, StoredSandbox, log_of};
 use crate::{Sandbox, StoreError, StoreIdentity};
 
@@ -25,15 +27,33 @@ pub struct Report {
     pub position: u64,
     /// Whether its rows have checksums, and all of them were compared.
     pub checksums: bool,
+    /// Which events the home has seen and the store lacks.
+    pub missing: Option<MissingEvents>,
     /// What is not as it has to be, a sentence each.
     pub violations: Vec<String>,
 }
 
+/// Events that are missing at the end of a store: those after a position, up to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingEvents {
+    /// The newest position that the store has.
+    pub after: u64,
+    /// The newest position that was flushed, as the marker of the home has it.
+    pub until: u64,
+}
+
 /// Looks through a whole store, as it is at one moment; a daemon may work with it meanwhile.
 pub fn check(path: &Path) -> Result<Report, StoreError> {
+    check_with_marker(path, None)
+}
+
+/// The same, and with the marker of its home also whether it has all that was flushed there.
+pub fn check_with_marker(path: &Path, home_mark: Option<&Path>) -> Result<Report, StoreError> {
+    // It is read before the store, which is never behind it then.
+    let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     loop {
         let store = Audit::open(path)?;
-        let report = check_opened(&store, path);
+        let report = check_opened(&store, path, home.as_ref());
         // A daemon began to write it: what was read may be of two moments.
         if !(store.is_immutable() && log_of(path).exists()) {
             return report;
@@ -41,7 +61,7 @@ pub fn check(path: &Path) -> Result<Report, StoreError> {
     }
 }
 
-fn check_opened(store: &Audit, path: &Path) -> Result<Report, StoreError> {
+fn check_opened(store: &Audit, path: &Path, home: Option<&MarkerRecord>) -> Result<Report, StoreError> {
     let mut report = Report::default();
     if store.is_empty()? {
         return Ok(report);
@@ -54,6 +74,8 @@ fn check_opened(store: &Audit, path: &Path) -> Result<Report, StoreError> {
     if store.is_immutable() && facts.lacks_log(path)? {
         report.violations.push(StoreError::LogMissing(path.into()).to_string());
     }
+    report.missing = home.and_then(|home| facts.missing(home));
+    report.violations.extend(report.missing.map(|missing| missing.to_string()));
     let damage = store.integrity()?.into_iter().map(|line| format!("the database is damaged: {line}"));
     report.violations.extend(damage);
     report.violations.extend(store.loose()?);
@@ -65,6 +87,19 @@ fn check_opened(store: &Audit, path: &Path) -> Result<Report, StoreError> {
         }
     }
     Ok(report)
+}
+
+// === impl MissingEvents ===
+
+impl fmt::Display for MissingEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { after, until } = self;
+        write!(
+            f,
+            "{} positions of events are missing: the store ends at {after}, and this home had {until}",
+            until - after
+        )
+    }
 }
 
 // === impl Report ===

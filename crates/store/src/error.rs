@@ -121,13 +121,19 @@ impl StoreError {
     /// What to do about it, where there is something.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
+            Self::Database(_) => Some(
+                "see whether the disk fails (`dmesg | tail`); `carrel store restore FILE` returns to a backup, and `carrel store repair` keeps all that can be read",
+            ),
             Self::Damaged { .. } => Some(
-                "stop the daemon, then run `carrel store repair` to keep all that is intact, or `carrel store restore FILE` to return to a backup",
+                "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one `carrel store repair` to keep all that is intact",
             ),
             Self::LogMissing(_) => Some(
                 "`carrel store restore FILE` puts a backup in its place; `carrel store repair` takes what is there",
             ),
-            Self::Database(_) | Self::NotOurs(_) => Some("`carrel store check` says what is wrong with it"),
+            Self::NotOurs(_) => Some(
+                "`carrel store restore FILE` puts a backup in its place; without one, `carrel store repair` puts the file aside and keeps what can be read of it",
+            ),
+            Self::Full => Some("make room on the disk that CARREL_HOME is on, for example with `carrel prune`"),
             _ => None,
         }
     }

@@ -26,7 +26,7 @@ mod store;
 mod writer;
 
 pub use self::backup::{BackupError, RestoreReport, backup, restore};
-pub use self::check::{Report, check};
+pub use self::check::{MissingEvents, Report, check, check_with_marker};
 pub use self::error::{EventsError, StoreError};
 pub use self::events::{AllEvents, Events};
 pub use self::model::*;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::backup::{Aside, BackupError, put_in_place};
 use crate::marker::MarkerRecord;
 use crate::sqlite::{beside, rebuild, remove_database};
-use crate::{Report, StoreError, check};
+use crate::{MissingEvents, Report, Store, StoreError, check, check_with_marker};
 
 /// What a repair kept, and what it lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,10 @@ pub struct RepairReport {
     pub tables: Vec<RepairedTable>,
     /// The sandboxes whose rows are lost, by their ids; their execs and events are lost with them.
     pub lost_sandboxes: Vec<String>,
+    /// Whether the write-ahead log was missing, with what was committed last.
+    pub log_missing: bool,
+    /// Which events the home has seen and the store lacks.
+    pub missing: Option<MissingEvents>,
     /// Where the damaged store is now; none if nothing was wrong.
     pub aside: Option<PathBuf>,
     /// What a check finds in the new store.
@@ -36,16 +40,18 @@ pub struct RepairedTable {
 /// Puts a store in the place of a damaged one that has all that is intact; the damaged one is kept beside it. Nobody may
 /// have it open. A store with which nothing is wrong is left alone.
 pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, BackupError> {
-    if let Ok(check) = check(store) {
+    if let Ok(check) = check_with_marker(store, home_mark) {
         if check.is_good() {
             return Ok(RepairReport { check, ..RepairReport::default() });
         }
     }
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
+    let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     let partial = beside(store, ".repairing");
-    let repaired = rebuild(store, &partial, home.map(|home| home.identity)).and_then(|mut report| {
+    let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {
         report.check = check(&partial)?;
+        report.log_missing = log_missing;
         report.aside = put_in_place(&partial, store, Aside::Damaged)?;
         Ok(report)
     });
@@ -61,6 +67,20 @@ pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, Ba
 impl RepairReport {
     /// Whether everything was kept.
     pub fn is_complete(&self) -> bool {
-        self.tables.iter().all(|table| table.lost == 0 && !table.at_least)
+        self.lost_rows() == 0
+            && !self.tables.iter().any(|table| table.at_least)
+            && !self.log_missing
+            && self.missing.is_none()
+            && self.check.is_good()
+    }
+
+    /// How many rows are known to be lost.
+    pub fn lost_rows(&self) -> u64 {
+        self.tables.iter().map(|table| table.lost).sum()
+    }
+
+    /// Whether nothing was kept of a store that had something.
+    pub fn is_empty(&self) -> bool {
+        self.aside.is_some() && !self.is_complete() && self.check.sandboxes == 0
     }
 }

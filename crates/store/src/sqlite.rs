@@ -35,7 +35,9 @@ use rusqlite::config::DbConfig;
 pub(crate) use self::audit::{Audit, StoredSandbox};
 use self::checkpoint::Checkpoints;
 pub(crate) use self::checksum::DamagedRow;
-pub(crate) use self::copy::{copy_store, finish, mark_restored, remove_database, sync_directory, timestamp};
+pub(crate) use self::copy::{
+    copy_store, directory_of, finish, mark_restored, remove_database, sync_directory, timestamp,
+};
 pub(crate) use self::inspect::{beside, inspect, log_of};
 pub(crate) use self::read::SqliteReader;
 pub(crate) use self::rebuild::rebuild;

@@ -50,9 +50,14 @@ pub(crate) fn finish(partial: &Path, path: &Path) -> Result<(), StoreError> {
     sync_directory(path)
 }
 
+/// The directory that a file is in.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Makes the names beside a file durable.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     File::open(directory).and_then(|file| file.sync_all()).map_err(|error| StoreError::file(directory, error))
 }
 

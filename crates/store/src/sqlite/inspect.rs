@@ -11,7 +11,7 @@ use super::open::{ReadOnly, recognize};
 use super::read::position;
 use super::schema::CHECKSUMS;
 use crate::marker::MarkerRecord;
-use crate::{StoreError, StoreIdentity, StoreOrigin};
+use crate::{MissingEvents, StoreError, StoreIdentity, StoreOrigin};
 
 /// What stands in a store about itself.
 #[derive(Clone, Debug)]
@@ -89,6 +89,13 @@ impl StoreFacts {
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
         read.map_err(|error| StoreError::file(path, error))?;
         Ok(!self.is_clean && header[READ_VERSION] == WITH_LOG)
+    }
+
+    /// What a store lacks that was flushed in its home. One that was put there by a restore lacks nothing unexpected.
+    pub(crate) fn missing(&self, home: &MarkerRecord) -> Option<MissingEvents> {
+        let is_lost =
+            !self.is_restored && self.identity.as_ref() == Some(&home.identity) && self.position < home.position;
+        is_lost.then_some(MissingEvents { after: self.position, until: home.position })
     }
 
     fn origin(self, home: Option<MarkerRecord>) -> StoreOrigin {

@@ -1,6 +1,8 @@
 //! A new store from what is intact in a damaged one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use rusqlite::types::Value;
@@ -12,8 +14,9 @@ use super::open::{ReadOnly, recognize};
 use super::raise::{execute, set_position};
 use super::salvage::{IndexKeys, Salvage};
 use super::{read, rows, schema};
+use crate::marker::MarkerRecord;
 use crate::repair::{RepairReport, RepairedTable};
-use crate::{SandboxId, StoreError, StoreIdentity};
+use crate::{MissingEvents, SandboxId, StoreError, StoreIdentity};
 
 /// What a repair knows while it works.
 struct Rebuild<'a> {
@@ -30,11 +33,20 @@ struct Rebuild<'a> {
     report: RepairReport,
 }
 
+/// With what a database begins.
+const DATABASE: &[u8; 16] = b"SQLite format 3\0";
+
 /// Copies all intact rows of a store into a new one.
-pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<StoreIdentity>) -> Result<RepairReport, StoreError> {
+pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<RepairReport, StoreError> {
     let ReadOnly { connection: source, .. } = ReadOnly::open(path)?;
-    let version = recognize(&source, path)?;
-    source.execute_batch("PRAGMA cell_size_check=ON")?;
+    // So SQLite reads a file that lacks its end, and a schema of which a part is broken.
+    source.execute_batch("PRAGMA writable_schema=ON; PRAGMA cell_size_check=ON")?;
+    let version = match recognize(&source, path) {
+        // A first page that is broken says nothing of what is behind it.
+        Err(StoreError::Damaged { .. }) => schema::NEWEST,
+        Err(StoreError::NotOurs(_)) if !is_database(path)? => schema::NEWEST,
+        version => version?,
+    };
     create_new(new)?;
     let mut target = Connection::open(new)?;
     // It is flushed once, when it is complete.
@@ -60,6 +72,15 @@ pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<StoreIdentity>) -> R
     let report = rebuild.report;
     transaction.commit()?;
     Ok(report)
+}
+
+/// Whether a file begins as every database does.
+fn is_database(path: &Path) -> Result<bool, StoreError> {
+    let mut start = [0; DATABASE.len()];
+    match File::open(path).and_then(|mut file| file.read_exact(&mut start)) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| start == *DATABASE).map_err(|error| StoreError::file(path, error)),
+    }
 }
 
 // === impl Rebuild ===
@@ -271,7 +292,7 @@ impl Rebuild<'_> {
         )
     }
 
-    fn about(&mut self, home: Option<StoreIdentity>) -> rusqlite::Result<()> {
+    fn about(&mut self, home: Option<&MarkerRecord>) -> rusqlite::Result<()> {
         let lacking = "SELECT sandbox FROM events e WHERE about = 2 AND subject NOT IN (SELECT id FROM execs)
             GROUP BY sandbox HAVING count(DISTINCT subject)
                 > ifnull((SELECT execs FROM trimmed t WHERE t.sandbox = e.sandbox), 0)";
@@ -282,9 +303,19 @@ impl Rebuild<'_> {
         for number in &self.incomplete {
             self.target.execute("INSERT OR IGNORE INTO incomplete_sandboxes VALUES (?1)", [number])?;
         }
+        if self.position == 0 {
+            // Nothing says how far it was; each event of a sandbox had a position.
+            let known = "SELECT ifnull(sum(last_sequence), 0) FROM sandboxes";
+            self.position = self.target.query_row(known, [], |row| row.get(0))?;
+        }
         set_position(self.target, self.position)?;
         let own = self.salvage.source.query_row("SELECT identity FROM about", [], |row| row.get::<_, String>(0));
-        let identity = own.ok().and_then(|own| StoreIdentity::parse(&own)).or(home);
+        let own = own.ok().and_then(|own| StoreIdentity::parse(&own));
+        let identity = own.or_else(|| home.map(|home| home.identity.clone()));
+        // The home saw events that are nowhere in what is left.
+        self.report.missing = home
+            .filter(|home| Some(&home.identity) == identity.as_ref() && home.position > self.position)
+            .map(|home| MissingEvents { after: self.position, until: home.position });
         if let Some(identity) = identity {
             self.target.execute("UPDATE about SET identity = ?1", [identity.as_str()])?;
         }

@@ -1,7 +1,7 @@
 //! Backups of a store that is in use, and their way back.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::PathBuf;
 
 use carrel_store::{BackupError, StoreError, StoreOrigin, backup, check, restore};
@@ -10,7 +10,12 @@ use crate::damage::{sql, whole};
 use crate::support::{Place, id, ready, tick, ticks};
 
 fn file(place: &Place) -> PathBuf {
-    place.beside(".backup")
+    place.backups().join("backup")
+}
+
+/// What is beside a backup, and itself.
+fn files(place: &Place) -> usize {
+    fs::read_dir(place.backups()).unwrap().count()
 }
 
 #[tokio::test]
@@ -35,7 +40,7 @@ async fn a_backup_is_whole_while_the_store_is_written() {
     assert_eq!(writing.await.unwrap().last_sequence, 1552, "the writer never fails");
     let mode = fs::metadata(file(&place)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
-    assert_eq!(place.named("store.db.backup").len(), 1, "nothing is left beside it");
+    assert_eq!(files(&place), 1, "nothing is left beside it");
     let report = backup(&place.path(), &file(&place), true).unwrap();
     let live = check(&place.path()).unwrap();
     assert_eq!((report.events, report.position, report.identity), (live.events, live.position, live.identity));
@@ -48,11 +53,7 @@ async fn a_backup_replaces_nothing_by_mistake() {
     let error = backup(&place.path(), &file(&place), false).unwrap_err();
     assert!(matches!(error, BackupError::Exists(_)) && error.hint().unwrap().contains("--force"), "{error}");
     assert_eq!(fs::read(file(&place)).unwrap(), b"precious");
-    for replace in [false, true] {
-        let error = backup(&place.path(), &place.path(), replace).unwrap_err();
-        assert!(matches!(error, BackupError::Same(_)), "{error}");
-    }
-    let log = place.beside(".backup-wal");
+    let log = file(&place).with_file_name("backup-wal");
     fs::write(&log, "of another").unwrap();
     assert!(matches!(backup(&place.path(), &file(&place), true), Err(BackupError::Log(_))));
     fs::remove_file(log).unwrap();
@@ -63,13 +64,42 @@ async fn a_backup_replaces_nothing_by_mistake() {
 }
 
 #[tokio::test]
+async fn a_backup_goes_into_no_file_of_the_store_and_replaces_nothing_but_files() {
+    let place = Place::new();
+    let directory = place.path().with_file_name("store");
+    fs::create_dir_all(directory.join("deep")).unwrap();
+    let store = directory.join("carrel.db");
+    let open = carrel_store::Store::open(&store, crate::support::on("boot-1")).unwrap();
+    ready(&open, "box-1").await;
+    let link = place.beside(".link");
+    std::os::unix::fs::symlink(&directory, &link).unwrap();
+    let inside = ["carrel.db", "carrel.db-wal", "carrel.db-shm", "reserve", "new", "deep/new"];
+    for name in inside.into_iter().flat_map(|name| [directory.join(name), link.join(name)]) {
+        let before = fs::read(&name).ok();
+        let error = backup(&store, &name, true).unwrap_err();
+        assert!(matches!(error, BackupError::Inside(_)), "{}: {error}", name.display());
+        assert!(error.hint().unwrap().contains("another directory"));
+        assert_eq!(fs::read(&name).ok(), before);
+    }
+    let linked = place.beside(".linked");
+    std::os::unix::fs::symlink(&store, &linked).unwrap();
+    for odd in [linked, "/dev/full".into(), place.backups().into()] {
+        let error = backup(&store, &odd, true).unwrap_err();
+        assert!(matches!(error, BackupError::NotAFile(_)), "{}: {error}", odd.display());
+    }
+    assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+    backup(&store, &file(&place), false).unwrap();
+    open.close().await;
+}
+
+#[tokio::test]
 async fn a_damaged_store_is_not_backed_up_as_if_it_were_whole() {
     let place = whole().await;
     sql(&place, "UPDATE events SET reason = 'other' WHERE position = 3");
     let error = backup(&place.path(), &file(&place), false).unwrap_err();
     assert!(error.to_string().contains("event 3 of sandbox row 1"), "{error}");
     assert!(error.hint().unwrap().contains("carrel store repair"));
-    assert!(place.named("store.db.backup").is_empty());
+    assert_eq!(files(&place), 0);
 }
 
 #[tokio::test]
@@ -84,7 +114,7 @@ async fn a_restored_store_is_an_older_one_and_what_was_there_is_kept() {
     drop(store);
     fs::create_dir(killed.marker().parent().unwrap()).unwrap();
     fs::copy(place.marker(), killed.marker()).unwrap();
-    let restored = restore(&killed.path(), &file(&killed)).unwrap();
+    let restored = restore(&killed.path(), &file(&place)).unwrap();
     assert_eq!((restored.check.events, restored.check.sandboxes), (2, 1));
     let aside = restored.aside.unwrap();
     assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("store.db.before-restore-2"));
@@ -122,18 +152,27 @@ async fn what_is_no_whole_backup_is_refused_and_changes_nothing() {
     let alone = Place::new();
     alone.take_file(&other);
     store.close().await;
-    let error = restore(&place.path(), &alone.path()).unwrap_err();
-    assert!(matches!(error, BackupError::Store(StoreError::LogMissing(_))), "{error}");
+    let refused = |backup: PathBuf, why: &str| {
+        let error = restore(&place.path(), &backup).unwrap_err();
+        let start = format!("the backup {} cannot be restored: ", backup.display());
+        let words = error.to_string();
+        assert!(words.starts_with(&start) && words.contains(why), "{words}");
+        let hint = error.hint().unwrap();
+        assert!(hint.contains(&format!("ls -l {}", backup.parent().unwrap().display())), "{hint}");
+    };
+    refused(alone.path(), "-wal is missing");
     sql(&other, "UPDATE execs SET cwd = '/' WHERE number = 1");
-    let error = restore(&place.path(), &other.path()).unwrap_err();
-    assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+    refused(other.path(), "its checksum differs");
+    let torn = fs::read(other.path()).unwrap();
+    fs::write(file(&place), &torn[..torn.len() / 2]).unwrap();
+    refused(file(&place), "malformed");
     fs::write(file(&place), "").unwrap();
-    assert!(matches!(restore(&place.path(), &file(&place)), Err(BackupError::Nothing(_))));
+    refused(file(&place), "there is nothing in it");
     fs::write(file(&place), "no database, and long enough to be read as one, which it is not, whatever it says here")
         .unwrap();
-    assert!(matches!(restore(&place.path(), &file(&place)), Err(BackupError::Store(StoreError::NotOurs(_)))));
+    refused(file(&place), "is no store of Carrel");
     fs::remove_file(file(&place)).unwrap();
-    assert!(matches!(restore(&place.path(), &file(&place)), Err(BackupError::Store(StoreError::File { .. }))));
+    refused(file(&place), "No such file");
     assert_eq!(fs::read(place.path()).unwrap(), before);
     assert_eq!(place.named("store.db").len(), 1);
 }

@@ -3,11 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use carrel_store::{RepairReport, StoreError, StoreOrigin, check, repair};
+use carrel_store::{
+    BackupError, MissingEvents, Options, RepairReport, Store, StoreError, StoreOrigin, check, check_with_marker, repair,
+};
 use rusqlite::Connection;
 
 use crate::damage::{sql, whole};
-use crate::support::{Place, create, id, run, ticks};
+use crate::support::{Place, create, id, ready, run, tick, ticks};
 
 const PAGE: usize = 4096;
 
@@ -72,9 +74,97 @@ async fn what_a_copy_without_its_log_has_is_taken() {
     drop((store, row));
     assert!(matches!(alone.inspect(), Err(StoreError::LogMissing(_))));
     let report = repair(&alone.path(), None).unwrap();
-    assert!(report.is_complete() && report.check.is_good());
+    assert!(report.log_missing && !report.is_complete() && report.check.is_good());
     assert_eq!(table(&report, "events"), (416, 0));
     assert!(matches!(alone.inspect().unwrap(), StoreOrigin::Older { store: 416, .. }));
+}
+
+#[tokio::test]
+async fn what_was_flushed_and_is_missing_is_a_loss() {
+    let place = Place::new();
+    let store = place.open_at_home("boot-1");
+    let row = ready(&store, "box-1").await;
+    store.close().await;
+    let closed = fs::read(place.path()).unwrap();
+    let store = place.open_at_home("boot-1");
+    let row = ticks(&store, &row, 9).await;
+    let mut last = tick(&row);
+    last.synced = true;
+    store.commit(last).await.unwrap();
+    let in_use = fs::read(place.path()).unwrap();
+    let marker = fs::read(place.marker()).unwrap();
+    assert_eq!(check_with_marker(&place.path(), Some(&place.marker())).unwrap().missing, None);
+    store.close().await;
+    // The file without its log, as it was while it was open and as it was before.
+    for (bytes, log_missing) in [(in_use, true), (closed, false)] {
+        fs::write(place.path(), bytes).unwrap();
+        fs::write(place.marker(), &marker).unwrap();
+        let missing = Some(MissingEvents { after: 2, until: 12 });
+        let report = check_with_marker(&place.path(), Some(&place.marker())).unwrap();
+        assert_eq!(report.missing, missing);
+        assert!(report.violations.iter().any(|found| found.starts_with("10 positions of events are missing")));
+        let report = repair(&place.path(), Some(&place.marker())).unwrap();
+        assert_eq!((report.missing, report.log_missing, report.lost_rows()), (missing, log_missing, 0));
+        assert!(!report.is_complete() && report.aside.is_some());
+        // What was told once is as it has to be from then on.
+        assert!(check_with_marker(&place.path(), Some(&place.marker())).unwrap().is_good());
+        assert!(repair(&place.path(), Some(&place.marker())).unwrap().is_complete());
+    }
+    let store = place.open_at_home("boot-1");
+    let row = store.sandbox(&id("box-1")).unwrap();
+    assert!(ticks(&store, &row, 1).await.last_sequence > 1 << 20, "nothing of it is given again");
+    store.close().await;
+    assert!(check_with_marker(&place.path(), Some(&place.marker())).unwrap().is_good());
+}
+
+#[tokio::test]
+async fn a_file_that_lacks_its_end_keeps_what_is_before_it() {
+    let place = whole().await;
+    let whole = fs::read(place.path()).unwrap();
+    let pages = whole.len() / PAGE;
+    for kept in [pages - 1, pages - 4, pages / 2, 1, 0] {
+        let torn = Place::new();
+        fs::write(torn.path(), &whole[..kept * PAGE + 100]).unwrap();
+        let error = Store::open(&torn.path(), Options::default()).unwrap_err();
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("carrel store restore FILE") && hint.contains("carrel store repair"), "{error}: {hint}");
+        let report = repair(&torn.path(), None).unwrap();
+        assert!(!report.is_complete() || kept == pages - 1, "the last page may be one of an index");
+        assert_eq!(report.check.violations, Vec::<String>::new());
+        let (events, _) = table(&report, "events");
+        if kept > 1 {
+            assert_eq!(report.check.sandboxes, 2, "{kept} of {pages} pages");
+            assert!(!report.is_empty() && report.check.position > 0);
+            // The second half has most of them.
+            assert!(events > 0 || kept == pages / 2, "{kept} of {pages} pages");
+        } else {
+            assert!(report.is_empty(), "{report:?}");
+        }
+        torn.open_on("boot-1").close().await;
+        torn.assert_good();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_any_more_is_put_aside_and_one_of_somebody_else_is_not() {
+    let place = whole().await;
+    let whole = fs::read(place.path()).unwrap();
+    for fill in [0, 0xa5] {
+        let mut bytes = whole.clone();
+        bytes[..PAGE].fill(fill);
+        fs::write(place.path(), &bytes).unwrap();
+        let error = Store::open(&place.path(), Options::default()).unwrap_err();
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("carrel store restore FILE") && hint.contains("carrel store repair"), "{error}: {hint}");
+        let report = repair(&place.path(), None).unwrap();
+        assert!(!report.is_complete());
+        assert_eq!(fs::read(report.aside.unwrap()).unwrap(), bytes);
+        place.assert_good();
+    }
+    fs::remove_file(place.path()).unwrap();
+    sql(&place, "CREATE TABLE theirs (a)");
+    let error = repair(&place.path(), None).unwrap_err();
+    assert!(matches!(error, BackupError::Store(StoreError::NotOurs(_))), "{error}");
 }
 
 #[tokio::test]

@@ -14,11 +14,12 @@ use tempfile::TempDir;
 /// A directory with a store in it.
 pub(crate) struct Place {
     directory: TempDir,
+    backups: TempDir,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        Self { directory: tempfile::tempdir().unwrap(), backups: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -31,6 +32,11 @@ impl Place {
 
     pub(crate) fn open_on(&self, boot: &str) -> Store {
         Store::open(&self.path(), on(boot)).unwrap()
+    }
+
+    /// A directory without anything of the store.
+    pub(crate) fn backups(&self) -> &Path {
+        self.backups.path()
     }
 
     /// A marker that is not beside the store, as a home has it.
