@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use carrel_changes::Line;
-use carrel_daemon::HomeLock;
-use carrel_store::{BackupError, RepairReport, RepairedTable, Report, StoreError};
+use carrel_daemon::{HomeLock, UnfitBackup};
+use carrel_store::{BackupError, MissingEvents, RepairReport, RepairedTable, Report, StoreError};
 use serde_json::json;
 
-use crate::arguments::{StoreBackupArguments, StoreCommand};
+use crate::arguments::{StoreBackupArguments, StoreCommand, StoreRestoreArguments};
 use crate::failure::Failure;
 use crate::orphans;
 use crate::serve::home;
@@ -22,7 +22,7 @@ pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
     match command {
         StoreCommand::Check(check) => check_store(&home(check.home.as_deref())?, json),
         StoreCommand::Backup(backup) => back_up(backup, json),
-        StoreCommand::Restore(restore) => restore_store(&home(restore.home.as_deref())?, &restore.file, json),
+        StoreCommand::Restore(restore) => restore_store(restore, json),
         StoreCommand::Repair(repair) => repair_store(&home(repair.home.as_deref())?, json),
         StoreCommand::Orphans => orphans::list(json),
         StoreCommand::Adopt(adopt) => orphans::adopt(adopt, json),
@@ -32,8 +32,8 @@ pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
 }
 
 fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
-    let path = carrel_daemon::store_file(home);
-    let report = carrel_store::check(&path).map_err(Failure::from)?;
+    let (path, mark) = (carrel_daemon::store_file(home), carrel_daemon::store_mark_file(home));
+    let report = carrel_store::check_with_marker(&path, Some(&mark)).map_err(Failure::from)?;
     let text = match json {
         true => crate::json::line(&json!({
             "store": path.to_string_lossy(),
@@ -44,6 +44,7 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
             "identity": report.identity.as_ref().map(carrel_store::StoreIdentity::as_str),
             "generation": report.position,
             "checksums": report.checksums,
+            "missing_positions": positions(report.missing),
             "violations": report.violations,
         })),
         false => {
@@ -57,7 +58,10 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
     }
     let words = format!("{} things in {} are not as they have to be", report.violations.len(), path.display());
     Err(Failure::new("store_damaged", words)
-        .hint("stop the daemon, then run `carrel store repair`: it keeps all that is intact, and the damaged file")
+        .hint(
+            "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one \
+             `carrel store repair`: it keeps all that is intact, and the damaged file",
+        )
         .exit(FAILED))
 }
 
@@ -78,9 +82,14 @@ fn back_up(arguments: &StoreBackupArguments, json: bool) -> Result<u8, Failure> 
     crate::say(text.as_bytes())
 }
 
-fn restore_store(home: &Path, file: &Path, json: bool) -> Result<u8, Failure> {
-    let (file, store) = (absolute(file)?, carrel_daemon::store_file(home));
-    let _lock = HomeLock::take(home)?;
+fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Failure> {
+    let home = home(arguments.home.as_deref())?;
+    let (file, store) = (absolute(&arguments.file)?, carrel_daemon::store_file(&home));
+    let _lock = HomeLock::take(&home)?;
+    let unfit = carrel_daemon::unfit_backup(&home, &file)?;
+    if let Some(unfit) = unfit.as_ref().filter(|_| !arguments.accept_data_loss) {
+        return Err(refuse_unfit(unfit, &file));
+    }
     let restored = carrel_store::restore(&store, &file).map_err(Failure::from)?;
     let text = match json {
         true => crate::json::line(&json!({
@@ -91,9 +100,11 @@ fn restore_store(home: &Path, file: &Path, json: bool) -> Result<u8, Failure> {
             "previous": restored.aside.map(|aside| aside.to_string_lossy().into_owned()),
         })),
         false => {
+            // Without being told so, no daemon starts with it.
+            let serve = if unfit.is_some() { "carrel serve --accept-data-loss" } else { "carrel serve" };
             let previous = restored.aside.map(|aside| format!("previous store: {}\n", Line(&aside.to_string_lossy())));
             format!(
-                "restored from {}: {}\n{}The next `carrel serve` quarantines sandboxes that the backup does not know; \
+                "restored from {}: {}\n{}`{serve}` quarantines sandboxes that the backup does not know; \
                  `carrel store orphans` lists them.\n",
                 Line(&file.to_string_lossy()),
                 counts(&restored.check),
@@ -102,6 +113,15 @@ fn restore_store(home: &Path, file: &Path, json: bool) -> Result<u8, Failure> {
         }
     };
     crate::say(text.as_bytes())
+}
+
+fn refuse_unfit(unfit: &UnfitBackup, file: &Path) -> Failure {
+    let hint = format!(
+        "give a backup of this home; or run `carrel store restore --accept-data-loss {}`: the disks are kept, and \
+         `carrel store orphans` lists them",
+        Line(&file.to_string_lossy())
+    );
+    Failure::new("backup_unfit", unfit).hint(hint).exit(FAILED)
 }
 
 fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
@@ -116,14 +136,37 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     if report.is_complete() {
         return Ok(0);
     }
-    let lost: u64 = report.tables.iter().map(|table| table.lost).sum();
-    let aside = report.aside.unwrap_or(store);
-    Err(Failure::new(
-        "store_rows_lost",
-        format!("{lost} rows could not be kept; the damaged store is {}", aside.display()),
-    )
-    .hint("`carrel serve` continues with what was kept; `carrel store restore FILE` returns to a backup instead")
-    .exit(LOST))
+    let hint = match report.is_empty() {
+        true => {
+            "`carrel store restore FILE` returns to a backup; without one, `carrel serve --accept-data-loss` starts with \
+             nothing and keeps the disks of sandboxes, which `carrel store orphans` lists"
+        }
+        false => "`carrel serve` continues with what was kept; `carrel store restore FILE` returns to a backup instead",
+    };
+    let words =
+        format!("{}; the damaged store is {}", losses(&report), report.aside.as_ref().unwrap_or(&store).display());
+    Err(Failure::new("store_rows_lost", words).hint(hint).exit(LOST))
+}
+
+/// All that a repair lost.
+fn losses(report: &RepairReport) -> String {
+    if report.is_empty() {
+        return "no sandbox could be kept".to_owned();
+    }
+    let (rows, wrong) = (report.lost_rows(), report.check.violations.len());
+    let unread: Vec<_> = report.tables.iter().filter(|table| table.at_least).map(|table| table.name).collect();
+    let parts = [
+        (rows > 0).then(|| format!("{rows} rows could not be kept")),
+        (!unread.is_empty()).then(|| format!("parts of {} cannot be read, so more may be lost", unread.join(", "))),
+        report.log_missing.then(|| "the write-ahead log is missing, with what was committed last".to_owned()),
+        report.missing.map(|missing| missing.to_string()),
+        (wrong > 0).then(|| format!("{wrong} things are still not as they have to be")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn positions(missing: Option<MissingEvents>) -> Option<serde_json::Value> {
+    missing.map(|missing| json!({"after": missing.after, "until": missing.until}))
 }
 
 fn repaired_object(store: &Path, report: &RepairReport) -> serde_json::Value {
@@ -133,6 +176,8 @@ fn repaired_object(store: &Path, report: &RepairReport) -> serde_json::Value {
         "damaged": report.aside.as_ref().map(|aside| aside.to_string_lossy()),
         "tables": report.tables.iter().map(table).collect::<Vec<_>>(),
         "lost_sandboxes": report.lost_sandboxes,
+        "log_missing": report.log_missing,
+        "missing_positions": positions(report.missing),
         "violations": report.check.violations,
     })
 }
@@ -146,7 +191,9 @@ fn repaired_lines(report: &RepairReport) -> String {
     let tables: String = report.tables.iter().map(table).collect();
     let sandboxes: String = report.lost_sandboxes.iter().map(|id| format!("lost sandbox: {}\n", Line(id))).collect();
     let rest: String = report.check.violations.iter().map(|found| format!("still wrong: {}\n", Line(found))).collect();
-    format!("{tables}{sandboxes}{rest}damaged store: {}\n", Line(&aside.to_string_lossy()))
+    let log = if report.log_missing { "write-ahead log: missing\n" } else { "" };
+    let missing = report.missing.map(|missing| format!("{missing}\n")).unwrap_or_default();
+    format!("{tables}{sandboxes}{log}{missing}{rest}damaged store: {}\n", Line(&aside.to_string_lossy()))
 }
 
 fn counts(report: &Report) -> String {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_store::{Store, StoreError, StoreOrigin};
 
+use crate::error::ServeError;
 use crate::home::{HomeError, own_directory, store_file, store_mark_file};
 
 /// Why the store of a home is not opened.
@@ -27,6 +28,25 @@ pub enum OpenError {
         /// How many disks there are.
         disks: usize,
     },
+}
+
+/// A backup that no daemon would serve in a home without being told to accept the loss.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the backup {} {problem}, and {disks} disks of sandboxes are in {}", file.display(), home.display())]
+pub struct UnfitBackup {
+    file: PathBuf,
+    home: PathBuf,
+    problem: &'static str,
+    disks: usize,
+}
+
+/// Says whether a backup knows nothing of the disks that are in a home. One that cannot be read is left to whoever restores
+/// it.
+pub fn unfit_backup(home: &Path, file: &Path) -> Result<Option<UnfitBackup>, ServeError> {
+    let Ok(origin) = Store::inspect(file, Some(&store_mark_file(home))) else { return Ok(None) };
+    let disks = carrel_local::disks(home).map_err(|source| HomeError::Io { path: home.to_owned(), source })?;
+    let problem = problem(&origin).filter(|_| disks > 0);
+    Ok(problem.map(|problem| UnfitBackup { file: file.to_owned(), home: home.to_owned(), problem, disks }))
 }
 
 /// Opens the store of a home. One that is older than the home is opened, and said to be; one that knows nothing of disks that

@@ -30,7 +30,7 @@ pub(crate) use self::sandboxes::{
 pub(crate) use self::stays::{
     CreateArguments, EventsArguments, GetArguments, Restart, ResumeArguments, ServeArguments,
 };
-pub(crate) use self::store::{StoreArguments, StoreBackupArguments, StoreCommand};
+pub(crate) use self::store::{StoreArguments, StoreBackupArguments, StoreCommand, StoreRestoreArguments};
 
 /// Sandboxes in milliseconds.
 #[derive(Debug, Parser)]

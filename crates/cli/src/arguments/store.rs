@@ -48,7 +48,7 @@ pub(crate) struct StoreBackupArguments {
     /// Where everything is kept [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
-    /// Replace the file if it exists
+    /// Replace the file if it exists; nothing but a regular file is replaced, and none of the store
     #[arg(long)]
     pub(crate) force: bool,
     /// Where to write the backup
@@ -62,6 +62,9 @@ pub(crate) struct StoreRestoreArguments {
     /// Where everything is kept [default: CARREL_HOME]
     #[arg(long, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
+    /// Restore a backup that is empty or of another home, although disks of sandboxes are here
+    #[arg(long)]
+    pub(crate) accept_data_loss: bool,
     /// A file that `carrel store backup` wrote
     pub(crate) file: PathBuf,
 }

@@ -18,11 +18,12 @@ fn store_file(world: &World) -> PathBuf {
     world.home.path().join("store/carrel.db")
 }
 
-/// A store with two sandboxes, which no daemon serves.
+/// A store with two sandboxes, which no daemon serves. Returns the file as it was while it was in use, without its log.
 #[tokio::main(flavor = "current_thread")]
-async fn fill(world: &World) {
+async fn fill(world: &World) -> Vec<u8> {
     std::fs::create_dir_all(store_file(world).parent().unwrap()).unwrap();
-    let store = Store::open(&store_file(world), Options::default()).unwrap();
+    let home_mark = Some(carrel_daemon::store_mark_file(world.home.path()));
+    let store = Store::open(&store_file(world), Options { home_mark, ..Options::default() }).unwrap();
     for (name, reason) in [("whole", ""), ("broken", MARKED)] {
         let sandbox = Sandbox {
             id: SandboxId::new(name).unwrap(),
@@ -49,7 +50,14 @@ async fn fill(world: &World) {
         let change = Change { sandbox, new: true, execs: vec![], events: vec![event], synced: true };
         store.commit(change).await.unwrap();
     }
+    let alone = std::fs::read(store_file(world)).unwrap();
     store.close().await;
+    alone
+}
+
+/// Something that counts as the disk of a sandbox.
+fn put_disk(world: &World) {
+    std::fs::create_dir_all(world.home.path().join("disks/whole")).unwrap();
 }
 
 /// The code and the hint of a refusal.
@@ -119,4 +127,97 @@ fn a_store_that_is_served_is_backed_up_and_not_replaced() {
     serving.stop();
     text(&world, &["store", "restore", backup]);
     Serving::new(&world, &[]).stop();
+}
+
+#[test]
+fn a_log_that_is_missing_is_a_loss_that_a_check_and_a_repair_report() {
+    let world = World::new();
+    let alone = fill(&world);
+    std::fs::write(store_file(&world), alone).unwrap();
+    let checked = world.carrel(["store", "check"]);
+    let said = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.code, Some(1), "{said}");
+    let missing = "2 positions of events are missing: the store ends at 0, and this home had 2\n";
+    assert!(said.contains(missing), "{said}");
+    let repaired = world.carrel(["store", "repair"]);
+    let said = String::from_utf8(repaired.stdout).unwrap();
+    assert_eq!(repaired.code, Some(3), "{said}{}", repaired.stderr);
+    assert!(said.contains("write-ahead log: missing\n") && said.contains(missing), "{said}");
+    assert!(repaired.stderr.contains("no sandbox could be kept"), "{}", repaired.stderr);
+    assert!(!repaired.stderr.contains("0 rows"), "{}", repaired.stderr);
+}
+
+#[test]
+fn every_hint_about_a_broken_store_names_a_command_that_goes_on() {
+    let world = World::new();
+    fill(&world);
+    put_disk(&world);
+    let directory = tempfile::tempdir().unwrap();
+    let backup = directory.path().join("backup.db");
+    let backup = backup.to_str().unwrap();
+    text(&world, &["store", "backup", backup]);
+    let whole = std::fs::read(store_file(&world)).unwrap();
+    let mut headless = whole.clone();
+    headless[..4096].fill(0xa5);
+    for broken in [&headless[..], &whole[..5000], &whole[..50]] {
+        std::fs::write(store_file(&world), broken).unwrap();
+        for words in [["--json", "store", "check"].as_slice(), &["--json", "serve"]] {
+            let outcome = world.carrel(words);
+            assert_eq!(outcome.code, Some(1), "{words:?}");
+            let (_, hint) = refused(&outcome);
+            assert!(hint.contains("`carrel store restore FILE`") && hint.contains("`carrel store repair`"), "{hint}");
+        }
+        let restored = text(&world, &["store", "restore", backup]);
+        assert!(restored.contains("2 sandboxes") && restored.contains("\n`carrel serve` quarantines"), "{restored}");
+        std::fs::write(store_file(&world), &whole[..50]).unwrap();
+        let repaired = world.carrel(["--json", "store", "repair"]);
+        assert_eq!(repaired.code, Some(3), "{}", repaired.stderr);
+        let (_, hint) = refused(&repaired);
+        assert!(hint.contains("`carrel store restore FILE`"), "{hint}");
+        assert!(hint.contains("`carrel serve --accept-data-loss`"), "{hint}");
+        let (code, hint) = refused(&world.carrel(["--json", "serve"]));
+        assert_eq!(code, "store_lost");
+        assert!(hint.contains("`carrel store restore FILE`") && hint.contains("--accept-data-loss"), "{hint}");
+    }
+}
+
+#[test]
+fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_accepted() {
+    let (world, other, empty) = (World::new(), World::new(), World::new());
+    fill(&world);
+    fill(&other);
+    std::fs::create_dir_all(store_file(&empty).parent().unwrap()).unwrap();
+    drop(Store::open(&store_file(&empty), Options::default()).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    for (from, problem) in [(&other, "belongs to another home"), (&empty, "is empty")] {
+        let backup = directory.path().join(problem.replace(' ', "-"));
+        let backup = backup.to_str().unwrap();
+        text(from, &["store", "backup", backup]);
+        let restored = text(&world, &["store", "restore", backup]);
+        assert!(restored.contains("`carrel serve` quarantines"), "without disks nothing is lost: {restored}");
+        std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
+        fill(&world);
+        put_disk(&world);
+        let before = std::fs::read(store_file(&world)).unwrap();
+        let outcome = world.carrel(["--json", "store", "restore", backup]);
+        let (code, hint) = refused(&outcome);
+        assert_eq!((outcome.code, &*code), (Some(1), "backup_unfit"));
+        assert!(outcome.stderr.contains(&format!("{backup} {problem}, and 1 disks")), "{}", outcome.stderr);
+        let command = format!("carrel store restore --accept-data-loss {backup}");
+        assert!(hint.contains(&format!("`{command}`")), "{hint}");
+        assert_eq!(std::fs::read(store_file(&world)).unwrap(), before);
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let restored = text(&world, &words);
+        assert!(restored.contains("`carrel serve --accept-data-loss` quarantines"), "{restored}");
+        assert_eq!(refused(&world.carrel(["--json", "serve"])).0, "store_lost");
+        std::fs::remove_dir_all(world.home.path().join("disks")).unwrap();
+        std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
+        fill(&world);
+    }
+    let missing = directory.path().join("missing");
+    let outcome = world.carrel(["--json", "store", "restore", missing.to_str().unwrap()]);
+    assert_eq!((outcome.code, refused(&outcome).0.as_str()), (Some(1), "invalid_file"));
+    assert!(outcome.stderr.contains(missing.to_str().unwrap()), "{}", outcome.stderr);
+    let outcome = world.carrel(["--json", "store", "backup", "--force", "/dev/full"]);
+    assert_eq!((outcome.code, refused(&outcome).0.as_str()), (Some(1), "invalid_file"));
 }
