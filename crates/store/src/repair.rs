@@ -79,6 +79,12 @@ impl RepairReport {
         self.tables.iter().map(|table| table.lost).sum()
     }
 
+    /// How many rows were kept whose checksums say that they are what was written.
+    pub(crate) fn kept_rows(&self) -> u64 {
+        let has_checksums = |table: &&RepairedTable| !table.name.starts_with("reserved_");
+        self.tables.iter().filter(has_checksums).map(|table| table.kept).sum()
+    }
+
     /// Whether nothing was kept of a store that had something.
     pub fn is_empty(&self) -> bool {
         self.aside.is_some() && !self.is_complete() && self.check.sandboxes == 0

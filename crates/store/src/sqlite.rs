@@ -12,6 +12,7 @@ mod audit;
 mod checkpoint;
 mod checksum;
 mod copy;
+mod first_page;
 mod inspect;
 mod open;
 mod raise;

@@ -9,7 +9,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row};
 
 use super::checksum::Table;
-use super::copy::create_new;
+use super::copy::{create_new, remove_database};
+use super::first_page::TableLayout;
+use super::inspect::beside;
 use super::open::{ReadOnly, recognize};
 use super::raise::{execute, set_position};
 use super::salvage::{IndexKeys, Salvage};
@@ -36,8 +38,56 @@ struct Rebuild<'a> {
 /// With what a database begins.
 const DATABASE: &[u8; 16] = b"SQLite format 3\0";
 
+/// How many of the tables that matter most are in the first page.
+const TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE name IN ('about', 'events', 'execs', 'sandboxes')";
+const TABLE_COUNT: u32 = 4;
+
 /// Copies all intact rows of a store into a new one.
 pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<RepairReport, StoreError> {
+    if has_tables(path)? {
+        return rebuild_from(path, new, home);
+    }
+    // What says where the tables begin may be all that is broken. The layout with which most rows are intact is the right one.
+    let mut best = None;
+    for layout in TableLayout::ALL {
+        let kept = rebuild_with(layout, path, new, home)?.kept_rows();
+        if kept > best.map_or(0, |(most, _)| most) {
+            best = Some((kept, layout));
+        }
+    }
+    match best {
+        Some((_, layout)) => rebuild_with(layout, path, new, home),
+        None => rebuild_from(path, new, home),
+    }
+}
+
+/// Copies all intact rows of a store that does not say where its tables begin.
+fn rebuild_with(
+    layout: TableLayout,
+    path: &Path,
+    new: &Path,
+    home: Option<&MarkerRecord>,
+) -> Result<RepairReport, StoreError> {
+    let source = beside(new, ".source");
+    let rebuilt = layout.copy(path, &source).and_then(|()| rebuild_from(&source, new, home));
+    remove_database(&source)?;
+    rebuilt
+}
+
+/// Whether a store says where its tables begin.
+fn has_tables(path: &Path) -> Result<bool, StoreError> {
+    let ReadOnly { connection, .. } = ReadOnly::open(path)?;
+    connection.execute_batch("PRAGMA writable_schema=ON")?;
+    match recognize(&connection, path) {
+        Err(StoreError::NotOurs(_)) if !is_database(path)? => return Ok(false),
+        Err(StoreError::Damaged { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    Ok(connection.query_row(TABLES, [], |row| row.get::<_, u32>(0)).is_ok_and(|count| count == TABLE_COUNT))
+}
+
+fn rebuild_from(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<RepairReport, StoreError> {
     let ReadOnly { connection: source, .. } = ReadOnly::open(path)?;
     // So SQLite reads a file that lacks its end, and a schema of which a part is broken.
     source.execute_batch("PRAGMA writable_schema=ON; PRAGMA cell_size_check=ON")?;

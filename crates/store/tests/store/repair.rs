@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use carrel_store::{
-    BackupError, MissingEvents, Options, RepairReport, Store, StoreError, StoreOrigin, check, check_with_marker, repair,
+    BackupError, MissingEvents, Options, RepairReport, Store, StoreError, StoreOrigin, backup, check,
+    check_with_marker, repair, restore,
 };
 use rusqlite::Connection;
 
@@ -146,19 +147,47 @@ async fn a_file_that_lacks_its_end_keeps_what_is_before_it() {
 }
 
 #[tokio::test]
+async fn a_first_page_that_is_broken_costs_nothing_that_is_behind_it() {
+    let created = whole().await;
+    let copied = Place::new();
+    backup(&created.path(), &created.backups().join("backup"), false).unwrap();
+    restore(&copied.path(), &created.backups().join("backup")).unwrap();
+    let logged = Place::new();
+    logged.take_file(&created);
+    let store = logged.open_on("boot-1");
+    ticks(&store, &store.sandbox(&id("box-1")).unwrap(), 10).await;
+    let killed = logged.copy();
+    for (place, events) in [(created, 416), (copied, 416), (killed, 426)] {
+        let bytes = fs::read(place.path()).unwrap();
+        for (range, fill) in [(0..PAGE, 0), (0..PAGE, 0xa5), (0..16, 0), (0..100, 0xa5), (100..PAGE, 0)] {
+            let broken = place.copy();
+            let mut bytes = bytes.clone();
+            bytes[range.clone()].fill(fill);
+            fs::write(broken.path(), bytes).unwrap();
+            let report = repair(&broken.path(), None).unwrap();
+            assert_eq!(table(&report, "sandboxes"), (2, 0), "{range:?} {fill}");
+            assert_eq!((table(&report, "execs"), table(&report, "events")), ((6, 0), (events, 0)), "{range:?} {fill}");
+            assert_eq!(report.check.violations, Vec::<String>::new());
+            assert!(broken.named("store.db.repairing").is_empty());
+            broken.open_on("boot-1").close().await;
+            broken.assert_good();
+        }
+    }
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_database_any_more_is_put_aside_and_one_of_somebody_else_is_not() {
-    let place = whole().await;
-    let whole = fs::read(place.path()).unwrap();
-    for fill in [0, 0xa5] {
-        let mut bytes = whole.clone();
-        bytes[..PAGE].fill(fill);
+    let place = Place::new();
+    for bytes in [vec![0; 100], vec![0xa5; 5 * PAGE], b"SQLite format 3".to_vec()] {
         fs::write(place.path(), &bytes).unwrap();
         let error = Store::open(&place.path(), Options::default()).unwrap_err();
         let hint = error.hint().unwrap();
         assert!(hint.contains("carrel store restore FILE") && hint.contains("carrel store repair"), "{error}: {hint}");
         let report = repair(&place.path(), None).unwrap();
-        assert!(!report.is_complete());
+        assert!(report.is_empty() && !report.is_complete());
         assert_eq!(fs::read(report.aside.unwrap()).unwrap(), bytes);
+        assert!(place.named("store.db.repairing").is_empty());
         place.assert_good();
     }
     fs::remove_file(place.path()).unwrap();

@@ -1,0 +1,72 @@
+//! A first page for a database that has lost its own: the header, and where each table begins.
+//!
+//! Every store is made by the same steps, or copied by SQLite in the same order, so its tables begin where those of a new one
+//! do. Whether that is right is told by the checksums of the rows.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::copy::{create_new, remove_database};
+use super::inspect::{beside, log_of};
+use super::schema;
+use crate::StoreError;
+
+/// How the tables of a store came to where they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TableLayout {
+    /// One after the other, when the store was created or repaired.
+    Created,
+    /// By SQLite, when the store was restored from a backup.
+    Copied,
+}
+
+const PAGE: usize = 4096;
+/// Where in the first page the versions for writing and reading, the number of pages, and the list of free pages are.
+const VERSIONS: usize = 18;
+const PAGES: usize = 28;
+const FREE: usize = 32;
+/// Both versions of a database with a write-ahead log.
+const WITH_LOG: [u8; 2] = [2, 2];
+
+// === impl TableLayout ===
+
+impl TableLayout {
+    pub(super) const ALL: [Self; 2] = [Self::Created, Self::Copied];
+
+    /// Copies a database with its log, and gives the copy a first page.
+    pub(super) fn copy(self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        let failed = |error| StoreError::file(to, error);
+        let mut page = self.first_page(&beside(to, ".new"))?;
+        remove_database(to)?;
+        create_new(to)?;
+        let length = std::fs::copy(from, to).map_err(failed)?;
+        let pages = u32::try_from(length / PAGE as u64).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
+        page[PAGES..PAGES + 4].copy_from_slice(&pages.to_be_bytes());
+        page[FREE..FREE + 8].fill(0);
+        if log_of(from).exists() {
+            page[VERSIONS..VERSIONS + 2].copy_from_slice(&WITH_LOG);
+            std::fs::copy(log_of(from), log_of(to)).map_err(failed)?;
+        }
+        File::options().write(true).open(to).and_then(|file| file.write_all_at(&page, 0)).map_err(failed)
+    }
+
+    /// The first page of a store without rows.
+    fn first_page(self, path: &Path) -> Result<[u8; PAGE], StoreError> {
+        create_new(path)?;
+        let mut connection = Connection::open(path)?;
+        schema::migrate(&mut connection, schema::STEPS)?;
+        if self == Self::Copied {
+            connection.execute_batch("VACUUM")?;
+        }
+        drop(connection);
+        let mut page = [0; PAGE];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut page));
+        read.map_err(|error| StoreError::file(path, error))?;
+        remove_database(path)?;
+        Ok(page)
+    }
+}
