@@ -62,7 +62,8 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: i64, exclusive: bool) -> Res
     };
     // SAFETY: all zero is a valid value of this plain structure.
     let mut lock = unsafe { std::mem::zeroed::<libc::flock>() };
-    (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (kind as _, libc::SEEK_SET as _, byte, 1);
+    let short = |number| libc::c_short::try_from(number).map_err(|_| Errno::INVAL);
+    (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (short(kind)?, short(libc::SEEK_SET)?, byte, 1);
     loop {
         // SAFETY: the descriptor is open as long as it is borrowed, and the call only reads the structure.
         match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) } {

@@ -57,7 +57,7 @@ impl WalIndex {
     pub(super) fn open(database: &Path, lock: ByteLock, options: &Options) -> Result<Self, StoreError> {
         let path = beside(database, "-shm");
         let failed = |error| failed(&path, error);
-        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
         let mut open = OpenOptions::new();
         let file = open.read(true).write(true).create(true).truncate(false).mode(MODE).custom_flags(flags).open(&path);
         let file = file.map_err(failed)?;
