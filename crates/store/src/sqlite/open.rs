@@ -26,6 +26,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// After which time one that reads looks again whether the log is ready.
 const RETRY: Duration = Duration::from_millis(5);
 
+/// Has SQLite open the index of the log without writing to it, unless this process has it open already.
+const READ_ONLY_INDEX: &str = "readonly_shm=1";
+
 /// Only its owner reads it.
 pub(super) const MODE: u32 = 0o600;
 
@@ -122,9 +125,10 @@ fn open_marker(connection: &Connection, path: &Path, position: u64) -> Result<Ma
     Ok(marker)
 }
 
-/// A connection that cannot write, to a store that this process has open.
+/// A connection that cannot write, to a store that this process has open. It shares the index of the log with the writer, and
+/// makes none when that has closed.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
-    connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+    connect_by_uri(path, READ_ONLY_INDEX)
 }
 
 impl ReadOnly {
@@ -141,7 +145,7 @@ fn connect_to_log(path: &Path) -> Result<Connection, StoreError> {
     let _ = OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside(path, "-shm"));
     let until = Instant::now() + PATIENCE;
     loop {
-        let connection = connect_by_uri(path, "readonly_shm=1")?;
+        let connection = connect_by_uri(path, READ_ONLY_INDEX)?;
         match connection.pragma_query_value(None, "schema_version", |_| Ok(())) {
             // The writer has just begun the log.
             Err(error) if is_not_ready(&error) && Instant::now() < until => std::thread::sleep(RETRY),

@@ -1,9 +1,13 @@
 //! What a look through the store finds.
 
-use carrel_store::{EventType, ExecState, SandboxState, check};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use carrel_store::{EventType, ExecState, Options, SandboxState, Store, backup, check};
 use rusqlite::Connection;
 
-use crate::support::{Place, go, ready, reseal, run};
+use crate::support::{Place, go, ready, reseal, run, ticks};
 
 /// A store with one of everything.
 async fn whole() -> Place {
@@ -106,4 +110,52 @@ async fn a_damaged_file_is_noticed() {
     std::fs::write(place.path(), bytes).unwrap();
     let found = check(&place.path()).unwrap().violations;
     assert!(!found.is_empty());
+}
+
+#[test]
+fn a_store_that_another_process_writes_is_good_at_every_moment_and_when_that_is_killed() {
+    const PLACE: &str = "CARREL_STORE_TO_WRITE";
+    if let Some(path) = std::env::var_os(PLACE) {
+        return write_without_end(path.as_ref());
+    }
+    let place = Place::new();
+    let mut last = 0;
+    for _ in 0..3 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .arg("check::a_store_that_another_process_writes_is_good_at_every_moment_and_when_that_is_killed")
+            .args(["--exact", "--nocapture"])
+            .env(PLACE, place.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        for _ in 0..8 {
+            // Each is after so many changes that the log was begun anew.
+            assert!(lines.any(|line| line == "written"));
+            let report = check(&place.path()).unwrap();
+            assert_eq!(report.violations, Vec::<String>::new());
+            assert!(report.events >= last.max(700), "{} after {last}", report.events);
+            last = report.events;
+        }
+        backup(&place.path(), &place.backups().join("backup"), true).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        place.assert_good();
+    }
+}
+
+/// Makes changes until somebody kills it.
+#[tokio::main(flavor = "current_thread")]
+async fn write_without_end(path: &Path) {
+    let options = Options { index_lock: Some(carrel_sandbox::lock_byte), ..Options::default() };
+    let store = Store::open(path, options).unwrap();
+    let id = crate::support::id("box-1");
+    let mut row = match store.sandbox(&id) {
+        Some(row) => row,
+        None => ready(&store, "box-1").await,
+    };
+    loop {
+        row = ticks(&store, &row, 700).await;
+        println!("\nwritten");
+    }
 }
