@@ -34,6 +34,15 @@ pub struct Reserve {
     pub inodes: Option<u64>,
 }
 
+/// How much has to be free before one continues that was paused, of whatever was short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeThreshold {
+    /// Bytes were short.
+    Bytes(u64),
+    /// Inodes were short.
+    Inodes(u64),
+}
+
 // === impl FreeSpace ===
 
 impl FreeSpace {
@@ -75,6 +84,31 @@ impl Reserve {
         }
     }
 
+    /// When one continues that is paused while so much is free.
+    pub fn resume_threshold(self, paused_at: FreeSpace) -> ResumeThreshold {
+        let reserved = self.inodes_on(paused_at);
+        if paused_at.bytes >= self.bytes && paused_at.inodes.is_some_and(|inodes| inodes < reserved) {
+            return ResumeThreshold::Inodes(reserved);
+        }
+        let room = room_again(self.bytes, paused_at.bytes, paused_at.all_bytes);
+        ResumeThreshold::Bytes(room.max(self.bytes))
+    }
+
+    /// What is free, what one who writes is paused for, and when it continues, for people. One is paused before the reserve is
+    /// touched, so more may be free than is reserved.
+    pub fn describe_pause(self, free: FreeSpace, resumes_at: ResumeThreshold) -> String {
+        match resumes_at {
+            ResumeThreshold::Bytes(at) => {
+                let [free, reserved, at] = [free.bytes, self.bytes, at].map(binary_size);
+                format!("{free} free, must stay above {reserved}, resumes at {at}")
+            }
+            ResumeThreshold::Inodes(at) => {
+                let (inodes, reserved) = (free.inodes.unwrap_or(0), self.inodes_on(free));
+                format!("{inodes} inodes free, must stay above {reserved}, resumes at {at}")
+            }
+        }
+    }
+
     /// Whether so much has become free since somebody was paused that it can go on, and is not paused and let go in turns.
     pub fn has_room_again(self, paused_at: FreeSpace, now: FreeSpace) -> bool {
         !self.is_touched(now) && now.bytes >= room_again(self.bytes, paused_at.bytes, paused_at.all_bytes)
@@ -113,6 +147,22 @@ mod tests {
         assert_eq!(reserve.describe(free(3 << 30, Some(4))), "4 inodes free, 5 reserved");
         assert_eq!(reserve.describe(free(4096, None)), "4 KiB free, 2 GiB reserved");
         assert_eq!(reserve.describe(free(0, Some(0))), "0 bytes free, 2 GiB reserved");
+    }
+
+    #[test]
+    fn a_pause_is_described_with_what_it_is_for_and_when_it_ends() {
+        let free = |bytes, inodes| FreeSpace { bytes, all_bytes: 9 << 30, inodes, all_inodes: 9 };
+        let reserve = Reserve { bytes: 1 << 30, inodes: Some(5) };
+        let described = |free| reserve.describe_pause(free, reserve.resume_threshold(free));
+        // It was paused before the reserve was touched.
+        assert_eq!(
+            described(free((1 << 30) + (512 << 20), Some(9))),
+            "1.5 GiB free, must stay above 1 GiB, resumes at 2.5 GiB"
+        );
+        assert_eq!(described(free(0, Some(9))), "0 bytes free, must stay above 1 GiB, resumes at 1 GiB");
+        assert_eq!(described(free(3 << 30, Some(4))), "4 inodes free, must stay above 5, resumes at 5");
+        let later = reserve.describe_pause(free(2 << 30, None), ResumeThreshold::Bytes(5 << 29));
+        assert_eq!(later, "2 GiB free, must stay above 1 GiB, resumes at 2.5 GiB");
     }
 
     #[test]

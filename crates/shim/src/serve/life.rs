@@ -82,7 +82,7 @@ impl Server {
         let reserve = self.running.reserve;
         let free = self.running.container.kept_disk().and_then(|disk| disk.host_free().ok());
         match free.filter(|_| reserve.is_some()) {
-            Some(free) => format!("{HOST_DISK}: {}", reserve.describe(free)),
+            Some(free) => format!("{HOST_DISK}: {}", reserve.describe_pause(free, reserve.resume_threshold(free))),
             None => HOST_DISK.to_owned(),
         }
     }
