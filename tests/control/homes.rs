@@ -38,6 +38,41 @@ fn a_second_daemon_on_one_home_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
+fn a_home_that_is_moved_is_not_made_again_and_nothing_in_it_is_taken_for_gone() {
+    run(async {
+        let home = DaemonHome::new();
+        let daemon = home.start().await;
+        let mut client = Client::of(&daemon).await;
+        client.ready("runs", host()).await;
+        let before = client.get("runs").await.unwrap();
+        let moved = home.path("moved");
+        std::fs::rename(home.home(), &moved).unwrap();
+        for refused in [
+            client.create("second", host()).await.unwrap_err(),
+            client.stop("runs").await.unwrap_err(),
+            client.delete("runs").await.unwrap_err(),
+        ] {
+            assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+            assert_eq!(crate::client::reason(&refused).as_deref(), Some("HOME_MOVED"));
+            let way_back = format!("`mv {} {}`", moved.display(), home.home().display());
+            assert!(refused.message().contains(&way_back), "{refused}");
+        }
+        // A reload looks for everything again.
+        rustix::process::pidfd_send_signal(daemon.handle(), rustix::process::Signal::HUP).unwrap();
+        while !home.log().contains("configuration reloaded") {
+            tokio::task::yield_now().await;
+        }
+        assert!(!home.home().exists(), "it was made again");
+        assert_eq!(home.log().matches("the home is not where it was").count(), 1, "{}", home.log());
+        assert_eq!(client.get("runs").await.unwrap(), before);
+        std::fs::rename(&moved, home.home()).unwrap();
+        assert_eq!(client.run("runs", "still", "true").await.exit_code, 0);
+        client.gone("runs").await;
+        check(&home, daemon, &[]).await;
+    });
+}
+
+#[test]
 fn a_store_that_is_none_or_newer_is_refused_and_left_as_it_is() {
     run(async {
         let home = DaemonHome::new();

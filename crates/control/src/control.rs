@@ -3,6 +3,7 @@
 mod create;
 mod disk;
 mod orphans;
+mod reaper;
 mod refusals;
 mod retention;
 
@@ -22,7 +23,7 @@ use crate::admission::Admission;
 use crate::descriptors::{DescriptorUse, Descriptors};
 use crate::event_log::EventLog;
 use crate::machine::Stage;
-use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, Reach};
+use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, ProviderError, Reach};
 use crate::refusal::{Code, Refusal};
 use crate::settings::{Caller, Settings};
 use crate::spec::{Draft, RestartPolicy, Spec};
@@ -37,8 +38,6 @@ const CANCELLED_SOON: Duration = Duration::from_secs(3);
 const RESTARTS: usize = 4;
 /// What to do about a disk that is full.
 const MAKE_ROOM: &str = "free space, for example with `carrel rm --force ID` or `carrel prune`";
-/// How often what nobody owns is looked for.
-const REAP: Duration = Duration::from_secs(60 * 60);
 
 /// All sandboxes.
 #[derive(Clone)]
@@ -133,14 +132,7 @@ impl Control {
             control.begin(sandbox, Arc::new(spec), Mailbox::new(), Origin::Store);
         }
         control.save_manifests();
-        let weak = Arc::downgrade(&control.0);
-        // Nobody waits for it: what a dead daemon left may take its time to end.
-        control.0.lock().tasks.spawn(async move {
-            while let Some(shared) = weak.upgrade() {
-                Self(shared).reap().await;
-                tokio::time::sleep(REAP).await;
-            }
-        });
+        control.start_reaper();
         control.start_retention();
         Ok(control)
     }
@@ -386,6 +378,7 @@ impl Control {
     }
 
     async fn deliver(&self, id: &SandboxId, request: Request) -> Result<Accepted, Refusal> {
+        self.0.check_home()?;
         let mailbox = {
             let actors = self.0.lock();
             if actors.closed {
@@ -461,6 +454,12 @@ impl Shared {
         let starts = |sandbox: &Sandbox| matches!(Stage::of(sandbox), Stage::Creating | Stage::Resuming);
         let is_starting = |id: &SandboxId| self.store.sandbox(id).is_none_or(|sandbox| starts(&sandbox));
         self.admission.take(id, memory, &self.settings(), (|id| self.is_there(id), is_starting))
+    }
+
+    /// Refuses what would look for a sandbox where it is not, and so take it for gone.
+    pub(crate) fn check_home(&self) -> Result<(), Refusal> {
+        let moved = |error: ProviderError| Refusal::new(Code::FailedPrecondition, reason::HOME_MOVED, error.message);
+        self.provider.check_home().map_err(moved)
     }
 
     /// Refuses what would begin to write to a disk of the host that is low.

@@ -55,6 +55,9 @@ struct World {
     active: bool,
     paused: HashSet<String>,
     disk_space: Option<DiskSpace>,
+    home_moved: bool,
+    /// How often it was looked for what no sandbox has.
+    reaps: u64,
     /// Execs whose output was removed.
     removed_logs: Vec<String>,
 }
@@ -157,6 +160,20 @@ impl FakeProvider {
     /// Says what is free on the disk.
     pub fn set_disk_space(&self, space: Option<DiskSpace>) {
         self.lock().disk_space = space;
+    }
+
+    /// Says that everything is elsewhere now, or where it was.
+    pub fn set_home_moved(&self, moved: bool) {
+        self.lock().home_moved = moved;
+    }
+
+    /// Waits until it was looked so often for what no sandbox has.
+    pub async fn reaped(&self, times: u64) {
+        let mut changed = self.0.changed.subscribe();
+        while self.lock().reaps < times {
+            // The sender is ours.
+            let _changed = changed.changed().await;
+        }
     }
 
     fn note_pause(&self, incarnation: &str, pause: Option<(PauseCause, &str)>) {
@@ -411,11 +428,15 @@ impl Provider for FakeProvider {
     fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped> {
         Box::pin(async move {
             let mut world = self.lock();
+            world.reaps += 1;
             let in_use = in_use();
             let before = world.disks.len();
             world.disks.retain(|disk| !in_use.deleted.contains(disk));
             let quarantined = world.disks.iter().filter(|disk| !in_use.disks.contains(*disk)).cloned().collect();
-            Ok(Reaped { removed: before - world.disks.len(), quarantined })
+            let removed = before - world.disks.len();
+            drop(world);
+            self.wake();
+            Ok(Reaped { removed, quarantined })
         })
     }
 
@@ -440,6 +461,10 @@ impl Provider for FakeProvider {
             self.lock().disks.remove(disk);
             Ok(())
         })
+    }
+
+    fn check_home(&self) -> Result<(), ProviderError> {
+        if self.lock().home_moved { Err(ProviderError::new("the home was moved")) } else { Ok(()) }
     }
 
     fn disk_space(&self) -> Option<DiskSpace> {

@@ -158,6 +158,8 @@ pub struct DiskSpace {
     pub is_low: bool,
     /// The numbers of whatever is short, for people.
     pub summary: String,
+    /// The numbers for a sandbox that is paused: what is free, what has to stay free, and when it continues.
+    pub pause_summary: String,
 }
 
 /// How a command ended.
@@ -420,6 +422,12 @@ pub trait Provider: Send + Sync + 'static {
     fn conditions(&self, place: &Place) -> Vec<Condition> {
         let _ = place;
         Vec::new()
+    }
+
+    /// Fails while what sandboxes are kept in is not where it was. It is asked with every request that changes something,
+    /// and from time to time.
+    fn check_home(&self) -> Result<(), ProviderError> {
+        Ok(())
     }
 
     /// What is free where disks of sandboxes are; none where nothing has to stay free. It is asked with every create.

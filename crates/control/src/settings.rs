@@ -51,6 +51,8 @@ pub struct Retention {
     pub execs_count: u64,
     /// How long the output of execs is kept that have ended.
     pub logs_age: Duration,
+    /// How long disks are quarantined that the store does not know. The provider removes them; this says how often it looks.
+    pub orphans_age: Duration,
 }
 
 /// What time it is.
@@ -110,6 +112,7 @@ impl Default for Retention {
             execs_age: Duration::ZERO,
             execs_count: 10_000,
             logs_age: Duration::ZERO,
+            orphans_age: Duration::from_secs(30 * 24 * 60 * 60),
         }
     }
 }

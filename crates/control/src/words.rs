@@ -14,6 +14,7 @@ pub(crate) mod reason {
     pub(crate) const UNENFORCED_LIMITS_FORBIDDEN: &str = "UNENFORCED_LIMITS_FORBIDDEN";
     pub(crate) const SHUTDOWN_FORBIDDEN: &str = "SHUTDOWN_FORBIDDEN";
     pub(crate) const LIMIT_REACHED: &str = "LIMIT_REACHED";
+    pub(crate) const HOME_MOVED: &str = "HOME_MOVED";
     pub(crate) const DAEMON_STOPPING: &str = "DAEMON_STOPPING";
     pub(crate) const STORE_FAILED: &str = "STORE_FAILED";
     pub(crate) const PROVIDER_FAILED: &str = "PROVIDER_FAILED";

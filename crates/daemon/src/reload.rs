@@ -114,7 +114,7 @@ impl ChangedKeys {
             ("retention.execs_count", past.execs_count != kept.execs_count),
             ("retention.logs_age", past.logs_age != kept.logs_age),
             ("retention.output", old.retention.output != new.retention.output),
-            ("retention.orphans_age", old.retention.orphans_age != new.retention.orphans_age),
+            ("retention.orphans_age", past.orphans_age != kept.orphans_age),
             ("host.allow", old.allow != new.allow),
             ("registries", old.registries != new.registries),
         ];

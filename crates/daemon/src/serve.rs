@@ -229,7 +229,7 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
         host_free_inodes: config.limits.host_free_inodes,
         default_disk: config.limits.sandbox_disk,
         default_inodes: config.limits.sandbox_inodes,
-        orphans_kept: config.retention.orphans_age,
+        orphans_kept: config.retention.history.orphans_age,
         parked: PARKED,
         // The mirrors were read before, when the file was.
         registries: config.registries.settings().unwrap_or_default(),

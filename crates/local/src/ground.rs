@@ -32,11 +32,16 @@ impl Ground {
     pub(crate) fn new(home: &Path) -> Result<Self, LocalError> {
         // All names are hashed to the same length: what fits for one fits for all.
         sandbox_directory(home, "any")?;
-        let ground = Self { home: home.to_owned() };
+        let ground = Self::at(home);
         for path in [ground.disks(), ground.services(), ground.manifests(), ground.quarantine()] {
             spread(&path).map_err(|source| LocalError::Home { path, source })?;
         }
         Ok(ground)
+    }
+
+    /// That of a home that is there.
+    pub(crate) fn at(home: &Path) -> Self {
+        Self { home: home.to_owned() }
     }
 
     pub(crate) fn home(&self) -> &Path {
@@ -115,6 +120,15 @@ pub(crate) fn spread(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     layout::spread(layout::open_directory(rustix::fs::CWD, path)?);
     Ok(())
+}
+
+/// Makes a directory for its owner alone, if it is not there. What is above it is not made: a home that was moved is not made
+/// again where it was.
+pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    }
 }
 
 /// The name of a disk, which can be nothing but a name.

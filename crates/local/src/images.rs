@@ -1,7 +1,7 @@
 //! Images of sandboxes: had once, written down beside the disk, and the same ever after.
 
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use carrel_image::{ImageRef, RootFs};
 use carrel_layers::{Config, Digest, Progress, Stop};
 use serde::{Deserialize, Serialize};
 
+use crate::ground::make_directory;
 use crate::{Inner, blocking, failed};
 
 /// What is written down beside a disk.
@@ -53,7 +54,7 @@ impl Inner {
 /// between.
 pub(crate) fn settle(images: &Images, image: &Image, disk: &Path, name: &str) -> Result<(), ProviderError> {
     let Some(digest) = image.digest else { return Ok(()) };
-    make(disk).map_err(at(disk))?;
+    make_directory(disk).map_err(at(disk))?;
     images.store().map_err(failed)?.need(digest, name, disk).map_err(failed)?;
     write(disk, &Recorded { sandbox: name.to_owned(), digest }).map_err(at(disk))
 }
@@ -118,10 +119,6 @@ fn write(disk: &Path, recorded: &Recorded) -> std::io::Result<()> {
     file.sync_all()?;
     std::fs::rename(new, path)?;
     std::fs::File::open(disk)?.sync_all()
-}
-
-fn make(disk: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(disk)
 }
 
 fn at(disk: &Path) -> impl Fn(std::io::Error) -> ProviderError {
@@ -193,6 +190,7 @@ mod tests {
         let long = 2 * usize::try_from(LONGEST).unwrap();
         let stored = images.store().unwrap().pull(None, &Wordy(long), &Platform::host(), &()).unwrap();
         let image = images.known(stored.digest).unwrap();
+        std::fs::create_dir(home.path().join("disks")).unwrap();
         settle(&images, &image, &disk, "one").unwrap();
         assert_eq!(config(&images, &disk).unwrap().env.first().map(String::len), Some(long + 2));
         assert_eq!(at_hand(&images, "other:1", true, &disk).unwrap().unwrap().digest, Some(stored.digest));

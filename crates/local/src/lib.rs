@@ -11,6 +11,7 @@ mod facts;
 mod ground;
 mod guard;
 mod images;
+mod home;
 mod jobs;
 mod life;
 mod live;
@@ -33,13 +34,14 @@ mod turns;
 mod watch;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use carrel_agent_client::PathError;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_fetch::Images;
 use carrel_shim_client::Programs;
+use carrel_sandbox::ResumeThreshold;
 pub use carrel_shim_client::TrimmedOutput;
 use carrel_shim_client::messages::KeptDisk;
 use carrel_store::{ExecId, SandboxId};
@@ -49,6 +51,9 @@ use self::disk_reader::DiskReaders;
 use self::ground::Ground;
 use self::live::RunningSandboxes;
 pub use self::logs::{BadTemplate, LogTemplate};
+pub use self::guard::reserved_inodes;
+use self::home::HomeDirectory;
+pub use self::home::HomeMoved;
 use self::parked::Parked;
 pub use self::ports::UnpublishedPort;
 use self::pulls::Pulls;
@@ -117,6 +122,7 @@ pub(crate) struct Inner {
     ground: Ground,
     images: Arc<Images>,
     pulls: Pulls,
+    home: HomeDirectory,
     parked: Arc<Parked>,
     known: RunningSandboxes,
     starts: Starts,
@@ -127,6 +133,8 @@ pub(crate) struct Inner {
     resumed: Arc<guard::ResumedByUser>,
     /// One sweeps at a time.
     sweeping: tokio::sync::Mutex<()>,
+    /// When those continue that the guard paused, as of its last look; none if it paused nobody.
+    resumes_at: Mutex<Option<ResumeThreshold>>,
 }
 
 // === impl Settings ===
@@ -155,6 +163,8 @@ impl Local {
         let ground = Ground::new(&settings.home)?;
         if let Err(error) = ground::spread(&settings.logs.above()) {
             // Each sandbox says what is wrong with it.
+        let home = HomeDirectory::open(&settings.home)
+            .map_err(|source| LocalError::Home { path: settings.home.clone(), source })?;
             tracing::warn!(%error, "there is no place for the output of execs");
         }
         if let Err(error) = skeleton::sweep(&ground.skeletons(), || needed(&settings.home)) {
@@ -169,6 +179,7 @@ impl Local {
             ground,
             images,
             pulls: Pulls::default(),
+            home,
             parked,
             known: RunningSandboxes::default(),
             starts: Starts::default(),
@@ -178,6 +189,7 @@ impl Local {
             resumed: Arc::default(),
             sweeping: tokio::sync::Mutex::default(),
         });
+            resumes_at: Mutex::default(),
         guard::start(&inner);
         Ok(Self(inner))
     }
@@ -194,6 +206,11 @@ impl Local {
 
     /// Replaces the settings, for sandboxes that are started from now on. The home, the place for the output of execs and
     /// what is kept free of the disk stay as they are.
+    /// Fails while the home is not where it was when this was made.
+    pub fn check_home(&self) -> Result<(), HomeMoved> {
+        self.0.home.check()
+    }
+
     pub fn reload(&self, settings: Settings) {
         self.0.images.set_registries(settings.registries.clone());
         let former = self.0.settings();
@@ -218,6 +235,11 @@ impl Inner {
     }
 }
 
+
+    /// Fails while the home is elsewhere: what is not found then is not gone.
+    fn check_home(&self) -> Result<(), ProviderError> {
+        self.home.check().map_err(failed)
+    }
 /// How many disks of sandboxes a home has.
 pub fn disks(home: &Path) -> std::io::Result<usize> {
     match std::fs::read_dir(Ground::disks_of(home)) {

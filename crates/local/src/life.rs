@@ -32,6 +32,7 @@ impl Inner {
         spec: &Spec,
         mut left: oneshot::Receiver<()>,
     ) -> Result<(), ProviderError> {
+        self.check_home()?;
         let starting = self.starts.begin(&place.incarnation);
         let disk = self.ground.disk(place)?;
         // What the sandbox wrote cannot be replaced by a new disk.
@@ -103,6 +104,7 @@ impl Inner {
 
     /// Whether the disk of a sandbox is there.
     pub(crate) async fn has_disk(&self, place: &Place) -> Result<bool, ProviderError> {
+        self.check_home()?;
         exists(&self.ground.disk(place)?).await
     }
 

@@ -36,6 +36,7 @@ impl Inner {
 
     /// What there is of a sandbox at this moment.
     async fn glance(&self, name: &str) -> Result<Option<Found>, ProviderError> {
+        self.check_home()?;
         let (home, name) = (self.ground.home().to_owned(), name.to_owned());
         blocking(move || carrel_shim_client::find(&home, &name).map_err(failed)).await
     }

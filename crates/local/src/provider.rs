@@ -131,8 +131,11 @@ impl Provider for Local {
     }
 
     fn save_manifest<'a>(&'a self, place: &'a Place, manifest: &'a Manifest) -> Answer<'a, ()> {
-        let (directory, disk, manifest) = (self.0.ground.manifests(), place.disk.clone(), manifest.clone());
-        Box::pin(blocking(move || manifests::save(&directory, &disk, &manifest).map_err(failed)))
+        let (inner, disk, manifest) = (Arc::clone(&self.0), place.disk.clone(), manifest.clone());
+        Box::pin(blocking(move || {
+            inner.check_home()?;
+            manifests::save(&inner.ground.manifests(), &disk, &manifest).map_err(failed)
+        }))
     }
 
     fn reap<'a>(&'a self, in_use: &'a InUseSource) -> Answer<'a, Reaped> {
@@ -159,6 +162,10 @@ impl Provider for Local {
             Condition { kind: PORT_UNAVAILABLE, message }
         };
         unpublished.map(condition).collect()
+    }
+
+    fn check_home(&self) -> Result<(), ProviderError> {
+        self.0.check_home()
     }
 
     fn disk_space(&self) -> Option<DiskSpace> {

@@ -34,6 +34,7 @@ pub(crate) enum DiskOwner {
 impl Inner {
     /// Everything of this home.
     pub(crate) async fn inventory(&self) -> Result<Inventory, ProviderError> {
+        self.check_home()?;
         let home = self.ground.home().to_owned();
         let found = blocking(move || carrel_shim_client::sandboxes(&home).map_err(failed)).await?;
         let mut disks: BTreeSet<String> = names(self.ground.disks()).await?.into_iter().collect();

@@ -13,6 +13,7 @@ use carrel_image::RootFs;
 use sha2::{Digest, Sha256};
 
 use crate::failed;
+use crate::ground::make_directory;
 
 /// What every sandbox has, whatever its image.
 const OWN: [(&str, u32); 5] = [("tmp", 0o1777), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("workspace", 0o755)];
@@ -74,7 +75,7 @@ fn digest(root: &RootFs) -> String {
 
 /// Writes a skeleton beside its place, where nobody else can reach, and gives it its name.
 fn write(root: &RootFs, skeletons: &Path, layer: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(skeletons)?;
+    make_directory(skeletons)?;
     let unfinished = tempfile(skeletons)?;
     let written = fill(root, &unfinished).and_then(|()| match std::fs::rename(&unfinished, layer) {
         // Another was faster.

@@ -62,7 +62,10 @@ impl Teller {
             let found = match self.inner.look(&self.place.sandbox).await {
                 Ok(found) => found.filter(|found| is_of(found, &self.place)),
                 Err(error) => {
-                    tracing::warn!(sandbox = %self.place.sandbox, %error, "a sandbox cannot be looked at");
+                    // That the home is elsewhere is said once, not for each sandbox.
+                    if self.inner.check_home().is_ok() {
+                        tracing::warn!(sandbox = %self.place.sandbox, %error, "a sandbox cannot be looked at");
+                    }
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }

@@ -94,7 +94,7 @@ fn describe_pause(running: &mut Running, space: Option<DiskSpace>) {
         (false, _) => return,
         (true, Some(space)) => {
             (running.host_free, running.host_reserve) = (Some(space.free), Some(space.reserve));
-            format!("host disk low: {}", space.summary)
+            format!("host disk low: {}", space.pause_summary)
         }
         (true, None) if is_for_disk => "host disk low".to_owned(),
         (true, None) => "by user".to_owned(),
@@ -108,12 +108,13 @@ mod tests {
     #[test]
     fn a_pause_is_described_with_the_numbers_of_the_disk() {
         let described = |paused, pause_reason: &str| {
-            let space = DiskSpace { free: 1, reserve: 2, is_low: true, summary: "1 free, 2 reserved".to_owned() };
+            let (summary, pause_summary) = ("1 free".to_owned(), "1 free, resumes at 3".to_owned());
+            let space = DiskSpace { free: 1, reserve: 2, is_low: true, summary, pause_summary };
             let mut running = Running { paused, pause_reason: pause_reason.to_owned(), ..Running::default() };
             describe_pause(&mut running, Some(space));
             (running.pause_message, running.host_free, running.host_reserve)
         };
-        let low = "host disk low: 1 free, 2 reserved".to_owned();
+        let low = "host disk low: 1 free, resumes at 3".to_owned();
         assert_eq!(described(true, "host_disk"), (low, Some(1), Some(2)));
         assert_eq!(described(true, ""), ("by user".to_owned(), None, None));
         assert_eq!(described(false, ""), (String::new(), None, None));

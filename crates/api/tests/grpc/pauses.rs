@@ -70,7 +70,13 @@ async fn an_exec_in_a_paused_sandbox_is_refused_with_a_reason_that_the_client_kn
     let request = WatchSandboxRequest { sandbox_id: "demo".to_owned(), from_sequence: newest };
     let mut events = near.watch_sandbox(request).await.unwrap().into_inner();
     let summary = "1 GiB free, 2 GiB reserved".to_owned();
-    world.fake.set_disk_space(Some(DiskSpace { free: 1, reserve: 2, is_low: true, summary }));
+    world.fake.set_disk_space(Some(DiskSpace {
+        free: 1,
+        reserve: 2,
+        is_low: true,
+        pause_summary: summary.clone(),
+        summary,
+    }));
     world.fake.pause_for_disk("demo", Some(LOW));
     told(&mut events).await;
     let metadata = [("sandbox_id", "demo"), ("paused_by", "host_disk"), ("free", "1"), ("reserve", "2")];

@@ -109,7 +109,7 @@ impl Actor {
         let (id, is_user) = (self.sandbox.id.local(), pause.cause == PauseCause::User.as_str());
         let space = self.shared.provider.disk_space().filter(|_| !is_user);
         let why = match &space {
-            Some(space) => format!("host disk low: {}", space.summary),
+            Some(space) => format!("host disk low: {}", space.pause_summary),
             None => pause.describe().to_owned(),
         };
         let remedy = if is_user { "" } else { "free space on the host, or " };

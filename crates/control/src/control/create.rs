@@ -50,6 +50,7 @@ impl Control {
     async fn accept(&self, sandbox: Sandbox, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
         let (id, memory, now) = (sandbox.id.clone(), self.memory(&spec), sandbox.created_at);
         self.open()?;
+        self.0.check_home()?;
         if self.0.store.sandbox(&id).is_some() {
             return Err(sandbox_taken(&id));
         }

@@ -48,6 +48,7 @@ impl Control {
     pub async fn read_disk(&self, caller: &Caller, id: &str) -> Result<DiskAccess, Refusal> {
         let sandbox = self.get(caller, id)?;
         self.open()?;
+        self.0.check_home()?;
         match Stage::of(&sandbox) {
             Stage::Ready | Stage::Stopping => Ok(self.of_running(&sandbox)),
             Stage::Stopped | Stage::Recoverable => {

@@ -7,7 +7,7 @@ use carrel_store::{Change, Desired, Details, EventType, NewEvent, Sandbox, Sandb
 use super::create::sandbox_taken;
 use super::{Control, Mailbox, Shared, broken, place, store_failed};
 use crate::actor::Origin;
-use crate::provider::{InUse, Manifest, Orphan, ProviderError};
+use crate::provider::{Manifest, Orphan, ProviderError};
 use crate::refusal::{Code, Refusal};
 use crate::settings::Caller;
 use crate::spec::Spec;
@@ -19,6 +19,7 @@ impl Control {
     /// Disks that the store does not know, the oldest first.
     pub async fn orphans(&self, caller: &Caller) -> Result<Vec<Orphan>, Refusal> {
         trusted(caller)?;
+        self.0.check_home()?;
         let mut found =
             self.0.provider.orphans(&self.in_use_source()).await.map_err(|error| provider_failed(&error))?;
         found.sort_by(|one, other| (one.since, &one.disk).cmp(&(other.since, &other.disk)));
@@ -143,40 +144,6 @@ impl Control {
         self.0.save_manifest(&committed.sandbox).await;
         self.begin(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox, Origin::Request);
         Ok(committed.sandbox)
-    }
-
-    /// Removes what is left of sandboxes that are gone, and quarantines what the store does not know.
-    pub(crate) async fn reap(&self) {
-        match self.0.provider.reap(&self.in_use_source()).await {
-            Ok(reaped) => {
-                if reaped.removed > 0 {
-                    tracing::info!(count = reaped.removed, "removed what was left of sandboxes that are gone");
-                }
-                for disk in reaped.quarantined {
-                    tracing::warn!(
-                        disk,
-                        "the store does not know a disk: it is quarantined, see `carrel store orphans`"
-                    );
-                }
-            }
-            Err(error) => tracing::warn!(%error, "what is left of sandboxes could not be removed"),
-        }
-    }
-
-    fn in_use_source(&self) -> impl Fn() -> InUse + Send + Sync + use<> {
-        let store = self.0.store.clone();
-        move || {
-            let mut in_use = InUse::default();
-            for sandbox in store.sandboxes() {
-                if sandbox.state == SandboxState::Deleted {
-                    in_use.deleted.insert(sandbox.disk.clone());
-                } else {
-                    in_use.incarnations.insert(sandbox.incarnation.clone());
-                    in_use.disks.insert(sandbox.disk.clone());
-                }
-            }
-            in_use
-        }
     }
 
     /// Keeps what each sandbox is beside its disk, where an older daemon did not.

@@ -68,6 +68,10 @@ async fn enforce(shared: &Weak<Shared>) -> Option<Duration> {
     let shared = shared.upgrade()?;
     let settings = shared.settings();
     let mut pause = period(&settings);
+    // Whoever looks says what is wrong.
+    if shared.provider.check_home().is_err() {
+        return Some(pause);
+    }
     shared.lock().collect();
     shared.store.shrink();
     for removed in [

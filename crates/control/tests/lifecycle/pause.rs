@@ -9,7 +9,9 @@ use super::support::{ME, World, kinds};
 const LOW: &str = "host disk low: 1 GiB free, 2 GiB reserved";
 
 fn space(free: u64, is_low: bool) -> Option<DiskSpace> {
-    Some(DiskSpace { free, reserve: 2 << 30, is_low, summary: "1 GiB free, 2 GiB reserved".to_owned() })
+    let summary = "1 GiB free, 2 GiB reserved".to_owned();
+    let pause_summary = "1 GiB free, must stay above 2 GiB, resumes at 3 GiB".to_owned();
+    Some(DiskSpace { free, reserve: 2 << 30, is_low, summary, pause_summary })
 }
 
 /// The pauses in the log of a sandbox, with their reasons and what they say.
@@ -82,7 +84,7 @@ async fn nothing_is_run_in_a_sandbox_that_is_paused_and_the_answer_says_why() {
     assert_eq!(said, ["host_disk", "1073741824", "2147483648", "box1"]);
     assert_eq!(
         refusal.message,
-        "the sandbox box1 is paused (host disk low: 1 GiB free, 2 GiB reserved): free space on the host, or run \
+        "the sandbox box1 is paused (host disk low: 1 GiB free, must stay above 2 GiB, resumes at 3 GiB): free space on the host, or run \
          `carrel resume box1`"
     );
     // What ran is not touched.

@@ -32,6 +32,37 @@ async fn a_limit_that_is_changed_counts_for_the_next_sandbox() {
 }
 
 #[tokio::test]
+async fn what_no_sandbox_has_is_looked_for_again_when_the_settings_change() {
+    let world = World::with(Settings::default()).await;
+    world.reaped(1).await;
+    world.control.reload(Settings::default());
+    world.reaped(2).await;
+}
+
+#[tokio::test]
+async fn while_the_home_is_elsewhere_nothing_changes_and_it_is_said_why() {
+    let world = World::ready("box1").await;
+    world.provider.set_home_moved(true);
+    for refusal in [
+        world.try_create("box2", |_| {}).await.unwrap_err(),
+        world.control.stop(&ME, "box1").await.unwrap_err(),
+        world.control.delete(&ME, "box1").await.unwrap_err(),
+        world.exec("box1", "exec1").await.unwrap_err(),
+    ] {
+        assert_eq!((refusal.code, refusal.reason), (Code::FailedPrecondition, "HOME_MOVED"), "{refusal}");
+        assert_eq!(refusal.message, "the home was moved");
+    }
+    assert!(world.control.get(&ME, "box2").is_err());
+    world.provider.set_home_moved(false);
+    world.control.stop(&ME, "box1").await.unwrap();
+    world.until("box1", SandboxState::Stopped).await;
+    world.provider.set_home_moved(true);
+    let refusal = world.control.resume(&ME, "box1").await.unwrap_err();
+    assert_eq!(refusal.reason, "HOME_MOVED");
+    assert_eq!(world.control.get(&ME, "box1").unwrap().state, SandboxState::Stopped);
+}
+
+#[tokio::test]
 async fn without_descriptors_nothing_begins_and_everything_can_be_ended() {
     let open = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&open);

@@ -111,6 +111,11 @@ impl World {
         tokio::time::timeout(WATCHDOG, waiting).await.unwrap();
     }
 
+    /// Waits until it was looked so often for what no sandbox has.
+    pub(crate) async fn reaped(&self, times: u64) {
+        tokio::time::timeout(WATCHDOG, self.provider.reaped(times)).await.unwrap();
+    }
+
     pub(crate) async fn events(&self, id: &str) -> Vec<Arc<Event>> {
         let newest = self.control.get(&ME, id).unwrap().last_sequence;
         let (mut events, mut told) = (self.control.events(&ME, id, 0).unwrap(), Vec::new());

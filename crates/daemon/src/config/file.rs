@@ -157,7 +157,9 @@ impl LimitsTable {
 impl RetentionTable {
     fn config(self) -> RetentionConfig {
         let usual = RetentionConfig::default();
-        let Retention { deleted_count, events_age, events_count, execs_age, execs_count, logs_age, .. } = usual.history;
+        let Retention {
+            deleted_count, events_age, events_count, execs_age, execs_count, logs_age, orphans_age, ..
+        } = usual.history;
         let age = |said: Option<Checked<Duration>>, usual: Duration| said.map_or(usual, |said| said.0);
         RetentionConfig {
             history: Retention {
@@ -168,9 +170,9 @@ impl RetentionTable {
                 execs_age: age(self.execs_age, execs_age),
                 execs_count: self.execs_count.unwrap_or(execs_count),
                 logs_age: age(self.logs_age, logs_age),
+                orphans_age: age(self.orphans_age, orphans_age),
             },
             output: self.output.map(|said| said.0),
-            orphans_age: age(self.orphans_age, usual.orphans_age),
         }
     }
 }

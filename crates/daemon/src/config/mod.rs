@@ -74,14 +74,12 @@ pub struct Limits {
 }
 
 /// How much of the past is kept. 0 is no bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// Of sandboxes, their events and their execs.
+    /// Of sandboxes, their events, their execs and disks that the store does not know.
     pub history: Retention,
     /// How many bytes of output of all execs of a sandbox are kept; 512 MiB if none is given.
     pub output: Option<u64>,
-    /// How long disks are kept that the store does not know.
-    pub orphans_age: Duration,
 }
 
 /// A place where clients connect.
@@ -223,12 +221,6 @@ impl RetentionConfig {
     pub(crate) fn output_quota(&self) -> Option<u64> {
         // It has no word for no bound.
         self.output.map(|bytes| if bytes == 0 { i64::MAX.unsigned_abs() } else { bytes })
-    }
-}
-
-impl Default for RetentionConfig {
-    fn default() -> Self {
-        Self { history: Retention::default(), output: None, orphans_age: Duration::from_secs(30 * 24 * 60 * 60) }
     }
 }
 

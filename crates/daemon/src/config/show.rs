@@ -47,7 +47,7 @@ impl fmt::Display for LogConfig {
 
 impl fmt::Display for RetentionConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { history, output, orphans_age } = self;
+        let Self { history, output } = self;
         writeln!(f, "\n[retention]")?;
         if let Some(deleted_age) = history.deleted_age {
             age(f, "deleted_age", deleted_age)?;
@@ -59,7 +59,7 @@ impl fmt::Display for RetentionConfig {
         number(f, "execs_count", Some(history.execs_count))?;
         age(f, "logs_age", history.logs_age)?;
         number(f, "output", *output)?;
-        age(f, "orphans_age", *orphans_age)
+        age(f, "orphans_age", history.orphans_age)
     }
 }
 

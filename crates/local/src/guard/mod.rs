@@ -119,6 +119,7 @@ impl DiskGuard {
             }
             let usage = if measure { self.measure(&inner).await } else { None };
             let Decision { actions, next, measure: again } = self.policy.decide(Instant::now(), free, usage.as_ref());
+            *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner) = self.policy.resumes_at();
             for action in actions {
                 self.act(&inner, action).await;
             }
@@ -286,7 +287,19 @@ pub(crate) fn disk_space(inner: &Inner) -> Option<DiskSpace> {
     let reserve = Reserve { bytes: settings.host_free, inodes: settings.host_free_inodes };
     let free = free_in(&inner.ground.disks()).ok().filter(|_| reserve.is_some())?;
     let (is_low, summary) = (reserve.is_touched(free), reserve.describe(free));
-    Some(DiskSpace { free: free.bytes, reserve: reserve.bytes, is_low, summary })
+    let resumes_at = *inner.resumes_at.lock().unwrap_or_else(PoisonError::into_inner);
+    // Until the guard has looked, one that a supervisor paused is taken for one that is paused now.
+    let pause_summary = reserve.describe_pause(free, resumes_at.unwrap_or_else(|| reserve.resume_threshold(free)));
+    Some(DiskSpace { free: free.bytes, reserve: reserve.bytes, is_low, summary, pause_summary })
+}
+
+/// How many inodes of the file system of a home are kept free, if that is given or not; none where they are not counted. A home
+/// that is not there yet is where the nearest directory above it is.
+pub fn reserved_inodes(home: &std::path::Path, given: Option<u64>) -> Option<u64> {
+    let free = home.ancestors().find_map(|path| free_in(path).ok());
+    given.or_else(|| {
+        free.filter(|free| free.inodes.is_some()).map(|free| Reserve { bytes: 0, inodes: None }.inodes_on(free))
+    })
 }
 
 /// What is free where disks are.

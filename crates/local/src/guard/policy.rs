@@ -10,7 +10,7 @@ mod restriction;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use carrel_sandbox::{FreeSpace, Reserve, room_again};
+use carrel_sandbox::{FreeSpace, Reserve, ResumeThreshold, room_again};
 
 use self::restriction::{Restriction, RestrictionKind, Trial};
 
@@ -181,6 +181,24 @@ impl Policy {
     /// Whether anybody is kept from writing.
     pub(super) fn holds(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// What has to be free before the last of those continues that are paused; none if nobody is.
+    pub(super) fn resumes_at(&self) -> Option<ResumeThreshold> {
+        let paused = || self.held.values().filter(|held| held.kind == RestrictionKind::Paused);
+        let most = |resource: usize| {
+            paused().filter(|held| held.resource == resource).map(|held| self.room_needed(held)).max()
+        };
+        most(0).map(ResumeThreshold::Bytes).or_else(|| most(1).map(ResumeThreshold::Inodes))
+    }
+
+    /// How much has to be free before one continues, of what it was paused for.
+    fn room_needed(&self, held: &Restriction) -> u64 {
+        let (reserved, wanted, least) = match held.resource {
+            0 => (self.reserve.bytes, self.reserve.bytes, self.allowance.max(1)),
+            _ => (held.free.saturating_sub(held.left), held.left.max(1), 1),
+        };
+        room_again(wanted, held.free, held.all).max(reserved.saturating_add(least))
     }
 
     /// Decides. Without a usage, nobody looked at what sandboxes do.
@@ -403,17 +421,19 @@ impl Policy {
     /// Lets those go on who were paused, where so much has become free that nobody is paused and let go in turns.
     fn release(&mut self, fall: &Fall) -> Vec<Action> {
         let mut actions = Vec::new();
-        let (reserve, least) = (self.reserve.bytes, self.allowance.max(1));
-        self.held.retain(|sandbox, held| {
+        let least = self.allowance.max(1);
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|sandbox, held| {
             let of = |values: [u64; 2]| values.get(held.resource).copied().unwrap_or(0);
-            let (wanted, least) = if held.resource == 0 { (reserve, least) } else { (held.left.max(1), 1) };
-            let room = of(fall.left) >= least && of(fall.free) >= room_again(wanted, held.free, held.all);
+            let least = if held.resource == 0 { least } else { 1 };
+            let room = of(fall.left) >= least && of(fall.free) >= self.room_needed(held);
             let goes_on = room && held.kind == RestrictionKind::Paused;
             if goes_on {
                 actions.push(Action::Resume(sandbox.clone()));
             }
             !goes_on
         });
+        self.held = held;
         actions
     }
 

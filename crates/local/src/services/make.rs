@@ -1,6 +1,5 @@
 //! How the sandbox of a service begins: made, or taken over.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use crate::end::collect;
 use crate::ground::Ground;
 use crate::life::has_ended;
 use crate::look::lasting;
-use crate::{IDS, Inner, Settings, blocking, failed, images};
+use crate::{IDS, Inner, Settings, blocking, failed, ground, images};
 
 impl Inner {
     /// The sandbox of a service, which runs; none if the one that it stands beside has ended, or is to.
@@ -173,7 +172,8 @@ pub(super) fn words(asked: &[String], config: &Config) -> Vec<String> {
 }
 
 fn make_directory(path: &Path) -> Result<(), ProviderError> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    // What stands beside one sandbox has a directory of its own.
+    let made = path.parent().map_or(Ok(()), ground::make_directory).and_then(|()| ground::make_directory(path));
     made.map_err(|error| failed(format_args!("{}: {error}", path.display())))
 }
 

@@ -123,6 +123,17 @@ fn write_incarnation(directory: &OwnedFd, incarnation: &str) -> io::Result<()> {
     Ok(rustix::fs::renameat(directory, UNFINISHED, directory, INCARNATION)?)
 }
 
+/// Makes the directory of all sandboxes and the one above it. A home that is missing is not made: it may have been moved.
+fn make_parent(path: &Path) -> io::Result<()> {
+    for directory in path.parent().into_iter().chain([path]) {
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
+            made => made?,
+        }
+    }
+    Ok(())
+}
+
 /// A handle of a directory, made if it is not there.
 fn make_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)?;
@@ -161,7 +172,7 @@ impl RunDirectory {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         };
-        DirBuilder::new().mode(0o700).recursive(true).create(above).map_err(failed)?;
+        make_parent(above).map_err(failed)?;
         let parent = open_directory(CWD, above).map_err(failed)?;
         if !is_parent(&parent).map_err(failed)? {
             return Err(DirectoryError::Open(above.to_owned()));

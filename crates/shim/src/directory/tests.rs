@@ -106,6 +106,17 @@ pub(super) fn kinds(path: &Path) -> Vec<FactKind> {
 }
 
 #[test]
+fn a_home_that_is_missing_is_not_made() {
+    let home = tempfile::tempdir().unwrap();
+    let moved = home.path().join("moved");
+    let refused = RunDirectory::claim(&moved.join("run/sandboxes/x"), "incarnation-1");
+    assert!(matches!(refused, Err(DirectoryError::Io { .. })), "{refused:?}");
+    assert!(!moved.exists());
+    std::fs::create_dir(&moved).unwrap();
+    RunDirectory::claim(&moved.join("run/sandboxes/x"), "incarnation-1").unwrap();
+}
+
+#[test]
 fn a_directory_has_one_holder_and_is_swept_when_that_one_is_dead() {
     let (_home, path) = home();
     let held = RunDirectory::claim(&path, "incarnation-1").unwrap();

@@ -165,6 +165,23 @@ fn one_who_fills_the_disk_is_paused_before_the_reserve_and_nobody_else_is() {
 }
 
 #[test]
+fn one_who_is_paused_continues_when_as_much_is_free_as_was_said() {
+    let mut model = Model::new(1500, &[("attacker", writer(MIB))]);
+    assert_eq!(model.policy.resumes_at(), None);
+    model.run(60_000);
+    let Some(ResumeThreshold::Bytes(at)) = model.policy.resumes_at() else { panic!("{:?}", model.policy.resumes_at()) };
+    assert!(at > model.free.bytes && at > model.reserve.bytes, "{at} {:?}", model.free);
+    model.set("attacker", 0);
+    model.free.bytes = at - 1;
+    model.run(10_000);
+    assert!(model.sandboxes["attacker"].paused);
+    model.free.bytes = at;
+    model.run(10_000);
+    assert!(!model.sandboxes["attacker"].paused);
+    assert_eq!(model.policy.resumes_at(), None);
+}
+
+#[test]
 fn many_who_fill_it_together_are_all_paused() {
     let names: Vec<String> = (0..50).map(|number| format!("attacker-{number}")).collect();
     let all: Vec<(&str, Writer)> = names.iter().map(|name| (name.as_str(), writer(MIB / 16))).collect();

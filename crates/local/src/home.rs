@@ -1,0 +1,121 @@
+//! Whether the home is still where it was when the daemon started.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use carrel_shim_client::layout;
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// The directory of the home. It is held open, and so its inode is given to no other directory.
+#[derive(Debug)]
+pub(crate) struct HomeDirectory {
+    path: PathBuf,
+    handle: OwnedFd,
+    /// Whether it was said that it is elsewhere.
+    is_reported: AtomicBool,
+}
+
+/// The home is not where it was.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeMoved {
+    /// It is elsewhere.
+    #[error(
+        "the home {} was moved to {} while the daemon serves it: move it back with `mv {} {}`, or stop the daemon with \
+         `kill {}` and start it with `carrel serve --home {}`",
+        path.display(), now.display(), now.display(), path.display(), std::process::id(), now.display()
+    )]
+    To {
+        /// Where it was.
+        path: PathBuf,
+        /// Where it is.
+        now: PathBuf,
+    },
+    /// It is gone, or not to be seen from here.
+    #[error(
+        "the home {} was removed while the daemon serves it: stop the daemon with `kill {}`, bring the home back and start \
+         the daemon again",
+        path.display(), std::process::id()
+    )]
+    Removed {
+        /// Where it was.
+        path: PathBuf,
+    },
+}
+
+// === impl HomeDirectory ===
+
+impl HomeDirectory {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        Ok(Self { path: path.to_owned(), handle, is_reported: AtomicBool::new(false) })
+    }
+
+    /// Fails if another directory, or none, is at the path. Logs when that changes.
+    pub(crate) fn check(&self) -> Result<(), HomeMoved> {
+        let same = |found| rustix::fs::fstat(&self.handle).is_ok_and(|held| layout::is_same(&held, &found));
+        if rustix::fs::stat(&self.path).is_ok_and(same) {
+            if self.is_reported.swap(false, Ordering::Relaxed) {
+                tracing::info!(home = %self.path.display(), "the home is back where it was");
+            }
+            return Ok(());
+        }
+        let moved = self.find();
+        if !self.is_reported.swap(true, Ordering::Relaxed) {
+            tracing::error!(error = %moved, "the home is not where it was: nothing is created or changed");
+        }
+        Err(moved)
+    }
+
+    /// Where it is now, as the kernel says.
+    fn find(&self) -> HomeMoved {
+        let (path, held) = (self.path.clone(), rustix::fs::fstat(&self.handle));
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.handle));
+        match (std::fs::read_link(link), held) {
+            (Ok(now), Ok(held)) if rustix::fs::stat(&now).is_ok_and(|found| layout::is_same(&held, &found)) => {
+                HomeMoved::To { path, now }
+            }
+            _ => HomeMoved::Removed { path },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_that_was_moved_is_found_and_one_that_is_back_is_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("home"), directory.path().join("other"));
+        std::fs::create_dir(&path).unwrap();
+        let home = HomeDirectory::open(&path).unwrap();
+        home.check().unwrap();
+        std::fs::rename(&path, &other).unwrap();
+        let moved = |now: &Path| matches!(home.check(), Err(HomeMoved::To { now: found, .. }) if found == now);
+        assert!(moved(&other), "{:?}", home.check());
+        // Another directory in its place is not the home.
+        std::fs::create_dir(&path).unwrap();
+        assert!(moved(&other), "{:?}", home.check());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        home.check().unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        assert!(matches!(home.check(), Err(HomeMoved::Removed { .. })));
+        std::fs::create_dir(&path).unwrap();
+        assert!(matches!(home.check(), Err(HomeMoved::Removed { .. })), "a new directory is another home");
+    }
+
+    #[test]
+    fn the_message_says_what_to_do() {
+        let said = HomeMoved::To { path: "/a".into(), now: "/b".into() }.to_string();
+        let pid = std::process::id();
+        let expected = format!(
+            "the home /a was moved to /b while the daemon serves it: move it back with `mv /b /a`, or stop the daemon with \
+             `kill {pid}` and start it with `carrel serve --home /b`"
+        );
+        assert_eq!(said, expected);
+    }
+}
