@@ -180,6 +180,23 @@ async fn a_log_file_that_was_renamed_is_opened_again_by_a_hangup() {
 }
 
 #[tokio::test]
+async fn a_log_file_is_opened_again_by_a_hangup_although_the_configuration_is_broken() {
+    let log = tempfile::tempdir().unwrap();
+    let (path, moved): (PathBuf, PathBuf) = (log.path().join("daemon.log"), log.path().join("daemon.log.old"));
+    let managed = Managed::start(&format!("[log]\nfile = \"{}\"\n", path.display())).await;
+    // The file is renamed before what replaces it is read: a configuration with an error, and one with a file that cannot be.
+    std::fs::rename(&path, &moved).unwrap();
+    managed.reload("[log]\nlevel = \"loud\"\n").await;
+    managed.reload("[log]\nfile = \"/dev/null/daemon.log\"\n").await;
+    managed.daemon.stop().await;
+    let after = std::fs::read_to_string(&path).unwrap();
+    let errors = values(&after, "the configuration was not reloaded: the former one stays in effect", ["key"]);
+    assert_eq!(errors, [["log.level".to_owned()], ["log.file".to_owned()]], "{after}");
+    assert_eq!(values(&after, "stopped", ["level"]).len(), 1, "{after}");
+    assert_eq!(managed.home.log(), "", "standard error has nothing");
+}
+
+#[tokio::test]
 async fn a_daemon_that_is_short_of_descriptors_refuses_and_can_still_stop_and_remove() {
     // The agent of a sandbox needs more than a hundred, so that clients have to take what sandboxes would.
     const LIMIT: usize = 160;

@@ -104,6 +104,15 @@ impl ServeError {
         }
     }
 
+    /// The key of the configuration that it is about, if it is about one.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Config(error) => error.key(),
+            Self::Template(_) => Some("artifacts.exec_output_template"),
+            _ => None,
+        }
+    }
+
     /// What to do about it, where there is something.
     pub fn hint(&self) -> Option<String> {
         let text = |text: &str| Some(text.to_owned());

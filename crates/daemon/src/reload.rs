@@ -1,13 +1,13 @@
 //! Reading the configuration again while the daemon serves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use carrel_control::Control;
 use carrel_local::Local;
 use tokio::signal::unix::Signal;
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError, LogConfig};
 use crate::error::ServeError;
 use crate::listen::Plan;
 use crate::log;
@@ -47,8 +47,14 @@ pub(crate) async fn reload_on(mut hangup: Signal, reload: std::sync::Arc<Reload>
         match tokio::task::spawn_blocking(move || reload.run()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                let (code, hint) = (error.code(), error.hint());
-                tracing::error!(code, %error, hint, "the configuration was not reloaded: the former one stays in effect");
+                let (code, key, hint) = (error.code(), error.key(), error.hint());
+                tracing::error!(
+                    code,
+                    key,
+                    %error,
+                    hint,
+                    "the configuration was not reloaded: the former one stays in effect"
+                );
             }
             Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
         }
@@ -64,13 +70,23 @@ fn monotonic_usec() -> i128 {
 // === impl Reload ===
 
 impl Reload {
-    /// Reads the configuration again; either all of it takes effect that can, or nothing.
+    /// Reads the configuration again; either all of it takes effect that can, or nothing. The log file is opened again in
+    /// both cases: whoever rotates it waits for that, whatever is in the configuration.
     pub(crate) fn run(&self) -> Result<(), ServeError> {
+        self.apply().inspect_err(|_| {
+            let log = self.running.lock().unwrap_or_else(PoisonError::into_inner).log.clone();
+            if let Err(error) = self.reopen_log(&log, None) {
+                tracing::error!(%error, "the log file cannot be opened again: lines go to the former one");
+            }
+        })
+    }
+
+    fn apply(&self) -> Result<(), ServeError> {
         let new = Config::load(self.given.as_deref())?;
         new.check_files()?;
         let secrets = self.plan.secrets(&new)?;
         let settings = provider_settings(&self.home, &new)?;
-        log::reconfigure(&new.log, new.file.as_deref(), self.own_log.as_deref())?;
+        self.reopen_log(&new.log, new.file.as_deref())?;
         self.plan.replace(secrets);
         self.local.reload(settings);
         self.control.reload(control_settings(&new));
@@ -82,6 +98,15 @@ impl Reload {
         }
         *running = new.with_fixed_of(&running);
         Ok(())
+    }
+
+    fn reopen_log(&self, config: &LogConfig, file: Option<&Path>) -> Result<(), ConfigError> {
+        let target = config.file.as_deref().or(self.own_log.as_deref());
+        // A file of a home that was moved went with it, and is open.
+        if target.is_some_and(|target| target.starts_with(&self.home)) && self.local.check_home().is_err() {
+            return Ok(());
+        }
+        log::reconfigure(config, file, self.own_log.as_deref())
     }
 }
 
@@ -132,8 +157,6 @@ impl ChangedKeys {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn config(text: &str) -> Config {

@@ -92,6 +92,15 @@ pub enum FileError {
 // === impl ConfigError ===
 
 impl ConfigError {
+    /// The full key that it is about, such as `limits.memory`.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key { key, .. } | Self::File { key, .. } => Some(key),
+            Self::Listen { key, .. } => Some(key),
+            Self::Read { .. } | Self::Syntax { .. } => None,
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {
