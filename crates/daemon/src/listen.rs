@@ -64,6 +64,11 @@ impl Plan {
 }
 
 impl Plan {
+    /// What is said of each place.
+    pub(crate) fn listens(&self) -> Vec<Listen> {
+        self.places.iter().map(|place| place.listen.clone()).collect()
+    }
+
     /// Reads the keys and certificates of its places again.
     pub(crate) fn secrets(&self, config: &Config) -> Result<Vec<Secrets>, ServeError> {
         let read = |place: &Place| place.listen.secrets(self.key.as_ref(), config.file.as_deref());

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::address::Address;
 use crate::config::{Config, LogConfig, LogFormat};
 use crate::error::ServeError;
-use crate::home::{lock_file, log_file, own_directory};
+use crate::home::{lock_file, log_file, own_directory, socket_file};
 use crate::listen::{Doors, Plan};
 use crate::lock::{Lock, LockError};
 use crate::notify::Manager;
@@ -92,7 +92,8 @@ fn run(options: &Options, format: &mut LogFormat) -> Result<u8, ServeError> {
     *format = config.log.format;
     if options.check {
         config.check_files()?;
-        return check(&config, &Plan::new(&config, options)?, options);
+        let plan = Plan::new(&config, options)?;
+        return check(config, &plan, options);
     }
     if options.detached {
         detach()?;
@@ -209,7 +210,7 @@ pub(crate) fn control_settings(config: &Config) -> Settings {
         grace: config.grace,
         most_sandboxes: config.limits.sandboxes,
         most_memory: config.limits.memory,
-        default_memory: default_memory(config),
+        default_memory: config.sandbox_memory(),
         host: Host { allowed: config.allow.clone(), ..Host::find() },
         clock: Clock::default(),
         descriptors: Descriptors::default(),
@@ -223,7 +224,7 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
         home: home.to_owned(),
         logs: LogTemplate::new(root, &config.exec_output_template)?,
         output_quota: config.retention.output_quota(),
-        default_memory: default_memory(config),
+        default_memory: config.sandbox_memory(),
         pids: config.limits.pids,
         host_free: config.limits.host_free,
         host_free_inodes: config.limits.host_free_inodes,
@@ -236,10 +237,20 @@ pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_l
     })
 }
 
-/// Says what is in effect.
-fn check(config: &Config, plan: &Plan, options: &Options) -> Result<u8, ServeError> {
+/// Says what is in effect for a daemon that starts now with these flags, in the form of the file.
+fn check(config: Config, plan: &Plan, options: &Options) -> Result<u8, ServeError> {
     use std::io::Write;
-    let text = format!("# home: {}\n# config: {}\n{plan}\n{config}", options.home.display(), config.file_said());
+    let (home, file, unlimited) = (options.home.display(), config.file_said(), config.unlimited().join(" "));
+    let mut text = format!("# in effect for a daemon that starts now\n# home: {home}\n# config: {file}\n{plan}");
+    text.push_str(&format!("# grpc: unix:{}\n", socket_file(&options.home).display()));
+    if let Some(directives) = log::directives() {
+        text.push_str(&format!("# {} goes before log.level: {directives:?}\n", log::VARIABLE));
+    }
+    if !unlimited.is_empty() {
+        text.push_str(&format!("# no limit: {unlimited}\n"));
+    }
+    let effective = config.effective(&options.home, plan.listens(), options.own_log().as_deref());
+    text.push_str(&format!("\n{effective}"));
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(system("standard output")(error)),
         _ => Ok(0),
@@ -251,12 +262,6 @@ fn detach() -> Result<(), ServeError> {
     // One who leads its group already has no terminal to leave.
     let _session = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(system("/"))
-}
-
-/// What a sandbox may use that does not say: half of the host's memory, unless the configuration says.
-fn default_memory(config: &Config) -> u64 {
-    let info = rustix::system::sysinfo();
-    config.limits.sandbox_memory.unwrap_or(info.totalram.saturating_mul(u64::from(info.mem_unit)) / 2)
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {

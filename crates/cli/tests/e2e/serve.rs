@@ -214,6 +214,15 @@ fn a_wrong_configuration_is_2_with_what_is_wrong_and_where() {
     world.configure("[runtime]\nidle_ttl = \"90s\"\n");
     let said = text(&world, &["serve", "--check"]);
     assert!(said.contains("idle_ttl = \"1m30s\"") && said.contains("agbox/agboxd.sock\n"), "{said}");
+    // What nobody said is in effect all the same.
+    let grpc = format!("unix:{}/other.sock", world.runtime().display());
+    let said = text(&world, &["serve", "--check", "--grpc", &grpc]);
+    let root = format!("exec_output_root = \"{}/logs\"", world.home.path().display());
+    for part in [&*root, "\nsandbox_memory = ", "\noutput = 536870912\n", "\ndeleted_age = \"360h\"\n"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(said.starts_with("# in effect for a daemon that starts now\n"), "{said}");
+    assert!(said.contains(&format!("[[listen]]\ngrpc = \"{grpc}\"")) && !said.contains("agboxd.sock"), "{said}");
     assert!(!world.home.path().join("daemon.lock").exists(), "nothing was begun");
 }
 

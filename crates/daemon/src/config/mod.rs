@@ -1,5 +1,6 @@
 //! What an operator says: a file, read once, of which every key is known.
 
+mod effective;
 mod error;
 mod file;
 mod log;

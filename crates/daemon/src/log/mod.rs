@@ -18,7 +18,7 @@ use crate::config::{ConfigError, FileError, LogConfig, LogFormat};
 use crate::error::ServeError;
 
 /// What overrides the levels of the configuration, such as `carrel_local=debug,h2=info`.
-const VARIABLE: &str = "CARREL_LOG";
+pub(crate) const VARIABLE: &str = "CARREL_LOG";
 
 static LOG: OnceLock<DaemonLog> = OnceLock::new();
 
@@ -29,12 +29,17 @@ struct DaemonLog {
     sink: LogSink,
 }
 
+/// What is in that variable, if it says anything.
+pub(crate) fn directives() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|text| !text.is_empty())
+}
+
 /// Begins to log. A daemon that a command started logs to a file of its home unless the configuration names another.
 pub(crate) fn begin(config: &LogConfig, file: Option<&Path>, detached: Option<&Path>) -> Result<(), ConfigError> {
     let target = config.file.as_deref().or(detached);
     let sink = LogSink::open(target, config).map_err(|source| unusable(file, config, source))?;
     let format = LineFormat::new(style(config.format, target.is_some()));
-    let (filter, handle) = reload::Layer::new(filter::targets(config.level, std::env::var(VARIABLE).ok().as_deref()));
+    let (filter, handle) = reload::Layer::new(filter::targets(config.level, directives().as_deref()));
     let lines =
         fmt::layer().with_ansi(false).log_internal_errors(false).event_format(format.clone()).with_writer(sink.clone());
     // One that is there already is a test's.
@@ -50,7 +55,7 @@ pub(crate) fn reconfigure(config: &LogConfig, file: Option<&Path>, detached: Opt
     let target = config.file.as_deref().or(detached);
     log.sink.reopen(target, config).map_err(|source| unusable(file, config, source))?;
     log.format.set(style(config.format, target.is_some()));
-    let targets = filter::targets(config.level, std::env::var(VARIABLE).ok().as_deref());
+    let targets = filter::targets(config.level, directives().as_deref());
     if let Err(error) = log.filter.reload(targets) {
         tracing::warn!(%error, "the log level cannot be changed");
     }
