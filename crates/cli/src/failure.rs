@@ -167,7 +167,7 @@ pub(crate) fn remedy(code: FailureCode) -> Option<&'static str> {
         FailureCode::JobPruned => Some("give another --job: this one has run, and is not run again"),
         FailureCode::JobUnknown => Some("`carrel ps NAME` lists the jobs of a sandbox"),
         FailureCode::InputTaken => Some("`carrel attach --take-over` takes it, --read-only does without"),
-        FailureCode::TooMany => Some("wait until some have ended, or end them"),
+        FailureCode::TooMany => Some("`carrel ps NAME` lists its jobs; retry when one has ended"),
         FailureCode::JournalFailed => Some("look whether the disk that CARREL_HOME is on is full"),
         FailureCode::Unsupported => {
             Some("install carrel and carrel-shim of the same version, and begin the sandbox anew")

@@ -4,6 +4,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::failure::Failure;
+use crate::size::Size;
 
 /// Whether there is no such sandbox.
 pub(crate) fn is_unknown(status: &Status) -> bool {
@@ -25,12 +26,10 @@ pub(crate) fn refused(status: &Status) -> Failure {
         (_, Code::Unavailable) => "daemon_unavailable",
         _ => "refused",
     };
-    let limit = status.get_details_error_info().and_then(|mut info| info.metadata.remove("limit"));
-    let hint = match (reason.as_deref(), limit.as_deref()) {
-        (Some("LIMIT_REACHED"), Some("disk")) => {
-            Some("free space on the disk of CARREL_HOME, or lower `limits.host_free`")
-        }
-        (reason, _) => reason.and_then(remedy),
+    let hint = match reason.as_deref() {
+        Some("LIMIT_REACHED") => Some(limit_remedy(status)),
+        Some(reason) => remedy(reason).map(str::to_owned),
+        None => None,
     };
     let words = match (status.message(), status.code()) {
         ("", code) => code.description().to_owned(),
@@ -40,6 +39,37 @@ pub(crate) fn refused(status: &Status) -> Failure {
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,
+    }
+}
+
+/// What helps against a limit: what to end, and which key of the daemon's configuration has it. The message has its value.
+fn limit_remedy(status: &Status) -> String {
+    let metadata = status.get_details_error_info().map(|info| info.metadata).unwrap_or_default();
+    let number = |key: &str| metadata.get(key).and_then(|text| text.parse().ok()).map(|bytes| Size(bytes).to_string());
+    let key =
+        |name: &str| format!("raise `{name}` in the configuration of the daemon (`carrel serve --check` shows it)");
+    match metadata.get("limit").map(String::as_str) {
+        Some("disk") => {
+            let now = number("reserve").map(|reserve| format!(" (now {reserve})")).unwrap_or_default();
+            format!(
+                "`carrel df` shows what takes space, `carrel prune` and `carrel rm ID` free some; or lower `limits.host_free`{now} \
+                 in the configuration of the daemon and restart it"
+            )
+        }
+        Some("sandboxes") => format!("`carrel stop ID` stops one that `carrel ls` lists; or {}", key("limits.sandboxes")),
+        Some("memory") => {
+            format!("`carrel stop ID` stops one, `--memory SIZE` asks for less; or {}", key("limits.memory"))
+        }
+        Some("descriptors") => {
+            "`carrel stop ID` stops one; or raise LimitNOFILE= with `systemctl edit carrel`, or `ulimit -n` before `carrel serve`"
+                .to_owned()
+        }
+        Some(limit @ ("kept_sandboxes" | "user_sandboxes" | "kept_specs")) => {
+            format!("`carrel rm ID` removes one that `carrel ls` lists; or {}", key(&format!("limits.{limit}")))
+        }
+        Some("disk_readers") => "retry when another `carrel cp` from a stopped sandbox is done".to_owned(),
+        Some(_) => "`carrel serve --check` shows the limits of the daemon".to_owned(),
+        None => "`carrel ps ID` lists the jobs of a sandbox; retry when one has ended".to_owned(),
     }
 }
 
@@ -53,7 +83,10 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get ID` says which event is its newest",
         "EXEC_NOT_FOUND" => "`carrel ps ID` lists the jobs of a sandbox",
         "EXEC_ID_ALREADY_EXISTS" => "give another --job: none is ever used twice",
-        "LIMIT_REACHED" => "stop or remove some, or raise the [limits] of the daemon",
+        "DISK_FULL" => "remove files inside with `carrel exec ID -- rm PATH`, or create it with a larger --disk",
+        "MESSAGE_TOO_LARGE" => "send less at once: `carrel cp` copies files of any size",
+        "SUBSCRIBER_TOO_SLOW" => "`carrel events --follow --from N ID` continues after event N",
+        "RESOURCE_EXHAUSTED" => "`carrel stop ID` stops a sandbox; `carrel df` shows what takes space",
         "HOST_PATH_FORBIDDEN" => "the daemon's operator gives paths of the host, with `allow` in its configuration",
         "ORPHAN_UNKNOWN" => "`carrel store orphans` lists those that are there",
         "ORPHAN_RUNNING" => "`carrel store adopt ORPHAN` without --id adopts it as it runs",
@@ -84,6 +117,39 @@ mod tests {
         assert_eq!(failure.hint.as_deref(), Some("`carrel ls` lists those that are there"));
         let failure = refused(&status(Code::InvalidArgument, "INVALID_ARGUMENT"));
         assert_eq!((failure.code, failure.hint), ("refused", None));
+    }
+
+    #[test]
+    fn every_limit_is_told_with_a_command_and_where_it_is_set() {
+        let hint = |metadata: &[(&str, &str)]| {
+            let pairs = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let metadata: HashMap<String, String> = pairs.collect();
+            let details = ErrorDetails::with_error_info("LIMIT_REACHED", "agents-sandbox", metadata);
+            refused(&Status::with_error_details(Code::ResourceExhausted, "no room", details)).hint.unwrap()
+        };
+        for (limit, parts) in [
+            ("sandboxes", ["`carrel stop ID`", "`limits.sandboxes`"]),
+            ("memory", ["`carrel stop ID`", "`limits.memory`"]),
+            ("descriptors", ["`carrel stop ID`", "LimitNOFILE="]),
+            ("disk", ["`carrel prune`", "`limits.host_free` in"]),
+            ("kept_sandboxes", ["`carrel rm ID`", "`limits.kept_sandboxes`"]),
+            ("disk_readers", ["`carrel cp`", "stopped sandbox"]),
+            ("later", ["`carrel serve --check`", "limits"]),
+        ] {
+            let hint = hint(&[("limit", limit)]);
+            assert!(parts.iter().all(|part| hint.contains(part)), "{limit}: {hint}");
+        }
+        let disk = hint(&[("limit", "disk"), ("reserve", "1073741824"), ("free", "5")]);
+        assert!(disk.contains("`limits.host_free` (now 1 GiB)"), "{disk}");
+        assert!(hint(&[]).contains("`carrel ps ID`"));
+    }
+
+    #[test]
+    fn every_other_limit_names_a_command() {
+        for reason in ["DISK_FULL", "MESSAGE_TOO_LARGE", "SUBSCRIBER_TOO_SLOW", "RESOURCE_EXHAUSTED"] {
+            let hint = refused(&status(Code::ResourceExhausted, reason)).hint.unwrap();
+            assert!(hint.contains("`carrel "), "{reason}: {hint}");
+        }
     }
 
     #[test]
