@@ -7,11 +7,12 @@ mod bury;
 mod copies;
 mod disk_reader;
 mod end;
+mod exec_defaults;
 mod facts;
 mod ground;
 mod guard;
-mod images;
 mod home;
+mod images;
 mod jobs;
 mod life;
 mod live;
@@ -40,20 +41,21 @@ use std::time::Duration;
 use carrel_agent_client::PathError;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_fetch::Images;
-use carrel_shim_client::Programs;
 use carrel_sandbox::ResumeThreshold;
+use carrel_shim_client::Programs;
 pub use carrel_shim_client::TrimmedOutput;
 use carrel_shim_client::messages::KeptDisk;
 use carrel_store::{ExecId, SandboxId};
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
 use self::disk_reader::DiskReaders;
+pub use self::exec_defaults::ExecDefaults;
 use self::ground::Ground;
-use self::live::RunningSandboxes;
-pub use self::logs::{BadTemplate, LogTemplate};
 pub use self::guard::reserved_inodes;
 use self::home::HomeDirectory;
 pub use self::home::HomeMoved;
+use self::live::RunningSandboxes;
+pub use self::logs::{BadTemplate, LogTemplate};
 use self::parked::Parked;
 pub use self::ports::UnpublishedPort;
 use self::pulls::Pulls;
@@ -120,9 +122,9 @@ pub(crate) struct Inner {
     settings: RwLock<Arc<Settings>>,
     programs: Programs,
     ground: Ground,
+    home: HomeDirectory,
     images: Arc<Images>,
     pulls: Pulls,
-    home: HomeDirectory,
     parked: Arc<Parked>,
     known: RunningSandboxes,
     starts: Starts,
@@ -131,10 +133,10 @@ pub(crate) struct Inner {
     readers: DiskReaders,
     /// Whom their users let continue.
     resumed: Arc<guard::ResumedByUser>,
-    /// One sweeps at a time.
-    sweeping: tokio::sync::Mutex<()>,
     /// When those continue that the guard paused, as of its last look; none if it paused nobody.
     resumes_at: Mutex<Option<ResumeThreshold>>,
+    /// One sweeps at a time.
+    sweeping: tokio::sync::Mutex<()>,
 }
 
 // === impl Settings ===
@@ -161,10 +163,10 @@ impl Local {
     /// Makes sandboxes below a home, which is made if it is not there.
     pub fn new(settings: Settings, programs: Programs) -> Result<Self, LocalError> {
         let ground = Ground::new(&settings.home)?;
-        if let Err(error) = ground::spread(&settings.logs.above()) {
-            // Each sandbox says what is wrong with it.
         let home = HomeDirectory::open(&settings.home)
             .map_err(|source| LocalError::Home { path: settings.home.clone(), source })?;
+        if let Err(error) = ground::spread(&settings.logs.above()) {
+            // Each sandbox says what is wrong with it.
             tracing::warn!(%error, "there is no place for the output of execs");
         }
         if let Err(error) = skeleton::sweep(&ground.skeletons(), || needed(&settings.home)) {
@@ -177,9 +179,9 @@ impl Local {
             settings: RwLock::new(Arc::new(settings)),
             programs,
             ground,
+            home,
             images,
             pulls: Pulls::default(),
-            home,
             parked,
             known: RunningSandboxes::default(),
             starts: Starts::default(),
@@ -187,9 +189,9 @@ impl Local {
             tended: Tended::default(),
             readers: DiskReaders::default(),
             resumed: Arc::default(),
+            resumes_at: Mutex::default(),
             sweeping: tokio::sync::Mutex::default(),
         });
-            resumes_at: Mutex::default(),
         guard::start(&inner);
         Ok(Self(inner))
     }
@@ -204,13 +206,13 @@ impl Local {
         self.0.known.live(place).map(|live| live.unpublished()).unwrap_or_default()
     }
 
-    /// Replaces the settings, for sandboxes that are started from now on. The home, the place for the output of execs and
-    /// what is kept free of the disk stay as they are.
     /// Fails while the home is not where it was when this was made.
     pub fn check_home(&self) -> Result<(), HomeMoved> {
         self.0.home.check()
     }
 
+    /// Replaces the settings, for sandboxes that are started from now on. The home, the place for the output of execs and
+    /// what is kept free of the disk stay as they are.
     pub fn reload(&self, settings: Settings) {
         self.0.images.set_registries(settings.registries.clone());
         let former = self.0.settings();
@@ -233,13 +235,13 @@ impl Inner {
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
 
     /// Fails while the home is elsewhere: what is not found then is not gone.
     fn check_home(&self) -> Result<(), ProviderError> {
         self.home.check().map_err(failed)
     }
+}
+
 /// How many disks of sandboxes a home has.
 pub fn disks(home: &Path) -> std::io::Result<usize> {
     match std::fs::read_dir(Ground::disks_of(home)) {

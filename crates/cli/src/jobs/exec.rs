@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use carrel_image::RootFs;
+use carrel_layers::Config;
+use carrel_local::ExecDefaults;
 use carrel_shim_client::messages::{FailureCode, InputWish, JobCommand, JobFollow, JobInfo, JobStarted, JobState};
 use carrel_shim_client::{Found, SandboxRecord, ShimClient, ShimError};
 use serde_json::json;
@@ -22,6 +24,7 @@ use super::through::{Begun, Through};
 use crate::arguments::ExecArguments;
 use crate::daemon::Daemon;
 use crate::failure::Failure;
+use crate::home::Home;
 use crate::{find, images, user};
 
 /// How long a supervisor may take to begin a job.
@@ -40,6 +43,30 @@ pub(super) struct Plan<'a> {
     keeper: Option<Daemon>,
 }
 
+/// What counts where nothing is asked for.
+#[derive(Debug, Default)]
+struct Defaults {
+    env: Vec<String>,
+    cwd: Option<String>,
+    user: Option<String>,
+}
+
+// === impl Defaults ===
+
+impl Defaults {
+    fn of_lasting(record: &SandboxRecord) -> Result<Self, Failure> {
+        let defaults = ExecDefaults::of(&images::here()?, Home::find()?.path(), record)
+            .map_err(|error| Failure::new("image_unavailable", error).hint("give --user and --workdir"))?;
+        Ok(Self { env: defaults.env, cwd: Some(defaults.cwd), user: Some(defaults.user) })
+    }
+}
+
+impl From<Config> for Defaults {
+    fn from(config: Config) -> Self {
+        Self { env: config.env, cwd: config.workdir, user: config.user }
+    }
+}
+
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
@@ -51,7 +78,7 @@ impl<'a> Plan<'a> {
     ) -> Result<Self, Failure> {
         let keys = super::keys(&arguments.detach_keys)?;
         user::check(arguments.user.as_deref())?;
-        let command = command(arguments, found.record.as_ref())?;
+        let command = command(arguments, found.record.as_ref(), keeper.is_some())?;
         let notes = Notes { quiet: arguments.quiet, json };
         Ok(Self { arguments, command, keys, notes, keeper })
     }
@@ -187,8 +214,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The command, in a sandbox that was recorded so.
-fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>) -> Result<JobCommand, Failure> {
+/// The command, in a sandbox that was recorded so, and that a daemon keeps or not.
+fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>, kept: bool) -> Result<JobCommand, Failure> {
     let root = record.and_then(|record| RootFs::try_from(record.create.root.clone()).ok()).unwrap_or_default();
     let project = record.and_then(|record| record.create.project.as_ref());
     let workspace = || project.and_then(|project| project.target.0.to_str()).map(str::to_owned);
@@ -197,14 +224,20 @@ fn command(arguments: &ExecArguments, record: Option<&SandboxRecord>) -> Result<
         true => (arguments.tty.then(TerminalSize::default), arguments.interactive || arguments.tty),
         false => (TerminalSize::wanted(arguments.tty, arguments.no_tty), !arguments.no_stdin),
     };
-    // Of one that stays the daemon knows what its image says.
-    let config = record.filter(|record| !record.lasting).and_then(images::config_of).unwrap_or_default();
+    let defaults = match record {
+        // The daemon knows them.
+        Some(record) if record.lasting && kept => Defaults::default(),
+        // A daemon that does not know the sandbox would run the command like this if it did.
+        Some(record) if record.lasting => Defaults::of_lasting(record)?,
+        Some(record) => images::config_of(record).map(Defaults::from).unwrap_or_default(),
+        None => Defaults::default(),
+    };
     let asked = Asked {
         words: &arguments.command,
-        given: &config.env,
+        given: &defaults.env,
         env: &arguments.env,
-        cwd: arguments.workdir.clone().or_else(workspace).or(config.workdir),
-        user: arguments.user.as_deref().or(config.user.as_deref()),
+        cwd: arguments.workdir.clone().or_else(workspace).or(defaults.cwd),
+        user: arguments.user.as_deref().or(defaults.user.as_deref()),
         terminal,
         stdin,
         timeout: arguments.timeout,

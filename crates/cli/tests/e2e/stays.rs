@@ -66,6 +66,27 @@ fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
 }
 
 #[test]
+fn a_command_runs_the_same_where_no_daemon_knows_the_sandbox() {
+    let world = World::new();
+    text(&world, &["create", "--id", "desk", "--env", "K=v", "host"]);
+    let script = "echo $K $HOME; pwd; id -un";
+    let command = ["exec", "desk", "--", "sh", "-c", script];
+    let by_daemon = text(&world, &command);
+    assert_eq!(by_daemon, "v /home/agbox\n/workspace\nagbox\n");
+    // Without a store nobody knows it, and it runs on.
+    let serving = Serving::new(&world, &[]);
+    serving.stop();
+    let (store, aside) = (world.home.path().join("store"), world.home.path().join("store.aside"));
+    std::fs::rename(&store, &aside).unwrap();
+    assert_eq!(text(&world, &command), by_daemon);
+    let asked = ["exec", "--user", "root", "--workdir", "/tmp", "--env", "K=w", "desk", "--", "sh", "-c", script];
+    assert_eq!(text(&world, &asked), "w /root\n/tmp\nroot\n");
+    assert!(!store.exists(), "a daemon was started");
+    std::fs::rename(&aside, &store).unwrap();
+    text(&world, &["rm", "--force", "desk"]);
+}
+
+#[test]
 fn one_daemon_is_started_by_several_who_need_one_at_once() {
     let world = World::new();
     let names = ["desk1", "desk2", "desk3", "desk4"];

@@ -1,0 +1,45 @@
+//! How a command runs in a persistent sandbox if nothing else is asked for, also where no daemon knows the sandbox.
+
+use std::path::Path;
+
+use carrel_control::provider::ProviderError;
+use carrel_control::spec::Spec;
+use carrel_fetch::Images;
+use carrel_image::RootFs;
+use carrel_layers::Config;
+use carrel_shim_client::SandboxRecord;
+
+use crate::ground::Ground;
+use crate::reap::disk_of;
+use crate::{failed, images, jobs, manifests, plan};
+
+/// How a command runs if nothing else is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecDefaults {
+    /// Who it runs as.
+    pub user: String,
+    /// Its working directory.
+    pub cwd: String,
+    /// Its variables, but for the home of the user.
+    pub env: Vec<String>,
+}
+
+// === impl ExecDefaults ===
+
+impl ExecDefaults {
+    /// Those of a sandbox, by what is recorded of it below the home.
+    pub fn of(images: &Images, home: &Path, record: &SandboxRecord) -> Result<Self, ProviderError> {
+        let root = RootFs::try_from(record.create.root.clone()).map_err(failed)?;
+        let disk = record.create.kept_disk.as_ref().map(|kept| kept.directory.0.as_path());
+        let config = disk.map_or(Ok(Config::default()), |disk| images::config(images, disk))?;
+        let ground = Ground::at(home);
+        let manifest = disk_of(&ground, record).and_then(|disk| manifests::load(&ground.manifests(), &disk));
+        // Without a manifest nothing is known of what was asked for when it was created.
+        let spec = manifest.and_then(|manifest| serde_json::from_str::<Spec>(&manifest.spec).ok()).unwrap_or_default();
+        Ok(Self {
+            user: plan::user_of(&root, &config).name,
+            cwd: plan::WORKSPACE.to_owned(),
+            env: jobs::environment(None, &config, &spec.envs),
+        })
+    }
+}
