@@ -72,7 +72,15 @@ pub(crate) fn maybe(name: &str) -> Result<Option<Found>, Failure> {
 /// All sandboxes.
 pub(crate) fn all() -> Result<Vec<Found>, Failure> {
     as_root()?;
-    Ok(carrel_shim_client::sandboxes(Home::find()?.path())?)
+    let mut found = carrel_shim_client::sandboxes(Home::find()?.path())?;
+    found.retain(|found| !is_disk_reader(found));
+    Ok(found)
+}
+
+/// Whether it is no sandbox of anybody's: the daemon reads the disk of a stopped one by it. Only such a one has a disk that
+/// is kept, and is not persistent itself.
+fn is_disk_reader(found: &Found) -> bool {
+    found.record.as_ref().is_some_and(|record| !record.lasting && record.create.kept_disk.is_some())
 }
 
 /// What a supervisor answers, if it does so in time.

@@ -10,7 +10,7 @@ use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::sandbox_directory;
 use carrel_image::RootFs;
 use carrel_shim_client::messages::{
-    Create, GetStatus, Hello, JobInfo, JobState, JobStream, Keep, Limits, Peer, State, Status,
+    Create, GetStatus, Hello, JobInfo, JobState, JobStream, Keep, KeptDisk, Limits, Peer, State, Status,
 };
 use carrel_shim_client::{Message, SandboxRecord, VERSION, began, boot_id, decode, encode};
 use rustix::fs::{FlockOperation, flock};
@@ -31,12 +31,24 @@ pub(crate) struct Caller(UnixStream);
 impl Fake {
     /// One of that name, which greets each caller and leaves the rest to `serve`.
     pub(crate) fn new(world: &World, name: &str, serve: impl Fn(Caller) + Clone + Send + 'static) -> Self {
+        Self::recorded(world, name, |_| {}, serve)
+    }
+
+    /// The same, with something else in its record.
+    fn recorded(
+        world: &World,
+        name: &str,
+        change: impl FnOnce(&mut SandboxRecord),
+        serve: impl Fn(Caller) + Clone + Send + 'static,
+    ) -> Self {
         let directory = sandbox_directory(world.home.path(), name).unwrap();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).unwrap();
         let lock = std::fs::File::create(directory.join("lock")).unwrap();
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
         std::fs::write(directory.join("incarnation"), INCARNATION).unwrap();
-        record(name, &directory).write(std::fs::File::open(&directory).unwrap()).unwrap();
+        let mut record = record(name, &directory);
+        change(&mut record);
+        record.write(std::fs::File::open(&directory).unwrap()).unwrap();
         let listener = UnixListener::bind(directory.join("shim.sock")).unwrap();
         let hello = hello(name);
         std::thread::spawn(move || {
@@ -49,6 +61,12 @@ impl Fake {
             }
         });
         Self { directory, _lock: lock }
+    }
+
+    /// One by which a daemon reads the disk of a sandbox.
+    pub(crate) fn disk_reader(world: &World, sandbox: &str) -> Self {
+        let read = |record: &mut SandboxRecord| record.create.kept_disk = Some(KeptDisk::at("/disk"));
+        Self::recorded(world, &format!("{sandbox}..read"), read, |mut caller| while caller.next().is_some() {})
     }
 
     /// One that greets, and then says nothing.

@@ -25,6 +25,16 @@ fn code(said: &str) -> String {
 }
 
 #[test]
+fn what_reads_the_disk_of_a_stopped_sandbox_is_not_listed() {
+    let world = World::new();
+    let _reader = Fake::disk_reader(&world, "desk");
+    for words in [&["--json", "ls"][..], &["--json", "ls", "--all"], &["--json", "stats", "--interval", "1ms"]] {
+        let outcome = world.carrel(words);
+        assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b""[..]), "{words:?}: {outcome:?}");
+    }
+}
+
+#[test]
 fn one_that_greets_and_says_nothing_is_waited_for_by_nobody_and_hides_no_other() {
     let world = World::new();
     let _mute = Fake::mute(&world, "mute");
