@@ -149,6 +149,9 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
+    use carrel_control::CreateRequest;
+    use carrel_control::spec::Draft;
+
     use super::*;
 
     #[tokio::test]
@@ -163,6 +166,34 @@ mod tests {
         // To close it is not enough: what another test is just starting has it open too.
         UnixStream::from(OwnedFd::from(stopped)).shutdown(Shutdown::Both).unwrap();
         assert!(Daemon::at(home.path()).await.unwrap().is_none(), "this one is gone");
+    }
+
+    #[tokio::test]
+    async fn a_list_may_be_larger_than_a_message_usually_is() {
+        /// Together they are more than the 4 MiB that a client takes by default.
+        const SANDBOXES: usize = 24;
+        const LABEL: usize = 200_000;
+        let home = tempfile::tempdir().unwrap();
+        let store =
+            carrel_store::Store::open(&home.path().join("carrel.db"), carrel_store::Options::default()).unwrap();
+        let provider = std::sync::Arc::new(carrel_control::fake::FakeProvider::default());
+        let control =
+            carrel_control::Control::start(store, provider, carrel_control::Settings::default()).await.unwrap();
+        let caller = carrel_control::Caller { user: 0, group: 0, trusted: true };
+        for number in 0..SANDBOXES {
+            let labels = [("large".to_owned(), "x".repeat(LABEL))].into();
+            let draft = Draft { image: "host".to_owned(), labels, ..Draft::default() };
+            let id = Some(format!("desk{number}"));
+            control.create(&caller, CreateRequest { id, spec: Some(draft), ..Default::default() }).await.unwrap();
+        }
+        let listener = tokio::net::UnixListener::bind(carrel_daemon::socket_file(home.path())).unwrap();
+        let (_close, closing) = tokio::sync::watch::channel(false);
+        let serving = tokio::spawn(carrel_api::serve(control, vec![carrel_api::Listener::Unix(listener)], closing));
+        let mut daemon = Daemon::at(home.path()).await.unwrap().unwrap();
+        let listed = daemon.list(ListSandboxesRequest::default()).await.unwrap();
+        assert_eq!(listed.len(), SANDBOXES);
+        assert!(listed.iter().all(|handle| handle.labels["large"].len() == LABEL));
+        serving.abort();
     }
 
     #[test]
