@@ -22,6 +22,7 @@ use crate::actor::{Accepted, Actor, Message, Origin, Request};
 use crate::admission::Admission;
 use crate::descriptors::{DescriptorUse, Descriptors};
 use crate::event_log::EventLog;
+use crate::kept::KeptSandboxes;
 use crate::machine::Stage;
 use crate::provider::{Condition, DiskSpace, ExecOptions, Place, Provider, ProviderError, Reach};
 use crate::refusal::{Code, Refusal};
@@ -89,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) settings: watch::Sender<Arc<Settings>>,
     pub(crate) admission: Admission,
+    pub(crate) kept: KeptSandboxes,
     /// Turns of those that are resumed without a request.
     pub(crate) restarts: Arc<Semaphore>,
     actors: Mutex<Actors>,
@@ -114,9 +116,9 @@ struct Actors {
 impl Control {
     /// Looks after the sandboxes of a store: each that is not deleted gets its actor, which goes on where the last one was.
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
-        let (admission, settings) = (Admission::default(), watch::Sender::new(Arc::new(settings)));
-        let restarts = Arc::new(Semaphore::new(RESTARTS));
-        let shared = Shared { store, provider, settings, admission, restarts, actors: Mutex::default() };
+        let (admission, kept) = (Admission::default(), KeptSandboxes::default());
+        let (settings, restarts) = (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(RESTARTS)));
+        let shared = Shared { store, provider, settings, admission, kept, restarts, actors: Mutex::default() };
         let control = Self(Arc::new(shared));
         // From here on whatever happens is logged, also what is found to have happened meanwhile.
         control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));
@@ -362,6 +364,7 @@ impl Control {
     /// Gives a sandbox its actor.
     fn begin(&self, sandbox: Arc<Sandbox>, spec: Arc<Spec>, mailbox: Mailbox, origin: Origin) {
         let Mailbox { sender, messages } = mailbox;
+        self.0.kept.count(&sandbox);
         let mut actors = self.0.lock();
         if actors.closed {
             // The next daemon finds it in the store.
@@ -462,6 +465,23 @@ impl Shared {
         self.provider.check_home().map_err(moved)
     }
 
+    /// Takes a place for a sandbox that is asked for among those that are kept.
+    fn take_place(&self, sandbox: &Sandbox) -> Result<(), Refusal> {
+        self.kept.take(sandbox, &self.settings(), |id| self.kept_row(id).is_some())
+    }
+
+    /// Whether it was written down decides whether it has a place.
+    fn settle_place(&self, id: &SandboxId) {
+        match self.kept_row(id) {
+            Some(sandbox) => self.kept.count(&sandbox),
+            None => self.kept.give_back(id),
+        }
+    }
+
+    fn kept_row(&self, id: &SandboxId) -> Option<Arc<Sandbox>> {
+        self.store.sandbox(id).filter(|sandbox| sandbox.state != SandboxState::Deleted)
+    }
+
     /// Refuses what would begin to write to a disk of the host that is low.
     pub(crate) fn check_disk(&self, id: &SandboxId) -> Result<(), Refusal> {
         let Some(space) = self.provider.disk_space().filter(|space| space.is_low) else { return Ok(()) };
@@ -498,6 +518,7 @@ impl Shared {
 
     /// A sandbox needs nobody any more.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.kept.give_back(id);
         let mut actors = self.lock();
         actors.mailboxes.remove(id);
         actors.collect();

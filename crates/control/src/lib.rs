@@ -13,11 +13,14 @@ mod event_log;
 mod failpoint;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod kept;
 pub mod machine;
 pub mod provider;
 mod refusal;
 mod settings;
+mod share;
 pub mod spec;
+mod text;
 mod watch;
 mod words;
 
@@ -26,6 +29,8 @@ pub use self::descriptors::{DescriptorUse, Descriptors, PER_SANDBOX};
 pub use self::failpoint::{Failpoint, Step};
 pub use self::refusal::{Code, Refusal};
 pub use self::settings::{Caller, Clock, Retention, Settings};
+pub use self::share::{ShareExceeded, ShareHolder, ShareLimits, SharePermit, ShareQuota, ShareUse};
+pub use self::text::bounded_text;
 pub use self::watch::Watch;
 
 #[cfg(test)]

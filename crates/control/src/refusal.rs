@@ -5,6 +5,12 @@ use std::fmt;
 
 use carrel_store::{Namespace, SandboxId};
 
+use crate::text::bounded_text;
+
+/// How many bytes a message may have, and a value of the metadata: with its details it has to fit into the headers that
+/// every client takes.
+const LONGEST: (usize, usize) = (1024, 256);
+
 /// A request that is not carried out. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -44,9 +50,10 @@ pub enum Code {
 // === impl Refusal ===
 
 impl Refusal {
-    /// A refusal about nothing in particular.
+    /// A refusal about nothing in particular. What a caller gave may be part of the message: it is cut to a length that
+    /// can be answered, and shows no control characters.
     pub fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), metadata: BTreeMap::new() }
+        Self { code, reason, message: bounded_text(message.into(), LONGEST.0), metadata: BTreeMap::new() }
     }
 
     /// A request that is wrong in one of its fields.
@@ -57,7 +64,7 @@ impl Refusal {
     /// Says what it is about.
     #[must_use]
     pub fn about(mut self, key: &'static str, value: impl Into<String>) -> Self {
-        self.metadata.insert(key, value.into());
+        self.metadata.insert(key, bounded_text(value.into(), LONGEST.1));
         self
     }
 

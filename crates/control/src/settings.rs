@@ -22,6 +22,12 @@ pub struct Settings {
     pub grace: Duration,
     /// How many may run.
     pub most_sandboxes: Option<u64>,
+    /// How many of all users are kept, running or not; 0 is no bound.
+    pub kept_sandboxes: u64,
+    /// How many of one user other than the daemon's own are kept; 0 is no bound.
+    pub user_sandboxes: u64,
+    /// How many bytes what those are made from may have together; 0 is no bound.
+    pub kept_specs: u64,
     /// How much memory they may use together.
     pub most_memory: Option<u64>,
     /// How much memory one may use that does not say so itself.
@@ -91,6 +97,9 @@ impl Default for Settings {
             retention: Retention::default(),
             grace: Duration::from_secs(2),
             most_sandboxes: None,
+            kept_sandboxes: 4096,
+            user_sandboxes: 1024,
+            kept_specs: 64 << 20,
             most_memory: None,
             default_memory: 1 << 30,
             host: Host::default(),

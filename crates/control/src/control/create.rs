@@ -55,7 +55,11 @@ impl Control {
             return Err(sandbox_taken(&id));
         }
         self.0.check_disk(&id)?;
-        self.0.take_room(&id, memory)?;
+        self.0.take_place(&sandbox)?;
+        if let Err(refusal) = self.0.take_room(&id, memory) {
+            self.0.settle_place(&id);
+            return Err(refusal);
+        }
         let mailbox = Mailbox::new();
         self.0.expect(&id, &mailbox);
         let accepted = NewEvent {
@@ -68,6 +72,7 @@ impl Control {
         Step::CreateAccepted.begin();
         let committed = self.0.store.commit(change).await;
         self.0.settle_room(&id, memory);
+        self.0.settle_place(&id);
         let committed = committed.map_err(|error| {
             self.0.give_up(&id, &mailbox);
             match error {

@@ -5,9 +5,14 @@ use carrel_store::{Sandbox, SandboxId, Sequence, StoreError};
 use super::MAKE_ROOM;
 use crate::machine::Stage;
 use crate::refusal::{Code, Refusal};
+use crate::text::bounded_text;
 use crate::words::reason;
 
+/// How many bytes are shown of an id that no sandbox and no exec has.
+const LONGEST_ID: usize = 256;
+
 pub(crate) fn sandbox_unknown(id: &str) -> Refusal {
+    let id = bounded_text(id, LONGEST_ID);
     Refusal::new(Code::NotFound, reason::SANDBOX_NOT_FOUND, format!("there is no sandbox {id:?}"))
         .about("sandbox_id", id)
 }
@@ -33,6 +38,7 @@ pub(super) fn out_of_range(id: &str, after: Sequence, oldest: Sequence, words: S
 }
 
 pub(crate) fn exec_unknown(id: &str) -> Refusal {
+    let id = bounded_text(id, LONGEST_ID);
     Refusal::new(Code::NotFound, reason::EXEC_NOT_FOUND, format!("there is no exec {id:?}")).about("exec_id", id)
 }
 

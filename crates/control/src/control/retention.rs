@@ -1,6 +1,6 @@
 //! What is removed of the past, because it is older or more than is kept.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -93,6 +93,21 @@ async fn enforce(shared: &Weak<Shared>) -> Option<Duration> {
     Some(pause)
 }
 
+/// How many sandboxes of each owner are more than is kept of all: whoever has the most loses the first, so that nobody
+/// pushes out what others had.
+fn surplus(deleted: &[Arc<carrel_store::Sandbox>], most: usize) -> HashMap<u32, usize> {
+    let mut owners: HashMap<u32, usize> = HashMap::new();
+    deleted.iter().for_each(|sandbox| *owners.entry(sandbox.owner).or_default() += 1);
+    let mut counts: BinaryHeap<_> = owners.into_iter().map(|(owner, count)| (count, owner)).collect();
+    let mut surplus = HashMap::new();
+    for _ in most..deleted.len() {
+        let Some((count, owner)) = counts.pop() else { break };
+        *surplus.entry(owner).or_default() += 1;
+        counts.push((count.saturating_sub(1), owner));
+    }
+    surplus
+}
+
 /// Something that is kept for a short time is looked for more often.
 fn period(settings: &Settings) -> Duration {
     let Retention { events_age, execs_age, logs_age, .. } = settings.retention;
@@ -136,11 +151,16 @@ impl Shared {
         });
         let (age, most) = (deleted_age(settings), settings.retention.deleted_count);
         let most = if most == 0 { usize::MAX } else { usize::try_from(most).unwrap_or(usize::MAX) };
-        let surplus = deleted.len().saturating_sub(most);
+        let surplus = surplus(&deleted, most);
         let is_old =
             |sandbox: &carrel_store::Sandbox| !age.is_zero() && settings.clock.since(sandbox.state_changed_at) >= age;
-        let overdue = deleted.iter().enumerate().filter(|(at, sandbox)| *at < surplus || is_old(sandbox));
-        overdue.map(|(_, sandbox)| (sandbox.id.clone(), sandbox.last_sequence)).collect()
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        deleted.retain(|sandbox| {
+            let before = seen.entry(sandbox.owner).or_default();
+            *before += 1;
+            *before <= surplus.get(&sandbox.owner).copied().unwrap_or(0) || is_old(sandbox)
+        });
+        deleted.iter().map(|sandbox| (sandbox.id.clone(), sandbox.last_sequence)).collect()
     }
 
     async fn remove_events(&self, settings: &Settings) -> Result<(), RetentionError> {

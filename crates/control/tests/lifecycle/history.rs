@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use carrel_control::fake::Call;
 use carrel_control::provider::How;
-use carrel_control::{Retention, Settings};
+use carrel_control::{Caller, Retention, Settings};
 use carrel_store::SandboxState;
 
-use super::support::{ME, World};
+use super::support::{ME, World, request};
 
 /// Waits for something that nobody tells.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
@@ -178,4 +178,25 @@ async fn old_events_and_execs_go_while_the_sandbox_runs() {
     world.provider.end_exec("exec1", How::Exited(0));
     world.until_ended("exec1").await;
     world.check().await;
+}
+
+#[tokio::test]
+async fn whoever_deletes_many_sandboxes_loses_their_own_history_first() {
+    let world = World::with(kept(Retention { deleted_count: 0, ..Retention::default() })).await;
+    let [busy, quiet] = [1, 2].map(|user| Caller { user, group: user, trusted: false });
+    for (caller, id) in
+        [(quiet, "old1"), (quiet, "old2"), (busy, "new1"), (busy, "new2"), (busy, "new3"), (busy, "new4")]
+    {
+        let draft = |draft: &mut carrel_control::spec::Draft| draft.image = "x".into();
+        world.control.create(&caller, request(Some(id), draft)).await.unwrap();
+        let seen = format!("u{}~{id}", caller.user);
+        world.until(&seen, SandboxState::Ready).await;
+        world.control.delete(&caller, id).await.unwrap();
+        world.until(&seen, SandboxState::Deleted).await;
+    }
+    world.control.reload(kept(Retention { deleted_count: 4, ..Retention::default() }));
+    until(async || world.control.list(&ME, true, &Default::default()).len() == 4).await;
+    for (caller, known) in [(quiet, ["old1", "old2"]), (busy, ["new3", "new4"])] {
+        known.map(|id| world.control.get(&caller, id).unwrap());
+    }
 }
