@@ -4,10 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use carrel_agent_client::Generation;
-use carrel_protocol::bulk::RecordLimit;
+use carrel_protocol::bulk::{BulkHeader, RecordLimit};
+use carrel_protocol::codec::Prefix;
 use carrel_protocol::payload::{
-    BulkOffer, ExecExited, ExecStdin, ExecStdout, FsOp, FsOpenFile, FsOpenOptions, FsRange, FsRequest, FsResponse,
-    FsResult,
+    BulkAccepted, BulkFlow, BulkKind, BulkOffer, ExecExited, ExecStdin, ExecStdout, FsOp, FsOpenFile, FsOpenOptions,
+    FsRange, FsRequest, FsResponse, FsResult, TcpConnect,
 };
 use carrel_protocol::{MessageType, Payload};
 use carrel_tests::{Agentd, MemoryCgroup, Peer, agentd_path, command, full, run_within};
@@ -149,6 +150,41 @@ fn many_small_things_are_no_more_than_a_few_large_ones() {
         other.ping().await.unwrap();
         assert_eq!(cgroup.out_of_memory_kills(), 0);
         drop((other, agentd));
+    });
+}
+
+#[test]
+fn connections_whose_destinations_take_nothing_share_what_waits_for_them() {
+    run_within(LONG, async {
+        let cgroup = MemoryCgroup::new("connections", LIMIT);
+        let agentd = Agentd::launch(cgroup.command(&agentd_path()));
+        // Whoever is in its queue is connected, and nobody ever reads.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 256).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut peer = Peer::connect(&agentd.socket()).await;
+        let mut granted = 0;
+        for number in 0..256 {
+            let id = peer.first_id + number;
+            let bulk = Some(BulkOffer::new(RecordLimit::new(64 * 1024).unwrap(), 64 * 1024));
+            peer.send(10, id, &TcpConnect { host: "127.0.0.1".to_owned(), port, bulk }).await;
+            assert_eq!(peer.next_of(id).await.message_type(), MessageType::TcpConnected);
+            let accepted: BulkAccepted = peer.next_of(id).await.payload(|envelope| envelope.payload().unwrap());
+            let window = accepted.host_to_guest_credit_limit;
+            granted += window;
+            let mut offset = 0;
+            while offset < window {
+                let piece = vec![7; (window - offset).min(64 * 1024) as usize];
+                let header = BulkHeader { kind: BulkKind::Tcp, flow: BulkFlow::HostToGuest, offset };
+                peer.send_bytes(Prefix::of_record(header, id, piece.len()).unwrap().as_slice()).await;
+                peer.send_bytes(&piece).await;
+                offset += piece.len() as u64;
+            }
+        }
+        assert!(granted < 8 << 20, "{granted} bytes may wait");
+        agentd.client().await.ping().await.unwrap();
+        assert_eq!(cgroup.out_of_memory_kills(), 0);
+        drop(agentd);
     });
 }
 

@@ -16,6 +16,7 @@ use crate::files::{Handles, Owner};
 use crate::poll::Poller;
 use crate::session::Key;
 use crate::shares::{self, Shares};
+use crate::tcp::TcpWindows;
 
 /// What sessions share.
 pub(crate) struct Io {
@@ -30,6 +31,8 @@ pub(crate) struct Io {
     pub(crate) handles: Handles,
     /// Pipes that finished commands left to their background processes.
     pub(crate) leftovers: Leftovers,
+    /// What waits for the destinations of connections.
+    pub(crate) tcp_windows: TcpWindows,
     /// The clients behind a relay, once the host has said that it is one.
     pub(crate) shares: Option<Shares>,
     /// What holds for every command that says nothing else.
@@ -49,6 +52,7 @@ impl Io {
             processes: BTreeMap::new(),
             handles: Handles::default(),
             leftovers: Leftovers::default(),
+            tcp_windows: TcpWindows::default(),
             shares: None,
             defaults,
             activity: 0,

@@ -1,6 +1,7 @@
 //! Connections from the host to ports inside the sandbox.
 
 mod resolve;
+mod window;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,12 +22,13 @@ use crate::io::Io;
 use crate::poll::{Channel, Readiness, Source};
 use crate::session::{Key, Refusal, Session, Turn};
 
+pub(crate) use self::window::TcpWindows;
+use self::window::WindowShare;
+
 /// How long connecting may take, all addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest piece of a connection in one frame.
 const PIECE: usize = 64 * 1024;
-/// What the host may send ahead of what the destination takes.
-const WINDOW: u64 = 1024 * 1024;
 
 /// A connection.
 pub(crate) struct Tcp {
@@ -37,6 +39,8 @@ pub(crate) struct Tcp {
     deadline: Instant,
     offer: Option<(BulkOffer, RecordLimit)>,
     flows: Option<(SendFlow, ReceiveFlow)>,
+    /// What the host may send ahead of what the destination takes.
+    window: WindowShare,
     /// From the host, not yet taken by the destination.
     backlog: Backlog,
     /// The destination has sent everything.
@@ -76,6 +80,7 @@ impl Tcp {
             deadline,
             offer,
             flows: None,
+            window: io.tcp_windows.share(),
             backlog: Backlog::default(),
             received_all: false,
             sent_all: false,
@@ -119,6 +124,9 @@ impl Tcp {
             Ok(Ok(())) => {
                 // Small messages of the two ends are not to wait for each other.
                 let _fast = rustix::net::sockopt::set_tcp_nodelay(&socket.fd, true);
+                // The kernel would let megabytes wait for a destination that takes nothing.
+                let _bounded =
+                    rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, self.window.socket_buffer());
                 self.opened(io, key);
                 Turn::Again
             }
@@ -140,13 +148,13 @@ impl Tcp {
                 flows: BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask(),
                 format: offer.format,
                 max_record_payload: limit.get(),
-                host_to_guest_credit_limit: WINDOW,
+                host_to_guest_credit_limit: self.window.bytes(),
                 guest_to_host_credit_limit: offer.guest_to_host_credit_limit,
             },
         );
         self.flows = Some((
             SendFlow::new(BulkKind::Tcp, BulkFlow::GuestToHost, limit, offer.guest_to_host_credit_limit),
-            ReceiveFlow::new(BulkKind::Tcp, BulkFlow::HostToGuest, limit, WINDOW),
+            ReceiveFlow::new(BulkKind::Tcp, BulkFlow::HostToGuest, limit, self.window.bytes()),
         ));
     }
 

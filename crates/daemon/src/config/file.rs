@@ -55,6 +55,9 @@ struct ArtifactsTable {
 #[serde(default, deny_unknown_fields)]
 struct LimitsTable {
     sandboxes: Option<u64>,
+    kept_sandboxes: Option<u64>,
+    user_sandboxes: Option<u64>,
+    kept_specs: Option<Bytes>,
     memory: Option<Bytes>,
     sandbox_memory: Option<Bytes>,
     pids: Option<Bounded<1, { u32::MAX }>>,
@@ -141,6 +144,9 @@ impl LimitsTable {
         let bytes = |said: Option<Bytes>| said.map(|said| said.0);
         Limits {
             sandboxes: self.sandboxes,
+            kept_sandboxes: self.kept_sandboxes.unwrap_or(usual.kept_sandboxes),
+            user_sandboxes: self.user_sandboxes.unwrap_or(usual.user_sandboxes),
+            kept_specs: bytes(self.kept_specs).unwrap_or(usual.kept_specs),
             memory: bytes(self.memory),
             sandbox_memory: bytes(self.sandbox_memory),
             pids: self.pids.map_or(usual.pids, |said| said.0),

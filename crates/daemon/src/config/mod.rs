@@ -56,8 +56,14 @@ pub struct Config {
 /// What all sandboxes and each of them may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many there may be.
+    /// How many may run.
     pub sandboxes: Option<u64>,
+    /// How many of all users are kept, running or not; 0 is no limit.
+    pub kept_sandboxes: u64,
+    /// How many of one user other than the daemon's own are kept; 0 is no limit.
+    pub user_sandboxes: u64,
+    /// How many bytes the specs of those may have together; 0 is no limit.
+    pub kept_specs: u64,
     /// How much memory the limits of all that run may come to.
     pub memory: Option<u64>,
     /// How much memory one has that does not say; half of the host's if none is given.
@@ -199,6 +205,9 @@ impl Default for Config {
             exec_output_template: LogTemplate::DEFAULT.to_owned(),
             limits: Limits {
                 sandboxes: None,
+                kept_sandboxes: 4096,
+                user_sandboxes: 1024,
+                kept_specs: 64 << 20,
                 memory: None,
                 sandbox_memory: None,
                 pids: 1024,

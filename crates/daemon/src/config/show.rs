@@ -21,6 +21,9 @@ impl fmt::Display for Config {
         writeln!(f, "exec_output_template = {}", Quoted(&self.exec_output_template))?;
         writeln!(f, "\n[limits]")?;
         number(f, "sandboxes", self.limits.sandboxes)?;
+        number(f, "kept_sandboxes", Some(self.limits.kept_sandboxes))?;
+        number(f, "user_sandboxes", Some(self.limits.user_sandboxes))?;
+        number(f, "kept_specs", Some(self.limits.kept_specs))?;
         number(f, "memory", self.limits.memory)?;
         number(f, "sandbox_memory", self.limits.sandbox_memory)?;
         number(f, "pids", Some(self.limits.pids.into()))?;

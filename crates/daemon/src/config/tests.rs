@@ -29,6 +29,9 @@ keep = 3
 exec_output_template = "{sandbox_id}/{exec_id}"
 
 [limits]
+kept_sandboxes = 4096
+user_sandboxes = 1024
+kept_specs = 67108864
 pids = 1024
 host_free = 1073741824
 sandbox_disk = 10737418240
