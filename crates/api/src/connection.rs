@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use carrel_control::Caller;
+use carrel_control::{Caller, SharePermit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
@@ -35,6 +35,15 @@ pub(crate) enum Peer {
     Remote(Option<Arc<ApiKey>>),
 }
 
+/// What a connection takes up of its listener's room.
+#[derive(Debug)]
+pub(crate) enum ConnectionPlace {
+    /// A place of those that users of this machine share.
+    Local { _permit: SharePermit },
+    /// One of those that all others have.
+    Remote { _permit: OwnedSemaphorePermit },
+}
+
 /// Bytes in and out.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
@@ -51,7 +60,7 @@ pub(crate) struct Connection {
     /// What is due of the first word, and until when; none once it is there.
     greeting: Option<(usize, Pin<Box<Sleep>>)>,
     /// What it takes up of its listener's room, as long as it lasts.
-    _place: OwnedSemaphorePermit,
+    _place: ConnectionPlace,
 }
 
 // === impl Peer ===
@@ -75,7 +84,7 @@ impl Peer {
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(io: impl Io, peer: Peer, place: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn new(io: impl Io, peer: Peer, place: ConnectionPlace) -> Self {
         Self {
             io: Box::new(io),
             peer,
@@ -179,7 +188,7 @@ mod tests {
     fn connection() -> (DuplexStream, Connection) {
         let (client, server) = tokio::io::duplex(64);
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        (client, Connection::new(server, Peer::Remote(None), place))
+        (client, Connection::new(server, Peer::Remote(None), ConnectionPlace::Remote { _permit: place }))
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ mod feed;
 mod generated;
 mod key;
 mod listener;
+mod local_connections;
 mod request_log;
 mod sandboxes;
 mod serve;

@@ -9,8 +9,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, HANDSHAKE, Peer};
+use crate::connection::{Connection, ConnectionPlace, HANDSHAKE, Peer};
 use crate::key::ApiKey;
+use crate::local_connections::{self, LocalConnections};
 use crate::tls::Tls;
 
 /// How many may show who they are at a time.
@@ -58,7 +59,7 @@ struct Remote {
     room: ListenerRoom,
 }
 
-/// How many connections a listener may have.
+/// How many connections a listener for others than this machine may have.
 #[derive(Clone)]
 struct ListenerRoom {
     places: Arc<Semaphore>,
@@ -71,13 +72,18 @@ impl ListenerRoom {
     /// A place for one more, as soon as there is one.
     async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        if !self.descriptors.has_room(DescriptorUse::Connection) {
-            tracing::warn!("there are too few file descriptors: new connections wait until some are closed");
-            while !self.descriptors.has_room(DescriptorUse::Connection) {
-                tokio::time::sleep(BUSY).await;
-            }
-        }
+        wait_for_descriptors(&self.descriptors).await;
         Some(place)
+    }
+}
+
+/// Returns when there is a descriptor for one more connection.
+async fn wait_for_descriptors(descriptors: &Descriptors) {
+    if !descriptors.has_room(DescriptorUse::Connection) {
+        tracing::warn!("there are too few file descriptors: new connections wait until some are closed");
+        while !descriptors.has_room(DescriptorUse::Connection) {
+            tokio::time::sleep(BUSY).await;
+        }
     }
 }
 
@@ -96,21 +102,23 @@ impl Listener {
     }
 
     /// How many connections it has at a time, as one of so many. Those of this machine have half of the files that may be
-    /// open: the other half is for sandboxes.
+    /// open at most: the other half is for sandboxes.
     pub(crate) fn most(&self, listeners: usize) -> usize {
         match self {
-            Self::Unix(_) => share(getrlimit(Resource::Nofile).current, listeners),
+            Self::Unix(_) => local_connections::MOST.min(share(getrlimit(Resource::Nofile).current, listeners)),
             Self::Tcp { .. } => REMOTE.min(share(getrlimit(Resource::Nofile).current, 2)),
         }
     }
 
     /// Accepts until nobody takes the connections any more, at most so many at a time, and none while there are too few
-    /// descriptors: whoever comes then waits.
+    /// descriptors: whoever comes then waits. A user of this machine who has too many is refused at once.
     pub(crate) async fn accept(self, most: usize, descriptors: Descriptors, connections: mpsc::Sender<Connection>) {
-        let room = ListenerRoom { places: Arc::new(Semaphore::new(most)), descriptors };
         match self {
-            Self::Unix(listener) => accept_local(&listener, &room, &connections).await,
+            Self::Unix(listener) => {
+                accept_local(&listener, LocalConnections::new(most), &descriptors, &connections).await;
+            }
             Self::Tcp { listener, credentials } => {
+                let room = ListenerRoom { places: Arc::new(Semaphore::new(most)), descriptors };
                 let shaking = Arc::new(Semaphore::new(HANDSHAKES));
                 let remote = Remote { credentials, shaking, room };
                 remote.accept(&listener, &connections).await;
@@ -148,10 +156,15 @@ fn share(files: Option<u64>, listeners: usize) -> usize {
     (files / 2 / listeners.max(1)).clamp(LEAST, Semaphore::MAX_PERMITS)
 }
 
-async fn accept_local(listener: &UnixListener, room: &ListenerRoom, connections: &mpsc::Sender<Connection>) {
+async fn accept_local(
+    listener: &UnixListener,
+    mut places: LocalConnections,
+    descriptors: &Descriptors,
+    connections: &mpsc::Sender<Connection>,
+) {
     let own = rustix::process::geteuid().as_raw();
     loop {
-        let Some(place) = room.place().await else { return };
+        wait_for_descriptors(descriptors).await;
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -163,6 +176,9 @@ async fn accept_local(listener: &UnixListener, room: &ListenerRoom, connections:
         let Ok(credentials) = stream.peer_cred() else { continue };
         let (user, group) = (credentials.uid(), credentials.gid());
         let caller = Caller { user, group, trusted: user == own };
+        // One for whom there is no place is closed at once, and does not wait for an answer.
+        let Some(permit) = places.admit(&caller) else { continue };
+        let place = ConnectionPlace::Local { _permit: permit };
         if connections.send(Connection::new(stream, Peer::Local(caller), place)).await.is_err() {
             return;
         }
@@ -202,10 +218,10 @@ impl Remote {
         }
     }
 
-    async fn shake_hands(self, stream: TcpStream, place: OwnedSemaphorePermit) -> std::io::Result<Connection> {
+    async fn shake_hands(self, stream: TcpStream, permit: OwnedSemaphorePermit) -> std::io::Result<Connection> {
         stream.set_nodelay(true)?;
         let Credentials { tls, key } = self.credentials.current();
-        let peer = Peer::Remote(key);
+        let (peer, place) = (Peer::Remote(key), ConnectionPlace::Remote { _permit: permit });
         match tls {
             None => Ok(Connection::new(stream, peer, place)),
             Some(tls) => Ok(Connection::new(tls.acceptor().accept(stream).await?, peer, place)),
@@ -219,12 +235,18 @@ mod tests {
     use std::os::unix::net::UnixStream as StdUnix;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use tokio::io::AsyncReadExt;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Three clients at a listener that has room for two: the third is served when one of them goes.
-    async fn two_at_a_time<C>(listener: Listener, connect: impl Fn() -> C) {
+    #[tokio::test(start_paused = true)]
+    async fn a_port_has_as_many_connections_as_it_has_room_and_others_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = Listener::Tcp { listener, credentials: ListenerCredentials::new(None, None) };
+        let connect = || StdTcp::connect(address).unwrap();
         let _clients = [connect(), connect(), connect()];
         let (give, mut connections) = queue();
         tokio::spawn(listener.accept(2, Descriptors::default(), give));
@@ -235,17 +257,20 @@ mod tests {
         assert!(connections.recv().await.is_some());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_listener_has_as_many_connections_as_it_has_room() {
+    #[tokio::test]
+    async fn a_socket_closes_connections_that_it_has_no_room_for_at_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
         let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
-        two_at_a_time(listener, || StdUnix::connect(&path).unwrap()).await;
-
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let listener = Listener::Tcp { listener, credentials: ListenerCredentials::new(None, None) };
-        two_at_a_time(listener, || StdTcp::connect(address).unwrap()).await;
+        let (give, mut connections) = queue();
+        tokio::spawn(listener.accept(2, Descriptors::default(), give));
+        let clients = [(); 2].map(|()| StdUnix::connect(&path).unwrap());
+        let served = [connections.recv().await.unwrap(), connections.recv().await.unwrap()];
+        let mut refused = tokio::net::UnixStream::connect(&path).await.unwrap();
+        assert_eq!(refused.read(&mut [0; 1]).await.unwrap(), 0);
+        drop((clients, served));
+        let _client = StdUnix::connect(&path).unwrap();
+        assert!(connections.recv().await.is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use carrel_control::{Code, Refusal};
+use carrel_control::{Code, Refusal, bounded_text};
 use tonic::{Code as Wire, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -22,8 +22,13 @@ pub(crate) fn stopping() -> Status {
     with_info(Wire::Unavailable, "the daemon is stopping: try again".to_owned(), DAEMON_STOPPING, HashMap::new())
 }
 
+/// How many bytes a sentence may have: it is sent twice, and has to fit into the headers that every client takes.
+const LONGEST: usize = 1024;
+
 /// A status with everything that clients look for; code and sentence inside are those outside.
 pub(crate) fn with_info(code: Wire, message: String, reason: &str, metadata: HashMap<String, String>) -> Status {
+    // What a refusal says is bounded already; what the stack says may have any text of a client in it.
+    let message = bounded_text(message, LONGEST);
     Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, DOMAIN, metadata))
 }
 

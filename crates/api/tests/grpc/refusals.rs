@@ -100,6 +100,38 @@ async fn what_is_wrong_with_a_request_is_named_by_its_field() {
 }
 
 #[tokio::test]
+async fn what_a_caller_gave_is_answered_cut_to_size_and_without_control_characters() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let long = "\u{1b}é".repeat(200_000);
+    let answers = [
+        client.get_sandbox(GetSandboxRequest { sandbox_id: long.clone() }).await.map(drop),
+        client.create_sandbox(create(&long)).await.map(drop),
+        client.create_exec(exec(&long, &long)).await.map(drop),
+        client.get_exec(GetExecRequest { exec_id: long.clone() }).await.map(drop),
+        client
+            .create_sandbox(CreateSandboxRequest { config_yaml: long.clone().into(), ..create("demo") })
+            .await
+            .map(drop),
+        client
+            .create_sandbox(CreateSandboxRequest { config_yaml: b"\"\\e[31m\": 1".to_vec(), ..create("demo") })
+            .await
+            .map(drop),
+    ];
+    for answer in answers {
+        let status = answer.unwrap_err();
+        assert!(matches!(status.code(), Code::NotFound | Code::InvalidArgument), "{status:?}");
+        assert!(status.message().len() <= 1024 && !status.message().contains('\u{1b}'), "{status:?}");
+        assert!(status.details().len() < 2048, "{}", status.details().len());
+        assert!(!told(&status).1.is_empty(), "it is no bare error of the transport");
+    }
+    let channel = carrel_api::connect(&world.socket).await.unwrap();
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
+    let unknown = health.check(tonic_health::pb::HealthCheckRequest { service: long }).await;
+    is_refused(unknown, Code::NotFound, "NOT_FOUND", &[]);
+}
+
+#[tokio::test]
 async fn what_the_stack_itself_refuses_has_a_reason_too() {
     let world = World::new().await;
     let mut client = world.client().await;
