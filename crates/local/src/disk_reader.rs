@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use carrel_control::provider::{DiskReader, Place, ProviderError};
 use carrel_control::spec::Spec;
+use carrel_control::{ShareHolder, ShareLimits, SharePermit, ShareQuota};
 use carrel_fetch::Image;
 use carrel_shim_client::messages::{Create, Keep};
 use carrel_shim_client::{Life, OwnedSandbox, layout};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::bury::ended_or_killed;
@@ -25,12 +26,12 @@ use crate::life::{disk_missing, exists};
 use crate::look::lasting;
 use crate::{Inner, blocking, failed, images, plan};
 
-/// How many there are at most: each is a sandbox that no limit of the daemon counts.
-const MOST: usize = 8;
+/// How many there are at most: each is a sandbox that no limit of the daemon counts. A sandbox has one, whoever reads.
+const LIMITS: ShareLimits = ShareLimits { total: 8, each: 4, reserved: 2 };
 /// How often it is looked at whether one is used. One that has no client then is not.
-const LOOK: Duration = Duration::from_secs(60);
-/// How often a client may be seen to read nothing before the reader ends under it.
-const QUIET: u32 = 5;
+const LOOK: Duration = Duration::from_secs(20);
+/// How often a client may be seen to read nothing before the reader ends under it: that is a minute.
+const QUIET: u32 = 3;
 /// How long a supervisor may take to answer, or to end, before it is ended by force.
 const BEYOND: Duration = Duration::from_secs(5);
 
@@ -38,7 +39,7 @@ const BEYOND: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) struct DiskReaders {
     open: Arc<Mutex<HashMap<String, OpenReader>>>,
-    room: Arc<Semaphore>,
+    quota: ShareQuota,
 }
 
 /// A reader that is open, or is just ending.
@@ -100,12 +101,12 @@ impl Inner {
         if found.is_some_and(|found| lasting(&found).is_some() && !matches!(found.life, Life::Dead { .. })) {
             return Err(failed("the sandbox runs"));
         }
-        let room = self.readers.room()?;
+        let permit = self.readers.permit(place.sandbox.namespace().into())?;
         let create = self.plan_reader(place, spec, image).await?;
         let owned = self.supervised(&create).await?;
         let parked = Arc::clone(&self.parked);
         drop(tokio::task::spawn_blocking(move || parked.fill()));
-        Ok(self.readers.open(name, owned, create.directory.0, room))
+        Ok(self.readers.open(name, owned, create.directory.0, permit))
     }
 
     /// Ends the reader of a sandbox, if there is one. It must be the caller's turn.
@@ -169,15 +170,16 @@ fn random() -> Result<u64, ProviderError> {
 
 impl Default for DiskReaders {
     fn default() -> Self {
-        Self { open: Arc::default(), room: Arc::new(Semaphore::new(MOST)) }
+        Self { open: Arc::default(), quota: ShareQuota::new(LIMITS) }
     }
 }
 
 impl DiskReaders {
-    fn room(&self) -> Result<OwnedSemaphorePermit, ProviderError> {
-        Arc::clone(&self.room).try_acquire_owned().map_err(|_| ProviderError {
+    /// A place for a reader of a sandbox of this owner.
+    fn permit(&self, holder: ShareHolder) -> Result<SharePermit, ProviderError> {
+        self.quota.take(holder).map_err(|exceeded| ProviderError {
             code: Some(ProviderError::LIMIT_REACHED),
-            message: format!("{MOST} stopped sandboxes are being read, and no more can be: retry when one is done"),
+            message: format!("too many stopped sandboxes are being read: {exceeded}; retry when one is done"),
         })
     }
 
@@ -194,13 +196,7 @@ impl DiskReaders {
     }
 
     /// Keeps a reader open until the last share in it is given up.
-    fn open(
-        &self,
-        name: String,
-        mut owned: OwnedSandbox,
-        directory: PathBuf,
-        room: OwnedSemaphorePermit,
-    ) -> ReaderLease {
+    fn open(&self, name: String, mut owned: OwnedSandbox, directory: PathBuf, permit: SharePermit) -> ReaderLease {
         let ((lease, ending), (left, ended)) = (mpsc::channel(1), watch::channel(()));
         let (agent_socket, leases) = (owned.agent_socket().to_owned(), Arc::new(AtomicU64::new(1)));
         let open = OpenReader {
@@ -215,7 +211,7 @@ impl DiskReaders {
         drop(tokio::spawn(async move {
             task.run().await;
             readers.lock().remove(&name);
-            drop((left, room));
+            drop((left, permit));
         }));
         ReaderLease { agent_socket, _lease: lease, ended }
     }

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::WAITING;
-use super::reach::unreachable;
+use super::reach::disk_closed;
 use crate::carrel::v1::OpenDiskResponse;
 use crate::status::refused;
 
@@ -25,8 +25,7 @@ pub(super) async fn open(
         tokio::select! {
             () = give.closed() => {}
             () = access.ended() => {
-                let gone = refused(unreachable(&id, &"it was resumed or deleted while its disk was read"));
-                let _left = give.send(Err(gone)).await;
+                let _left = give.send(Err(refused(disk_closed(&id)))).await;
             }
         }
     });

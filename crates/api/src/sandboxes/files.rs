@@ -7,7 +7,7 @@ use carrel_control::{Caller, Control, Refusal};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use super::reach::{agent, by_agent, reader};
+use super::reach::{agent, by_agent, disk_closed, reader};
 use super::{PIECE, WAITING};
 use crate::carrel::v1::write_file_request::Message;
 use crate::carrel::v1::{ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse, WriteStart};
@@ -44,11 +44,13 @@ pub(super) async fn read(control: &Control, caller: &Caller, request: ReadFileRe
     tokio::spawn(async move {
         let read = pass_on(first, &mut stream, &give);
         let read = tokio::select! {
-            read = read => read,
+            read = read => read.map_err(|error| by_agent(&sandbox_id, &path, &error)),
             () = give.closed() => Ok(()),
+            // The reader of a client that took nothing: what it gets next is not to look like the end of the file.
+            () = access.ended() => Err(disk_closed(&sandbox_id)),
         };
-        if let Err(error) = read {
-            let _gone = give.send(Err(refused(by_agent(&sandbox_id, &path, &error)))).await;
+        if let Err(refusal) = read {
+            let _gone = give.send(Err(refused(refusal))).await;
         }
         // What is read belongs to a connection, which goes with its client.
         drop((file, agent, access));

@@ -56,6 +56,11 @@ pub(super) fn by_agent(sandbox: &str, path: &str, error: &AgentError) -> Refusal
     if errno.is_empty() { refusal } else { refusal.about("errno", errno) }
 }
 
+/// The agent that read the disk of a stopped sandbox is gone.
+pub(super) fn disk_closed(sandbox: &str) -> Refusal {
+    unreachable(sandbox, &"its disk was closed, since it was resumed or deleted, or nothing was read for a minute")
+}
+
 pub(super) fn unreachable(sandbox: &str, error: &impl std::fmt::Display) -> Refusal {
     let words = format!("the sandbox cannot be reached: {error}");
     Refusal::new(Code::Unavailable, "SANDBOX_UNREACHABLE", words).about("sandbox_id", sandbox)

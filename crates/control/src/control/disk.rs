@@ -77,11 +77,14 @@ impl Control {
 }
 
 fn unreadable(sandbox: &Sandbox, error: &ProviderError) -> Refusal {
-    let (code, reason) = match error.code {
-        Some(ProviderError::LIMIT_REACHED) => (Code::ResourceExhausted, reason::LIMIT_REACHED),
-        _ => (Code::FailedPrecondition, reason::PROVIDER_FAILED),
+    let message = error.message.clone();
+    let refusal = match error.code {
+        Some(ProviderError::LIMIT_REACHED) => {
+            Refusal::new(Code::ResourceExhausted, reason::LIMIT_REACHED, message).about("limit", "disk_readers")
+        }
+        _ => Refusal::new(Code::FailedPrecondition, reason::PROVIDER_FAILED, message),
     };
-    Refusal::new(code, reason, error.message.clone()).about("sandbox_id", sandbox.id.as_str())
+    refusal.about("sandbox_id", sandbox.id.as_str())
 }
 
 fn not_readable(sandbox: &Sandbox) -> Refusal {

@@ -27,10 +27,20 @@ fn the_name_of_a_reader_is_that_of_no_sandbox_and_of_no_service() {
 }
 
 #[test]
-fn a_reader_beyond_the_limit_is_refused_until_one_is_done() {
+fn a_client_that_takes_nothing_loses_its_reader_after_a_minute() {
+    assert_eq!(LOOK * QUIET, Duration::from_secs(60));
+}
+
+#[test]
+fn one_user_cannot_take_all_readers_and_one_beyond_the_limit_is_refused_until_one_is_done() {
     let readers = DiskReaders::default();
-    let mut taken: Vec<_> = (0..MOST).map(|_| readers.room().unwrap()).collect();
-    assert_eq!(readers.room().unwrap_err().code, Some(ProviderError::LIMIT_REACHED));
-    drop(taken.pop());
-    assert!(readers.room().is_ok());
+    let taken = |holder: ShareHolder| -> Vec<_> { std::iter::from_fn(|| readers.permit(holder).ok()).collect() };
+    let [first, second, third] = [1, 2, 3].map(|user| taken(ShareHolder::user(user)));
+    assert_eq!([first.len(), second.len(), third.len()], [4, 2, 0]);
+    let refused = readers.permit(ShareHolder::user(1)).unwrap_err();
+    assert_eq!(refused.code, Some(ProviderError::LIMIT_REACHED));
+    assert!(refused.message.contains("4 is the limit of one user"), "{refused}");
+    assert_eq!(taken(ShareHolder::OWNER).len(), 2);
+    drop(first);
+    assert!(readers.permit(ShareHolder::user(3)).is_ok());
 }
