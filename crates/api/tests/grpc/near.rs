@@ -6,7 +6,7 @@ use carrel_agent_client::protocol::codec::encode as encode_agent;
 use carrel_agent_client::protocol::frame::{Header, PREFIX_SIZE};
 use carrel_agent_client::protocol::payload::{FsData, FsOp, FsRequest, FsResponse, FsResult, Ready};
 use carrel_agent_client::protocol::{Codec, Envelope, Generation, Payload};
-use carrel_api::agbox::v1::EventType;
+use carrel_api::agbox::v1::{EventType, ResumeSandboxRequest, StopSandboxRequest};
 use carrel_api::carrel::v1::write_file_request::Message as Write;
 use carrel_api::carrel::v1::{
     DesiredState, GetStatisticsRequest, InspectSandboxRequest, PauseSandboxRequest, ReadFileRequest, SetIdleTtlRequest,
@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tonic::Code;
 
 use crate::shim::supervised;
-use crate::world::{World, create, exec, is_refused, pairs, ready, told};
+use crate::world::{World, create, exec, is_refused, pairs, ready, subscribe, told, until};
 
 #[tokio::test]
 async fn an_exec_is_started_with_everything_that_it_can_have() {
@@ -131,8 +131,8 @@ async fn everything_that_is_known_of_a_sandbox_is_told() {
     (spec.cpu_limit, spec.memory_limit) = ("1.5".to_owned(), "512m".to_owned());
     spec.envs = pairs(&[("A", "b")]);
     client.create_sandbox(request).await.unwrap();
-    let mut events = client.subscribe_sandbox_events(crate::world::subscribe("demo", 0)).await.unwrap().into_inner();
-    crate::world::until(&mut events, EventType::SandboxReady).await;
+    let mut events = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
+    until(&mut events, EventType::SandboxReady).await;
     client.create_exec(exec("demo", "exec-1")).await.unwrap();
     let play = tokio::spawn(async move {
         let mut peer = supervisor.greet().await;
@@ -271,6 +271,33 @@ async fn a_file_is_read_in_pieces() {
     is_refused(absent, Code::NotFound, "FILE_NOT_FOUND", &about);
     let relative = near.read_file(request("etc/motd")).await;
     is_refused(relative, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "path")]);
+    drop(agent.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_file_whose_reader_is_closed_does_not_end_as_if_it_were_whole() {
+    let (world, _supervisor) = supervised().await;
+    let mut client = world.client().await;
+    let from = ready(&mut client, "demo").await;
+    let sandbox_id = || "demo".to_owned();
+    client.stop_sandbox(StopSandboxRequest { sandbox_id: sandbox_id() }).await.unwrap();
+    let mut events = client.subscribe_sandbox_events(subscribe("demo", from)).await.unwrap().into_inner();
+    until(&mut events, EventType::SandboxStopped).await;
+    let listener = UnixListener::bind(world.home.path().join("agent.sock")).unwrap();
+    let agent = tokio::spawn(async move {
+        let mut agent = Agent::accept(&listener).await;
+        agent.opened().await;
+        let (id, _) = agent.asked().await;
+        agent.say(id, &FsData { data: vec![b'a'; 1000].into() }).await;
+        agent
+    });
+    let request = ReadFileRequest { sandbox_id: sandbox_id(), path: "/x".to_owned(), ..Default::default() };
+    let mut stream = world.near().await.read_file(request).await.unwrap().into_inner();
+    assert_eq!(stream.message().await.unwrap().unwrap().data.len(), 1000);
+    client.resume_sandbox(ResumeSandboxRequest { sandbox_id: sandbox_id() }).await.unwrap();
+    let closed = stream.message().await;
+    assert!(closed.as_ref().is_err_and(|status| status.message().contains("its disk was closed")), "{closed:?}");
+    is_refused(closed, Code::Unavailable, "SANDBOX_UNREACHABLE", &[("sandbox_id", "demo")]);
     drop(agent.await.unwrap());
 }
 

@@ -1,10 +1,13 @@
 //! Machines in memory whose supervisor and agent are played by a test.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::time::Duration;
 
 use carrel_control::fake::FakeProvider;
-use carrel_control::provider::{Answer, ExecStart, InUseSource, LogPaths, Noted, Place, Provider, Reach, Reaped};
+use carrel_control::provider::{
+    Answer, DiskReader, ExecStart, InUseSource, LogPaths, Noted, Place, Provider, Reach, Reaped,
+};
 use carrel_control::spec::Spec;
 use carrel_store::{ExecId, SandboxId};
 use tokio::sync::mpsc;
@@ -15,7 +18,31 @@ pub struct Reachable {
     pub directory: PathBuf,
 }
 
+/// A reader of a disk, whose agent is played by a test as well.
+#[derive(Debug)]
+struct ReachableReader {
+    reader: Box<dyn DiskReader>,
+    agent_socket: PathBuf,
+}
+
+impl DiskReader for ReachableReader {
+    fn agent_socket(&self) -> &Path {
+        &self.agent_socket
+    }
+
+    fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.reader.ended()
+    }
+}
+
 impl Provider for Reachable {
+    fn read_disk<'a>(&'a self, place: &'a Place, spec: &'a Spec) -> Answer<'a, Box<dyn DiskReader>> {
+        Box::pin(async move {
+            let (reader, agent_socket) = (self.fake.read_disk(place, spec).await?, self.reach(place).agent_socket);
+            Ok(Box::new(ReachableReader { reader, agent_socket }) as Box<dyn DiskReader>)
+        })
+    }
+
     fn reach(&self, _: &Place) -> Reach {
         Reach { agent_socket: self.directory.join("agent.sock"), shim_socket: self.directory.join("shim.sock") }
     }
