@@ -14,6 +14,7 @@ use carrel_api::carrel::v1::{
     WriteFileRequest, WriteStart, attach_exec_request, write_file_request,
 };
 use carrel_tests::{DaemonHome, run};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -26,10 +27,62 @@ const NOBODY: u32 = 65_534;
 /// Where that user finds the socket, and an image: then this program is that user.
 const MARK: &str = "CARREL_STRANGER";
 
+/// Opens connections until one is refused, says how many were served, and holds them until it is told to end.
+const GREEDY: &str = r#"
+import resource, socket, sys
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+held = []
+while True:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(sys.argv[1])
+    try:
+        # Whoever is served is answered with settings.
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        served = client.recv(1)
+    except (BrokenPipeError, ConnectionResetError):
+        served = b""
+    if not served:
+        break
+    held.append(client)
+print(len(held), flush=True)
+sys.stdin.read()
+"#;
+
 /// What nothing was ever called.
 const NEVER: &str = "never";
 
 const TEST: &str = "strangers::another_user_gets_nothing_of_the_host_and_nothing_of_others";
+
+#[test]
+fn another_user_cannot_take_all_connections_of_a_socket() {
+    run(async {
+        let home = DaemonHome::new();
+        let socket = home.open_directory("open").join("grpc.sock");
+        home.configure(&format!("[[listen]]\ngrpc = \"unix:{}\"\nmode = \"0666\"\n", socket.display()));
+        let daemon = home.start().await;
+        let greedy = |uid: u32| {
+            let mut python = tokio::process::Command::new("python3");
+            python.args(["-c", GREEDY]).arg(&socket).current_dir("/").uid(uid).gid(uid).kill_on_drop(true);
+            python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut held = Vec::new();
+        for uid in [NOBODY, NOBODY - 1] {
+            let mut one = greedy(uid);
+            let mut served = String::new();
+            BufReader::new(one.stdout.as_mut().unwrap()).read_line(&mut served).await.unwrap();
+            assert!((1..=1024).contains(&served.trim().parse::<u32>().unwrap()), "{served}");
+            held.push(one);
+        }
+        // The daemon's own user is served beside them.
+        Client::at(&socket).await.api.list_sandboxes(ListSandboxesRequest::default()).await.unwrap();
+        for mut one in held {
+            drop(one.stdin.take());
+            assert!(one.wait().await.unwrap().success());
+        }
+        check(&home, daemon, &[]).await;
+    });
+}
 
 #[test]
 fn another_user_gets_nothing_of_the_host_and_nothing_of_others() {

@@ -1,9 +1,10 @@
 //! Published ports, as a supervisor serves them that has given up its rights.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use carrel_shim_client::messages::{FailureCode, PublishedPort};
+use carrel_shim_client::messages::{FailureCode, PublishedPort, State};
 use carrel_tests::{Sandbox, run, script, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -34,7 +35,12 @@ while True:
 /// A sandbox with that server, and a port of the host that leads to it.
 async fn serving() -> (Sandbox, u16) {
     // What waits in sockets of the sandbox counts as its memory, and the kernel slows it down long before that is all used.
-    let sandbox = Sandbox::with(|create| create.limits.memory = Some(2 << 30)).await;
+    serving_in(2 << 30).await
+}
+
+/// The same with so much memory.
+async fn serving_in(memory: u64) -> (Sandbox, u16) {
+    let sandbox = Sandbox::with(|create| create.limits.memory = Some(memory)).await;
     let mut follow = sandbox.follow("server", &script(&format!("exec python3 -u -c \"{SERVER}\""))).await;
     until(&mut follow, "listening").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -115,6 +121,36 @@ fn clients_that_take_nothing_cost_a_supervisor_their_windows_and_hold_up_nobody(
         drop(stalled);
         let mut shim = sandbox.shim().await;
         while shim.status().await.unwrap().port_connections.is_some() {}
+    });
+}
+
+#[test]
+fn clients_of_a_server_that_reads_nothing_do_not_take_the_memory_of_a_small_sandbox() {
+    run(async {
+        let (sandbox, port) = serving_in(64 << 20).await;
+        let (mut flooding, sent) = (tokio::task::JoinSet::new(), Arc::new(tokio::sync::Semaphore::new(0)));
+        // As many as there may be, but one.
+        let clients = 31;
+        for _ in 0..clients {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            stream.write_all(b"h").await.unwrap();
+            let sent = Arc::clone(&sent);
+            flooding.spawn(async move {
+                let piece = vec![7; 64 * 1024];
+                for number in 1.. {
+                    stream.write_all(&piece).await.unwrap();
+                    if number == 8 {
+                        sent.add_permits(1);
+                    }
+                }
+            });
+        }
+        // Each has sent more than its share, and goes on for as long as anything takes it.
+        let _all = sent.acquire_many(clients).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(echoed(port, 8 << 20).await, 8 << 20, "others go on");
+        }
+        assert_eq!(sandbox.shim().await.status().await.unwrap().state, State::Running);
     });
 }
 

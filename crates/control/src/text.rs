@@ -20,8 +20,10 @@ pub fn bounded_text(text: impl Into<String>, longest: usize) -> String {
     if text.len() <= longest {
         return text;
     }
-    let tail = text.ceil_char_boundary(text.len() - longest / 4);
-    let head = text.floor_char_boundary(longest.saturating_sub(text.len() - tail).saturating_sub(GAP.len()));
+    let is_boundary = |at: &usize| text.is_char_boundary(*at);
+    let tail = (text.len() - longest / 4..text.len()).find(is_boundary).unwrap_or(text.len());
+    let room = longest.saturating_sub(text.len() - tail).saturating_sub(GAP.len());
+    let head = (0..=room).rev().find(is_boundary).unwrap_or(0);
     text.replace_range(head..tail, GAP);
     text
 }

@@ -28,6 +28,7 @@ use crate::greeting::{Greeted, Greeting, hello};
 use crate::jobs::Jobs;
 use crate::log::{Log, wall_ms};
 use crate::owner::Owner;
+use crate::ports::Ports;
 use crate::program;
 
 /// How long a guest may take until it is ready.
@@ -64,6 +65,7 @@ pub(crate) struct Parts {
     pub(crate) desk: UnixListener,
     pub(crate) hello: Hello,
     pub(crate) jobs: Jobs,
+    pub(crate) ports: Ports,
     pub(crate) log: Log,
 }
 
@@ -451,7 +453,13 @@ impl Whole {
                 inodes: create.kept_disk.as_ref().and_then(|kept| kept.host_free_inodes),
             },
             lasting: create.lasting,
-            parts: Some(Parts { desk: self.desk, hello: self.hello, jobs, log }),
+            parts: Some(Parts {
+                desk: self.desk,
+                hello: self.hello,
+                jobs,
+                ports: Ports::new(create.limits.memory),
+                log,
+            }),
         }
     }
 }

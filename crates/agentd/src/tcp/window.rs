@@ -41,7 +41,7 @@ impl WindowShare {
 
     /// How many bytes wait in the kernel for the destination; it takes twice of that, for what it keeps beside them.
     pub(crate) fn socket_buffer(&self) -> usize {
-        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+        usize::try_from(self.bytes / 4).unwrap_or(usize::MAX)
     }
 }
 

@@ -20,8 +20,10 @@ use self::connection::{Connection, FrameOutcome};
 use crate::jobs::{Outgoing, Refusal};
 use crate::poll::{Interest, Poller, Readiness, Token};
 
-/// How many connections there are at one time. More wait to be accepted.
-pub(crate) const MOST: usize = 256;
+/// How many connections there are at one time, at most and in a sandbox of little memory. More wait to be accepted.
+const MOST: (usize, usize) = (256, 16);
+/// The memory of the sandbox for each connection: what its server does not read waits there, in buffers of the kernel.
+const MEMORY_FOR_ONE: u64 = 2 * 1024 * 1024;
 /// How many are accepted before those that are there have their turn.
 const ACCEPTS_AT_A_TURN: usize = 16;
 /// How much may wait on its way to the guest before clients are not read any more.
@@ -33,8 +35,10 @@ const SHARED_WINDOW: u64 = 4 * 1024 * 1024;
 const WINDOW: (u64, u64) = (32 * 1024, 512 * 1024);
 
 /// The published ports of a sandbox, and the connections to them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ports {
+    /// How many connections there are at one time.
+    most: usize,
     listeners: Vec<Listener>,
     connections: Vec<Option<Box<Connection>>>,
     /// The place of each connection, by the id of its session.
@@ -76,6 +80,22 @@ fn listens_at(socket: &OwnedFd, port: u16) -> Result<bool, Errno> {
 // === impl Ports ===
 
 impl Ports {
+    /// Those of a sandbox with so much memory; none is no limit.
+    pub(crate) fn new(memory: Option<u64>) -> Self {
+        let (most, least) = MOST;
+        let fit = memory.map_or(most, |bytes| usize::try_from(bytes / MEMORY_FOR_ONE).unwrap_or(most));
+        Self {
+            most: fit.clamp(least, most),
+            listeners: Vec::new(),
+            connections: Vec::new(),
+            by_channel: HashMap::new(),
+            taken: 0,
+            exhausted: false,
+            piece: Vec::new(),
+            outgoing: Outgoing::default(),
+        }
+    }
+
     /// The ports that are served.
     pub(crate) fn published(&self) -> Vec<PublishedPort> {
         self.listeners.iter().map(|listener| listener.port).collect()
@@ -116,7 +136,7 @@ impl Ports {
     /// Accepts connections to a port; `open` gives each the id of its session.
     pub(crate) fn accept(&mut self, number: usize, mut open: impl FnMut() -> u32) {
         for _ in 0..ACCEPTS_AT_A_TURN {
-            let Some(listener) = self.listeners.get(number).filter(|_| self.taken < MOST) else { return };
+            let Some(listener) = self.listeners.get(number).filter(|_| self.taken < self.most) else { return };
             match rustix::net::accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => {
                     // Small pieces of a conversation are not to wait for each other.
@@ -219,7 +239,7 @@ impl Ports {
 
     /// Watches each descriptor for what it is needed for now.
     pub(crate) fn watch(&mut self, poller: &Poller, unsent: usize) -> Result<(), Errno> {
-        let accepts = self.taken < MOST && !self.exhausted;
+        let accepts = self.taken < self.most && !self.exhausted;
         for (number, listener) in self.listeners.iter_mut().enumerate() {
             if listener.watched != accepts {
                 watch(
@@ -248,7 +268,7 @@ impl Ports {
         self.listeners.iter().filter(|listener| listener.watched).for_each(|listener| poller.remove(&listener.socket));
         let mut unsaid = Outgoing::default();
         self.connections.iter_mut().flatten().for_each(|connection| connection.break_off(&mut unsaid));
-        *self = Self::default();
+        *self = Self { most: self.most, ..Self::new(None) };
     }
 
     /// What is to be said to the guest.

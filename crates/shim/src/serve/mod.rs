@@ -130,7 +130,7 @@ impl Server {
             listening: true,
             desk,
             jobs: parts.jobs,
-            ports: Ports::default(),
+            ports: parts.ports,
             log: parts.log,
             owner,
             supervisor: owner.map(|owner| (owner, peer)),
