@@ -30,6 +30,7 @@ fn holder(refused: Result<(), ShimError>) -> String {
     }
 }
 
+//= promises.adoption.sandbox-lasts-whose-owner
 #[test]
 fn a_sandbox_whose_owner_is_killed_is_found_adopted_and_stopped_and_its_jobs_lose_nothing() {
     run(async {
@@ -78,6 +79,7 @@ fn a_sandbox_whose_owner_is_killed_is_found_adopted_and_stopped_and_its_jobs_los
     });
 }
 
+//= promises.adoption.supervisor-whose-owner-gone
 #[test]
 fn a_supervisor_whose_owner_is_gone_sleeps() {
     run(async {
@@ -98,6 +100,7 @@ fn a_supervisor_whose_owner_is_gone_sleeps() {
     });
 }
 
+//= promises.adoption.supervisors-time
 #[test]
 fn one_supervises_at_a_time_and_whoever_comes_second_is_told_who() {
     run(async {
@@ -170,6 +173,7 @@ async fn live(standing: &Standing, mut client: ShimClient) {
     client.stop(Duration::from_secs(20)).await.unwrap();
 }
 
+//= promises.journal.facts
 #[test]
 fn the_journal_is_read_across_connections_without_a_gap_and_nothing_twice() {
     run(async {

@@ -198,6 +198,7 @@ async fn fall(stage: &mut Stage, point: Failpoint) -> Option<SandboxRecord> {
     record(&stage.create)
 }
 
+//= promises.adoption.places-supervisor-killed
 #[test]
 fn wherever_its_supervisor_dies_nothing_of_an_ephemeral_sandbox_is_left() {
     run_within(Duration::from_secs(300), async {
@@ -221,6 +222,7 @@ fn wherever_its_supervisor_dies_nothing_of_an_ephemeral_sandbox_is_left() {
     });
 }
 
+//= promises.adoption.places-supervisor-killed
 #[test]
 fn wherever_its_supervisor_dies_a_lasting_sandbox_tells_what_happened_until_it_is_collected() {
     run_within(Duration::from_secs(300), async {
@@ -273,6 +275,7 @@ fn wherever_its_supervisor_dies_a_lasting_sandbox_tells_what_happened_until_it_i
     });
 }
 
+//= promises.adoption.places-supervisor-killed
 #[test]
 fn a_supervisor_that_does_not_die_ends_in_order() {
     run_within(Duration::from_secs(120), async {

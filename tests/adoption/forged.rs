@@ -45,6 +45,7 @@ async fn attempt(standing: &Standing, before: &Found) -> (AdoptError, Found, Ado
     (late, now, refused)
 }
 
+//= promises.adoption.forged-records-reused-process
 #[test]
 fn a_record_that_was_forged_is_not_believed() {
     run(async {
@@ -89,6 +90,7 @@ fn a_record_that_was_forged_is_not_believed() {
     });
 }
 
+//= promises.adoption.forged-records-reused-process
 #[test]
 fn a_process_that_was_written_down_is_not_taken_for_the_supervisor_by_its_number() {
     run(async {
@@ -143,6 +145,7 @@ fn pose(standing: &Standing, hello: Hello) -> tokio::task::JoinHandle<()> {
     })
 }
 
+//= promises.adoption.forged-records-reused-process
 #[test]
 fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
     run(async {
@@ -197,6 +200,7 @@ fn whoever_serves_the_socket_in_place_of_the_supervisor_is_found_out() {
     });
 }
 
+//= promises.adoption.forged-records-reused-process
 #[test]
 fn a_directory_of_another_or_behind_a_link_is_not_looked_into_and_an_open_one_is() {
     run(async {
@@ -261,6 +265,7 @@ fn one_that_took_the_name_meanwhile_is_not_taken_for_the_one_that_was_found() {
     });
 }
 
+//= promises.adoption.sandbox-another-boot-host
 #[test]
 fn one_that_was_made_before_this_host_booted_is_dead_and_swept_completely() {
     run(async {
@@ -281,6 +286,7 @@ fn one_that_was_made_before_this_host_booted_is_dead_and_swept_completely() {
     });
 }
 
+//= promises.adoption.sandbox-another-boot-host
 #[test]
 fn an_ephemeral_one_that_was_made_before_this_host_booted_is_removed_whole() {
     run(async {

@@ -30,6 +30,9 @@ async fn ask(port: u16, method: &str, path: &str, body: Option<Value>) -> (u16, 
     (status.unwrap_or_else(|| panic!("{answer:?}")), answer.split_once("\r\n\r\n").unwrap().1.to_owned())
 }
 
+//= agents.architecture-components.single-daemon-runs-inside
+//= agents.compatibility.session-ids-session-id
+//= promises.agents-server.sandbox
 #[test]
 fn the_agents_server_runs_in_a_sandbox_and_is_reached_through_a_published_port() {
     run_within(Duration::from_secs(120), async {

@@ -132,6 +132,7 @@ async fn is_lost(client: &mut Client, sandbox: &str) {
     client.gone(sandbox).await;
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn one_that_dies_while_it_is_ready_is_stopped_and_resumed_with_what_it_wrote() {
     run(async {
@@ -160,6 +161,7 @@ async fn read(client: &mut Client, sandbox: &str, path: &str) -> Result<Vec<u8>,
     Ok(content)
 }
 
+//= promises.control-plane.sandbox-run
 #[test]
 fn the_files_of_one_that_died_are_read_until_it_is_resumed() {
     run(async {
@@ -236,6 +238,7 @@ fn what_reads_the_disk_of_a_stopped_one_ends_with_the_daemon() {
     });
 }
 
+//= promises.control-plane.disk-missing
 #[test]
 fn one_whose_disk_is_missing_is_not_resumed_with_an_empty_one() {
     run(async {
@@ -308,6 +311,7 @@ fn one_that_dies_while_it_is_filled_was_never_made() {
     });
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn wherever_a_supervisor_dies_that_makes_one_that_is_told() {
     run_within(Duration::from_secs(120), async {
@@ -338,6 +342,7 @@ fn wherever_a_supervisor_dies_that_makes_one_that_is_told() {
     });
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn one_that_dies_while_it_stops_has_stopped_and_can_be_resumed() {
     run(async {
@@ -379,6 +384,7 @@ fn one_that_dies_while_it_is_deleted_is_gone() {
     });
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn when_everything_dies_at_once_the_next_daemon_tells_what_became_of_it() {
     run(async {

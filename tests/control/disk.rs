@@ -236,6 +236,7 @@ while True:
     run_within(WATCHDOG, async { Scene::new(RESERVE, 60_000).await.attacked(attack).await });
 }
 
+//= promises.control-plane.sandbox-stopped-writing-however
 #[test]
 fn one_who_wrote_a_burst_is_not_paused_and_one_whom_its_user_resumes_can_make_room() {
     run_within(WATCHDOG, async {
@@ -283,6 +284,7 @@ os.truncate(\"large\", 0)'";
     });
 }
 
+//= promises.control-plane.disk-without-size-nothing
 #[test]
 fn where_nobody_can_be_paused_those_who_write_are_killed_and_that_is_said_once() {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {

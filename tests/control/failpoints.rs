@@ -38,11 +38,14 @@ fn everywhere(deaths: usize, course: impl AsyncFn(Life) + Sync) {
     assert_eq!(failed.into_inner().unwrap(), Vec::<String>::new());
 }
 
+//= promises.control-plane.accepted
+//= promises.control-plane.places-daemon-killed
 #[test]
 fn wherever_the_daemon_dies_the_next_one_ends_what_was_accepted() {
     everywhere(1, courses::long);
 }
 
+//= promises.control-plane.places-daemon-killed
 #[test]
 fn wherever_the_daemon_dies_and_the_next_one_too_nothing_is_lost() {
     if full() {
@@ -56,6 +59,7 @@ fn wherever_the_daemon_dies_and_the_next_one_too_nothing_is_lost() {
     }
 }
 
+//= promises.control-plane.accepted
 #[test]
 fn whenever_daemons_are_killed_nothing_is_lost() {
     for seed in 0..if full() { 30 } else { 3 } {

@@ -147,6 +147,7 @@ fn what_does_not_fit_into_the_store_is_refused_and_what_happens_meanwhile_is_tol
     });
 }
 
+//= promises.control-plane.full-disk
 #[test]
 fn on_a_full_disk_nothing_is_half_accepted_and_with_room_everything_goes_on() {
     run(async {
@@ -178,6 +179,7 @@ fn on_a_full_disk_nothing_is_half_accepted_and_with_room_everything_goes_on() {
     });
 }
 
+//= promises.control-plane.disk-without-byte-left
 #[test]
 fn on_a_full_disk_sandboxes_are_stopped_and_removed_and_nothing_else_begins() {
     run(async {

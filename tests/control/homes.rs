@@ -12,6 +12,7 @@ use crate::left::{check, check_store};
 /// Where a database says which version it is.
 const VERSION: u64 = 60;
 
+//= promises.control-plane.daemons-home
 #[test]
 fn a_second_daemon_on_one_home_is_refused_and_the_first_goes_on() {
     run(async {
@@ -120,6 +121,7 @@ fn a_store_without_tables_is_made_and_one_that_is_there_is_taken_up() {
     });
 }
 
+//= promises.control-plane.store-older-disks-missing
 #[test]
 fn a_store_that_is_missing_or_empty_beside_disks_serves_only_if_the_loss_is_accepted() {
     run(async {
@@ -158,6 +160,7 @@ fn a_store_that_is_missing_or_empty_beside_disks_serves_only_if_the_loss_is_acce
     });
 }
 
+//= promises.control-plane.store-older-disks-missing
 #[test]
 fn a_store_that_was_restored_quarantines_what_was_made_since() {
     run(async {
@@ -198,6 +201,7 @@ fn a_store_that_was_restored_quarantines_what_was_made_since() {
     });
 }
 
+//= promises.control-plane.copy-home
 #[test]
 fn a_copy_of_a_home_is_refused_until_it_is_claimed_and_harms_nothing() {
     run(async {

@@ -80,6 +80,8 @@ async fn subscribers(home: &DaemonHome) -> Vec<(Client, Streaming<SandboxEvent>)
     waiting
 }
 
+//= control.subscription.mechanism-wait-nothing-polls
+//= promises.control-plane.subscribers
 #[test]
 fn a_daemon_with_hundreds_of_subscribers_makes_no_system_call_while_nothing_happens() {
     run_within(Duration::from_secs(180), async {

@@ -68,6 +68,7 @@ fn values<const N: usize>(log: &str, message: &str, keys: [&str; N]) -> Vec<[Str
     told.map(|line| keys.map(|key| text(&line[key]))).collect()
 }
 
+//= promises.control-plane.requests-lifecycle-steps-log
 #[tokio::test]
 async fn each_request_and_each_step_is_one_line_and_secrets_and_frames_are_none() {
     let home = DaemonHome::new();
@@ -196,6 +197,7 @@ async fn a_log_file_is_opened_again_by_a_hangup_although_the_configuration_is_br
     assert_eq!(managed.home.log(), "", "standard error has nothing");
 }
 
+//= promises.control-plane.file-descriptors
 #[tokio::test]
 async fn a_daemon_that_is_short_of_descriptors_refuses_and_can_still_stop_and_remove() {
     // The agent of a sandbox needs more than a hundred, so that clients have to take what sandboxes would.

@@ -24,6 +24,7 @@ const MARK: &str = "CARREL_PERMISSIONS";
 
 const TEST: &str = "permissions::what_the_operator_allows_is_read_with_the_rights_of_the_caller";
 
+//= promises.control-plane.directory-another-user-gives
 #[test]
 fn what_the_operator_allows_is_read_with_the_rights_of_the_caller() {
     if let Some(place) = std::env::var_os(MARK) {

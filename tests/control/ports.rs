@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use crate::client::{Client, host};
 use crate::left::check;
 
+//= promises.control-plane.published-ports
 #[test]
 fn a_published_port_answers_while_there_is_no_daemon_and_under_the_next_one() {
     run(async {

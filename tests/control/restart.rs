@@ -93,6 +93,7 @@ fn restart_host(home: &DaemonHome) {
     }
 }
 
+//= promises.control-plane.host-reboots-loses-power
 #[test]
 fn a_restart_of_the_host_stops_sandboxes_and_resumes_those_whose_policy_says_so() {
     run(async {

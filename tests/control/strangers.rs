@@ -84,6 +84,8 @@ fn another_user_cannot_take_all_connections_of_a_socket() {
     });
 }
 
+//= promises.control-plane.ids-caller-chooses
+//= promises.control-plane.another-user-socket
 #[test]
 fn another_user_gets_nothing_of_the_host_and_nothing_of_others() {
     if let Some(place) = std::env::var_os(MARK) {

@@ -11,6 +11,7 @@ use crate::left::check;
 /// The kernel is given its time, more than once.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(180);
 
+//= promises.control-plane.process-kernel-kill
 #[test]
 fn a_process_that_cannot_be_killed_delays_neither_the_daemon_nor_other_sandboxes() {
     run_within(LIMIT, async {

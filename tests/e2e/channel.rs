@@ -47,6 +47,7 @@ async fn output(peer: &mut Peer, id: u32) -> (String, ExecExited) {
     }
 }
 
+//= carrel.agent-itself.bootstrap-far-makes-sense
 #[test]
 fn a_configuration_that_waits_is_applied_before_the_greeting() {
     run(async {
@@ -63,6 +64,7 @@ fn a_configuration_that_waits_is_applied_before_the_greeting() {
     });
 }
 
+//= carrel.agent-itself.bootstrap-far-makes-sense
 #[test]
 fn a_configuration_is_taken_once_and_what_needs_a_machine_is_refused() {
     run(async {
@@ -92,6 +94,7 @@ fn a_configuration_is_taken_once_and_what_needs_a_machine_is_refused() {
     });
 }
 
+//= carrel.agent-itself.withdrawn-range-ends-nobody
 #[test]
 fn a_withdrawn_range_ends_and_nobody_elses() {
     run(async {
@@ -128,6 +131,9 @@ fn a_withdrawn_range_ends_and_nobody_elses() {
     });
 }
 
+//= versioning.rules-never-broken.1-version-number-agreed
+//= versioning.implementation-details.gate-behaviour-stamp-message
+//= carrel.files-trees-connections.10-spoken-our-peer
 #[test]
 fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
     run(async {
@@ -145,6 +151,7 @@ fn more_than_the_published_generation_is_spoken_only_after_a_hello() {
     });
 }
 
+//= promises.agent.channel-relay-input-session
 #[test]
 fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
     run(async {
@@ -166,6 +173,9 @@ fn on_a_shared_channel_nobody_waits_for_one_who_sends_too_much() {
     });
 }
 
+//= client.constants-functions.flagshutdown-0x04-requests-shutdown
+//= carrel.agent-itself.shutdown-end-without-host
+//= promises.agent.commands-after-shutdown
 #[test]
 fn a_shutdown_asks_commands_to_end_and_ends_the_agent() {
     run(async {
@@ -181,6 +191,7 @@ fn a_shutdown_asks_commands_to_end_and_ends_the_agent() {
     });
 }
 
+//= carrel.agent-itself.shutdown-end-without-host
 #[test]
 fn an_agent_without_its_host_ends_with_all_it_started() {
     run(async {

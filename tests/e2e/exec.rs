@@ -22,6 +22,8 @@ async fn until(exec: &mut Exec, text: &str) -> String {
     seen
 }
 
+//= client.constants-functions.connectagentpath-socket-path
+//= carrel.commands.separate-output-error-exit
 #[test]
 fn streams_stay_apart_and_the_exit_code_arrives() {
     run(async {
@@ -33,6 +35,7 @@ fn streams_stay_apart_and_the_exit_code_arrives() {
     });
 }
 
+//= carrel.commands.signal-process-group-number
 #[test]
 fn a_signal_reaches_the_whole_group_and_its_number_arrives() {
     run(async {
@@ -47,6 +50,7 @@ fn a_signal_reaches_the_whole_group_and_its_number_arrives() {
     });
 }
 
+//= carrel.commands.terminal-size-resized-echoing
 #[test]
 fn a_terminal_has_its_size_is_resized_and_echoes() {
     run(async {
@@ -67,6 +71,7 @@ fn a_terminal_has_its_size_is_resized_and_echoes() {
     });
 }
 
+//= carrel.commands.environment-directory-user-four
 #[test]
 fn the_environment_directory_user_and_limits_are_those_asked_for() {
     run(async {
@@ -86,6 +91,7 @@ fn the_environment_directory_user_and_limits_are_those_asked_for() {
     });
 }
 
+//= carrel.commands.clean-process-descriptors-signals
 #[test]
 fn a_command_gets_a_clean_process() {
     run(async {
@@ -106,6 +112,8 @@ fn a_command_gets_a_clean_process() {
     });
 }
 
+//= carrel.commands.drain-rule-left-behind
+//= promises.agent.process-background-holds-pipe
 #[test]
 fn a_background_child_that_holds_the_pipe_does_not_hold_the_exit() {
     run(async {
@@ -122,6 +130,8 @@ fn a_background_child_that_holds_the_pipe_does_not_hold_the_exit() {
     });
 }
 
+//= carrel.commands.drain-rule-left-behind
+//= promises.agent.process-background-holds-pipe
 #[test]
 fn late_output_of_a_pipeline_is_not_cut_off() {
     run(async {
@@ -136,6 +146,8 @@ fn late_output_of_a_pipeline_is_not_cut_off() {
     });
 }
 
+//= carrel.commands.drain-rule-left-behind
+//= promises.agent.process-background-holds-pipe
 #[test]
 fn what_a_command_leaves_behind_may_go_on_writing() {
     run(async {
@@ -153,6 +165,7 @@ fn what_a_command_leaves_behind_may_go_on_writing() {
     });
 }
 
+//= promises.agent.terminal-nobody-open-moment
 #[test]
 fn a_terminal_that_nobody_holds_for_a_moment_is_still_listened_to() {
     run(async {
@@ -164,6 +177,7 @@ fn a_terminal_that_nobody_holds_for_a_moment_is_still_listened_to() {
     });
 }
 
+//= promises.agent.variables-environment-command
 #[test]
 fn sixty_thousand_variables_reach_a_command() {
     run(async {
@@ -175,6 +189,7 @@ fn sixty_thousand_variables_reach_a_command() {
     });
 }
 
+//= client.methods-client.call-cancelled
 #[test]
 fn dropping_a_command_ends_it_and_nobody_elses() {
     run(async {
@@ -193,6 +208,7 @@ fn dropping_a_command_ends_it_and_nobody_elses() {
     });
 }
 
+//= promises.agent.commands-once
 #[test]
 fn more_commands_than_allowed_are_refused_and_the_others_go_on() {
     run(async {

@@ -22,6 +22,8 @@ fn file(agentd: &Agentd, name: &str, content: &str, mode: u32) -> String {
     path
 }
 
+//= carrel.commands.kind-failure-pipes-terminals
+//= promises.agent.kinds-failure-command-really
 #[test]
 fn every_kind_of_failure_is_told_by_its_name() {
     use ExecFailureKind as K;
@@ -96,6 +98,8 @@ fn every_kind_of_failure_is_told_by_its_name() {
     });
 }
 
+//= carrel.commands.kind-failure-pipes-terminals
+//= promises.agent.kinds-failure-command-really
 #[test]
 fn a_limit_of_processes_is_told_as_such() {
     run(async {
@@ -114,6 +118,8 @@ fn a_limit_of_processes_is_told_as_such() {
     });
 }
 
+//= carrel.commands.kind-failure-pipes-terminals
+//= promises.agent.kinds-failure-command-really
 #[test]
 fn an_agent_that_may_not_change_users_says_so() {
     run(async {
@@ -131,6 +137,8 @@ fn an_agent_that_may_not_change_users_says_so() {
     });
 }
 
+//= carrel.commands.kind-failure-pipes-terminals
+//= promises.agent.kinds-failure-command-really
 #[test]
 fn a_lack_of_memory_is_told_as_such() {
     run(async {

@@ -10,6 +10,7 @@ fn options(read: bool, write: bool) -> FsOpenOptions {
     FsOpenOptions { read, write, create: write, ..FsOpenOptions::default() }
 }
 
+//= carrel.files-trees-connections.19-file-operations
 #[test]
 fn every_operation_does_what_it_says() {
     run(async {
@@ -57,6 +58,7 @@ fn every_operation_does_what_it_says() {
     });
 }
 
+//= carrel.files-trees-connections.errors-carry-name-number
 #[test]
 fn an_error_carries_the_name_of_its_number() {
     run(async {
@@ -71,6 +73,7 @@ fn an_error_carries_the_name_of_its_number() {
     });
 }
 
+//= carrel.files-trees-connections.behalf-user-within-user
 #[test]
 fn what_is_done_on_behalf_of_a_user_is_theirs_and_within_their_rights() {
     run(async {
@@ -110,6 +113,7 @@ fn a_pipe_that_nobody_writes_to_stops_nobody() {
     });
 }
 
+//= promises.agent.named-pipe-open-both
 #[test]
 fn a_pipe_is_written_and_read_again_and_again() {
     run(async {
@@ -129,6 +133,8 @@ fn a_pipe_is_written_and_read_again_and_again() {
     });
 }
 
+//= promises.agent.files-process-proc-opens
+//= promises.agent.mode-socket-listen
 #[test]
 fn the_agents_own_memory_is_not_a_file() {
     run(async {
@@ -145,6 +151,7 @@ fn the_agents_own_memory_is_not_a_file() {
     });
 }
 
+//= promises.agent.directory-read-parts
 #[test]
 fn a_directory_of_long_names_is_read_to_its_end() {
     run(async {
@@ -165,6 +172,7 @@ fn a_directory_of_long_names_is_read_to_its_end() {
     });
 }
 
+//= carrel.files-trees-connections.handles-belong-client
 #[test]
 fn a_handle_of_another_client_is_no_handle() {
     run(async {
@@ -192,6 +200,7 @@ fn a_handle_of_another_client_is_no_handle() {
     });
 }
 
+//= carrel.files-trees-connections.link-never-followed-tree
 #[test]
 fn a_tree_of_links_is_removed_without_what_they_point_to() {
     run(async {

@@ -29,6 +29,9 @@ fn kind(error: &Error) -> ExecFailureKind {
     }
 }
 
+//= carrel.agent-itself.static-small-needs-file
+//= promises.agent.files-needs-image
+//= promises.agent.kinds-failure-command-really
 #[test]
 fn an_empty_image_serves_files_and_names_what_is_missing() {
     run(async {
@@ -78,6 +81,7 @@ fn pipes_in_place_of_an_images_files_stop_nobody() {
     });
 }
 
+//= carrel.agent-itself.static-small-needs-file
 #[test]
 fn a_busybox_image_has_its_own_accounts() {
     run(async {

@@ -29,6 +29,7 @@ async fn glob(client: &AgentClient, root: &str, pattern: &str, hidden: bool, lim
     found
 }
 
+//= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
 fn entries_are_found_by_name() {
     run(async {
@@ -66,6 +67,7 @@ fn a_result_that_a_limit_cut_says_so() {
     });
 }
 
+//= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
 fn lines_are_found_by_content() {
     run(async {
@@ -103,6 +105,7 @@ fn lines_are_found_by_content() {
     });
 }
 
+//= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
 fn trees_are_copied_and_moved_whole() {
     run(async {
@@ -155,6 +158,7 @@ fn a_large_tree_that_moves_in_is_told_whole() {
     });
 }
 
+//= carrel.files-trees-connections.generation-11-watch-glob
 #[test]
 fn changes_are_told_as_they_happen() {
     run(async {

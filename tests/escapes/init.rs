@@ -34,6 +34,7 @@ fn attack(guest: &Guest) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+//= promises.agent.attacks-sandbox-root-pid
 /// The same attack on a process that does nothing for itself.
 #[test]
 fn an_unprotected_first_process_is_an_open_book() {
@@ -54,6 +55,8 @@ fn an_unprotected_first_process_is_an_open_book() {
     });
 }
 
+//= carrel.agent-itself.pid-1-buries-orphans
+//= promises.agent.attacks-sandbox-root-pid
 #[test]
 fn the_agent_is_closed_to_the_root_of_its_sandbox() {
     run(async {
@@ -68,6 +71,7 @@ fn the_agent_is_closed_to_the_root_of_its_sandbox() {
     });
 }
 
+//= carrel.agent-itself.pid-1-buries-orphans
 #[test]
 fn the_channel_is_out_of_reach_of_commands() {
     run(async {
@@ -84,6 +88,8 @@ fn the_channel_is_out_of_reach_of_commands() {
     });
 }
 
+//= carrel.agent-itself.pid-1-buries-orphans
+//= promises.agent.signals-inside-namespace-pid
 #[test]
 fn signals_count_only_from_outside() {
     run(async {
@@ -103,6 +109,7 @@ fn signals_count_only_from_outside() {
     });
 }
 
+//= carrel.agent-itself.pid-1-buries-orphans
 #[test]
 fn commands_have_less_than_their_agent() {
     run(async {
@@ -136,6 +143,8 @@ fn a_readable_agent_puts_commands_before_itself_when_memory_runs_out() {
     });
 }
 
+//= carrel.agent-itself.pid-1-buries-orphans
+//= promises.agent.zombies-after-10-000
 #[test]
 fn ten_thousand_orphans_leave_no_zombie() {
     run(async {

@@ -11,6 +11,8 @@ fn shipped() -> PathBuf {
     std::env::var_os("CARREL_AGENTD_GUEST").expect("./test sets it to the agent built with --profile guest").into()
 }
 
+//= carrel.agent-itself.static-small-needs-file
+//= promises.agent.program
 #[test]
 fn it_needs_no_file_of_the_image_and_is_small() {
     let metadata = std::fs::metadata(shipped()).unwrap();
@@ -20,6 +22,8 @@ fn it_needs_no_file_of_the_image_and_is_small() {
     assert!(headers.contains("LOAD") && !headers.contains("INTERP"), "{headers}");
 }
 
+//= carrel.agent-itself.static-small-needs-file
+//= promises.agent.idle-once-nothing-happened
 #[test]
 fn it_is_small_and_asleep_when_idle() {
     run(async {

@@ -19,6 +19,9 @@ async fn refused(peer: &mut Peer, id: u32) -> CoreErrorKind {
     received.payload(|envelope| envelope.payload::<CoreError>().unwrap().kind)
 }
 
+//= versioning.implementation-details.new-flag-bits-append
+//= carrel.agent-itself.nothing-peer-sends-ends
+//= promises.agent.messages-end
 #[test]
 fn every_kind_of_nonsense_has_its_answer() {
     run(async {
@@ -49,6 +52,7 @@ fn every_kind_of_nonsense_has_its_answer() {
     });
 }
 
+//= carrel.agent-itself.nothing-peer-sends-ends
 #[test]
 fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
     run(async {
@@ -80,6 +84,8 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
     });
 }
 
+//= versioning.implementation-details.guest-gates-peer-generation
+//= carrel.agent-itself.nothing-answered-peer-below
 #[test]
 fn a_peer_too_old_for_errors_is_sent_none() {
     run(async {
@@ -96,6 +102,8 @@ fn a_peer_too_old_for_errors_is_sent_none() {
     });
 }
 
+//= carrel.agent-itself.id-outside-range-broken
+//= promises.agent.ways-peer-loses-connection
 #[test]
 fn only_a_foreign_id_or_a_broken_length_closes_and_only_its_own_connection() {
     run(async {
@@ -116,6 +124,7 @@ fn only_a_foreign_id_or_a_broken_length_closes_and_only_its_own_connection() {
     });
 }
 
+//= promises.agent.clients-once-listen
 #[test]
 fn one_client_too_many_is_closed_without_a_word() {
     run(async {
@@ -151,6 +160,8 @@ impl Numbers {
     }
 }
 
+//= carrel.agent-itself.nothing-peer-sends-ends
+//= promises.agent.messages-end
 #[test]
 fn damaged_frames_of_every_type_leave_the_agent_alive() {
     run(async {

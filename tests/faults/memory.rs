@@ -20,6 +20,8 @@ fn gibibytes() -> u64 {
     (if full() { 4 } else { 1 }) * 1024 * 1024 * 1024
 }
 
+//= carrel.commands.below-backpressure-reading
+//= promises.agent.memory-1-gib-4
 #[test]
 fn a_reader_that_reads_nothing_and_then_everything_loses_nothing() {
     run_within(LONG, async {
@@ -59,6 +61,7 @@ fn a_reader_that_reads_nothing_and_then_everything_loses_nothing() {
     });
 }
 
+//= promises.agent.memory-file-256-mib
 #[test]
 fn large_files_pass_in_both_directions() {
     run_within(LONG, async {
@@ -99,6 +102,8 @@ fn large_files_pass_in_both_directions() {
     });
 }
 
+//= promises.agent.memory-800-000-pieces
+//= promises.agent.sessions-client-under-way
 #[test]
 fn many_small_things_are_no_more_than_a_few_large_ones() {
     run_within(LONG, async {
@@ -188,6 +193,7 @@ fn connections_whose_destinations_take_nothing_share_what_waits_for_them() {
     });
 }
 
+//= promises.agent.stalled-connection
 #[test]
 fn a_stalled_connection_goes_on_when_its_input_is_taken() {
     run_within(LONG, async {
@@ -208,6 +214,7 @@ fn a_stalled_connection_goes_on_when_its_input_is_taken() {
     });
 }
 
+//= promises.agent.client-leaves-stalled
 #[test]
 fn a_client_that_leaves_while_it_is_stalled_takes_its_command_with_it() {
     run_within(LONG, async {
@@ -240,6 +247,8 @@ fn a_client_that_leaves_while_it_is_stalled_takes_its_command_with_it() {
     });
 }
 
+//= carrel.commands.below-backpressure-reading
+//= promises.agent.memory-command-takes-input
 #[test]
 fn input_that_nobody_takes_makes_only_its_sender_wait() {
     run_within(LONG, async {

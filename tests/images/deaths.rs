@@ -6,6 +6,7 @@ use carrel_tests::DockerRegistry;
 use super::made::Layout;
 use super::{Home, listed};
 
+//= promises.images.pull-killed-steps
 #[test]
 fn a_pull_that_was_killed_at_any_moment_is_finished_by_the_next_and_leaves_nothing() {
     let layout = Layout::of_everything(300_000);

@@ -17,6 +17,7 @@ fn filled() -> DockerRegistry {
     registry
 }
 
+//= promises.images.download-breaks
 #[test]
 fn what_breaks_off_goes_on_and_nothing_is_fetched_twice() {
     let registry = filled();
@@ -33,6 +34,7 @@ fn what_breaks_off_goes_on_and_nothing_is_fetched_twice() {
     home.assert_nothing_is_left_over();
 }
 
+//= promises.images.byte-size-media-type
 #[test]
 fn a_byte_that_changed_on_the_way_is_found_and_nothing_of_it_is_kept() {
     let registry = filled();
@@ -59,6 +61,7 @@ fn a_byte_that_changed_on_the_way_is_found_and_nothing_of_it_is_kept() {
     assert!(layers.len() < 3 && layers.iter().all(|layer| all_layers.contains(layer)), "{layers:?} of {all_layers:?}");
 }
 
+//= promises.images.registries
 #[test]
 fn a_mirror_is_used_and_one_that_is_gone_or_breaks_is_not_missed() {
     let (registry, mirror) = (filled(), filled());

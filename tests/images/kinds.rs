@@ -43,22 +43,26 @@ fn there_and_back(kind: Kind<'_>) {
     assert_eq!(stranger.kept("images"), Vec::<String>::new());
 }
 
+//= promises.images.registries
 #[test]
 fn an_open_one() {
     there_and_back(Kind::default());
 }
 
+//= promises.images.registries
 #[test]
 fn one_with_tls() {
     let authority = Authority::new();
     there_and_back(Kind { tls: Some(&authority), ..Kind::default() });
 }
 
+//= promises.images.registries
 #[test]
 fn one_with_a_password() {
     there_and_back(Kind { access: Access::Password, ..Kind::default() });
 }
 
+//= promises.images.registries
 #[test]
 fn one_with_tokens_and_tls() {
     let (authority, tokens) = (Authority::new(), Tokens::start());

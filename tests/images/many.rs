@@ -5,6 +5,7 @@ use carrel_tests::{DockerRegistry, Fault, Proxy};
 use super::made::Layout;
 use super::{Home, Pulled, outcome};
 
+//= promises.images.times-blob-fetched-layer
 #[test]
 fn ten_who_pull_at_once_fetch_every_blob_once() {
     let layout = Layout::of_everything(5_000_000);
@@ -25,6 +26,7 @@ fn ten_who_pull_at_once_fetch_every_blob_once() {
     home.assert_nothing_is_left_over();
 }
 
+//= promises.images.times-blob-fetched-layer
 #[test]
 fn what_another_image_brought_is_not_fetched_again() {
     let layout = Layout::of_everything(100_000);

@@ -5,6 +5,7 @@ use carrel_tests::{Access, Authority, DockerRegistry, Fault, Kind, Proxy, Tokens
 use super::Home;
 use super::made::Layout;
 
+//= promises.images.saved-sandbox-pushed-pulled
 #[test]
 fn what_we_send_is_what_came_byte_for_byte() {
     let layout = Layout::of_everything(9_000_000);

@@ -25,6 +25,7 @@ fn compare(layout: &Layout) -> Vec<String> {
     ours
 }
 
+//= promises.images.image-registry-us-skopeo
 #[test]
 fn an_image_with_everything_is_the_same_for_us_and_for_others() {
     let ours = compare(&Layout::of_everything(100_000)).join("\n");
@@ -39,6 +40,7 @@ fn an_image_with_everything_is_the_same_for_us_and_for_others() {
     }
 }
 
+//= promises.images.image-registry-us-skopeo
 #[test]
 fn a_debian_is_the_same_for_us_and_for_others() {
     let ours = compare(&Layout::python());

@@ -7,6 +7,8 @@ use carrel_tests::{Guest, run};
 
 use crate::{Sandbox, busybox_image, example};
 
+//= promises.sandbox.host-image-host
+//= promises.sandbox.network-interfaces
 #[test]
 fn the_host_image_has_its_programs_and_nothing_else_of_it() {
     run(async {
@@ -33,6 +35,8 @@ fn the_host_image_has_its_programs_and_nothing_else_of_it() {
     });
 }
 
+//= promises.sandbox.namespaces
+//= promises.sandbox.ids-host-maps
 #[test]
 fn the_first_process_is_far_from_the_hosts_root() {
     run(async {
@@ -49,6 +53,7 @@ fn the_first_process_is_far_from_the_hosts_root() {
     });
 }
 
+//= promises.sandbox.image-directory
 #[test]
 fn a_directory_is_written_over_and_never_into() {
     run(async {
@@ -63,6 +68,7 @@ fn a_directory_is_written_over_and_never_into() {
     });
 }
 
+//= promises.sandbox.links-image-place-dev
 #[test]
 fn an_image_with_links_in_place_of_directories_leads_nowhere() {
     run(async {
@@ -82,6 +88,7 @@ fn an_image_with_links_in_place_of_directories_leads_nowhere() {
     });
 }
 
+//= promises.sandbox.sandbox-whose-supervisor-killed
 #[test]
 fn no_first_program_outlives_its_supervisor() {
     run(async {
@@ -109,6 +116,9 @@ fn no_first_program_outlives_its_supervisor() {
     });
 }
 
+//= promises.sandbox.ids-host-maps
+//= promises.sandbox.mounts-host-mount-namespace
+//= promises.sandbox.processes-files-another-sandbox
 #[test]
 fn two_sandboxes_know_nothing_of_each_other_and_leave_nothing() {
     run(async {

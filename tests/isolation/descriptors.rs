@@ -18,6 +18,7 @@ fn said(env: &[(&str, &str)], script: &str) -> String {
     text
 }
 
+//= promises.sandbox.first-program-finds-open
 #[test]
 fn nothing_is_open_but_the_channel_and_what_was_asked_for() {
     let script = "ls /proc/1/fd; echo \"score ${CARREL_OOM_SCORE_FD-none}\"";
@@ -25,12 +26,14 @@ fn nothing_is_open_but_the_channel_and_what_was_asked_for() {
     assert_eq!(said(&[], script), "0\n1\n2\n3\nscore 3\n");
 }
 
+//= promises.sandbox.first-program-finds-open
 #[test]
 fn the_score_that_is_given_is_the_first_programs_own() {
     let script = "echo 500 >&3; cat /proc/self/oom_score_adj; echo 100 >&3; cat /proc/self/oom_score_adj";
     assert_eq!(said(&[], script), "500\n100\n");
 }
 
+//= promises.sandbox.first-program-finds-open
 #[test]
 fn a_launcher_without_standard_error_gives_its_sandbox_all_it_needs() {
     let mut launch = Command::new("/bin/sh");

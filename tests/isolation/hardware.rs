@@ -7,6 +7,7 @@ use carrel_tests::{Guest, run};
 
 use crate::{Sandbox, example};
 
+//= promises.sandbox.parts-sys
 #[test]
 fn what_programs_ask_for_is_there_and_nothing_else() {
     run(async {
@@ -35,6 +36,7 @@ fn what_programs_ask_for_is_there_and_nothing_else() {
     });
 }
 
+//= promises.sandbox.parts-sys
 #[test]
 fn nothing_of_it_can_be_written() {
     run(async {
@@ -69,6 +71,7 @@ for path in sys.argv[1:]:
     });
 }
 
+//= promises.sandbox.parts-sys
 #[test]
 fn a_host_that_hides_its_own_shows_none() {
     let mut launch = Command::new("unshare");

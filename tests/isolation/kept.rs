@@ -74,6 +74,7 @@ fn as_much_can_be_written_as_was_asked_for_and_not_twice_as_much() {
     });
 }
 
+//= promises.sandbox.disk-stays
 #[test]
 fn what_a_sandbox_writes_is_there_for_the_next() {
     run(async {
@@ -90,6 +91,7 @@ fn what_a_sandbox_writes_is_there_for_the_next() {
     });
 }
 
+//= promises.sandbox.disk-stays
 #[test]
 fn what_was_done_to_a_project_is_there_for_the_next_and_not_on_the_host() {
     run(async {
@@ -120,6 +122,7 @@ fn what_was_done_to_a_project_is_there_for_the_next_and_not_on_the_host() {
     });
 }
 
+//= promises.sandbox.disk-stays
 #[test]
 fn an_image_ends_where_its_size_does() {
     run(async {
@@ -129,6 +132,7 @@ fn an_image_ends_where_its_size_does() {
     });
 }
 
+//= promises.sandbox.loop-devices-disk-stays
 #[test]
 fn no_loop_device_outlives_its_user() {
     run(async {
@@ -141,6 +145,7 @@ fn no_loop_device_outlives_its_user() {
     });
 }
 
+//= promises.sandbox.disk-stays
 #[test]
 fn a_disk_is_used_by_one() {
     run(async {

@@ -44,6 +44,7 @@ impl Store {
     }
 }
 
+//= promises.images.layers-image
 #[test]
 fn as_many_layers_as_the_kernel_takes_lie_over_one_another() {
     for count in [2, 128, MOST - 1] {

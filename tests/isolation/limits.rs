@@ -4,6 +4,7 @@ use carrel_tests::run;
 
 use crate::Sandbox;
 
+//= promises.sandbox.fork-bomb
 #[test]
 fn a_fork_bomb_stops_at_the_limit() {
     run(async {
@@ -27,6 +28,7 @@ fn a_fork_bomb_stops_at_the_limit() {
     });
 }
 
+//= promises.sandbox.hierarchies-cgroup-first-process
 #[test]
 fn a_sandbox_sees_its_own_cgroup_as_the_root_of_all() {
     run(async {
@@ -38,6 +40,7 @@ fn a_sandbox_sees_its_own_cgroup_as_the_root_of_all() {
     });
 }
 
+//= promises.sandbox.hierarchies-cgroup-first-process
 #[test]
 fn the_first_process_is_in_every_hierarchy_of_its_cgroup() {
     run(async {
@@ -60,6 +63,7 @@ fn the_first_process_is_in_every_hierarchy_of_its_cgroup() {
     });
 }
 
+//= promises.sandbox.memory-bomb
 #[test]
 fn a_memory_bomb_takes_itself_and_not_the_agent() {
     run(async {
@@ -72,6 +76,7 @@ fn a_memory_bomb_takes_itself_and_not_the_agent() {
     });
 }
 
+//= promises.sandbox.write-root-project-together
 #[test]
 fn a_full_disk_is_the_sandboxes_own() {
     run(async {
@@ -112,6 +117,7 @@ for reader in pairs[::2] if sys.argv[1] == "udp" else []:
 print((held if sys.argv[1] == "udp" else sent) >> 20)
 "#;
 
+//= promises.sandbox.waits-sockets
 #[test]
 fn what_waits_in_sockets_is_limited_as_memory_is() {
     run(async {

@@ -33,6 +33,7 @@ fn mount(source: &Path, access: &str) -> (&'static str, String) {
     ("CARREL_MOUNTS", format!("{}:/given:1000:{access}", source.display()))
 }
 
+//= promises.sandbox.inside-stands-owner-tree
 #[test]
 fn what_a_user_writes_belongs_to_the_owner_of_the_tree() {
     run(async {
@@ -60,6 +61,7 @@ fn what_a_user_writes_belongs_to_the_owner_of_the_tree() {
     });
 }
 
+//= promises.sandbox.inside-stands-owner-tree
 #[test]
 fn nobody_inside_stands_for_anybody_else() {
     run(async {
@@ -78,6 +80,7 @@ fn nobody_inside_stands_for_anybody_else() {
     });
 }
 
+//= promises.sandbox.inside-stands-owner-tree
 #[test]
 fn neither_privileges_nor_devices_come_with_a_tree() {
     run(async {
@@ -94,6 +97,7 @@ fn neither_privileges_nor_devices_come_with_a_tree() {
     });
 }
 
+//= promises.sandbox.tree-given-read
 #[test]
 fn what_is_given_to_be_read_is_read_as_by_its_owner_and_not_written() {
     run(async {
@@ -107,6 +111,7 @@ fn what_is_given_to_be_read_is_read_as_by_its_owner_and_not_written() {
     });
 }
 
+//= promises.sandbox.file-system-cannot-show
 #[test]
 fn a_file_system_without_other_ids_is_refused_for_writing_and_shown_for_reading() {
     let launch = |access: &str, source: &str| {
@@ -122,6 +127,7 @@ fn a_file_system_without_other_ids_is_refused_for_writing_and_shown_for_reading(
     assert_eq!((code, said.contains("private")), (Some(0), true), "{said}{error}");
 }
 
+//= promises.sandbox.inside-stands-owner-tree
 #[test]
 fn a_user_of_another_group_writes_as_the_owner_does() {
     run(async {

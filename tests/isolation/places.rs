@@ -64,6 +64,7 @@ fn refusal(home: &TempDir, source: &str, target: &str) -> String {
     error.trim().to_owned()
 }
 
+//= promises.sandbox.made-replaced-removed-host
 #[test]
 fn what_is_shown_in_a_tree_of_the_hosts_covers_what_is_there_and_changes_nothing() {
     let home = home();
@@ -85,6 +86,8 @@ fn what_is_shown_in_a_tree_of_the_hosts_covers_what_is_there_and_changes_nothing
     assert!(!Path::new("/tmp/new").exists());
 }
 
+//= carrel.command.mounts-environment-directory-user
+//= promises.sandbox.made-replaced-removed-host
 #[test]
 fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
     let home = home();
@@ -104,6 +107,7 @@ fn nothing_is_made_or_replaced_in_a_tree_of_the_hosts() {
     }
 }
 
+//= promises.sandbox.places-nothing-shown
 #[test]
 fn some_places_are_nobodys_to_choose() {
     let home = home();
@@ -118,6 +122,7 @@ fn some_places_are_nobodys_to_choose() {
     assert_eq!((code, error.trim()), (Some(125), "launch: the mount point /a is asked for twice"));
 }
 
+//= promises.sandbox.whole-host-proc-sys
 #[test]
 fn the_whole_host_is_neither_an_image_nor_a_project() {
     let whole = "launch: / is all of this host, and neither an image nor a project: choose a directory below it";
@@ -134,6 +139,7 @@ fn the_whole_host_is_neither_an_image_nor_a_project() {
     assert_eq!((code, error.trim()), (Some(125), "launch: no sandbox has a user or group 65536: the highest is 65535"));
 }
 
+//= promises.sandbox.made-replaced-removed-host
 #[test]
 fn a_place_is_found_by_the_links_of_the_image_and_made_in_the_sandboxs_own_root() {
     let (home, image) = (home(), busybox_image());
@@ -170,6 +176,7 @@ fn a_place_is_found_by_the_links_of_the_image_and_made_in_the_sandboxs_own_root(
     assert_eq!(error.trim(), "launch: the mount point /bin/new does not exist in what is shown at /usr");
 }
 
+//= promises.sandbox.failed-step
 #[test]
 fn a_failed_step_names_what_it_is_about() {
     let (home, image) = (home(), busybox_image());

@@ -104,6 +104,8 @@ impl Working {
     }
 }
 
+//= carrel.command.project-worked-copy-changed
+//= promises.sandbox.changes-project-reach-host
 #[test]
 fn what_is_done_to_a_project_is_found_in_its_changes_and_not_on_the_host() {
     run(async {
@@ -164,6 +166,7 @@ fn what_is_done_to_a_project_is_found_in_its_changes_and_not_on_the_host() {
     });
 }
 
+//= promises.sandbox.marks-kernel-layer-somebody
 #[test]
 fn a_directory_cannot_be_renamed_by_pointing_to_it() {
     run(async {
@@ -179,6 +182,7 @@ fn a_directory_cannot_be_renamed_by_pointing_to_it() {
     });
 }
 
+//= promises.sandbox.marks-kernel-layer-somebody
 #[test]
 fn nobody_inside_fakes_a_mark_of_the_kernels() {
     run(async {
@@ -205,6 +209,7 @@ for name in [\"user.plain\", \"user.overlay.opaque\", \"user.overlay.redirect\"]
     });
 }
 
+//= promises.sandbox.write-root-project-together
 #[test]
 fn the_root_and_the_project_share_one_disk_that_nobody_inside_can_name() {
     run(async {
@@ -227,6 +232,7 @@ fn the_root_and_the_project_share_one_disk_that_nobody_inside_can_name() {
     });
 }
 
+//= promises.sandbox.shown-project-mount
 #[test]
 fn what_is_shown_in_a_project_is_no_change_of_it() {
     run(async {

@@ -23,6 +23,7 @@ signal.pause()"
     sandbox.shell(&format!("mkfifo /tmp/said; python3 -c \"{program}\" >/dev/null 2>&1 & cat /tmp/said")).await
 }
 
+//= promises.sandbox.instances-inotify-takes-host
 #[test]
 fn a_sandbox_that_takes_all_watches_it_can_takes_none_of_the_hosts() {
     run(async {
@@ -42,6 +43,7 @@ fn a_sandbox_that_takes_all_watches_it_can_takes_none_of_the_hosts() {
     });
 }
 
+//= promises.sandbox.terminals-once
 #[test]
 fn a_sandbox_that_takes_all_terminals_it_can_takes_few_of_the_hosts() {
     run(async {
@@ -114,6 +116,7 @@ print(made, ctypes.get_errno())
     });
 }
 
+//= promises.sandbox.limits-process
 #[test]
 fn the_limits_of_a_caller_are_not_those_of_its_sandbox() {
     let lower = "ulimit -S -t 500; ulimit -S -f 1000000; ulimit -S -s 4096; ulimit -S -v 40000000; ulimit -S -p 5000";

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use crate::example;
 
+//= carrel.supervisor.after-core-ready-shed
+//= promises.supervisor.could-host-cannot-once
 #[test]
 fn a_supervisor_that_has_shed_can_look_after_its_sandbox_and_nothing_else() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -19,6 +19,7 @@ async fn refused(peer: &mut Peer, id: u32) -> FailureCode {
     answer.message::<Failed>().code
 }
 
+//= promises.jobs.callers-once
 #[test]
 fn every_kind_of_nonsense_has_its_answer() {
     run(async {
@@ -62,6 +63,7 @@ fn every_kind_of_nonsense_has_its_answer() {
     });
 }
 
+//= promises.jobs.callers-once
 #[test]
 fn lengths_that_cannot_be_close_the_connection_and_no_other() {
     run(async {
@@ -172,6 +174,7 @@ fn what_is_withdrawn_is_answered_no_further() {
     });
 }
 
+//= promises.jobs.callers-once
 #[test]
 fn thousands_of_connections_are_refused_without_harm() {
     run(async {
@@ -243,6 +246,7 @@ fn long_commands_are_listed_whole_and_too_long_ones_are_refused() {
     });
 }
 
+//= promises.jobs.kept-jobs-ended
 #[test]
 fn whoever_waits_is_answered_although_the_job_is_not_kept() {
     run(async {

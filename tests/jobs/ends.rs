@@ -6,6 +6,7 @@ use carrel_shim_client::messages::{EndReason, FactKind, FailureCode, JobCommand,
 use carrel_shim_client::{Journal, ShimError};
 use carrel_tests::{Sandbox, all_of, ending, run, script, until};
 
+//= promises.jobs.ends-told-apart
 #[test]
 fn codes_signals_and_what_never_ran_are_told_apart() {
     run(async {
@@ -51,6 +52,7 @@ fn codes_signals_and_what_never_ran_are_told_apart() {
     });
 }
 
+//= promises.jobs.ends-told-apart
 #[test]
 fn want_of_memory_is_told_from_a_signal_and_is_a_fact() {
     run(async {
@@ -84,6 +86,7 @@ fn want_of_memory_is_told_from_a_signal_and_is_a_fact() {
     });
 }
 
+//= promises.jobs.ends-told-apart
 #[test]
 fn jobs_that_the_sandbox_takes_along_say_so_and_the_journal_of_a_lasting_one_stays() {
     run(async {

@@ -46,6 +46,7 @@ async fn sandbox_on(tiny: &Tiny) -> Sandbox {
     .await
 }
 
+//= promises.jobs.disk-without-room
 #[test]
 fn without_room_no_job_is_begun_and_what_ends_meanwhile_is_recorded_later() {
     run(async {
@@ -108,6 +109,7 @@ fn without_room_no_job_is_begun_and_what_ends_meanwhile_is_recorded_later() {
     });
 }
 
+//= promises.jobs.disk-without-room
 #[test]
 fn without_room_output_is_cut_with_a_word_and_the_job_goes_on() {
     run(async {

@@ -10,6 +10,7 @@ const STUBBORN: &str = "trap '' TERM; sleep 1000 & echo partial; echo out >&2; w
 /// A shell that goes when it is asked to, and leaves such a child behind.
 const LEAVES_ONE: &str = "sh -c 'trap \"\" TERM; echo partial; exec sleep 1000' & wait";
 
+//= promises.jobs.processes-group-live-cancel
 #[test]
 fn a_cancelled_job_is_dead_with_its_whole_group_when_that_is_told() {
     run(async {
@@ -42,6 +43,7 @@ fn a_cancelled_job_is_dead_with_its_whole_group_when_that_is_told() {
     });
 }
 
+//= promises.jobs.processes-group-live-cancel
 #[test]
 fn a_group_whose_first_process_has_ended_is_cancelled_all_the_same() {
     run(async {
@@ -57,6 +59,7 @@ fn a_group_whose_first_process_has_ended_is_cancelled_all_the_same() {
     });
 }
 
+//= promises.jobs.processes-group-live-cancel
 #[test]
 fn a_job_whose_time_is_up_is_dead_with_its_whole_group_and_keeps_what_it_wrote() {
     run(async {
@@ -89,6 +92,7 @@ fn a_job_whose_time_is_up_is_dead_with_its_whole_group_and_keeps_what_it_wrote()
     });
 }
 
+//= promises.jobs.process-left-group-job
 #[test]
 fn whoever_leaves_the_group_outlives_the_job_and_not_the_sandbox() {
     run(async {

@@ -16,6 +16,7 @@ async fn about_input(follow: &mut carrel_shim_client::Follow) -> JobInput {
     }
 }
 
+//= promises.jobs.input-sent-again
 #[test]
 fn what_is_written_twice_arrives_once() {
     run(async {
@@ -47,6 +48,7 @@ fn what_is_written_twice_arrives_once() {
     });
 }
 
+//= promises.jobs.job-closes-input-never
 #[test]
 fn a_job_that_closes_its_input_goes_on_and_whoever_writes_is_told() {
     run(async {
@@ -79,6 +81,7 @@ async fn watch_end(mut follow: carrel_shim_client::Follow) -> carrel_shim_client
     }
 }
 
+//= promises.jobs.job-closes-input-never
 #[test]
 fn a_job_without_input_finds_its_end_at_once_and_nobody_can_write_to_it() {
     run(async {
@@ -93,6 +96,7 @@ fn a_job_without_input_finds_its_end_at_once_and_nobody_can_write_to_it() {
     });
 }
 
+//= promises.jobs.holders-input
 #[test]
 fn one_holds_the_input_and_others_look_ask_or_take_it() {
     run(async {
@@ -143,6 +147,7 @@ fn one_holds_the_input_and_others_look_ask_or_take_it() {
     });
 }
 
+//= promises.jobs.holders-input
 #[test]
 fn an_input_that_is_given_back_by_withdrawing_is_free() {
     run(async {
@@ -158,6 +163,7 @@ fn an_input_that_is_given_back_by_withdrawing_is_free() {
     });
 }
 
+//= promises.jobs.job-closes-input-never
 #[test]
 fn who_writes_to_a_job_that_does_not_read_waits_alone_and_what_a_dead_writer_wrote_stays() {
     run(async {

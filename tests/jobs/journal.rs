@@ -23,6 +23,7 @@ async fn run_jobs(sandbox: &Sandbox, jobs: std::ops::Range<usize>) {
     }
 }
 
+//= promises.journal.facts
 #[test]
 fn facts_are_told_in_order_from_any_place_on_and_never_change() {
     run(async {
@@ -60,6 +61,7 @@ fn facts_are_told_in_order_from_any_place_on_and_never_change() {
     });
 }
 
+//= promises.journal.read
 #[test]
 fn who_does_not_read_the_journal_holds_up_nobody_and_finds_everything() {
     run(async {

@@ -24,6 +24,7 @@ fn an_honest_part_runs_a_job_as_an_agent_does() {
     });
 }
 
+//= promises.jobs.guest-floods-lies-never
 #[test]
 fn words_that_make_no_sense_are_dropped_and_counted_and_the_job_ends_as_it_should() {
     run(async {
@@ -46,6 +47,7 @@ fn words_that_make_no_sense_are_dropped_and_counted_and_the_job_ends_as_it_shoul
     });
 }
 
+//= promises.jobs.guest-floods-lies-never
 #[test]
 fn a_guest_that_floods_a_job_is_heard_and_takes_no_memory() {
     run(async {
@@ -61,6 +63,7 @@ fn a_guest_that_floods_a_job_is_heard_and_takes_no_memory() {
     });
 }
 
+//= promises.jobs.guest-floods-lies-never
 #[test]
 fn a_guest_that_does_not_wait_for_those_who_hold_a_job_is_ended_with_a_reason() {
     run(async {
@@ -90,6 +93,7 @@ fn a_guest_that_does_not_wait_for_those_who_hold_a_job_is_ended_with_a_reason() 
     });
 }
 
+//= promises.jobs.guest-floods-lies-never
 #[test]
 fn a_guest_that_never_answers_holds_up_nobody_and_can_be_stopped() {
     run(async {

@@ -36,6 +36,8 @@ async fn run_jobs(sandbox: &Arc<Sandbox>, numbers: std::ops::Range<usize>) {
     }
 }
 
+//= promises.jobs.job-longer-kept
+//= promises.jobs.short-jobs-row-2
 #[test]
 fn ten_thousand_short_jobs_end_with_their_own_codes_and_leave_two_facts_each_and_nothing_else() {
     let jobs = if full() { 10_000 } else { 2_000 };
@@ -120,6 +122,7 @@ async fn ask_a_hundred_times(sandbox: &Arc<Sandbox>) -> usize {
     created
 }
 
+//= promises.jobs.runs-request-sent-100
 #[test]
 fn the_same_request_sent_a_hundred_times_at_once_and_again_later_runs_once() {
     run(async {

@@ -9,6 +9,7 @@ use carrel_tests::{Sandbox, all_of, ending, fed, full, run, run_within, script, 
 /// How much of the end is kept besides the limit.
 const END: u64 = 128 * 1024;
 
+//= promises.jobs.kept-output
 #[test]
 fn a_job_that_writes_without_measure_ends_with_its_code_and_its_log_is_bounded() {
     run_within(Duration::from_secs(300), async {
@@ -64,6 +65,7 @@ fn a_job_that_writes_without_measure_ends_with_its_code_and_its_log_is_bounded()
     });
 }
 
+//= promises.jobs.bytes-output
 #[test]
 fn every_byte_is_kept_as_it_is_on_both_outputs() {
     run(async {
@@ -94,6 +96,7 @@ fn every_byte_is_kept_as_it_is_on_both_outputs() {
     });
 }
 
+//= promises.jobs.bytes-output
 #[test]
 fn what_was_written_in_turn_is_told_in_turn_and_again_later() {
     run(async {
@@ -139,6 +142,7 @@ fn what_was_written_in_turn_is_told_in_turn_and_again_later() {
     });
 }
 
+//= promises.jobs.kept-output
 #[test]
 fn all_outputs_together_have_a_bound_and_the_oldest_make_room() {
     run(async {

@@ -11,6 +11,7 @@ async fn kinds(sandbox: &Sandbox) -> Vec<FactKind> {
     sandbox.shim().await.journal(1).await.unwrap().iter().map(|fact| fact.kind).collect()
 }
 
+//= promises.jobs.time-sandbox-paused
 #[test]
 fn pausing_and_continuing_are_facts_and_jobs_stand_still_meanwhile() {
     run(async {
@@ -41,6 +42,7 @@ fn pausing_and_continuing_are_facts_and_jobs_stand_still_meanwhile() {
     });
 }
 
+//= promises.jobs.time-sandbox-paused
 #[test]
 fn time_in_which_the_sandbox_is_paused_is_not_counted() {
     run(async {
@@ -84,6 +86,7 @@ fn a_cancelled_job_of_a_paused_sandbox_ends_when_it_continues() {
     });
 }
 
+//= promises.jobs.time-sandbox-paused
 #[test]
 fn a_paused_sandbox_is_stopped_and_its_jobs_end_with_it() {
     run(async {
@@ -107,6 +110,7 @@ fn a_paused_sandbox_is_stopped_and_its_jobs_end_with_it() {
     });
 }
 
+//= promises.jobs.time-sandbox-paused
 #[test]
 fn a_guest_that_is_killed_while_it_is_paused_is_noticed() {
     run(async {

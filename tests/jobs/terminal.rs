@@ -4,6 +4,7 @@ use carrel_shim_client::encode;
 use carrel_shim_client::messages::{Done, JobCommand, JobResize, VERSION};
 use carrel_tests::{Sandbox, all_of, ending, fed, run, until, watch};
 
+//= promises.jobs.sizes-terminal-10-000
 #[test]
 fn of_ten_thousand_sizes_the_last_one_wins_while_the_job_writes() {
     run(async {

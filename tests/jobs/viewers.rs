@@ -54,6 +54,7 @@ async fn dropped_viewer(sandbox: &Sandbox, job: &str, from: usize, bytes: usize)
     seen
 }
 
+//= promises.jobs.job-writes-clients-killed
 #[test]
 fn a_job_counts_on_while_every_client_is_killed_and_comes_back() {
     run(async {
@@ -126,6 +127,7 @@ async fn read_at_last(peer: &mut Peer) -> (Vec<(u64, Vec<u8>)>, Vec<JobCut>) {
     }
 }
 
+//= promises.jobs.viewers-job-whom-read
 #[test]
 fn of_a_hundred_viewers_one_does_not_read_and_holds_up_nobody() {
     run(async {
@@ -158,6 +160,7 @@ fn of_a_hundred_viewers_one_does_not_read_and_holds_up_nobody() {
     });
 }
 
+//= promises.jobs.viewers-job-whom-read
 #[test]
 fn whoever_reads_late_gets_what_is_kept_and_is_told_what_is_not() {
     run(async {
@@ -192,6 +195,7 @@ fn is_counted(offset: u64, data: &[u8]) -> bool {
     text[skip..skip + data.len()] == *data
 }
 
+//= promises.jobs.viewer-holds-job
 #[test]
 fn a_job_waits_for_a_viewer_that_holds_it_however_slow_that_is() {
     run_within(std::time::Duration::from_secs(120), async {
@@ -231,6 +235,7 @@ fn a_job_waits_for_a_viewer_that_holds_it_however_slow_that_is() {
     });
 }
 
+//= promises.jobs.viewer-holds-job
 #[test]
 fn a_holder_that_leaves_takes_nothing_from_another_and_the_last_one_lets_the_job_go() {
     run(async {

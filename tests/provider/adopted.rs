@@ -24,6 +24,7 @@ async fn counting(world: &World, place: &Place) {
     }
 }
 
+//= promises.control-plane.command-daemons-come-go
 #[test]
 fn a_command_goes_on_while_nobody_is_there_and_its_end_is_told_truly() {
     run(async {

@@ -113,6 +113,7 @@ fn a_disk_without_a_limit_is_one_at_a_time_and_gone_whole() {
     assert!(!path.exists());
 }
 
+//= promises.control-plane.directories-nested-another-disk
 /// Deeper than a thread has stack for, if each directory takes some of it.
 #[test]
 fn a_tree_of_any_depth_is_removed() {

@@ -81,6 +81,7 @@ fn what_the_host_replaces_in_a_read_only_tree_is_seen_by_the_next_exec() {
     });
 }
 
+//= promises.control-plane.starts-sandbox-read-mounts
 #[test]
 fn a_sandbox_with_a_read_only_tree_is_stopped_and_started_as_often_as_one_likes() {
     run(async {

@@ -64,6 +64,7 @@ async fn waiting(world: &World, endless: &mut Endless, stranger: bool) -> (Place
 
 type Started = JoinHandle<Result<(), ProviderError>>;
 
+//= promises.images.pull-nobody-waits-whose
 #[test]
 fn whoever_ends_a_sandbox_does_not_wait_for_its_image() {
     run(async {
@@ -90,6 +91,7 @@ fn whoever_ends_a_sandbox_does_not_wait_for_its_image() {
     });
 }
 
+//= promises.images.registry-another-user-machine
 #[test]
 fn a_stranger_has_nothing_asked_of_this_host_unless_the_operator_names_it() {
     run(async {

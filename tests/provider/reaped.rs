@@ -42,6 +42,7 @@ fn what_is_known_to_be_deleted_goes_and_the_rest_goes_on() {
     });
 }
 
+//= promises.control-plane.store-older-disks-missing
 #[test]
 fn what_is_not_known_is_kept_and_listed_until_a_person_removes_it() {
     run(async {
@@ -80,6 +81,7 @@ fn what_is_not_known_is_kept_and_listed_until_a_person_removes_it() {
     });
 }
 
+//= promises.control-plane.store-older-disks-missing
 #[test]
 fn an_orphan_goes_when_its_time_is_up_unless_it_runs() {
     run(async {

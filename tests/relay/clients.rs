@@ -8,6 +8,10 @@ use carrel_tests::{Peer, Sandbox, command, run, shell};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
+//= client.constants-functions.connectagentsandbox-name-core-ready
+//= carrel.relay.prologue-id-range-core
+//= carrel.supervisor.socket-served-path-follows
+//= promises.relay.generation-announced
 #[test]
 fn a_sandbox_is_found_by_its_name_and_runs_commands() {
     run(async {
@@ -22,6 +26,10 @@ fn a_sandbox_is_found_by_its_name_and_runs_commands() {
     });
 }
 
+//= versioning.rules-never-broken.1-version-number-agreed
+//= versioning.implementation-details.relay-bridges-host-guest
+//= carrel.relay.clients-different-generations-bridged
+//= promises.relay.generations-clients-work-beside
 #[test]
 fn clients_of_every_generation_work_beside_each_other() {
     run(async {
@@ -42,6 +50,9 @@ fn clients_of_every_generation_work_beside_each_other() {
     });
 }
 
+//= carrel.relay.prologue-id-range-core
+//= carrel.relay.128-slots-lowest-free
+//= promises.relay.clients-once
 #[test]
 fn every_slot_has_ids_of_its_own_and_the_last_only_the_lower_half() {
     run(async {
@@ -72,6 +83,8 @@ fn every_slot_has_ids_of_its_own_and_the_last_only_the_lower_half() {
     });
 }
 
+//= carrel.relay.ids-outside-range-flags
+//= promises.relay.ways-client-loses-connection
 #[test]
 fn whoever_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
     run(async {
@@ -91,6 +104,8 @@ fn whoever_uses_the_ids_of_another_is_disconnected_and_the_other_is_not() {
     });
 }
 
+//= carrel.relay.client-leaves-sessions-ended
+//= promises.relay.client-leaves
 #[test]
 fn a_client_that_leaves_has_its_commands_ended_and_nobody_elses() {
     run(async {
@@ -113,6 +128,9 @@ fn a_client_that_leaves_has_its_commands_ended_and_nobody_elses() {
     });
 }
 
+//= versioning.implementation-details.relay-routes-id-flags
+//= carrel.relay.routing-id-without-decoding
+//= promises.relay.bodies-reads
 #[test]
 fn bodies_that_nobody_can_read_are_routed_and_answered() {
     run(async {
@@ -132,6 +150,8 @@ fn bodies_that_nobody_can_read_are_routed_and_answered() {
     });
 }
 
+//= carrel.files-trees-connections.10-spoken-our-peer
+//= promises.relay.generation-announced
 #[test]
 fn what_is_only_between_our_own_programs_is_not_for_clients() {
     run(async {
@@ -149,6 +169,8 @@ fn what_is_only_between_our_own_programs_is_not_for_clients() {
     });
 }
 
+//= carrel.relay.never-waits-client-guest
+//= promises.relay.clients-let-turn
 #[test]
 fn whoever_comes_and_goes_without_end_does_not_keep_others_from_their_answers() {
     run(async {
@@ -169,6 +191,8 @@ fn whoever_comes_and_goes_without_end_does_not_keep_others_from_their_answers() 
     });
 }
 
+//= carrel.relay.client-shut-sandbox-down
+//= promises.supervisor.reasons-end-told-apart
 #[test]
 fn a_client_may_shut_the_sandbox_down() {
     run(async {

@@ -20,6 +20,8 @@ fn private_memory(pid: u32) -> u64 {
     text.lines().filter(|line| line.starts_with("Private_")).filter_map(kibibytes).sum::<u64>() * 1024
 }
 
+//= carrel.relay.never-waits-client-guest
+//= promises.relay.memory-256-mib-4
 #[test]
 fn an_old_client_that_reads_nothing_for_long_loses_nothing_and_holds_up_nobody() {
     run_within(LONG, async {
@@ -50,6 +52,8 @@ fn an_old_client_that_reads_nothing_for_long_loses_nothing_and_holds_up_nobody()
     });
 }
 
+//= carrel.relay.fair-turns
+//= promises.relay.input-256-mib-4
 #[test]
 fn an_old_client_that_writes_to_a_command_that_does_not_read_waits_alone_and_loses_nothing() {
     run_within(LONG, async {
@@ -95,6 +99,8 @@ fn an_old_client_that_writes_to_a_command_that_does_not_read_waits_alone_and_los
     });
 }
 
+//= promises.agent.channel-relay-input-session
+//= promises.relay.room-large-frames
 #[test]
 fn the_largest_pieces_of_input_arrive_whole() {
     run_within(LONG, async {
@@ -113,6 +119,8 @@ fn the_largest_pieces_of_input_arrive_whole() {
     });
 }
 
+//= carrel.relay.never-waits-client-guest
+//= promises.relay.room-large-frames
 #[test]
 fn clients_that_wait_for_their_commands_keep_no_room_from_others() {
     run_within(LONG, async {
@@ -139,6 +147,8 @@ fn clients_that_wait_for_their_commands_keep_no_room_from_others() {
     });
 }
 
+//= carrel.supervisor.pause-resume-statistics
+//= promises.relay.patience-client-middle-frame
 #[test]
 fn uploads_go_on_after_a_pause() {
     run_within(LONG, async {
@@ -164,6 +174,8 @@ fn uploads_go_on_after_a_pause() {
     });
 }
 
+//= carrel.relay.bounded-memory-client
+//= promises.relay.memory-whatever-clients-guest
 #[test]
 fn files_pass_through_in_both_directions_at_every_generation_while_others_are_answered() {
     run_within(LONG, async {
@@ -192,6 +204,9 @@ fn files_pass_through_in_both_directions_at_every_generation_while_others_are_an
     });
 }
 
+//= carrel.relay.bounded-memory-client
+//= promises.relay.memory-whatever-clients-guest
+//= promises.relay.patience-client-middle-frame
 #[test]
 fn clients_that_stop_in_the_middle_of_large_frames_do_not_keep_others_from_theirs() {
     run_within(LONG, async {

@@ -14,6 +14,8 @@ async fn liar(part: &str) -> Result<Sandbox, OwnerError> {
     .await
 }
 
+//= carrel.relay.agent-replaced-liar-harms
+//= promises.relay.guest-say-before-ready
 #[test]
 fn a_guest_that_does_not_begin_as_it_should_is_no_sandbox_and_leaves_nothing() {
     run(async {
@@ -30,6 +32,7 @@ fn a_guest_that_does_not_begin_as_it_should_is_no_sandbox_and_leaves_nothing() {
     });
 }
 
+//= promises.relay.guest-say-before-ready
 #[test]
 fn an_owner_that_leaves_before_the_guest_has_spoken_is_noticed() {
     // A guest has thirty seconds to speak.
@@ -40,6 +43,10 @@ fn an_owner_that_leaves_before_the_guest_has_spoken_is_noticed() {
     });
 }
 
+//= carrel.relay.frame-guest-belongs-nobody
+//= carrel.relay.agent-replaced-liar-harms
+//= promises.relay.frames-guest-belong-nobody
+//= promises.supervisor.reasons-end-told-apart
 #[test]
 fn a_guest_that_speaks_for_nobody_without_end_or_breaks_the_stream_is_ended_with_a_reason() {
     run(async {
@@ -54,6 +61,9 @@ fn a_guest_that_speaks_for_nobody_without_end_or_breaks_the_stream_is_ended_with
     });
 }
 
+//= carrel.relay.frame-guest-belongs-nobody
+//= carrel.relay.guest-cannot-touch-client
+//= promises.relay.frames-guest-belong-nobody
 #[test]
 fn a_few_frames_for_nobody_are_dropped_and_counted() {
     run(async {
@@ -67,6 +77,9 @@ fn a_few_frames_for_nobody_are_dropped_and_counted() {
     });
 }
 
+//= carrel.relay.bounded-memory-client
+//= promises.relay.memory-whatever-clients-guest
+//= promises.relay.client-too-much-waits
 #[test]
 fn a_guest_that_floods_one_client_costs_that_client_alone() {
     run(async {
@@ -100,6 +113,7 @@ fn a_guest_that_takes_all_its_memory_is_ended_by_the_kernel_and_that_is_told() {
     });
 }
 
+//= promises.relay.guest-closes-channel-lives
 #[test]
 fn a_guest_that_hangs_up_and_lives_on_is_ended_and_not_run_after() {
     run(async {
@@ -125,6 +139,8 @@ fn processor_ticks(pid: u32) -> Option<u64> {
     Some(fields.next()? + fields.next()?)
 }
 
+//= carrel.relay.never-waits-client-guest
+//= promises.relay.guest-never-reads-grants
 #[test]
 fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
     run(async {
@@ -148,6 +164,8 @@ fn a_guest_that_never_reads_holds_up_nobody_but_its_own_clients() {
     });
 }
 
+//= carrel.relay.guest-cannot-touch-client
+//= promises.relay.guest-never-reads-grants
 #[test]
 fn a_guest_that_grants_without_measure_gains_nothing() {
     run(async {

@@ -28,6 +28,9 @@ async fn gone(pid: u32) {
     .unwrap();
 }
 
+//= carrel.supervisor.stop-asks-waits-insists
+//= promises.supervisor.reasons-end-told-apart
+//= promises.supervisor.stop
 #[test]
 fn a_stop_asks_waits_and_insists() {
     run(async {
@@ -52,6 +55,9 @@ fn a_stop_asks_waits_and_insists() {
     });
 }
 
+//= carrel.supervisor.stop-asks-waits-insists
+//= promises.agent.commands-after-shutdown
+//= promises.supervisor.stop
 #[test]
 fn a_command_has_all_of_the_grace_that_the_owner_gives_and_its_last_words_arrive_whole() {
     run(async {
@@ -67,6 +73,8 @@ fn a_command_has_all_of_the_grace_that_the_owner_gives_and_its_last_words_arrive
     });
 }
 
+//= carrel.supervisor.pause-resume-statistics
+//= promises.supervisor.paused
 #[test]
 fn a_paused_sandbox_stands_still_goes_on_and_can_be_stopped() {
     run(async {
@@ -92,6 +100,7 @@ async fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_millis(200), future).await.ok()
 }
 
+//= carrel.supervisor.pause-resume-statistics
 #[test]
 fn what_it_uses_is_counted() {
     run(async {
@@ -109,6 +118,8 @@ fn what_it_uses_is_counted() {
     });
 }
 
+//= carrel.supervisor.after-core-ready-shed
+//= promises.supervisor.once-sandbox-runs
 #[test]
 fn a_supervisor_is_root_no_longer_and_keeps_one_capability() {
     run(async {
@@ -139,6 +150,8 @@ fn a_supervisor_is_root_no_longer_and_keeps_one_capability() {
     });
 }
 
+//= carrel.supervisor.death-sandbox-left-swept
+//= promises.supervisor.groups-record-another-owner
 #[test]
 fn a_record_that_names_the_group_of_another_ends_nobody() {
     run(async {
@@ -156,6 +169,8 @@ fn a_record_that_names_the_group_of_another_ends_nobody() {
     });
 }
 
+//= carrel.supervisor.end-guest-want-memory
+//= promises.supervisor.reasons-end-told-apart
 #[test]
 fn want_of_memory_is_told_from_an_exit() {
     run(async {
@@ -203,6 +218,7 @@ fn a_kept_disk_comes_back_and_a_host_without_room_pauses_whoever_writes_to_it() 
     });
 }
 
+//= promises.supervisor.sandboxes-name-home
 #[test]
 fn a_name_is_taken_once_and_free_again_afterwards() {
     run(async {
@@ -218,6 +234,7 @@ fn a_name_is_taken_once_and_free_again_afterwards() {
     });
 }
 
+//= promises.supervisor.processes-cgroups-directories-sockets
 #[test]
 fn a_sandbox_goes_with_its_owner() {
     run(async {
@@ -230,6 +247,8 @@ fn a_sandbox_goes_with_its_owner() {
     });
 }
 
+//= carrel.supervisor.death-sandbox-left-swept
+//= promises.supervisor.left-supervisor-itself-killed
 #[test]
 fn a_supervisor_that_is_killed_takes_the_guest_along_and_the_rest_is_swept() {
     run(async {
@@ -244,6 +263,8 @@ fn a_supervisor_that_is_killed_takes_the_guest_along_and_the_rest_is_swept() {
     });
 }
 
+//= carrel.supervisor.death-sandbox-left-swept
+//= promises.supervisor.sandboxes-name-home
 #[test]
 fn what_a_dead_supervisor_left_does_not_keep_the_name() {
     run(async {
@@ -257,6 +278,8 @@ fn what_a_dead_supervisor_left_does_not_keep_the_name() {
     });
 }
 
+//= carrel.supervisor.nothing-left-behind-after
+//= promises.supervisor.left-after-50-cycles
 #[test]
 fn nothing_is_left_after_many_cycles_some_of_them_cut_short() {
     let cycles = if full() { 500 } else { 50 };

@@ -24,6 +24,8 @@ CLAUSES = Path("docs/reference/clauses")
 PAGES = {"traceability": Path("docs/reference/traceability.md"), "promises": Path("docs/reference/promises.md")}
 SOURCES = ("crates", "tests", "sdk/typescript/test", "benchmarks/src")
 NOT_OURS = {"node_modules", "target", "generated", "__pycache__"}
+# Its marks are examples.
+OWN_TESTS = "test_clauses.py"
 
 _MARK = re.compile(r"^\s*(?://|#)=\s*(\S+)\s*$")
 _BETWEEN = re.compile(r"^\s*(?:#\[|//|#|@|\)|\]|$)|^\s+[^\s].*\)\]$")
@@ -118,7 +120,8 @@ def _sources(root: Path) -> Iterator[Path]:
     for start in SOURCES:
         for directory, below, files in os.walk(root / start):
             below[:] = sorted(set(below) - NOT_OURS)
-            yield from (Path(directory) / name for name in sorted(files) if name.endswith((".rs", ".py", ".ts")))
+            sources = sorted(name for name in files if name.endswith((".rs", ".py", ".ts")) and name != OWN_TESTS)
+            yield from (Path(directory) / name for name in sources)
 
 
 def _test_below(lines: list[str]) -> str:

@@ -16,8 +16,6 @@ PATH = Path("tests") / "records" / "full.json"
 MACHINES = Path("tests") / "records" / "vm.json"
 # So has the soak: half an hour of faults, with what was counted.
 SOAK = Path("tests") / "records" / "soak.json"
-# The stages that only a full run has: what documents say of their tests is held by the records.
-FULL_ONLY = ("vm::", "fresh::")
 
 
 def write(root: Path, ledger: Ledger) -> Path:
@@ -51,11 +49,6 @@ def passed(root: Path) -> set[str]:
         if path.is_file():
             found |= {name for name, status in json.loads(path.read_text())["tests"].items() if status == "passed"}
     return found
-
-
-def passed_in_full_only(root: Path) -> set[str]:
-    """Those of them that a plain run has no stage for."""
-    return {name for name in passed(root) if name.startswith(FULL_ONLY)}
 
 
 def stale(root: Path) -> Iterator[str]:

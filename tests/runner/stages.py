@@ -17,7 +17,7 @@ import deny
 import specification
 from vm.stage import Machines
 
-from . import documents, record, rust
+from . import clauses, documents, record, rust
 from .agents import PublishedAgents
 from .foreign import CLIENTS, CONTROL_CLIENTS, ForeignClients
 from .outcome import Ledger, Outcome, Status
@@ -86,6 +86,7 @@ class Run:
             self.command("lint::clippy_benchmarks", [*clippy, *of_benchmarks, "--", "-D", "warnings"], 30 * MINUTE)
         self.check("lint::dependencies", lambda: deny.check(self.root, self.ledger.note))
         self.check("lint::links", self._links)
+        self.check("lint::clauses", lambda: clauses.problems(self.root))
         self.check("lint::specification", lambda: specification.check(self.root, self.ledger.note))
         self._long_files()
 
@@ -203,10 +204,10 @@ class Run:
             self.command(f"fresh::{suite}", ["bash", "scripts/fresh.sh", suite], 30 * MINUTE)
 
     def close(self) -> None:
-        """What can be said only when every stage has run: skips, and the tests that documents name."""
+        """What can be said only when every stage has run: skips, and the clauses that tests prove."""
         self.check("skips::every_line_names_a_test", lambda: self.skips.unknown(self.ledger))
-        self.check("docs::traceability", self._traceability)
-        self.check("docs::held_by", self._held_by)
+        passed = {outcome.name for outcome in self.ledger.outcomes if outcome.status is Status.PASSED}
+        self.check("docs::clauses", lambda: clauses.problems(self.root, passed | record.passed(self.root)))
 
     # === parts of stages ===
 
@@ -228,30 +229,3 @@ class Run:
         for source in sorted((self.root / "crates").rglob("*.rs")):
             if (lines := len(source.read_text().splitlines())) > 600:
                 self.ledger.note(f"{source.relative_to(self.root)} has {lines} lines: it is two ideas")
-
-    def _names(self) -> documents.TestNames:
-        names = {outcome.name for outcome in self.ledger.outcomes}
-        return documents.TestNames(names | record.passed_in_full_only(self.root))
-
-    def _traceability(self) -> list[str]:
-        document = self.root / "docs" / "traceability.md"
-        if not document.is_file():
-            return ["docs/traceability.md is missing"]
-        lines = documents.held_by(document.read_text(), documents.last_column)
-        if words_only := sum(bool(line.cell) and not line.words() for line in lines):
-            self.ledger.note(f"{words_only} of {len(lines)} clauses in docs/traceability.md name no test and no file")
-        return documents.unheld("docs/traceability.md", lines, self._names(), self.root)
-
-    def _held_by(self) -> list[str]:
-        text = (self.root / "SPECIFICATION.md").read_text()
-        lines = documents.held_by(text, documents.held_by_column)
-        names = self._names()
-        wrong = documents.unheld("SPECIFICATION.md", lines, names, self.root)
-        passed = {outcome.name for outcome in self.ledger.outcomes if outcome.status is Status.PASSED}
-        passed |= record.passed(self.root)
-        for line in lines:
-            for word in line.words():
-                matching = names.matching(word)
-                if matching and not matching & passed:
-                    wrong.append(f"SPECIFICATION.md:{line.number}: no run and no record shows {word} passed")
-        return wrong

@@ -10,64 +10,6 @@ from . import documents
 from .outcome import Ledger, Outcome, Status
 from .skips import BadSkips, Skips
 
-TABLES = r"""# Clauses
-
-| clause | test |
-|---|---|
-| one \| two | `frame::tests::a_name`, `docs/deviations.md#odd` |
-| three | `python::test_exec::test_pty` |
-
-Text with `no::test` in it.
-
-```
-| not | a table |
-|---|---|
-| x | `in::code` |
-```
-
-| what | held by | more |
-|:--|--|--:|
-| four | | `not::here` |
-"""
-
-NAMES = documents.TestNames(["carrel-protocol::frame::tests::a_name", "python/gen4::test_exec::test_pty[80x24]"])
-
-
-class Tables(unittest.TestCase):
-    def test_the_last_column_of_every_table_is_read(self) -> None:
-        lines = documents.held_by(TABLES, documents.last_column)
-        self.assertEqual([line.number for line in lines], [5, 6, 18])
-        self.assertEqual(lines[0].words(), ["frame::tests::a_name", "docs/deviations.md#odd"])
-
-    def test_the_column_held_by_is_found_by_its_heading(self) -> None:
-        lines = documents.held_by(TABLES, documents.held_by_column)
-        self.assertEqual([(line.number, line.cell) for line in lines], [(18, "")])
-
-    def test_a_name_is_found_by_its_end_only(self) -> None:
-        for word in ("carrel-protocol::frame::tests::a_name", "tests::a_name"):
-            self.assertTrue(NAMES.matching(word), word)
-        for word in ("sts::a_name", "carrel-protocol::frame", "tests::a_nam"):
-            self.assertFalse(NAMES.matching(word), word)
-
-    def test_a_python_test_may_leave_out_client_and_case(self) -> None:
-        for word in ("python/gen4::test_exec::test_pty[80x24]", "python::test_exec::test_pty", "test_exec::test_pty"):
-            self.assertTrue(NAMES.matching(word), word)
-        self.assertFalse(NAMES.matching("python/current::test_exec::test_pty"))
-
-    def test_what_holds_nothing_is_said_with_its_line(self) -> None:
-        with tempfile.TemporaryDirectory() as root:
-            lines = documents.held_by(TABLES, documents.last_column)
-            wrong = documents.unheld("T.md", lines, NAMES, Path(root))
-        self.assertEqual(
-            wrong,
-            [
-                "T.md:5: neither a test nor a file: docs/deviations.md#odd",
-                "T.md:18: no test that ran is called not::here",
-            ],
-        )
-        empty = documents.held_by(TABLES, documents.held_by_column)
-        self.assertEqual(len(documents.unheld("T.md", empty, NAMES, Path("/"))), 1)
-
 
 class Text(unittest.TestCase):
     def test_blocks_keep_their_words_and_place(self) -> None:

@@ -67,6 +67,10 @@ async fn all_features(agentd: &Agentd, client: &AgentClient, agreed: Generation)
     assert_eq!(client.run(shell("echo on"), "").await.unwrap().stdout, b"on\n");
 }
 
+//= versioning.number-agreed-upon-once.upgraded-host-talks-old
+//= versioning.number-agreed-upon-once.new-feature-fails-rest
+//= client.streams-types.typed-convenience-built-top
+//= promises.client.fails-older-agent
 #[test]
 fn a_newer_client_adapts_to_every_older_agent() {
     run(async {
@@ -79,6 +83,8 @@ fn a_newer_client_adapts_to_every_older_agent() {
     });
 }
 
+//= versioning.number-agreed-upon-once.old-host-talks-newer
+//= promises.client.fails-older-agent
 #[test]
 fn an_older_client_is_served_by_a_newer_agent() {
     run(async {
@@ -91,6 +97,9 @@ fn an_older_client_is_served_by_a_newer_agent() {
     });
 }
 
+//= versioning.number-agreed-upon-once.settle-lower-two-use
+//= versioning.rules-never-broken.1-version-number-agreed
+//= promises.client.pairs-generations-agree-lower
 #[test]
 fn any_two_generations_agree_on_the_lower() {
     run(async {
@@ -105,6 +114,8 @@ fn any_two_generations_agree_on_the_lower() {
     });
 }
 
+//= versioning.three-kinds-change.connection-refused-peer-older
+//= versioning.implementation-details.old-codec-carried-until
 #[test]
 fn an_agent_below_the_horizon_is_refused_up_front_with_what_to_do() {
     run(async {

@@ -183,6 +183,8 @@ mod tests {
         assert!(inbox.is_empty(), "nothing is kept for nobody");
     }
 
+    //= client.constants-functions.further-frame-arrives-id
+    //= client.streams-types.next-next-frame-nothing
     #[test]
     fn nobody_waits_for_what_follows_the_last_frame() {
         let inbox = Inbox::new(1000);
@@ -192,6 +194,7 @@ mod tests {
         assert!(matches!(inbox.try_pop(), Some(Err(Error::Protocol(_)))));
     }
 
+    //= client.streams-types.frames-arrived-before-loss
     #[test]
     fn what_arrived_before_the_loss_is_still_delivered() {
         let inbox = Inbox::new(1000);

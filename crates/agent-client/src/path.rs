@@ -81,12 +81,17 @@ fn hashed(name: &str, bytes: usize) -> String {
 mod tests {
     use super::*;
 
+    //= client.constants-functions.agentsocketpath-path-without-connecting
+    //= carrel.supervisor.socket-served-path-follows
     #[test]
     fn the_path_is_the_published_hash_of_the_name() {
         let path = socket_path(Path::new("/nonexistent"), "demo").unwrap();
         assert_eq!(path, Path::new("/nonexistent/run/sandboxes/2a97516c354b68848cdbd8f5/agent.sock"));
     }
 
+    //= client.constants-functions.names-128-bytes
+    //= promises.client.sandbox-name
+    //= promises.client.socket-path
     #[test]
     fn a_name_or_path_beyond_its_limit_is_refused() {
         let home = Path::new("/nonexistent");
@@ -100,6 +105,7 @@ mod tests {
         assert!(error.to_string().contains("has 108 bytes"), "{error}");
     }
 
+    //= client.constants-functions.hashed-path-first-else
     #[test]
     fn an_older_socket_is_used_only_where_the_current_one_is_missing() {
         let home = std::env::temp_dir().join(format!("carrel-socket-path-{}", std::process::id()));

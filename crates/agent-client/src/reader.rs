@@ -136,6 +136,7 @@ mod tests {
         wire
     }
 
+    //= client.streams-types.rawframe-id-flags-body
     #[tokio::test]
     async fn frames_of_every_size_arrive_whole_however_they_are_cut() {
         let sizes = [0, 1, SMALL, SMALL + 1, CHUNK - PREFIX_SIZE, CHUNK, 5, 1 << 20, 7, 100_000, 100_000];
@@ -150,6 +151,7 @@ mod tests {
         }
     }
 
+    //= promises.protocol.broken-length-known
     #[tokio::test]
     async fn a_broken_length_ends_the_connection_from_its_four_bytes() {
         for length in [0u32, 4, 4 * 1024 * 1024 + 1, u32::MAX] {
@@ -160,6 +162,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_any_bytes_yield_the_frames_that_stand_in_them_and_then_an_end() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

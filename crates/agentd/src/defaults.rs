@@ -209,6 +209,7 @@ mod tests {
         assert_eq!(env, expected);
     }
 
+    //= carrel.agent-itself.bootstrap-far-makes-sense
     #[test]
     fn what_needs_a_virtual_machine_is_refused_and_nothing_is_applied() {
         let mut defaults = Defaults::new(false);

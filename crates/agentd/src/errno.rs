@@ -114,6 +114,7 @@ pub(crate) fn of(error: &std::io::Error) -> Errno {
 mod tests {
     use super::*;
 
+    //= carrel.files-trees-connections.errors-carry-name-number
     #[test]
     fn an_error_number_has_its_name_and_sentence() {
         assert_eq!(name(Errno::NOENT), Some("ENOENT"));

@@ -92,6 +92,7 @@ pub(crate) fn client_of(id: u32) -> Option<u32> {
 mod tests {
     use super::*;
 
+    //= promises.agent.channel-relay-under-way
     #[test]
     fn one_client_that_takes_nothing_holds_up_itself_alone() {
         let mut shares = Shares::default();
@@ -103,6 +104,7 @@ mod tests {
         assert!(shares.may_send(slow));
     }
 
+    //= promises.agent.channel-relay-under-way
     #[test]
     fn input_that_waits_is_not_granted_again() {
         let mut shares = Shares::default();
@@ -112,6 +114,7 @@ mod tests {
         assert_eq!(shares.due(|_| 0), []);
     }
 
+    //= carrel.relay.client-leaves-sessions-ended
     #[test]
     fn the_next_client_of_a_slot_begins_anew() {
         let mut shares = Shares::default();

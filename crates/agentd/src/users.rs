@@ -126,6 +126,7 @@ mod tests {
         (user.uid, user.gid, user.groups)
     }
 
+    //= carrel.commands.environment-directory-user-four
     #[test]
     fn every_form_resolves() {
         assert_eq!(ids("ada"), (1000, 100, vec![29, 100]));

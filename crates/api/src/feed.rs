@@ -159,6 +159,7 @@ mod tests {
         assert_eq!(got, (1..=1000).map(|number| number.to_string()).collect::<Vec<_>>());
     }
 
+    //= promises.control-plane.subscriber-read
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_told_and_costs_two_batches() {
         let (mut feed, mut asks) = numbers(1000);

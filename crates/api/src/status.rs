@@ -75,6 +75,7 @@ mod tests {
 
     use super::*;
 
+    //= promises.control-plane.errors-without-errorinfo
     #[test]
     fn code_and_sentence_inside_the_details_are_those_outside() {
         let refusal = Refusal::new(Code::OutOfRange, "SANDBOX_EVENT_SEQUENCE_EXPIRED", "there is no event 9 yet")

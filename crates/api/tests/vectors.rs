@@ -68,6 +68,7 @@ fn descriptors() -> DescriptorPool {
     DescriptorPool::decode(DESCRIPTORS).unwrap()
 }
 
+//= promises.control-plane.messages-agbox-v1
 #[test]
 fn every_vector_decodes_and_encodes_to_the_same_bytes() {
     let vectors = vectors();
@@ -77,6 +78,9 @@ fn every_vector_decodes_and_encodes_to_the_same_bytes() {
     }
 }
 
+//= control.events.envelope-id-sequence-sandbox
+//= control.events.third-kind-named-service
+//= promises.control-plane.messages-agbox-v1
 #[test]
 fn every_vector_means_what_it_says_in_json() {
     let pool = descriptors();
@@ -87,6 +91,7 @@ fn every_vector_means_what_it_says_in_json() {
     }
 }
 
+//= control.versions.agbox-v1-baseline-numbers
 #[test]
 fn there_is_a_vector_of_every_message_and_no_other_method() {
     let pool = descriptors();

@@ -313,6 +313,7 @@ fn look(directory: &OwnedFd, path: &RelativePath) -> Result<Option<Meta>, Failur
 mod tests {
     use super::*;
 
+    //= promises.changes.looked
     #[test]
     fn more_files_than_are_looked_at_end_the_search() {
         let dir = tempfile::tempdir().unwrap();

@@ -250,6 +250,7 @@ mod tests {
         assert_eq!(Digest::parse(&pieces.to_string()), Some(pieces));
     }
 
+    //= promises.changes.hole
     #[test]
     fn a_long_hole_costs_next_to_nothing() {
         // As bytes this would be minutes.
@@ -258,6 +259,7 @@ mod tests {
         assert_ne!(mostly, digest(&file(&[], size), size, &NEVER).unwrap());
     }
 
+    //= promises.changes.hole
     #[test]
     fn a_copy_of_a_little_in_every_piece_is_as_little() {
         let size = 64 * 131_072;

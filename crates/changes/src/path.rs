@@ -142,6 +142,7 @@ pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    //= promises.changes.changes-leave-project
     #[test]
     fn a_path_below_a_project_cannot_leave() {
         for good in ["a", "a/b", "..a", "a...", "\u{1b}[31m", "a b\n"] {
@@ -163,6 +164,7 @@ mod tests {
         assert_eq!(paths.map(|path| path.to_string()), ["a", "a/b", "a/b/c", "a/z", "a-b", "a.c"]);
     }
 
+    //= promises.changes.changes-git-depth-spelling
     #[test]
     fn whatever_is_called_git_is_a_repository() {
         for (path, expected) in [

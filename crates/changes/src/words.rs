@@ -140,6 +140,7 @@ mod tests {
         assert_eq!(line_for_terminal(b"\ta\\n \x1b[0m\xff"), "\ta\\n \\x1b[0m\\xff");
     }
 
+    //= promises.changes.control-characters-sandbox-reach
     #[test]
     fn whatever_is_shown_is_free_of_control_characters() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {

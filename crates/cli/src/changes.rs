@@ -225,6 +225,7 @@ mod tests {
 
     use super::*;
 
+    //= promises.changes.changes-git-depth-spelling
     #[test]
     fn the_way_out_is_that_of_what_stands_against_it() {
         let name = "x".parse().unwrap();

@@ -39,6 +39,7 @@ fn enough(current: Option<u64>) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
+    //= promises.command.files-open
     #[test]
     fn too_few_are_refused_with_the_command_that_gives_more() {
         assert!(enough(None).is_ok() && enough(Some(256)).is_ok());

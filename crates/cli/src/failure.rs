@@ -241,6 +241,8 @@ mod tests {
         assert_eq!(failed("missing"), format!("{}check the name and the tag\n", said("missing")));
     }
 
+    //= carrel.command.errors-hint-json-completions
+    //= promises.command.error
     #[test]
     fn a_failure_is_a_line_and_a_hint() {
         let failed = Failed {
@@ -264,6 +266,7 @@ mod tests {
         assert_eq!(failure.words(true), object);
     }
 
+    //= promises.command.error
     #[test]
     fn what_a_supervisor_hints_at_is_all_that_is_hinted_at() {
         for code in [FailureCode::InvalidRequest, FailureCode::LaunchFailed] {
@@ -274,6 +277,7 @@ mod tests {
         }
     }
 
+    //= promises.command.error
     #[test]
     fn no_name_in_a_failure_steers_a_terminal_or_looks_like_a_line_of_ours() {
         let failure = Failure::new("x", "a\u{1b}[2J\nhint: rm -rf /").hint("b\u{9b}1m");
@@ -291,6 +295,7 @@ mod tests {
         assert_eq!(bug_at(None, None).message, "this is a bug in carrel");
     }
 
+    //= promises.command.error
     #[test]
     fn a_panic_is_told_without_a_backtrace() {
         const MARK: &str = "CARREL_TEST_PANICS";
@@ -307,6 +312,7 @@ mod tests {
         assert!(said.ends_with("\nhint: report it with what you did\n") && said.lines().count() == 2, "{said}");
     }
 
+    //= promises.command.error
     #[test]
     fn for_programs_a_failure_is_one_object_on_one_line() {
         let failure = Failure::new("invalid_name", "no\nname");

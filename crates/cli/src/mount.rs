@@ -174,6 +174,7 @@ mod tests {
         assert_eq!(CopyPair::parse("/data".into()), Err(BadMount::Shape));
     }
 
+    //= promises.sandbox.places-nothing-shown
     #[test]
     fn what_is_no_mount_is_refused_with_its_reason() {
         for (text, expected) in [

@@ -158,6 +158,7 @@ mod tests {
         assert!(stop.time.is_zero());
     }
 
+    //= promises.command.defaults
     #[test]
     fn the_defaults_are_safe() {
         let run = run(&["run", "host", "true"]);
@@ -210,6 +211,7 @@ mod tests {
         assert_eq!(run.mounts.first().unwrap().source.as_os_str().as_bytes(), b"/a\xff");
     }
 
+    //= promises.command.defaults
     #[test]
     fn what_help_says_is_what_we_reviewed() {
         let commands = ["run", "create", "exec", "ps", "cp", "serve", "apply", "image"].map(Some);

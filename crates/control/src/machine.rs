@@ -233,6 +233,7 @@ fn was_ready(sandbox: &Sandbox) -> bool {
 mod tests {
     use super::*;
 
+    //= promises.control-plane.table-stages-requests
     #[test]
     fn requests_are_answered_as_documented_in_every_stage() {
         use Stage::{Creating, Deleted, Deleting, Failed, Ready, Recoverable, Resuming, Stopped, Stopping};

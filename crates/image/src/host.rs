@@ -119,6 +119,7 @@ mod tests {
         root.trees.iter().map(|tree| tree.target.as_path().to_str().unwrap()).collect()
     }
 
+    //= promises.sandbox.host-image-host
     #[test]
     fn a_merged_host_is_one_tree_and_links() {
         let host = host();
@@ -139,6 +140,7 @@ mod tests {
         assert_eq!(root.links, []);
     }
 
+    //= promises.sandbox.host-image-host
     #[test]
     fn nothing_else_of_the_host_is_told() {
         let host = host();

@@ -182,6 +182,7 @@ impl GuestPath {
 mod tests {
     use super::*;
 
+    //= promises.sandbox.path-inside
     #[test]
     fn a_path_inside_cannot_leave() {
         assert_eq!(GuestPath::new("/a//b/").unwrap().as_path(), Path::new("a/b"));
@@ -190,6 +191,7 @@ mod tests {
         }
     }
 
+    //= promises.sandbox.image-directory
     #[test]
     fn a_directory_is_one_layer_and_a_file_needs_a_store() {
         let dir = tempfile::tempdir().unwrap();

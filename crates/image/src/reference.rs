@@ -153,6 +153,7 @@ mod tests {
         Some(text.to_owned())
     }
 
+    //= promises.sandbox.image
     #[test]
     fn a_reference_is_told_by_how_it_begins() {
         let digest = format!("sha256:{}", "a".repeat(64));
@@ -187,6 +188,7 @@ mod tests {
         assert_eq!(format!("oci:/l@{digest}").parse(), Ok(within));
     }
 
+    //= promises.sandbox.image
     #[test]
     fn what_is_no_reference_is_refused_with_what_would_be() {
         let long = "a".repeat(LONGEST + 1);

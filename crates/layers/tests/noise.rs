@@ -123,6 +123,8 @@ fn the_archive_that_is_damaged_unpacks_as_long_as_it_is_whole() {
     assert_eq!(damaged(&[]), *SEED);
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
+//= promises.images.archive-cut-short-damaged
 #[test]
 fn fuzz_damaged_archives_never_panic_and_never_leave() {
     bolero::check!().for_each(|edits: &[u8]| {
@@ -132,6 +134,8 @@ fn fuzz_damaged_archives_never_panic_and_never_leave() {
     });
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
+//= promises.images.archive-cut-short-damaged
 #[test]
 fn fuzz_noise_never_panics_and_never_leaves() {
     bolero::check!().for_each(|noise: &[u8]| {

@@ -144,6 +144,7 @@ fn compare(tree: &Path, options: &[&str], members: &[&str], skipped: u64) {
     assert!(ours.len() > 20, "{}", ours.len());
 }
 
+//= promises.images.archive-unpacks
 #[test]
 fn old_formats_unpack_to_the_same_tree() {
     let tree = tempfile::tempdir().unwrap();
@@ -154,6 +155,7 @@ fn old_formats_unpack_to_the_same_tree() {
     }
 }
 
+//= promises.images.archive-unpacks
 #[test]
 fn everything_that_newer_formats_say_unpacks_to_the_same_tree() {
     let tree = tempfile::tempdir().unwrap();

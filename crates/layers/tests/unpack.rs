@@ -219,6 +219,7 @@ fn child_of(pid: u32) -> u32 {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().trim().parse().unwrap()
 }
 
+//= promises.images.unpacks-layer
 #[test]
 fn while_it_unpacks_it_is_nobody_and_reaches_nothing_but_its_directory() {
     let fixture = Fixture::new();
@@ -291,6 +292,7 @@ impl Sorted for Vec<String> {
     }
 }
 
+//= promises.images.unpacks-layer
 #[test]
 fn it_ends_with_whoever_started_it() {
     let fixture = Fixture::new();

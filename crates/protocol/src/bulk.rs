@@ -351,6 +351,7 @@ mod tests {
         )
     }
 
+    //= promises.protocol.payload-bulk-record
     #[test]
     fn limits_are_checked() {
         assert!(RecordLimit::new(MIN_RECORD_PAYLOAD - 1).is_err());
@@ -360,6 +361,7 @@ mod tests {
         assert_eq!(BulkOffer::new(LIMIT, MAX_WINDOW).check(), Ok(LIMIT));
     }
 
+    //= carrel.protocol.bulk-records-credit-checked
     #[test]
     fn a_record_must_be_next_within_credit_and_of_its_flow() {
         let (_, mut receive) = pair(20_000);
@@ -377,6 +379,7 @@ mod tests {
         assert_eq!(receive.receive(&record(BulkKind::File, 16_384, 1)), Err(BulkError::Finished));
     }
 
+    //= carrel.protocol.bulk-records-credit-checked
     #[test]
     fn a_grant_never_takes_back_nor_acknowledges_the_unsent() {
         let (mut send, _) = pair(1000);
@@ -395,6 +398,7 @@ mod tests {
         assert_eq!(send.available(), 1000);
     }
 
+    //= promises.protocol.two-sides-obey-rules
     #[test]
     fn two_sides_that_obey_never_disagree_nor_stall() {
         bolero::check!().with_type::<(u16, Vec<u16>)>().for_each(|(window, sizes)| {
@@ -418,6 +422,7 @@ mod tests {
         });
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_record_round_trips() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|body| {

@@ -262,6 +262,8 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.bounded-depth-size-whatever
+    //= promises.protocol.nesting-value-known
     #[test]
     fn depth_is_bounded() {
         let mut nested = vec![0x81; MAX_DEPTH - 1];
@@ -272,6 +274,8 @@ mod tests {
         assert_eq!(skipped(&[0xd8; 64]), Err(DecodeError::TooLarge("the number of tags")));
     }
 
+    //= carrel.protocol.bounded-depth-size-whatever
+    //= promises.protocol.memory-decoder
     #[test]
     fn a_declared_length_without_bytes_allocates_nothing() {
         let lies: [&[u8]; 4] = [
@@ -287,6 +291,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_skip_never_panics_nor_reads_past_the_end() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {

@@ -184,6 +184,7 @@ mod tests {
         assert_eq!([prefix.as_slice(), data].concat(), whole, "{} of {} bytes", P::TYPE, data.len());
     }
 
+    //= carrel.protocol.data-goes-without-copy
     #[test]
     fn a_prefix_and_its_data_are_the_encoded_message() {
         for len in [0, 1, 23, 24, 255, 256, 65_535, 65_536, 3 * 1024 * 1024] {
@@ -197,6 +198,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.data-goes-without-copy
     #[test]
     fn a_record_prefix_is_the_frame_and_record_headers() {
         let header = BulkHeader { kind: BulkKind::File, flow: BulkFlow::GuestToHost, offset: 3 };
@@ -214,6 +216,7 @@ mod tests {
         assert!(Prefix::of_data(MessageType::FsData, Generation::PUBLISHED, 1, MAX_BODY).is_err());
     }
 
+    //= client.constants-functions.bodies-raw-cbor-whole
     #[test]
     fn a_body_is_what_a_frame_carries() {
         let mut out = Vec::new();
@@ -224,6 +227,7 @@ mod tests {
         assert_eq!(out, raw);
     }
 
+    //= versioning.number-agreed-upon-once.version-message-generation-second
     #[test]
     fn what_is_encoded_is_decoded_again() {
         bolero::check!().with_type::<(u8, u32, Vec<u8>)>().for_each(|(generation, id, data)| {

@@ -93,6 +93,7 @@ mod tests {
         assert_eq!(envelope.payload::<Ping>(), Ok(Ping {}));
     }
 
+    //= carrel.protocol.tolerant-accepted
     #[test]
     fn every_form_that_published_peers_send_is_the_same_envelope() {
         let expected = Envelope::parse(PING).unwrap();
@@ -131,6 +132,9 @@ mod tests {
         assert_eq!(Envelope::generation_of_damaged(b"garbage"), None);
     }
 
+    //= versioning.three-kinds-change.old-peer-ignores-field
+    //= versioning.three-kinds-change.missing-field-filled-default
+    //= versioning.tests-names.unknown-extra-field-decodes
     #[test]
     fn an_unknown_extra_field_is_ignored_both_ways() {
         // A newer peer's additional key, and an older peer that leaves out an optional one.
@@ -140,6 +144,8 @@ mod tests {
         assert_eq!((older.code, older.signal), (-1, None));
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
+    //= promises.protocol.memory-envelope
     #[test]
     fn fuzz_parse_never_panics_and_allocates_within_the_body() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|body| {

@@ -139,6 +139,7 @@ impl InputWindow {
 mod tests {
     use super::*;
 
+    //= promises.protocol.output-command-without-acknowledgement
     #[test]
     fn the_published_window_stalls_after_sixty_three_full_chunks() {
         let limits = ExecLimits::DEFAULT.check().unwrap();
@@ -153,6 +154,7 @@ mod tests {
         assert_eq!(window.available(), 16_640);
     }
 
+    //= carrel.protocol.acknowledgements-limits-checked-types
     #[test]
     fn an_acknowledgement_never_takes_back_nor_exceeds_what_was_sent() {
         let mut window = OutputWindow::new(&ExecLimits::DEFAULT);
@@ -163,6 +165,7 @@ mod tests {
         assert!(window.acknowledge(355).is_err());
     }
 
+    //= promises.protocol.input-command-without-acknowledgement
     #[test]
     fn input_beyond_the_limits_is_refused() {
         let limits = ExecLimits::DEFAULT;
@@ -176,6 +179,7 @@ mod tests {
         assert_eq!(window.receive(10, &limits), Ok(()));
     }
 
+    //= carrel.protocol.acknowledgements-limits-checked-types
     #[test]
     fn limits_under_which_nothing_moves_are_refused() {
         let tight = ExecLimits { output_limit: 16 * 1024, ..ExecLimits::DEFAULT };

@@ -162,6 +162,7 @@ const fn body_len(length: u32) -> Result<usize, BrokenLength> {
 mod tests {
     use super::*;
 
+    //= versioning.rules-never-broken.2-container-never-changes
     #[test]
     fn the_header_is_big_endian_and_counts_id_and_flags() {
         let header = Header { body_len: 0x14, id: 0x0102_0304, flags: Flags::TERMINAL };
@@ -169,6 +170,7 @@ mod tests {
         assert_eq!(Header::parse(&header.to_bytes().unwrap()).unwrap(), header);
     }
 
+    //= promises.protocol.largest-frame
     #[test]
     fn the_limit_is_four_mebibytes_to_the_byte() {
         let largest = Header { body_len: MAX_BODY, id: 1, flags: Flags::NONE };
@@ -177,6 +179,7 @@ mod tests {
         assert_eq!(over.to_bytes(), Err(BodyTooLarge(MAX_BODY + 1)));
     }
 
+    //= promises.protocol.broken-length-known
     #[test]
     fn a_broken_length_is_refused_from_four_bytes() {
         for length in [0, 4, MAX_LENGTH + 1, u32::MAX] {
@@ -195,6 +198,8 @@ mod tests {
         assert_eq!((frame.id, frame.body, rest), (7, &b"abc"[..], &b"d"[..]));
     }
 
+    //= versioning.implementation-details.new-flag-bits-append
+    //= carrel.protocol.known-flags-bad-combination
     #[test]
     fn known_bits_exclude_each_other_and_unknown_bits_are_carried() {
         for bits in 0..=u8::MAX {
@@ -204,6 +209,8 @@ mod tests {
         }
     }
 
+    //= versioning.implementation-details.relay-routes-id-flags
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_split_never_panics_and_loses_no_byte() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {

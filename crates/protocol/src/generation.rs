@@ -61,6 +61,7 @@ impl fmt::Display for Generation {
 mod tests {
     use super::*;
 
+    //= versioning.number-agreed-upon-once.settle-lower-two-use
     #[test]
     fn the_negotiated_generation_is_the_lower_of_the_two() {
         for (ours, theirs) in Generation::all().flat_map(|a| Generation::all().map(move |b| (a, b))) {

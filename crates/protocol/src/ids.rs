@@ -141,6 +141,7 @@ mod tests {
         [first.to_be_bytes(), second.to_be_bytes()].concat().try_into().unwrap()
     }
 
+    //= carrel.protocol.id-ranges-prologue-both
     #[test]
     fn the_first_slots_are_the_published_ones() {
         assert_eq!(Codec::Current.prologue(Codec::Current.range(0).unwrap()), [0, 0, 0, 1, 1, 0xff, 0xff, 0xff]);
@@ -149,6 +150,7 @@ mod tests {
         assert_eq!(Codec::LegacyV1.prologue(Codec::LegacyV1.range(1).unwrap()), 268_435_455u32.to_be_bytes());
     }
 
+    //= carrel.protocol.id-ranges-prologue-both
     #[test]
     fn slots_are_disjoint_and_an_id_finds_its_slot() {
         for codec in [Codec::Current, Codec::LegacyV1] {
@@ -175,6 +177,7 @@ mod tests {
         assert_eq!(Codec::Current.owner_of(u32::MAX), 128);
     }
 
+    //= versioning.three-kinds-change.change-format-sorted-handshake
     #[test]
     fn every_current_range_is_told_from_the_legacy_form() {
         for slot in 0..Codec::Current.slots() {
@@ -190,6 +193,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.id-ranges-prologue-both
     #[test]
     fn edges_of_the_prologue_are_as_published_clients_take_them() {
         assert_eq!(Prologue::parse(words(0, 33_554_431)).unwrap().ids.start(), 1);
@@ -198,6 +202,7 @@ mod tests {
         assert!(Prologue::parse(words(u32::MAX, 1)).is_err());
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_prologue_yields_only_usable_ranges() {
         bolero::check!().with_type::<[u8; 8]>().for_each(|bytes| {

@@ -209,6 +209,7 @@ mod tests {
 
     use super::*;
 
+    //= versioning.tests-names.wire-strings-unique-round
     #[test]
     fn wire_strings_are_unique_and_round_trip() {
         let names: HashSet<_> = MessageType::ALL.iter().map(|t| t.as_str()).collect();
@@ -219,6 +220,8 @@ mod tests {
         assert_eq!(MessageType::from_wire("core.nonsense"), None);
     }
 
+    //= versioning.implementation-details.both-directions-share-available
+    //= versioning.tests-names.type-sendable-current-peer
     #[test]
     fn every_type_is_sendable_to_a_current_peer_and_only_from_its_own_generation_on() {
         for message_type in MessageType::ALL {
@@ -230,6 +233,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.46-published-types-ours
     #[test]
     fn forty_six_types_are_published_and_ours_have_a_prefix_of_their_own() {
         let published = MessageType::ALL.iter().filter(|t| t.is_available_at(Generation::PUBLISHED));
@@ -240,6 +244,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.canonical-flags-per-type
     #[test]
     fn canonical_flags_never_combine() {
         for message_type in MessageType::ALL {

@@ -92,6 +92,8 @@ impl Receiver {
 mod tests {
     use super::*;
 
+    //= carrel.protocol.id-ranges-prologue-both
+    //= promises.agent.channel-relay-under-way
     #[test]
     fn whoever_takes_everything_is_never_waited_for() {
         bolero::check!().with_type::<Vec<u32>>().for_each(|frames| {
@@ -109,6 +111,8 @@ mod tests {
         });
     }
 
+    //= carrel.protocol.id-ranges-prologue-both
+    //= promises.agent.channel-relay-under-way
     #[test]
     fn no_more_is_held_than_the_window_and_one_frame() {
         bolero::check!().with_type::<Vec<(u32, u16)>>().for_each(|steps| {

@@ -163,6 +163,7 @@ mod tests {
         e.into_writer()
     }
 
+    //= carrel.protocol.strict-sent
     #[test]
     fn integers_are_sent_in_their_shortest_form() {
         assert_eq!(encoded(&23u64), [0x17]);
@@ -196,6 +197,7 @@ mod tests {
         assert_eq!(decode_all::<u8>(&[1, 2]), Err(DecodeError::Trailing(1)));
     }
 
+    //= promises.protocol.elements-list
     #[test]
     fn a_list_of_nothings_stays_near_the_size_of_its_bytes() {
         let mut frame = vec![0x9a, 0, 0x40, 0, 0];

@@ -34,6 +34,7 @@ fn expected() -> Vec<Value> {
     examples::samples().into_iter().enumerate().map(line).collect()
 }
 
+//= versioning.tests-names.future-golden-corpus-encoded
 #[test]
 fn what_we_encode_is_what_is_written_down() {
     let (written, expected) = (corpus(), expected());
@@ -43,6 +44,7 @@ fn what_we_encode_is_what_is_written_down() {
     assert_eq!(written.len(), expected.len(), "a line of the corpus has no sample");
 }
 
+//= versioning.tests-names.future-golden-corpus-encoded
 #[test]
 fn what_is_written_down_decodes_to_the_value_it_was() {
     for (index, (sample, line)) in examples::samples().into_iter().zip(corpus()).enumerate() {
@@ -60,6 +62,7 @@ fn every_sample_has_a_description_of_its_own_and_every_type_a_sample() {
     assert_eq!(covered, MessageType::ALL.into_iter().collect());
 }
 
+//= versioning.tests-names.future-golden-corpus-encoded
 #[test]
 fn every_key_choice_and_variant_of_the_schema_stands_in_a_sample() {
     for message_type in MessageType::ALL {

@@ -59,6 +59,8 @@ fn decode_within_the_allowance(message_type: MessageType, payload: &[u8]) {
     assert!(held <= allowance(payload.len()), "{message_type} held {held} bytes for {}", payload.len());
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
+//= promises.protocol.memory-decoder
 #[test]
 fn fuzz_payload_decoders_never_panic_nor_hold_more_than_their_input_allows() {
     bolero::check!().for_each(|bytes: &[u8]| {
@@ -68,6 +70,7 @@ fn fuzz_payload_decoders_never_panic_nor_hold_more_than_their_input_allows() {
     });
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 #[test]
 fn fuzz_bodies_are_read_as_what_they_name_without_a_panic() {
     bolero::check!().for_each(|body: &[u8]| {
@@ -78,6 +81,7 @@ fn fuzz_bodies_are_read_as_what_they_name_without_a_panic() {
     });
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 #[test]
 fn damaged_golden_payloads_never_panic_and_what_still_decodes_has_one_canonical_form() {
     bolero::check!().with_type::<(u16, Vec<(u8, u16, u8)>)>().for_each(|(which, damages)| {
@@ -100,6 +104,7 @@ fn damaged_golden_payloads_never_panic_and_what_still_decodes_has_one_canonical_
     });
 }
 
+//= carrel.protocol.strict-sent
 #[test]
 fn golden_payloads_are_canonical() {
     for Golden { message_type, body, payload } in GOLDEN.iter() {
@@ -118,6 +123,8 @@ fn assert_same(Golden { message_type, body, payload }: &Golden, take: &mut dyn F
     assert_eq!((envelope.message_type(), &*envelope.payload), (Some(*message_type), &**payload), "{other:02x?}");
 }
 
+//= versioning.rules-never-broken.version-put-message-types
+//= promises.protocol.forms-message-accepted
 #[test]
 fn each_liberty_alone_and_all_together_leave_every_golden_message_the_same() {
     for golden in GOLDEN.iter() {
@@ -128,6 +135,7 @@ fn each_liberty_alone_and_all_together_leave_every_golden_message_the_same() {
     }
 }
 
+//= carrel.protocol.tolerant-accepted
 #[test]
 fn each_liberty_is_taken_somewhere() {
     for liberty in LIBERTIES {
@@ -136,6 +144,8 @@ fn each_liberty_is_taken_somewhere() {
     }
 }
 
+//= carrel.protocol.tolerant-accepted
+//= promises.protocol.forms-message-accepted
 #[test]
 fn any_mixture_of_liberties_leaves_a_golden_message_the_same() {
     bolero::check!().with_type::<(u16, Vec<u8>)>().for_each(|(which, choices)| {
@@ -169,6 +179,8 @@ fn element(texts: &[&str], numbers: &[&str]) -> Vec<u8> {
     [vec![0xa0 | u8::try_from(entries.len()).expect("few keys")], entries.concat()].concat()
 }
 
+//= carrel.protocol.bounded-depth-size-whatever
+//= promises.protocol.elements-list
 #[test]
 fn the_longest_lists_of_the_smallest_elements_stay_within_a_few_frames() {
     let empty = full_list(&text(""));

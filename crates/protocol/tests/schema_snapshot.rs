@@ -55,6 +55,9 @@ fn parsed(generation: Generation) -> Value {
     serde_json::from_str(&written(generation)).expect("a snapshot is JSON")
 }
 
+//= versioning.rules-never-broken.checked-file-per-version
+//= versioning.tests-names.snapshot-current-surface-compared
+//= client.constants-functions.flagterminal-0x01
 #[test]
 fn every_snapshot_is_what_the_code_yields_for_its_generation() {
     for generation in Generation::all() {
@@ -65,6 +68,8 @@ fn every_snapshot_is_what_the_code_yields_for_its_generation() {
     }
 }
 
+//= versioning.tests-names.update-protocol-schema-1
+//= promises.protocol.frozen-generation
 #[test]
 fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
     let pinned = FROZEN.iter().map(|(number, _)| Generation::new(*number));
@@ -76,6 +81,7 @@ fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
     }
 }
 
+//= versioning.tests-names.snapshot-deterministic
 #[test]
 fn a_snapshot_is_read_back_as_it_was_derived() {
     for generation in Generation::all() {
@@ -83,6 +89,9 @@ fn a_snapshot_is_read_back_as_it_was_derived() {
     }
 }
 
+//= versioning.rules-never-broken.3-new-fields-always
+//= versioning.tests-names.future-append-gate
+//= promises.protocol.new-generation
 #[test]
 fn every_generation_only_adds_to_the_one_before() {
     for (older, newer) in Generation::all().zip(Generation::all().skip(1)) {
@@ -90,6 +99,7 @@ fn every_generation_only_adds_to_the_one_before() {
     }
 }
 
+//= versioning.tests-names.snapshot-current-surface-compared
 #[test]
 fn the_current_snapshot_names_every_type() {
     let current = parsed(Generation::CURRENT);
@@ -119,6 +129,7 @@ fn field(presence: &str) -> Value {
     json!({"name": "later", "presence": presence, "since": 12, "shape": "u8"})
 }
 
+//= versioning.implementation-details.new-flag-bits-append
 #[test]
 fn the_gate_lets_types_optional_fields_and_choices_be_added() {
     assert_eq!(verdict(|_| {}), Ok(()));
@@ -136,6 +147,7 @@ fn the_gate_lets_types_optional_fields_and_choices_be_added() {
     assert_eq!(verdict(|new| new["frame"]["flags"]["later"] = json!(16)), Ok(()));
 }
 
+//= versioning.rules-never-broken.4-types-ever-added
 #[test]
 fn the_gate_refuses_a_removed_or_relabelled_type() {
     let removed = verdict(|new| drop(new["messages"].as_array_mut().expect("a list").remove(0)));
@@ -147,6 +159,8 @@ fn the_gate_refuses_a_removed_or_relabelled_type() {
     assert!(verdict(|new| new["messages"].as_array_mut().expect("a list").push(backdated)).is_err());
 }
 
+//= versioning.three-kinds-change.new-fields-always-optional
+//= versioning.rules-never-broken.3-new-fields-always
 #[test]
 fn the_gate_refuses_a_new_required_field() {
     let at_the_end = verdict(|new| fields(new, "core.exec.request").push(field("required")));
@@ -159,6 +173,7 @@ fn the_gate_refuses_a_new_required_field() {
     assert!(verdict(nested).is_err());
 }
 
+//= versioning.rules-never-broken.4-types-ever-added
 #[test]
 fn the_gate_refuses_a_removed_moved_or_redefined_field() {
     assert!(verdict(|new| drop(fields(new, "core.exec.request").remove(1))).is_err());
@@ -169,6 +184,7 @@ fn the_gate_refuses_a_removed_moved_or_redefined_field() {
     assert!(verdict(|new| fields(new, "core.exec.exited")[0]["shape"] = json!({"nullable": "i32"})).is_err());
 }
 
+//= versioning.rules-never-broken.2-container-never-changes
 #[test]
 fn the_gate_refuses_a_removed_choice_a_new_variant_and_a_changed_constant() {
     let choice = |new: &mut Value| {

@@ -42,6 +42,7 @@ fn theirs_and_ours(sample: &Sample, rows: &[Value]) -> (Vec<u8>, Vec<u8>) {
     (wire, sample.frame(generation, id))
 }
 
+//= promises.protocol.frames-published-encoder-decode
 #[test]
 fn every_published_frame_has_its_value_here_and_every_value_its_frame() {
     let mut samples = published::samples();
@@ -53,6 +54,9 @@ fn every_published_frame_has_its_value_here_and_every_value_its_frame() {
     assert_eq!(ours, theirs);
 }
 
+//= versioning.implementation-details.layout-length-id-flags
+//= carrel.protocol.frame-published-encoder-decodes
+//= promises.protocol.frames-published-encoder-decode
 #[test]
 fn every_published_frame_decodes_and_is_what_we_send_for_its_value() {
     let rows = rows("frames");
@@ -62,6 +66,7 @@ fn every_published_frame_decodes_and_is_what_we_send_for_its_value() {
     }
 }
 
+//= promises.protocol.frames-published-encoder-decode
 /// The relay adds `exec_control` to a ready it passes on, and its encoder does not know beforehand how many keys there
 /// will be: it sends a map of indefinite length (`bf … ff`). We always know, and send a definite one (`a5 …`), which is
 /// one byte shorter; so the length in the frame header and the one before `p` differ too, and nothing else.
@@ -79,6 +84,11 @@ fn a_ready_from_a_relay_decodes_and_goes_on_with_a_definite_length() {
     assert_eq!(ours, definite);
 }
 
+//= versioning.number-agreed-upon-once.kind-message-records-generation
+//= versioning.implementation-details.core-exec-types-generation
+//= client.constants-functions.flagsessionstart-0x02-opening-frame
+//= carrel.protocol.canonical-flags-per-type
+//= promises.protocol.published-message-types-generations
 #[test]
 fn the_published_types_are_ours_with_their_generation_and_flags() {
     let rows = rows("types");
@@ -99,6 +109,7 @@ fn the_published_generation_is_the_one_we_announce() {
     assert_eq!(recorded()["protocol_version"].as_u64(), Some(u64::from(Generation::PUBLISHED.get())));
 }
 
+//= carrel.protocol.frame-published-encoder-decodes
 #[test]
 fn the_published_bulk_record_decodes_and_is_what_we_send() {
     let wire = bytes(&recorded()["bulk_record"]);

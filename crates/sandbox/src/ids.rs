@@ -155,6 +155,7 @@ mod tests {
         }
     }
 
+    //= promises.sandbox.ids-host-maps
     #[test]
     fn a_range_is_held_by_one_and_free_again_afterwards() {
         let dir = tempfile::tempdir().unwrap();
@@ -205,6 +206,8 @@ mod tests {
         }
     }
 
+    //= promises.sandbox.ids-host-maps
+    //= promises.supervisor.once-sandbox-runs
     #[test]
     fn no_range_reaches_the_ids_that_mean_nobody() {
         assert!(u64::from(SUPERVISORS) + u64::from(RANGES) + 1 < u64::from(u32::MAX));

@@ -314,6 +314,7 @@ impl From<StageError> for LaunchError {
 mod tests {
     use super::*;
 
+    //= promises.sandbox.failed-step
     #[test]
     fn what_is_the_callers_to_change_is_told_from_what_the_host_lacks() {
         let at = |stage, errno| LaunchError::from(StageError::about(stage, Path::new("a/x"))(errno));

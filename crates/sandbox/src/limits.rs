@@ -72,6 +72,7 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 mod tests {
     use super::*;
 
+    //= promises.sandbox.limits-process
     #[test]
     fn a_maximum_bounds_what_is_wanted() {
         let stack = Rlimit { current: Some(8), maximum: None };

@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(outside.join("a/b/file")).unwrap(), "precious");
     }
 
+    //= promises.control-plane.directories-nested-another-disk
     #[test]
     fn depth_costs_neither_descriptors_nor_the_stack() {
         // Deeper than a path can name, than a process has directories open, and than a stack has frames.

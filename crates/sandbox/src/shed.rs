@@ -122,6 +122,7 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> ShedError {
 mod tests {
     use super::*;
 
+    //= promises.supervisor.could-host-cannot-once
     #[test]
     fn nobody_takes_the_root_of_the_host_away() {
         assert!(matches!(shed(Shed { kill: true, user: None, directories: &[] }), Err(ShedError::HostMounts)));

@@ -162,6 +162,7 @@ fn text(path: &Path) -> String {
 mod tests {
     use super::*;
 
+    //= promises.sandbox.failed-step
     #[test]
     fn a_failed_step_survives_the_pipe() {
         let there_and_back = |failed: StageError| {
@@ -179,6 +180,7 @@ mod tests {
         assert_eq!(StageError::from_bytes(&[]), None);
     }
 
+    //= promises.sandbox.failed-step
     #[test]
     fn a_failed_step_says_what_it_is_about() {
         let failed = StageError::about(Stage::File, Path::new("a/x"))(Errno::ISDIR);

@@ -124,6 +124,7 @@ fn file(host: &Host, controller: Controller, name: &str, v1: &str, v2: &str) -> 
     std::fs::read_to_string(mount.join("carrel").join(name).join(file)).unwrap_or_default().trim().to_owned()
 }
 
+//= promises.cgroups.limits
 #[test]
 fn limits_are_in_place_before_anything_joins() {
     for host in hosts() {
@@ -151,6 +152,8 @@ fn limits_are_in_place_before_anything_joins() {
     }
 }
 
+//= promises.sandbox.fork-bomb
+//= promises.cgroups.limits-v2-kernels-debian
 #[test]
 fn a_fork_bomb_stops_at_the_limit() {
     let bomb = "i=0; while [ $i -lt 200 ]; do sleep 1000 </dev/null >/dev/null 2>&1 & i=$((i+1)); done; echo $i";
@@ -171,6 +174,8 @@ fn a_fork_bomb_stops_at_the_limit() {
     }
 }
 
+//= promises.sandbox.memory-bomb
+//= promises.cgroups.limits-v2-kernels-debian
 #[test]
 fn a_memory_hog_is_ended_and_counted() {
     let hog = "exec dd if=/dev/zero of=/dev/null bs=96M count=1";
@@ -232,6 +237,8 @@ fn want_of_memory_is_told_each_time() {
     }
 }
 
+//= promises.cgroups.share-processors
+//= promises.cgroups.limits-v2-kernels-debian
 #[test]
 fn a_share_of_the_processors_is_enforced() {
     let work = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
@@ -249,6 +256,7 @@ fn a_share_of_the_processors_is_enforced() {
     }
 }
 
+//= promises.cgroups.frozen
 #[test]
 fn the_frozen_do_nothing_until_they_are_thawed() {
     for host in hosts() {
@@ -274,6 +282,7 @@ fn the_frozen_do_nothing_until_they_are_thawed() {
     }
 }
 
+//= promises.cgroups.after-killing
 #[test]
 fn killing_leaves_nobody_running_or_frozen() {
     // Each of them forks all the time, and ignores what can be ignored.
@@ -301,6 +310,7 @@ fn killing_leaves_nobody_running_or_frozen() {
     }
 }
 
+//= promises.cgroups.removing
 #[test]
 fn removing_waits_for_the_last_process_and_ends_nobody() {
     for host in hosts() {
@@ -317,6 +327,7 @@ fn removing_waits_for_the_last_process_and_ends_nobody() {
     }
 }
 
+//= promises.cgroups.group-cannot-made-everywhere
 #[test]
 fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
     for host in hosts() {
@@ -336,6 +347,7 @@ fn a_group_that_cannot_be_made_everywhere_is_made_nowhere() {
     }
 }
 
+//= promises.cgroups.group
 #[test]
 fn a_group_is_found_again_by_its_name() {
     for host in hosts() {

@@ -28,6 +28,7 @@ fn frames(name: &str) -> Vec<Vec<u8>> {
     lines.filter(|line| line[0] == name).map(|line| bytes(line[1])).collect()
 }
 
+//= promises.journal.messages-version-1-journal
 #[test]
 fn what_we_encode_is_what_is_written_down_and_decodes_to_the_same_value() {
     let (samples, lines): (_, Vec<_>) = (examples::samples(), FRAMES.lines().collect());
@@ -80,6 +81,7 @@ fn words(shape: &Shape) -> HashSet<String> {
     }
 }
 
+//= promises.journal.messages-version-1-journal
 #[test]
 fn a_journal_of_the_first_format_is_read_and_written_as_it_is_written_down() {
     let home = tempfile::tempdir().expect("a directory");

@@ -23,6 +23,7 @@ fn limit(most: Option<u64>) {
     setrlimit(Resource::Fsize, Rlimit { current: most, maximum }).expect("a limit of its own");
 }
 
+//= promises.journal.fact-without-room-disk
 #[test]
 fn a_fact_without_room_leaves_the_journal_as_it_was_and_the_next_one_follows() {
     if std::env::var_os(PART).is_some() {

@@ -47,11 +47,13 @@ fn every_message_is_tried_here() {
     assert!(NAMES.iter().copied().eq(messages::all().iter().map(|(name, ..)| *name)));
 }
 
+//= promises.journal.decoders-shim-bytes
 #[test]
 fn fuzz_message_decoders_never_panic_nor_hold_more_than_their_input_allows() {
     bolero::check!().for_each(|bytes: &[u8]| NAMES.iter().for_each(|name| decode_within_the_allowance(name, bytes)));
 }
 
+//= promises.journal.decoders-shim-bytes
 #[test]
 fn fuzz_damaged_messages_never_panic_and_what_still_decodes_has_one_canonical_form() {
     bolero::check!().with_type::<(u16, Vec<(u8, u16, u8)>)>().for_each(|(which, damages)| {

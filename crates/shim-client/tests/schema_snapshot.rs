@@ -67,6 +67,7 @@ fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
     }
 }
 
+//= promises.journal.messages-version-1-journal
 #[test]
 fn every_version_only_adds_to_the_one_before() {
     for (older, newer) in (1..VERSION).zip(2..) {

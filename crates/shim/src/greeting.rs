@@ -152,6 +152,9 @@ mod tests {
         Greeting::default().hear(bytes).unwrap().unwrap()
     }
 
+    //= carrel.files-trees-connections.10-spoken-our-peer
+    //= carrel.relay.prologue-id-range-core
+    //= promises.relay.generation-announced
     #[test]
     fn a_guest_is_said_again_without_what_is_only_ours() {
         let greeted = heard(&said(11, &ready()));
@@ -175,6 +178,7 @@ mod tests {
         assert_eq!(greeting.hear(&bytes[whole - 1..]).unwrap().unwrap().rest, b"more");
     }
 
+    //= versioning.implementation-details.relay-bridges-host-guest
     #[test]
     fn an_agent_that_does_not_know_a_relay_keeps_no_credit() {
         let mut bytes = Vec::new();
@@ -194,6 +198,7 @@ mod tests {
         assert_eq!(again.exec_limits, None, "a generation without acknowledgements announces none");
     }
 
+    //= promises.relay.guest-say-before-ready
     #[test]
     fn lies_and_noise_are_refused() {
         let absurd = Ready { exec_limits: Some(ExecLimits { output_limit: 0, ..ExecLimits::DEFAULT }), ..ready() };
@@ -207,6 +212,7 @@ mod tests {
         assert!(matches!(Greeting::default().hear(&large), Err(BadGreeting::TooMuch)));
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_nothing_a_guest_says_first_is_more_than_a_refusal() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {

@@ -66,6 +66,8 @@ fn fill(program: &Path, directory: &Path, name: &OsStr) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    //= carrel.supervisor.first-program-sandbox-cannot
+    //= promises.supervisor.copies-agent-sandbox-could
     #[test]
     fn a_program_that_others_may_read_is_copied_once_and_its_older_copies_go() {
         let (home, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -86,6 +88,8 @@ mod tests {
         assert_ne!(names(), before);
     }
 
+    //= carrel.supervisor.first-program-sandbox-cannot
+    //= promises.supervisor.copies-agent-sandbox-could
     #[test]
     fn a_program_that_is_closed_to_others_is_used_as_it_is() {
         let home = tempfile::tempdir().unwrap();

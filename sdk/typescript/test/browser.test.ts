@@ -12,6 +12,7 @@ import { beginStream, frame, json, problem, serve } from "./support/loopback.js"
 const run = promisify(execFile);
 const OF_NODE = /\b(process|Buffer|global|require|setImmediate|__dirname)\b/;
 
+//= promises.agents-server.modules-node-js-page
 test("a page connects and reads events without anything of Node.js", async (t) => {
   let streams = 0;
   const server = await serve(t, ({ path }, response) => {
@@ -28,6 +29,7 @@ test("a page connects and reads events without anything of Node.js", async (t) =
   assert.deepEqual(rest, ["in a page", cannot, cannot]);
 });
 
+//= promises.agents-server.modules-node-js-page
 test("no module that a page loads names anything of Node.js", () => {
   const seen = new Set<string>();
   const imports = /(?:from|import)\s*\(?\s*["']([^"']+)["']/g;

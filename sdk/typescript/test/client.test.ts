@@ -70,6 +70,7 @@ test("every method asks for its route", async (t) => {
   ]);
 });
 
+//= agents.sdk.server-mode-connect-base
 test("token and headers go with every request, and JSON is called so", async (t) => {
   const { agent, received } = await client(t, answered, { token: "secret", headers: { "x-trace": "7" } });
   await agent.createSession("s", { agent: "mock" });
@@ -139,6 +140,7 @@ test("a request that is called off ends with its own reason", async (t) => {
   await assert.rejects(agent.listAgents({ signal: controller.signal }), /called off/);
 });
 
+//= agents.sdk.server-mode-connect-base
 test("connect waits until the server is healthy", async (t) => {
   const server = await serve(t, (_, response) => {
     if (server.received.length === 1) response.destroy();
@@ -182,6 +184,7 @@ test("another fetch is used for everything", async () => {
   assert.deepEqual(asked, Array(2).fill("http://nowhere.invalid/v1/health"));
 });
 
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("start without a server to start is refused", async () => {
   await assert.rejects(SandboxAgent.start({ spawn: false }), /SandboxAgent\.connect/);
 });

@@ -35,6 +35,7 @@ function guardOf(kind: Kind): (event: FullEvent) => boolean {
   return sdk[`is${kind[0]!.toUpperCase()}${kind.slice(1)}` as "isMessage"];
 }
 
+//= agents.architecture-components.shared-input-output-types
 test("every kind has a guard that knows it and no other", () => {
   for (const kind of kinds) {
     const one = event(1, { [kind]: KINDS[kind] }) as FullEvent;

@@ -37,6 +37,8 @@ test("a program that comes to its end is not held by its server", async (t) => {
   assert.deepEqual(await end(t, "returns"), { said: [], code: 0, by: null });
 });
 
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
 test("a program that exits takes its server along", async (t) => {
   assert.deepEqual(await end(t, "exits"), { said: [], code: 5, by: null });
 });

@@ -59,6 +59,7 @@ async function until<E>(events: AsyncIterable<E>, last: (event: E) => boolean): 
   return seen;
 }
 
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("the server says what it has", async () => {
   assert.equal((await agent.getHealth()).status, "ok");
   const { agents } = await agent.listAgents();
@@ -99,6 +100,7 @@ test("refusals carry their problem", async () => {
   await assert.rejects(agent.rejectQuestion(one.id, "nothing"), { status: 400, code: "invalid_request" });
 });
 
+//= agents.architecture-components.clients-create-sessions-send
 test("a prompt returns what the agent said", async () => {
   const one = await session();
   const result = await one.prompt("Reply with exactly the single word OK.", { messageId: "m-1" });
@@ -177,6 +179,7 @@ async function cutting(bytes: number): Promise<{ client: SandboxAgent; connectio
 const numbered = (count: number) => Array.from({ length: count }, (_, index) => `assistant: burst ${index + 1}`);
 const FAST = { initialMs: 0, maxMs: 1, attempts: 20 };
 
+//= promises.agents-server.events-typescript-client-loses
 test("a burst arrives whole and in order over a stream that is cut again and again", async () => {
   const one = await session();
   const { client, connections } = await cutting(64 << 10);
@@ -188,6 +191,7 @@ test("a burst arrives whole and in order over a stream that is cut again and aga
   assert.ok(connections() > 5, `${connections()} connections`);
 });
 
+//= promises.agents-server.events-typescript-client-loses
 test("a turn arrives whole and in order over a stream that is cut again and again", async () => {
   const one = await session();
   const { client, connections } = await cutting(16 << 10);
@@ -280,6 +284,7 @@ test("dispose ends the streams and the server", async () => {
   assert.equal(isAlive(pid), false);
 });
 
+//= promises.agents-server.servers-starts-leaves-behind
 test("a server ends with the process that started it, also when that is killed", async () => {
   const words = [fileURLToPath(new URL("support/parent.js", import.meta.url)), "waits", process.env.SANDBOX_AGENT_BIN!, "inherit"];
   const parent = spawn(process.execPath, words, { stdio: ["pipe", "pipe", "ignore"] });

@@ -17,6 +17,8 @@ async function seen(server: SpawnedServer): Promise<{ words: string[]; given?: s
   return (await fetch(`${server.baseUrl}/seen`)).json();
 }
 
+//= agents.sdk.port-given-free-token
+//= agents.sdk.spawns-sandbox-agent-server
 test("a server is told where to listen and which token to ask for", async (t) => {
   const directory = scratch(t);
   const server = await spawnSandboxAgent({
@@ -50,6 +52,8 @@ test("an older program that cannot end with its input is started without", async
   assert.equal((await seen(server)).words.includes("--exit-with-stdin"), false);
 });
 
+//= agents.sdk.port-given-free-token
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("host, port and token are taken as given", async (t) => {
   const free = await new Promise<number>((resolve) => {
     const probe = createServer().listen(0, "127.0.0.1", () => {
@@ -62,6 +66,7 @@ test("host, port and token are taken as given", async (t) => {
   assert.deepEqual([server.baseUrl, server.token], [`http://127.0.0.1:${free}`, "t"]);
 });
 
+//= agents.sdk.port-given-free-token
 test("two servers at once have two ports and two tokens", async (t) => {
   const binaryPath = fake(t);
   const servers = await Promise.all([spawnSandboxAgent({ binaryPath }), spawnSandboxAgent({ binaryPath })]);
@@ -70,6 +75,7 @@ test("two servers at once have two ports and two tokens", async (t) => {
   assert.notEqual(servers[0].token, servers[1].token);
 });
 
+//= agents.sdk.dispose-sends-sigterm-sigkill
 test("dispose ends the server, and once is enough", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t) });
   const { gone } = await watch(server.baseUrl);
@@ -78,6 +84,8 @@ test("dispose ends the server, and once is enough", async (t) => {
   assert.equal(isAlive(server.pid), false);
 });
 
+//= agents.sdk.dispose-sends-sigterm-sigkill
+//= promises.agents-server.servers-starts-leaves-behind
 test("a server that does not listen to SIGTERM is killed", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "deaf" } });
   await server.dispose();
@@ -94,6 +102,7 @@ test("await using ends the server with its block", { skip: !Symbol.asyncDispose 
   assert.equal(isAlive(pid), false);
 });
 
+//= agents.sdk.waits-health-15-s
 test("a program that dies fails at once, with the last it said", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "dies" }, timeoutMs: 2 ** 30 });
   await assert.rejects(started, /never healthy: sandbox-agent ended with status 3\nstarting\nerror: no room for sessions$/);
@@ -103,6 +112,7 @@ test("a program that is killed says by which signal", async (t) => {
   await assert.rejects(spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "killed" } }), /by SIGKILL/);
 });
 
+//= agents.sdk.waits-health-15-s
 test("a program that is never healthy is ended when its time is up", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "never" }, timeoutMs: 500 });
   await assert.rejects(started, /not healthy within 500 ms/);
@@ -190,6 +200,7 @@ test("a program that cannot be run is named", async (t) => {
   await assert.rejects(spawnSandboxAgent({ env: { SANDBOX_AGENT_BIN: missing } }), new RegExp(`SANDBOX_AGENT_BIN names ${missing}`));
 });
 
+//= agents.sdk.embedded-program-sandbox-agent
 test("a program is found where it is named, then in its package, then on the path", async (t) => {
   const directory = scratch(t);
   const from = join(directory, "app.js");

@@ -22,6 +22,7 @@ class Claude(Scenarios):
 
     PLAN = "[[plan:# Plan\n\n1. Touch it.]][[bash:touch planned]][[text:carried out]]"
 
+    #= agents.human-loop.plan-claude-code-question
     def test_a_plan_that_is_approved_is_carried_out(self) -> None:
         session = self.session(agentMode="plan")
         self.assertEqual(session.info()["permissionMode"], "plan")
@@ -32,6 +33,7 @@ class Claude(Scenarios):
         self.assertEqual(turn.said(), ["carried out"])
         self.assertTrue((self.scratch.workspace / "planned").exists())
 
+    #= agents.human-loop.plan-claude-code-question
     def test_a_plan_that_is_rejected_is_not_carried_out(self) -> None:
         script = "[[plan:# Plan\n\n1. Touch it.]][[text:I will think again.]]"
         for name, answer in (("by-label", choose("reject")), ("unanswered", self._unanswered())):
@@ -45,6 +47,8 @@ class Claude(Scenarios):
 
     # === processes ===
 
+    #= agents.architecture-components.daemon-manages-agent-processes
+    #= agents.execution-models.claude-code-json-lines
     def test_each_session_has_a_process_which_ends_with_it(self) -> None:
         one, two = self.session("one"), self.session("two")
         for session in (one, two):
@@ -54,6 +58,8 @@ class Claude(Scenarios):
         self.assertEqual(len(self._processes()), 1)
         self.assertEqual(self.turn(two, "Still there?").said(), ["You said: Still there?"])
 
+    #= agents.lifecycle.process-terminates-session-marked
+    #= promises.agents-server.agent-dies
     def test_a_process_that_is_killed_is_told_and_the_session_is_resumed(self) -> None:
         session = self.session()
         self.turn(session, "Remember the word quince")
@@ -72,6 +78,7 @@ class Claude(Scenarios):
         self.assert_heard("Remember the word quince")
         self.assertEqual(session.info()["agentSessionId"], native)
 
+    #= agents.besides-document.session-seen-changed-deleted
     def test_a_change_of_mode_holds_at_once(self) -> None:
         session = self.session()
         self.turn(session, "[[bash:touch one]][[text:done]]", once)
@@ -80,10 +87,12 @@ class Claude(Scenarios):
         turn = self.turn(session, script)
         self.assertEqual((turn.of("permissionAsked"), turn.said()), ([], ["written"]))
 
+    #= agents.credentials.claude-code-anthropic-api
     def test_the_key_of_the_environment_reaches_the_model(self) -> None:
         self.turn(self.session(), "Hello")
         self.assertEqual(self.asked_model()[-1].headers["x-api-key"], "sk-ant-dummy")
 
+    #= agents.besides-document.agent-says-done-something
     def test_a_task_in_the_background_starts_a_turn_of_its_own(self) -> None:
         session = self.session(permissionMode="bypass")
         watch = self.watch(session)

@@ -39,6 +39,8 @@ class Codex(Scenarios):
 
     # === one server for all ===
 
+    #= agents.execution-models.codex-shared-app-server
+    #= promises.agents-server.app-servers-codex
     def test_two_sessions_talk_at_once_through_one_process(self) -> None:
         one, two = self.session("one"), self.session("two")
         watch = self.watch(one)
@@ -53,6 +55,7 @@ class Codex(Scenarios):
         natives = {session.info()["agentSessionId"] for session in (one, two)}
         self.assertEqual(len(natives), 2)
 
+    #= promises.agents-server.agent-dies
     def test_sessions_are_told_of_the_end_of_their_server_and_go_on_with_another(self) -> None:
         sessions = [self.session("busy"), self.session("idle")]
         for session in sessions:
@@ -80,6 +83,7 @@ class Codex(Scenarios):
         self.assertTrue((self.scratch.workspace / "one").exists())
         self.assertEqual((self.scratch.workspace / "note.txt").read_text().strip(), "quince")
 
+    #= agents.credentials.codex-openai-api-key
     def test_the_key_of_its_provider_reaches_the_model(self) -> None:
         self.turn(self.session(), "Hello")
         self.assertEqual(self.asked_model()[-1].headers["authorization"], "Bearer dummy")

@@ -20,6 +20,10 @@ class Scenarios(Case):
 
     # === text and tools ===
 
+    #= agents.schema-pipeline.claude-code-codex-opencode
+    #= agents.lifecycle.post-messages-runs-prompt
+    #= agents.modes-capabilities.user-messages-told-whichever
+    #= promises.agents-server.published-agents-driven
     def test_a_text_is_answered(self) -> None:
         session = self.session()
         turn = self.turn(session, "Hello there")
@@ -31,6 +35,8 @@ class Scenarios(Case):
         self.assertEqual((info["status"], info["ended"]), ("idle", False))
         self.assertTrue(info["agentSessionId"])
 
+    #= agents.universal-schema.data-message-started-error
+    #= promises.agents-server.events-session
     def test_both_views_are_numbered_without_gaps_and_say_the_same(self) -> None:
         session = self.session()
         self.turn(session, "[[think:Let me see.]][[text:First I look.]][[bash:echo made]][[text:Done.]]", once)
@@ -43,6 +49,7 @@ class Scenarios(Case):
         messages = [event.data for event in default if event.kind == "message"]
         self.assertEqual([event.data for event in full if event.kind == "message"], messages)
 
+    #= agents.modes-capabilities.agents-stream-codex-deltas
     def test_a_text_comes_in_deltas_and_then_whole(self) -> None:
         turn = self.turn(self.session(), "[[text:One two three four.]]")
         pieces = [delta for delta in turn.of("itemDelta") if delta["kind"] == "message"]
@@ -52,12 +59,15 @@ class Scenarios(Case):
         started = {item["itemId"] for item in turn.of("itemStarted")}
         self.assertEqual({item["itemId"] for item in turn.of("itemCompleted")}, started)
 
+    #= agents.modes-capabilities.agents-stream-codex-deltas
     def test_a_thought_is_an_item_and_no_message(self) -> None:
         turn = self.turn(self.session(), "[[think:Let me see.]][[text:Hello.]]")
         thoughts = [item for item in turn.of("itemCompleted") if item["kind"] == "reasoning"]
         self.assertEqual(len(thoughts), 1)
         self.assertEqual(turn.said(), ["Hello."])
 
+    #= agents.modes-capabilities.agents-stream-codex-deltas
+    #= promises.agents-server.published-agents-driven
     def test_a_file_is_written_and_read_back(self) -> None:
         script = f"[[write:{self.path('note.txt')}|quince\nmedlar]][[read:{self.path('note.txt')}]][[text:read]]"
         turn = self.turn(self.session(), script, once)
@@ -79,6 +89,8 @@ class Scenarios(Case):
 
     # === permissions ===
 
+    #= agents.human-loop.permissions-surface-permissionasked-once
+    #= agents.modes-capabilities.questions-permissions-claude-code
     def test_a_permission_given_once_is_asked_for_again(self) -> None:
         turn = self.turn(self.session(), "[[bash:touch one]][[bash:touch one]][[text:done]]", once)
         self.assertEqual(len(turn.of("permissionAsked")), 2)
@@ -88,6 +100,8 @@ class Scenarios(Case):
         self.assertIn("touch one", str(asked["patterns"]))
         self.assertTrue((self.scratch.workspace / "one").exists())
 
+    #= agents.human-loop.permissions-surface-permissionasked-once
+    #= promises.agents-server.rules-always-writes-workspace
     def test_a_permission_given_always_is_not_asked_for_again_and_nothing_is_written_down(self) -> None:
         session = self.session()
         first = self.turn(session, "[[bash:touch two]][[text:done]]", always)
@@ -99,6 +113,7 @@ class Scenarios(Case):
         self.assertEqual([entry.name for entry in self.scratch.workspace.iterdir()], ["two"])
         self.assertEqual(self.rules(), [], "rules that would outlive the session")
 
+    #= agents.human-loop.permissions-surface-permissionasked-once
     def test_a_permission_that_is_refused_leaves_nothing_done_and_the_turn_goes_on(self) -> None:
         turn = self.turn(self.session(), "[[bash:touch three]][[text:not done]]", reject)
         self.assertEqual([answered["outcome"] for answered in turn.of("permissionResolved")], ["reject"])
@@ -116,6 +131,8 @@ class Scenarios(Case):
         self.turn(session, script, once)
         self.assertEqual((self.scratch.workspace / "note.txt").read_text().strip(), "quince")
 
+    #= agents.execution-models.model-permission-mode-plan
+    #= agents.modes-capabilities.permission-modes-default-plan
     def test_with_bypass_nothing_is_asked(self) -> None:
         turn = self.turn(self.session(permissionMode="bypass"), "[[bash:touch four]][[text:done]]")
         self.assertEqual((turn.of("permissionAsked"), turn.said()), ([], ["done"]))
@@ -123,6 +140,8 @@ class Scenarios(Case):
 
     # === questions ===
 
+    #= agents.human-loop.questions-surface-questionasked-options
+    #= agents.modes-capabilities.questions-permissions-claude-code
     def test_a_question_is_answered_and_the_model_hears_it(self) -> None:
         turn = self.turn(
             self.session(**self.asking), "[[ask:Which colour?|Red|Blue]][[text:noted]]", None, choose("Blue")
@@ -138,6 +157,7 @@ class Scenarios(Case):
         heard = self.asked_model()[-1].text()
         self.assertGreater(heard.count("Blue"), heard.count("Red"))
 
+    #= agents.human-loop.questions-surface-questionasked-options
     def test_a_question_that_is_refused_is_no_end(self) -> None:
         turn = self.turn(self.session(**self.asking), "[[ask:Which size?|S|M]][[text:as you wish]]", None, refuse)
         self.assertEqual([resolved["outcome"] for resolved in turn.of("questionResolved")], ["rejected"])
@@ -145,6 +165,7 @@ class Scenarios(Case):
 
     # === aborts and errors ===
 
+    #= agents.besides-document.turn-aborted-without-session
     def test_a_slow_turn_is_aborted_and_the_session_goes_on(self) -> None:
         session = self.session()
         watch = self.watch(session)
@@ -162,6 +183,7 @@ class Scenarios(Case):
         session.abort()
         self.assertEqual(session.info()["status"], "idle")
 
+    #= promises.agents-server.abort
     def test_an_abort_withdraws_what_was_asked(self) -> None:
         session = self.session()
         watch = self.watch(session)
@@ -176,6 +198,7 @@ class Scenarios(Case):
         self.assertFalse((self.scratch.workspace / "five").exists())
         self.assertEqual(self.turn(session, "Still there?").said(), ["You said: Still there?"])
 
+    #= promises.agents-server.abort
     def test_an_abort_ends_the_command_that_runs(self) -> None:
         session = self.session(permissionMode="bypass")
         watch = self.watch(session)
@@ -193,6 +216,7 @@ class Scenarios(Case):
         self.assertIn("the stand-in was told to answer 400", str(turn.of("error")))
         self.assertEqual(self.turn(session, "Are you back?").said(), ["You said: Are you back?"])
 
+    #= promises.agents-server.prompts-wait
     def test_a_prompt_during_a_turn_waits_for_its_end(self) -> None:
         session = self.session()
         watch = self.watch(session)
@@ -208,6 +232,10 @@ class Scenarios(Case):
 
     # === lives ===
 
+    #= agents.session-management.agent-id-surfaced-events
+    #= agents.execution-models.several-turns-resume
+    #= agents.besides-document.sessions-survive-restart-asked
+    #= promises.agents-server.conversation-after-restart-resume
     def test_a_session_outlives_the_server_with_its_conversation(self) -> None:
         session = self.session(permissionMode="bypass")
         self.turn(session, "Remember the word quince")
@@ -225,6 +253,8 @@ class Scenarios(Case):
         numbers = [event.id for event in session.events("full")]
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
+    #= agents.compatibility.session-ids-session-id
+    #= promises.agents-server.conversation-after-restart-resume
     def test_a_session_is_resumed_after_its_end(self) -> None:
         session = self.session()
         self.turn(session, "Remember the word medlar")
@@ -246,6 +276,7 @@ class Scenarios(Case):
         self.turn(again, "Who are you?")
         self.assertNotIn("Hello", str([message for message in again.events() if message.kind == "message"]))
 
+    #= promises.agents-server.processes-left-agent
     def test_the_end_of_the_server_ends_a_slow_turn_and_a_running_command(self) -> None:
         talking = self.session("talking")
         watch = self.watch(talking)
@@ -260,6 +291,7 @@ class Scenarios(Case):
 
     # === what else it can ===
 
+    #= agents.execution-models.model-permission-mode-plan
     def test_its_models_are_listed_and_one_can_be_chosen(self) -> None:
         listed = self.server.client.models(self.agent)
         models = [model["id"] for model in listed["models"]]

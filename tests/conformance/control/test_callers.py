@@ -52,6 +52,7 @@ async def connected(socket: Path, user: int) -> Client:
     return client
 
 
+#= promises.control-plane.another-user-socket
 async def test_another_user_has_neither_our_sandboxes_nor_our_files(open_to_all):
     place = open_to_all
     ours, theirs = await connected(place / "open.sock", 0), await connected(place / "open.sock", NOBODY)

@@ -39,6 +39,7 @@ def counted(path) -> list[int]:
     return [int(line) for line in Path(path).read_bytes().split()]
 
 
+#= promises.control-plane.command-daemons-come-go
 async def test_an_exec_goes_on_while_daemons_come_and_go(start_daemon, shared):
     daemon, gate, said = start_daemon(), Gate(shared), Pipe(shared / "said", held=True)
     async with connect(daemon) as client:
@@ -89,6 +90,8 @@ async def test_an_exec_that_ended_while_there_was_no_daemon_ended_as_it_did(star
     alive.close()
 
 
+#= control.subscription.stream-broke-taken-last
+#= promises.control-plane.daemon-told-go
 async def test_a_daemon_that_is_told_to_go_ends_its_streams_at_once(start_daemon):
     daemon = start_daemon()
     async with connect(daemon) as client:
@@ -150,6 +153,7 @@ async def test_a_stop_survives_the_daemon_that_accepted_it(start_daemon, shared)
     alive.close()
 
 
+#= promises.control-plane.accepted
 @pytest.mark.parametrize("request_of", ["resume", "delete"])
 async def test_a_request_survives_the_daemon_that_accepted_it(start_daemon, request_of):
     daemon = start_daemon()
@@ -242,6 +246,7 @@ async def test_ids_are_never_had_again_whatever_happened(start_daemon):
         assert kinds(await history(client, name))[-1] == Kind.DELETED
 
 
+#= promises.control-plane.fit-together-store
 async def test_what_is_kept_fits_together_while_it_is_used(start_daemon):
     daemon = start_daemon()
     async with connect(daemon) as client, box(client) as name:

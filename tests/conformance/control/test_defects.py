@@ -49,6 +49,7 @@ pytestmark = pytest.mark.plain
 STUBBORN = "trap '' TERM INT HUP; exec 3> /shared/alive; echo up >&3; while :; do sleep 1000; done"
 
 
+#= promises.control-plane.delete-during-create
 @pytest.mark.parametrize("moment", ["accepted", "preparing", "ready"])
 async def test_a_delete_during_a_create_deletes(start_daemon, moment):
     daemon = start_daemon()
@@ -64,6 +65,7 @@ async def test_a_delete_during_a_create_deletes(start_daemon, moment):
             assert daemon.left() == []
 
 
+#= promises.control-plane.stops-once
 async def test_stops_at_once_are_one_stop(client, shared):
     alive = Pipe(shared / "alive")
     async with box(client, mounts=[shown(client, shared)]) as name:
@@ -207,6 +209,7 @@ def switches(pid: int) -> int:
     return count
 
 
+#= control.subscription.mechanism-wait-nothing-polls
 async def test_who_waits_for_events_costs_nothing(start_daemon):
     daemon = start_daemon()
     async with connect(daemon, stream_timeout_seconds=60) as client, box(client) as name:
@@ -232,6 +235,7 @@ async def test_who_waits_for_events_costs_nothing(start_daemon):
         await asyncio.gather(*(events.aclose() for events in there))
 
 
+#= control.subscription.stream-broke-taken-last
 async def test_a_stream_can_be_taken_up_where_it_broke(start_daemon):
     daemon = start_daemon()
     seen = []

@@ -5,6 +5,7 @@ import pytest
 from clients.boxes import box, new_id
 
 
+#= control.errors.clients-go-reasons-sentences
 async def test_an_id_that_was_used_is_a_conflict(client, sandbox):
     with pytest.raises(client.errors.SandboxConflictError) as refused:
         await client.create_sandbox(image="host", sandbox_id=sandbox)
@@ -30,6 +31,7 @@ async def test_what_is_not_there_is_not_found(client):
         assert refused.value.exec_id == "nothing"
 
 
+#= control.errors.clients-go-reasons-sentences
 async def test_what_is_not_ready_runs_nothing(client, sandbox):
     await client.stop_sandbox(sandbox)
     with pytest.raises(client.errors.SandboxNotReadyError) as refused:
@@ -39,6 +41,7 @@ async def test_what_is_not_ready_runs_nothing(client, sandbox):
         await client.stop_sandbox(sandbox)
 
 
+#= control.errors.clients-go-reasons-sentences
 async def test_what_has_ended_cannot_be_cancelled(client, sandbox):
     handle = await client.run(sandbox, ["false"])
     with pytest.raises(client.errors.ExecAlreadyTerminalError) as refused:

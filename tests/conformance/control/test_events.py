@@ -34,6 +34,9 @@ async def lived(client, name):
     return await history(client, name)
 
 
+#= control.order.sequence-daemon-gives-source
+#= control.events.sandbox-state-state-event
+#= promises.control-plane.events-sandbox
 async def test_the_log_has_no_hole_and_says_how_things_were(client):
     name = new_id()
     events = await lived(client, name)
@@ -57,6 +60,7 @@ async def test_requests_and_their_completion_name_the_same_reason(client):
     assert events[Kind.PREPARING].sandbox_phase.phase == "materialize"
 
 
+#= control.subscription.separate-callers-separate-subscriptions
 async def test_a_subscription_begins_after_its_sequence(client, sandbox):
     events = await history(client, sandbox)
     newest = events[-1].sequence
@@ -81,6 +85,7 @@ async def test_what_happens_later_is_no_replay(client, sandbox):
     ]
 
 
+#= control.subscription.separate-callers-separate-subscriptions
 async def test_two_subscribers_see_the_same(client):
     name = new_id()
     await client.create_sandbox(image="host", sandbox_id=name, wait=False)
@@ -99,6 +104,9 @@ async def test_two_subscribers_see_the_same(client):
     assert [sequence for sequence, *_ in first] == list(range(1, len(first) + 1))
 
 
+#= control.accepted-completed.authoritative-state-through-getsandbox
+#= control.snapshot-stream.snapshot-carries-sequence-stream
+#= promises.control-plane.read-after-event
 async def test_a_client_reads_what_an_event_announced(client):
     """Clients read once for each event and do not poll: an event before its state would leave them waiting."""
     name = new_id()
@@ -146,6 +154,7 @@ async def test_an_exec_that_runs_when_its_sandbox_goes_ends_before_it(client, sh
                 await client.resume_sandbox(name)
 
 
+#= control.snapshot-stream.subscribe-snapshot-step
 async def test_a_snapshot_tells_first_how_things_are(client, shared):
     gate = Gate(shared)
     async with box(client, mounts=(shown(client, shared),)) as name:
@@ -166,6 +175,7 @@ async def test_a_snapshot_tells_first_how_things_are(client, shared):
         await asyncio.gather(*(client.cancel_exec(exec_id) for exec_id in ids))
 
 
+#= control.subscription.anchor-typed-error
 async def test_a_sequence_that_is_still_to_come_is_refused(client, sandbox):
     newest = (await client.get_sandbox(sandbox)).last_event_sequence
     with pytest.raises(client.errors.SandboxSequenceExpiredError) as refused:
@@ -181,6 +191,7 @@ async def test_such_a_refusal_says_where_the_log_begins(client, sandbox):
     assert (refused.value.code.name, refused.value.metadata) == ("OUT_OF_RANGE", expected)
 
 
+#= control.events.envelope-id-sequence-sandbox
 @pytest.mark.plain
 async def test_every_event_has_its_time_and_times_do_not_go_back(client):
     events = await lived(client, new_id())

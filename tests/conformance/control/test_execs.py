@@ -98,6 +98,7 @@ async def test_execs_that_run_are_listed_by_their_ids(client, shared):
         assert await listed(sandbox_id=one) == others
 
 
+#= promises.control-plane.cancelled-command
 async def test_a_cancelled_exec_is_dead_with_all_its_processes(client, shared):
     alive = Pipe(shared / "alive")
     async with box(client, mounts=(shown(client, shared),)) as name:
@@ -133,6 +134,7 @@ async def test_an_exec_that_is_cancelled_at_once_does_not_begin_afterwards(clien
     assert states == [[Exec.CANCELLED] * 2] * 5
 
 
+#= control.snapshot-stream.getexec-carries-sequence-valid
 async def test_many_execs_at_once_all_end_as_they_did(client, sandbox):
     async def one(number):
         handle = await client.run(sandbox, script(f"echo {number}; exit {number % 3}"))

@@ -14,6 +14,9 @@ async def test_the_daemon_says_who_it_is(client):
     assert answer.version.startswith("carrel/")
 
 
+#= control.accepted-completed.slow-operations-shape-accept
+#= control.order.clients-wait-baselines-drop
+#= promises.control-plane.published-sdk-unchanged
 async def test_a_sandbox_lives_through_everything_with_the_patience_of_a_client(client):
     handle = await client.create_sandbox(image="host", labels={"a": "b"})
     assert (handle.state, handle.image, dict(handle.labels)) == (State.READY, "host", {"a": "b"})
@@ -35,6 +38,9 @@ async def test_a_sandbox_lives_through_everything_with_the_patience_of_a_client(
     ]
 
 
+#= control.accepted-completed.slow-operations-shape-accept
+#= control.accepted-completed.slow-operations-return-after
+#= control.accepted-completed.accepted-command-said-complete
 async def test_what_is_accepted_is_not_yet_done(client):
     name = new_id()
     handle = await client.create_sandbox(image="host", sandbox_id=name, wait=False)

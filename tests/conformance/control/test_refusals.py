@@ -91,6 +91,8 @@ INVALID = [
     ("field", "spec"),
     [pytest.param(*case, id=f"{number} {case[0].translate(PLAIN)}") for number, case in enumerate(INVALID)],
 )
+#= control.errors.errors-carry-errorinfo-domain
+#= promises.control-plane.errors-without-errorinfo
 async def test_a_sandbox_that_is_asked_for_wrongly_is_refused_before_it_is(client, field, spec):
     name = new_id()
     refused = await refusal(
@@ -123,6 +125,7 @@ async def test_a_file_that_is_wrong_is_refused(client, yaml):
     assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "config_yaml"})
 
 
+#= control.images.image-request-daemon-default
 async def test_a_sandbox_of_nothing_is_refused(client):
     refused = await refusal(client.call("CreateSandbox"))
     assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "create_spec"})

@@ -26,6 +26,7 @@ async def test_two_clients_run_commands_at_once(agentd):
     assert [outcome.stdout for outcome in outcomes] == [b"first again", b"second again"]
 
 
+#= carrel.agent-itself.withdrawn-range-ends-nobody
 async def test_a_client_that_leaves_ends_its_processes_and_their_children(agentd):
     async with connected(agentd) as staying:
         kept = await Execution.start(staying, "cat")
@@ -61,6 +62,7 @@ async def test_two_clients_move_large_files_at_once(agentd, tmp_path):
     assert await asyncio.gather(client(1), client(2)) == [True, True]
 
 
+#= carrel.files-trees-connections.handles-belong-client
 @pytest.mark.release("files")
 async def test_a_handle_belongs_to_the_client_that_opened_it(agentd, tmp_path):
     path = tmp_path / "file"

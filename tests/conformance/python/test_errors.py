@@ -41,6 +41,7 @@ async def test_an_unknown_type_is_answered_by_name(agentd):
         await agent.answers()
 
 
+#= versioning.implementation-details.guest-gates-peer-generation
 @pytest.mark.generation(highest=4)
 async def test_an_unknown_type_is_passed_over_in_silence_before_errors_existed(agentd):
     async with connected(agentd) as agent:
@@ -80,6 +81,7 @@ async def test_a_client_whose_first_body_is_no_message_is_answered(agentd):
         await agent.answers()
 
 
+#= client.constants-functions.flagsessionstart-0x02-opening-frame
 @answered
 async def test_flags_that_are_not_the_types_own_are_refused(agentd):
     async with connected(agentd) as agent:
@@ -119,6 +121,7 @@ async def test_an_id_that_is_in_use_cannot_be_used_again(agentd):
     await watched.ended()
 
 
+#= carrel.agent-itself.id-outside-range-broken
 async def test_an_id_outside_the_range_costs_only_the_client_that_used_it(agentd):
     async with connected(agentd) as stranger, connected(agentd) as bystander:
         lost = await Execution.start(stranger, "sleep", "60")
@@ -154,12 +157,14 @@ async def test_a_signal_with_no_such_number_is_ignored(agentd):
         assert (await execution.finish()).stdout == b"alive"
 
 
+#= versioning.three-kinds-change.old-peer-ignores-field
 async def test_unknown_keys_are_ignored(agentd):
     async with connected(agentd) as agent:
         stream = await agent.open("core.exec.request", {"cmd": "true", "from_the_future": {"a": [None, 1.5, "x"]}})
         assert [message.type async for message in stream] == ["core.exec.started", "core.exec.exited"]
 
 
+#= promises.protocol.largest-frame
 async def test_the_largest_frame_is_taken(agentd):
     # Four MiB after the length: five of header, the envelope, and the data.
     async with connected(agentd) as agent:

@@ -18,6 +18,7 @@ async def test_a_command_reports_its_exit_code_and_its_two_outputs_apart(agentd)
     assert (outcome.stdout, outcome.stderr, outcome.exited) == (b"out", b"err", {"code": 7})
 
 
+#= versioning.three-kinds-change.missing-field-filled-default
 async def test_a_request_needs_no_more_than_the_command(agentd):
     async with connected(agentd) as agent:
         stream = await agent.open("core.exec.request", {"cmd": "true"})
@@ -34,6 +35,7 @@ async def test_output_keeps_its_bytes_whatever_they_are(agentd):
     assert (outcome.stdout, outcome.stderr, outcome.exited) == (every_byte, b"", {"code": 0})
 
 
+#= carrel.commands.separate-output-error-exit
 async def test_input_ends_with_an_empty_message(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "sh", "-c", "while read -r line; do echo got $line; done; echo over")
@@ -72,6 +74,7 @@ async def test_a_limit_of_resources_holds_for_the_command(agentd):
     assert outcome.stdout == b"33\n44\n"
 
 
+#= versioning.three-kinds-change.adding-field-needs-bump
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 async def test_a_signal_ends_the_command_and_is_named_in_its_exit(agentd, number):
     async with connected(agentd) as agent:
@@ -82,6 +85,7 @@ async def test_a_signal_ends_the_command_and_is_named_in_its_exit(agentd, number
     assert (outcome.stdout, outcome.stderr, outcome.exited) == (b"", b"", {"code": -1, "signal": int(number)})
 
 
+#= carrel.commands.signal-process-group-number
 async def test_a_signal_reaches_the_whole_process_group(agentd):
     async with connected(agentd) as agent:
         child = "trap 'echo child; exit 0' TERM; echo up; while :; do sleep 0.1; done"

@@ -44,6 +44,8 @@ async def test_three_mebibytes_go_through_a_command_and_come_back(agentd):
     assert outcome.stdout == data and outcome.exited == {"code": 0}
 
 
+#= carrel.commands.flow-control-generation-10
+#= promises.protocol.output-command-without-acknowledgement
 @pytest.mark.generation(lowest=10)
 async def test_output_stops_at_the_window_and_goes_on_with_the_acknowledgement(agentd):
     async with connected(agentd) as agent:
@@ -71,6 +73,7 @@ async def test_the_exit_is_not_held_back_by_a_client_that_does_not_acknowledge(a
         assert (await stream.next()).type == "core.exec.exited"
 
 
+#= carrel.commands.flow-control-generation-10
 @pytest.mark.generation(lowest=10)
 async def test_one_stalled_command_does_not_hold_up_another(agentd):
     async with connected(agentd) as agent:

@@ -45,6 +45,7 @@ async def test_a_new_file_has_the_mode_that_was_asked_for(agentd, tmp_path):
     assert entry["mode"] == stat.S_IFREG | 0o750 == path.stat().st_mode
 
 
+#= carrel.files-trees-connections.19-file-operations
 async def test_parts_of_a_file_are_read_and_written_at_their_offsets(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
@@ -147,6 +148,7 @@ async def test_a_large_directory_is_read_in_portions_until_nothing_is_left(agent
     assert sorted(entry["path"] for portion in portions for entry in portion) == sorted(names)
 
 
+#= carrel.files-trees-connections.19-file-operations
 async def test_directories_links_copies_and_names_are_made_and_removed(agentd, tmp_path):
     deep, file, copy = tmp_path / "a" / "b" / "c", tmp_path / "a" / "file", tmp_path / "a" / "copy"
     async with connected(agentd) as agent:
@@ -169,6 +171,7 @@ async def test_directories_links_copies_and_names_are_made_and_removed(agentd, t
     assert list(tmp_path.iterdir()) == []
 
 
+#= carrel.files-trees-connections.19-file-operations
 async def test_attributes_are_set_by_path_and_by_handle(agentd, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.release("agent_client"), pytest.mark.release("files"),
 SIZE = 5 << 20
 
 
+#= carrel.files-trees-connections.inline-below-generation-8
 @pytest.mark.generation(highest=7)
 async def test_five_mebibytes_go_inside_messages(agentd, tmp_path):
     data, path = os.urandom(SIZE), tmp_path / "file"
@@ -25,6 +26,7 @@ async def test_five_mebibytes_go_inside_messages(agentd, tmp_path):
     assert (written.records, read.records) == (0, 0) and read.messages >= 2
 
 
+#= carrel.files-trees-connections.inline-below-generation-8
 @pytest.mark.generation(lowest=8)
 async def test_five_mebibytes_go_in_records_for_which_credit_was_given(agentd, tmp_path):
     data, path = os.urandom(SIZE), tmp_path / "file"
@@ -84,6 +86,7 @@ async def test_a_reader_that_gives_no_credit_gets_no_more(agentd, tmp_path):
         assert (await stream.expect("core.fs.response"))["ok"]
 
 
+#= carrel.files-trees-connections.transfer-cancelled-broken-hole
 @pytest.mark.generation(lowest=8)
 @pytest.mark.parametrize("flow", [TO_GUEST, TO_HOST], ids=["write", "read"])
 async def test_a_transfer_that_is_cancelled_ends_with_a_refusal(agentd, tmp_path, flow):
@@ -104,6 +107,7 @@ async def test_a_transfer_that_is_cancelled_ends_with_a_refusal(agentd, tmp_path
         await files.close(handle)
 
 
+#= carrel.files-trees-connections.transfer-cancelled-broken-hole
 @pytest.mark.generation(lowest=8)
 async def test_a_record_at_the_wrong_offset_ends_its_own_transfer_only(agentd, tmp_path):
     async with connected(agentd) as agent:

@@ -15,6 +15,7 @@ SLOT = 33_554_431
 SLOTS = 128
 
 
+#= versioning.number-agreed-upon-once.during-handshake-side-learns
 async def test_ready_announces_the_generation_and_the_three_times(agentd):
     async with connected(agentd) as agent:
         ready = agent.ready
@@ -47,6 +48,7 @@ async def test_each_client_gets_the_lowest_free_range_of_ids(agentd):
     assert [stream.id for stream in opened] == [slot * SLOT + 1 for slot in range(3)]
 
 
+#= client.constants-functions.client-handles-framing-correlation
 async def test_ids_rise_by_one_within_a_connection(agentd):
     async with connected(agentd) as agent:
         opened = [await agent.open("core.exec.request", {"cmd": "true"}) for _ in range(3)]
@@ -59,6 +61,7 @@ async def test_a_connection_can_be_closed_and_made_again_many_times(agentd):
             await agent.answers()
 
 
+#= promises.agent.clients-once-listen
 async def test_the_129th_client_is_turned_away_and_the_others_go_on(agentd):
     async with contextlib.AsyncExitStack() as clients:
         agents = [await clients.enter_async_context(connected(agentd)) for _ in range(SLOTS)]
@@ -68,6 +71,7 @@ async def test_the_129th_client_is_turned_away_and_the_others_go_on(agentd):
             await agent.answers()
 
 
+#= client.constants-functions.connectagentsandbox-name-core-ready
 @pytest.mark.release("socket_path")
 @pytest.mark.agentd_alone("a sandbox is where its name says by itself, which test_relay.py shows")
 async def test_a_client_finds_the_agent_by_the_name_of_its_sandbox(agentd):
@@ -84,6 +88,7 @@ async def test_a_client_finds_the_agent_by_the_name_of_its_sandbox(agentd):
         os.unlink(path)
 
 
+#= versioning.three-kinds-change.newer-side-keeps-old
 async def test_a_client_accepts_the_legacy_prologue_too(start_agentd):
     agentd = start_agentd(1)
     async with connected(agentd) as first, connected(agentd) as second:
@@ -95,6 +100,7 @@ async def test_a_client_accepts_the_legacy_prologue_too(start_agentd):
     assert ends == [["core.exec.started", "core.exec.exited"]] * 2
 
 
+#= versioning.number-agreed-upon-once.version-message-generation-second
 async def test_a_newer_stamp_than_the_agents_own_changes_nothing(start_agentd):
     agentd = start_agentd(max(1, CLIENT.generation - 1))
     async with connected(agentd) as agent:

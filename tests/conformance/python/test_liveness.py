@@ -7,12 +7,14 @@ from clients.agent import connected
 pytestmark = [pytest.mark.release("agent_client"), pytest.mark.generation(lowest=6)]
 
 
+#= carrel.agent-itself.ping-touch
 async def test_ping_is_answered_by_an_empty_pong(agentd):
     async with connected(agentd) as agent:
         pong = await agent.ask("core.ping")
     assert (pong.type, pong.payload, pong.flags) == ("core.pong", {}, 1)
 
 
+#= carrel.agent-itself.ping-touch
 async def test_touch_counts_up_the_activity(agentd):
     async with connected(agentd) as agent:
         answers = [await agent.ask("core.touch") for _ in range(3)]
@@ -22,6 +24,7 @@ async def test_touch_counts_up_the_activity(agentd):
     assert first < second < third
 
 
+#= carrel.agent-itself.ping-touch
 async def test_ping_is_no_activity(agentd):
     async with connected(agentd) as agent:
         before = (await agent.ask("core.touch")).payload["activity_seq"]

@@ -17,6 +17,7 @@ async def test_a_terminal_has_the_size_of_the_request(agentd):
     assert (outcome.stdout, outcome.stderr, outcome.exited) == (b"41 133\r\n", b"", {"code": 0})
 
 
+#= carrel.commands.terminal-size-resized-echoing
 async def test_a_resize_changes_the_size_and_tells_the_command(agentd):
     # Each read is ended by a line, so the order of what follows is the test's and not the scheduler's.
     script = "trap 'echo resized $(stty size)' WINCH; stty -echo; stty size; read go; stty size; exit 5"

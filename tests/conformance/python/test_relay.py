@@ -31,6 +31,8 @@ print $connection uc <$connection>;
 """
 
 
+#= carrel.supervisor.socket-served-path-follows
+#= promises.published-clients.ways-find-sandbox-behind
 @pytest.mark.release("socket_path")
 async def test_a_client_finds_the_sandbox_by_its_name(sandbox):
     from microsandbox.agent import AgentClient
@@ -40,12 +42,15 @@ async def test_a_client_finds_the_sandbox_by_its_name(sandbox):
         assert (await run(agent, "hostname")).stdout == b"carrel\n"
 
 
+#= carrel.supervisor.socket-served-path-follows
+#= promises.published-clients.ways-find-sandbox-behind
 async def test_a_client_finds_the_sandbox_by_its_path_and_nobody_else_can(sandbox):
     async with connected(sandbox) as agent:
         assert (await run(agent, "hostname")).stdout == b"carrel\n"
     assert stat.S_IMODE(sandbox.directory.stat().st_mode) == 0o700
 
 
+#= promises.published-clients.ways-find-sandbox-behind
 @pytest.mark.release("socket_path")
 async def test_a_sandbox_that_is_gone_is_not_found(sandbox):
     import microsandbox
@@ -57,6 +62,7 @@ async def test_a_sandbox_that_is_gone_is_not_found(sandbox):
         await AgentClient.connect_sandbox(sandbox.name)
 
 
+#= promises.relay.clients-once
 async def test_every_slot_has_the_published_ids_and_the_last_one_half_of_them(sandbox):
     slots = range(SLOTS)
     async with contextlib.AsyncExitStack() as clients:
@@ -74,6 +80,7 @@ async def test_every_slot_has_the_published_ids_and_the_last_one_half_of_them(sa
         writer.close()
 
 
+#= promises.relay.client-leaves
 async def test_the_slot_of_one_who_left_is_given_to_the_next(sandbox):
     async with connected(sandbox) as staying:
         async with connected(sandbox) as leaving:
@@ -87,6 +94,7 @@ async def test_the_slot_of_one_who_left_is_given_to_the_next(sandbox):
             assert stream.id == execution.stream.id
 
 
+#= promises.published-clients.ids-another-nobody-relay
 @pytest.mark.parametrize("whose", ["another's", "nobody's", "the relay's", "no client's"])
 async def test_whoever_uses_an_id_that_is_not_its_own_is_disconnected_and_nobody_else_is(sandbox, whose):
     async with connected(sandbox) as bystander:
@@ -107,6 +115,8 @@ async def test_whoever_uses_an_id_that_is_not_its_own_is_disconnected_and_nobody
     assert (outcome.stdout, outcome.exited) == (b"untouched", {"code": 0})
 
 
+#= carrel.relay.never-waits-client-guest
+#= promises.relay.patience-client-middle-frame
 @pytest.mark.parametrize("size", [100, 4 << 20], ids=["small", "largest"])
 async def test_whoever_stops_in_the_middle_of_a_frame_holds_up_nobody(sandbox, size):
     async with connected(sandbox) as bystander:
@@ -118,6 +128,7 @@ async def test_whoever_stops_in_the_middle_of_a_frame_holds_up_nobody(sandbox, s
         assert (await run(bystander, "echo", "and on")).stdout == b"and on\n"
 
 
+#= promises.published-clients.listeners-reach-through-sandbox
 async def test_a_listener_that_a_command_opened_is_reached(sandbox):
     async with connected(sandbox) as agent:
         listener = await Execution.start(agent, "perl", "-e", LISTENER)
@@ -129,6 +140,7 @@ async def test_a_listener_that_a_command_opened_is_reached(sandbox):
         assert (await listener.finish()).exited == {"code": 0}
 
 
+#= promises.published-clients.listeners-reach-through-sandbox
 async def test_a_listener_of_the_host_is_not_reached(sandbox):
     # The same attempt reaches it from the host, so it is the sandbox that keeps it away.
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
@@ -140,6 +152,7 @@ async def test_a_listener_of_the_host_is_not_reached(sandbox):
         assert tunnel.ended and tunnel.ended[0] == "core.tcp.failed"
 
 
+#= carrel.relay.client-shut-sandbox-down
 async def test_any_client_can_shut_the_sandbox_down(sandbox):
     async with connected(sandbox) as witness, connected(sandbox) as client:
         execution = await Execution.start(witness, "sleep", "60")

@@ -101,6 +101,8 @@ async def end(*programs: asyncio.subprocess.Process) -> None:
         await started.wait()
 
 
+#= carrel.relay.two-published-clients-disturb
+#= promises.published-clients.two-once-processes
 async def test_clients_in_two_processes_do_not_disturb_each_other(sandbox, tmp_path):
     async with connected(sandbox) as witness:
         kept = await Execution.start(witness, "cat")
@@ -119,6 +121,8 @@ async def test_clients_in_two_processes_do_not_disturb_each_other(sandbox, tmp_p
         assert (await kept.finish()).stdout == b"undisturbed"
 
 
+#= carrel.relay.two-published-clients-disturb
+#= promises.published-clients.two-once-processes
 @pytest.mark.parametrize("what", ["output", "input", "file"])
 async def test_a_client_that_is_killed_while_bytes_move_takes_only_its_own_along(sandbox, what):
     async with connected(sandbox) as bystander:
@@ -140,6 +144,8 @@ async def test_a_client_that_is_killed_while_bytes_move_takes_only_its_own_along
     assert (outcome.stdout, outcome.exited) == (b"before and after", {"code": 0})
 
 
+#= carrel.relay.routing-id-without-decoding
+#= promises.relay.bodies-reads
 @pytest.mark.generation(lowest=5)
 async def test_a_flood_of_bodies_that_nobody_can_read_is_answered_one_by_one_while_another_works(sandbox):
     rounds = 10
@@ -159,6 +165,8 @@ async def test_a_flood_of_bodies_that_nobody_can_read_is_answered_one_by_one_whi
     assert answered == FLOOD
 
 
+#= carrel.relay.never-waits-client-guest
+#= promises.relay.client-too-much-waits
 async def test_a_flood_whose_answers_nobody_reads_waits_alone(sandbox):
     async with connected(sandbox) as bystander:
         flooding = await Raw.connect(sandbox.socket)

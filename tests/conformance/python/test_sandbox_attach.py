@@ -71,6 +71,7 @@ class Terminal:
         self._changed.set()
 
 
+#= carrel.commands.terminal-size-resized-echoing
 async def test_a_terminal_is_joined_to_a_command_and_resized_with_it(agentd):
     # The command ends itself when the new size has come, so nothing depends on which of two events is seen first.
     ending = "trap 'echo resized to $(stty size); exit 5' WINCH"

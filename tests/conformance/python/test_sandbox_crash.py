@@ -22,6 +22,7 @@ asyncio.run(main())
 """
 
 
+#= carrel.agent-itself.withdrawn-range-ends-nobody
 async def test_a_program_that_is_killed_takes_its_processes_along(agentd, tmp_path):
     name, bystander = enter(agentd), await attach(agentd)
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, name, stdout=subprocess.PIPE)

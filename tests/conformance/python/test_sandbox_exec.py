@@ -10,6 +10,8 @@ import pytest
 from clients.sandbox import attach, output_until, rest, run, start
 
 
+#= versioning.three-kinds-change.newer-side-keeps-old
+#= promises.published-clients.releases-published-python-client
 async def test_a_command_reports_its_exit_code_and_its_two_outputs_apart(agentd, tmp_path):
     sandbox = await attach(agentd)
     assert await run(sandbox, tmp_path, "printf out; printf err >&2; exit 7") == (7, b"out", b"err")

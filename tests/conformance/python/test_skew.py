@@ -12,6 +12,8 @@ pytestmark = pytest.mark.release("agent_client")
 FILES_SINCE, PING_SINCE = 2, 6
 
 
+#= versioning.number-agreed-upon-once.old-host-talks-newer
+#= promises.published-clients.generations-agent-0-5
 @pytest.mark.parametrize("generation", range(1, NEWEST + 1))
 async def test_only_what_is_newer_than_the_agent_fails(start_agentd, tmp_path, generation):
     sandbox = await attach(start_agentd(generation))

@@ -33,6 +33,7 @@ async def pair(agentd, **options):
         writer.close()
 
 
+#= carrel.files-trees-connections.connect-data-half-close
 async def test_data_goes_both_ways(agentd):
     async with pair(agentd) as (_, tunnel, reader, writer):
         await tunnel.send(b"question")
@@ -41,6 +42,7 @@ async def test_data_goes_both_ways(agentd):
         await tunnel.until(lambda: tunnel.received == b"answer")
 
 
+#= carrel.files-trees-connections.connect-data-half-close
 async def test_our_half_can_end_while_the_other_goes_on(agentd):
     async with pair(agentd) as (_, tunnel, reader, writer):
         await tunnel.send(b"all of it")
@@ -52,6 +54,7 @@ async def test_our_half_can_end_while_the_other_goes_on(agentd):
         assert await tunnel.finish() == b"after the end"
 
 
+#= carrel.files-trees-connections.connect-data-half-close
 async def test_the_other_half_can_end_while_ours_goes_on(agentd):
     async with pair(agentd) as (_, tunnel, reader, writer):
         writer.write(b"done here")
@@ -99,6 +102,7 @@ async def test_without_an_offer_data_stays_inside_messages(agentd):
         assert await tunnel.finish() == b"as before"
 
 
+#= carrel.files-trees-connections.connections-bulk-generation-8
 @pytest.mark.generation(lowest=8)
 async def test_a_far_end_that_says_too_much_waits_for_credit(agentd):
     async with pair(agentd) as (agent, tunnel, _, writer):
@@ -118,6 +122,7 @@ async def test_an_empty_message_of_data_is_not_an_end(agentd):
         assert await reader.readexactly(4) == b"more"
 
 
+#= carrel.files-trees-connections.connect-data-half-close
 async def test_a_refused_connection_fails_with_its_reason(agentd):
     with agentd.bound_socket() as closed:
         async with connected(agentd) as agent:
@@ -127,6 +132,7 @@ async def test_a_refused_connection_fails_with_its_reason(agentd):
             await agent.answers()
 
 
+#= carrel.files-trees-connections.connect-data-half-close
 async def test_closing_drops_the_connection_without_a_last_word(agentd):
     async with pair(agentd) as (agent, tunnel, reader, _):
         await tunnel.abort()

@@ -228,6 +228,7 @@ async fn answer(wire: &mut Wire, id: u32, version: u8, name: &str) {
     }
 }
 
+//= promises.adoption.versions-client-supervisor-apart
 #[test]
 fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
     run(async {
@@ -268,6 +269,7 @@ fn a_supervisor_of_a_later_version_is_understood_as_far_as_it_is_known() {
     });
 }
 
+//= promises.adoption.versions-client-supervisor-apart
 #[test]
 fn a_client_of_a_later_version_speaks_to_this_supervisor_in_its_own() {
     run(async {

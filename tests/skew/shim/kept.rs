@@ -158,6 +158,7 @@ fn update() {
     }
 }
 
+//= promises.adoption.supervisor-previous-release
 #[test]
 fn what_supervisors_of_every_version_wrote_is_read_and_swept() {
     if std::env::var_os(UPDATE).is_some() {

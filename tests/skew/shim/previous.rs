@@ -106,6 +106,7 @@ fn previous() -> Standing {
     standing
 }
 
+//= promises.adoption.supervisor-previous-release
 #[test]
 #[cfg_attr(not(history), ignore = "needs the history of the project")]
 fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
@@ -183,6 +184,7 @@ fn the_supervisor_of_the_previous_release_is_adopted_by_this_client() {
     });
 }
 
+//= promises.adoption.supervisor-previous-release
 #[test]
 #[cfg_attr(not(history), ignore = "needs the history of the project")]
 fn what_a_supervisor_of_the_previous_release_left_is_swept() {

@@ -33,6 +33,8 @@ async fn ping(client: &AgentClient, peer: &mut Peer) {
     tokio::join!(client.ping(), agent).0.unwrap();
 }
 
+//= client.methods-client.call-cancelled
+//= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
 async fn a_dropped_command_is_killed_whether_or_not_it_had_started() {
     let (client, mut peer) = connected(7).await;
@@ -69,6 +71,7 @@ async fn late_output_of_a_killed_command_is_acknowledged_so_that_its_end_is_not_
     ping(&client, &mut peer).await;
 }
 
+//= client.methods-client.call-cancelled
 #[tokio::test]
 async fn a_dropped_transfer_is_cancelled_before_its_file_is_closed() {
     let caller = |kind| (kind, BulkCancelReason::Caller);
@@ -95,6 +98,7 @@ async fn a_dropped_transfer_is_cancelled_before_its_file_is_closed() {
     }
 }
 
+//= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
 async fn an_inline_write_that_is_dropped_ends_where_it_stands() {
     let (client, mut peer) = connected(7).await;
@@ -107,6 +111,7 @@ async fn an_inline_write_that_is_dropped_ends_where_it_stands() {
     assert_eq!(peer.expect_data(MessageType::FsData).await, (id, Vec::new()));
 }
 
+//= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
 async fn what_is_opened_for_a_caller_who_left_is_closed_again() {
     let (client, mut peer) = connected(10).await;
@@ -117,6 +122,7 @@ async fn what_is_opened_for_a_caller_who_left_is_closed_again() {
     assert_eq!(request.op, FsOp::CloseHandle(FsHandle { handle: 78 }));
 }
 
+//= client.methods-client.call-cancelled
 #[tokio::test]
 async fn a_dropped_connection_is_closed_whether_or_not_it_was_open() {
     let (client, mut peer) = connected(10).await;
@@ -130,6 +136,7 @@ async fn a_dropped_connection_is_closed_whether_or_not_it_was_open() {
     assert_eq!(peer.expect().await, (id, TcpClose {}));
 }
 
+//= carrel.client.dropping-future-cancels-operation
 #[tokio::test]
 async fn a_dropped_watch_is_stopped() {
     let (client, mut peer) = connected_to_carrel().await;
@@ -139,6 +146,11 @@ async fn a_dropped_watch_is_stopped() {
     assert_eq!(peer.expect().await, (id, CarrelFsCancel {}));
 }
 
+//= client.constants-functions.bodies-raw-cbor-whole
+//= client.methods-client.request-frame-response
+//= client.methods-client.stream-session-many-frames
+//= client.streams-types.id-correlation-id
+//= client.streams-types.close-releases-stream
 #[tokio::test]
 async fn a_raw_stream_is_cancelled_as_its_opening_demands() {
     let (client, mut peer) = connected(10).await;

@@ -74,6 +74,7 @@ async fn size_and_signals_reach_the_command() {
     assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
 }
 
+//= carrel.commands.flow-control-generation-10
 #[tokio::test]
 async fn input_is_cut_into_chunks_and_waits_for_credit() {
     let limits = ExecLimits { input_limit: 40_000, ..ExecLimits::DEFAULT };
@@ -124,6 +125,7 @@ async fn a_writer_that_waits_for_credit_learns_that_the_command_takes_no_more() 
     assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::StdinError(_))));
 }
 
+//= carrel.commands.flow-control-generation-10
 #[tokio::test]
 async fn output_is_acknowledged_when_it_is_taken_and_not_before() {
     let (client, mut peer) = connected_to(10, &flow_ready(ExecLimits::DEFAULT)).await;
@@ -168,6 +170,7 @@ async fn an_agent_that_fills_its_window_never_stalls_while_output_is_taken() {
     assert_eq!(output.stdout.len(), 100 * 16_384);
 }
 
+//= versioning.rules-never-broken.6-newer-side-speaks
 #[tokio::test]
 async fn below_generation_ten_nothing_is_acknowledged() {
     let (client, mut peer) = connected_to(9, &flow_ready(ExecLimits::DEFAULT)).await;

@@ -65,6 +65,8 @@ async fn an_answer_to_another_question_is_refused() {
     tokio::join!(calls, agent);
 }
 
+//= versioning.rules-never-broken.6-newer-side-speaks
+//= carrel.files-trees-connections.inline-below-generation-8
 #[tokio::test]
 async fn below_generation_eight_a_file_is_read_and_written_inline() {
     let (client, mut peer) = connected(7).await;
@@ -108,6 +110,7 @@ async fn below_generation_eight_a_file_is_read_and_written_inline() {
     peer.expect_end().await;
 }
 
+//= carrel.files-trees-connections.inline-below-generation-8
 #[tokio::test]
 async fn a_bulk_read_grants_credit_as_it_is_consumed() {
     let (client, mut peer) = connected(8).await;
@@ -144,6 +147,7 @@ async fn a_bulk_read_grants_credit_as_it_is_consumed() {
     assert_eq!(sent, received);
 }
 
+//= carrel.files-trees-connections.inline-below-generation-8
 #[tokio::test]
 async fn a_bulk_write_keeps_to_the_credit_and_ends_with_its_length() {
     let (client, mut peer) = connected(10).await;
@@ -203,6 +207,7 @@ async fn a_write_that_fails_on_the_way_says_so_at_once_and_for_good() {
     tokio::join!(agent, write);
 }
 
+//= carrel.client.arrives-treated-written-attacker
 #[tokio::test]
 async fn an_acceptance_that_does_not_answer_the_offer_is_refused_and_cancelled() {
     type Wrong = fn(&mut BulkAccepted);

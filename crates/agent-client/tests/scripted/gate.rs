@@ -13,6 +13,12 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> UnsupportedOperation
     }
 }
 
+//= versioning.number-agreed-upon-once.old-runtime-never-understand
+//= versioning.three-kinds-change.too-old-clear-error
+//= versioning.rules-never-broken.5-host-checks-agreed
+//= versioning.implementation-details.typed-send-checks-rejects
+//= versioning.implementation-details.error-advises-restarting-sandbox
+//= versioning.tests-names.too-new-type-rejected
 #[tokio::test]
 async fn what_the_agent_is_too_old_for_is_refused_locally_and_nothing_is_sent() {
     let (client, mut peer) = connected(1).await;
@@ -34,6 +40,7 @@ async fn what_the_agent_is_too_old_for_is_refused_locally_and_nothing_is_sent() 
     peer.expect_end().await;
 }
 
+//= versioning.number-agreed-upon-once.new-feature-fails-rest
 #[tokio::test]
 async fn only_the_newer_feature_fails_and_the_rest_of_the_session_goes_on() {
     for generation in 6..=10 {
@@ -54,6 +61,8 @@ async fn only_the_newer_feature_fails_and_the_rest_of_the_session_goes_on() {
     }
 }
 
+//= versioning.three-kinds-change.host-checks-agreed-generation
+//= versioning.implementation-details.supports-ensure-version-compat
 #[tokio::test]
 async fn the_predicate_and_the_gate_agree_for_every_type_and_generation() {
     for generation in 1..=10 {

@@ -21,6 +21,8 @@ fn at_most(generation: u8) -> ConnectOptions {
     ConnectOptions { max_generation: Generation::new(generation), ..ConnectOptions::default() }
 }
 
+//= versioning.number-agreed-upon-once.during-handshake-side-learns
+//= client.methods-client.readybytes-body-core-ready
 #[tokio::test]
 async fn the_current_prologue_gives_the_range_and_the_generation() {
     let (client, mut peer) = connect_to(&greeting(10, &plain_ready()), ConnectOptions::default()).await;
@@ -42,6 +44,9 @@ async fn the_current_prologue_gives_the_range_and_the_generation() {
     tokio::join!(agent, pings);
 }
 
+//= versioning.three-kinds-change.change-format-sorted-handshake
+//= versioning.three-kinds-change.newer-side-keeps-old
+//= versioning.implementation-details.codec-gate-two-consumers
 #[tokio::test]
 async fn the_legacy_prologue_means_generation_one() {
     for slot in [0, 1, 15] {
@@ -63,6 +68,8 @@ async fn the_legacy_prologue_means_generation_one() {
     }
 }
 
+//= versioning.implementation-details.negotiated-version-lower-ours
+//= versioning.tests-names.negotiated-generation-lower-two
 #[tokio::test]
 async fn the_negotiated_generation_is_the_lower_of_the_two() {
     for peer in 1..=12 {
@@ -81,6 +88,7 @@ async fn a_channel_begins_with_ready_and_owns_every_id() {
     assert_eq!(client.generation().get(), 7);
 }
 
+//= carrel.client.agent-ours-greeted-foreign
 #[tokio::test]
 async fn an_agent_of_carrels_is_greeted_and_its_welcome_decides() {
     let (client, mut peer) = connected_to_carrel().await;
@@ -110,6 +118,8 @@ async fn a_welcome_below_the_offer_is_obeyed_and_other_frames_are_passed_over() 
     assert_eq!(client.unwrap().generation(), Generation::PUBLISHED);
 }
 
+//= carrel.files-trees-connections.10-spoken-our-peer
+//= carrel.client.agent-ours-greeted-foreign
 #[tokio::test]
 async fn a_foreign_agent_is_never_greeted() {
     let ours = Ready { carrel: Some(CarrelReady { generation: 11 }), ..plain_ready() };
@@ -124,6 +134,7 @@ async fn a_foreign_agent_is_never_greeted() {
     }
 }
 
+//= versioning.three-kinds-change.refusal-upfront-says
 #[tokio::test]
 async fn an_agent_below_the_horizon_is_refused_with_what_to_do() {
     let options = ConnectOptions { min_generation: Generation::new(7), ..ConnectOptions::default() };
@@ -139,6 +150,8 @@ async fn an_agent_below_the_horizon_is_refused_with_what_to_do() {
     }
 }
 
+//= client.constants-functions.handshake-10-s-default
+//= promises.client.time-handshake-unless-caller
 #[tokio::test(start_paused = true)]
 async fn silence_ends_with_the_timeout() {
     assert_eq!(ConnectOptions::default().timeout, Duration::from_secs(10));
@@ -150,6 +163,7 @@ async fn silence_ends_with_the_timeout() {
     }
 }
 
+//= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
 async fn whoever_is_not_a_ready_agent_is_refused() {
     let range = Codec::Current.prologue(Codec::Current.range(0).unwrap());
@@ -178,6 +192,7 @@ async fn whoever_is_not_a_ready_agent_is_refused() {
     assert!(matches!(broken, ConnectError::Lost(ConnectionLost::Broken(_))), "{broken}");
 }
 
+//= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
 async fn a_peer_that_hangs_up_is_reported_at_once() {
     let (stream, ours) = tokio::io::duplex(64);

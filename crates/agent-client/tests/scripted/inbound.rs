@@ -13,6 +13,7 @@ use crate::peer::{connected, data, flow_ready, greeting, plain_ready};
 /// Nothing here waits for time to pass; this only turns a hang into a failure.
 const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
 
+//= carrel.client.arrives-treated-written-attacker
 #[tokio::test]
 async fn frames_for_ids_that_nobody_waits_for_are_ignored() {
     let (client, mut peer) = connected(10).await;
@@ -35,6 +36,7 @@ async fn frames_for_ids_that_nobody_waits_for_are_ignored() {
     tokio::join!(agent, pings);
 }
 
+//= carrel.client.arrives-treated-written-attacker
 #[tokio::test]
 async fn garbage_for_an_operation_ends_that_operation_alone() {
     let (client, mut peer) = connected(10).await;
@@ -53,6 +55,7 @@ async fn garbage_for_an_operation_ends_that_operation_alone() {
     tokio::join!(client.ping(), agent).0.unwrap();
 }
 
+//= client.constants-functions.further-frame-arrives-id
 #[tokio::test]
 async fn a_first_word_that_claims_to_be_the_last_leaves_nobody_waiting() {
     let (client, mut peer) = connected(10).await;
@@ -66,6 +69,7 @@ async fn a_first_word_that_claims_to_be_the_last_leaves_nobody_waiting() {
     assert!(matches!(exec.next().await, Err(Error::Protocol(_))));
 }
 
+//= client.methods-client.lost-connection-ends-call
 #[tokio::test]
 async fn a_broken_length_ends_every_call_with_a_typed_error() {
     let (client, mut peer) = connected(10).await;
@@ -81,6 +85,7 @@ async fn a_broken_length_ends_every_call_with_a_typed_error() {
     assert!(matches!(client.ping().await, Err(Error::Lost(ConnectionLost::Broken(_)))));
 }
 
+//= client.methods-client.lost-connection-ends-call
 #[tokio::test]
 async fn a_lost_connection_ends_everyone_who_waits() {
     let (client, mut peer) = connected(10).await;
@@ -109,6 +114,7 @@ async fn a_sender_whose_peer_neither_reads_nor_lives_is_ended_too() {
     assert!(matches!(writing.await.unwrap(), Err(Error::Lost(_))));
 }
 
+//= promises.client.bytes-after-stream-without
 #[tokio::test]
 async fn a_stream_without_credit_that_nobody_reads_stops_its_sender() {
     let (client, mut peer) = connected(9).await;
@@ -131,6 +137,7 @@ async fn a_stream_without_credit_that_nobody_reads_stops_its_sender() {
     }
 }
 
+//= client.constants-functions.flagshutdown-0x04-requests-shutdown
 #[tokio::test]
 async fn shutdown_is_uncorrelated_and_goes_out_before_the_close() {
     let (client, mut peer) = connected(7).await;
@@ -140,6 +147,7 @@ async fn shutdown_is_uncorrelated_and_goes_out_before_the_close() {
     peer.expect_end().await;
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 #[test]
 fn fuzz_any_bytes_behind_a_handshake_end_every_call_and_panic_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

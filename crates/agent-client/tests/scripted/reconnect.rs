@@ -51,6 +51,11 @@ impl Drop for Server {
     }
 }
 
+//= client.constants-functions.client-handles-framing-correlation
+//= client.constants-functions.connectagentsandbox-name-core-ready
+//= client.methods-client.send-follow-frame-id
+//= carrel.client.ids-never-used-twice
+//= promises.client.uses-id-connection
 #[tokio::test]
 async fn new_operations_go_to_a_fresh_connection_while_old_ones_end_on_theirs() {
     let mut server = Server::new("fresh");
@@ -92,6 +97,7 @@ async fn new_operations_go_to_a_fresh_connection_while_old_ones_end_on_theirs() 
     first.expect_end().await;
 }
 
+//= carrel.client.ids-never-used-twice
 #[tokio::test]
 async fn an_open_file_keeps_its_connection_and_ids_of_its_own() {
     let mut server = Server::new("pinned");
@@ -112,6 +118,8 @@ async fn an_open_file_keeps_its_connection_and_ids_of_its_own() {
     assert!(matches!(directory.read(None).await, Err(Error::IdsExhausted)));
 }
 
+//= carrel.client.ids-never-used-twice
+//= promises.client.uses-id-connection
 #[tokio::test]
 async fn a_stream_that_cannot_be_made_again_uses_every_id_and_then_says_so() {
     let (mut stream, ours) = tokio::io::duplex(1024);
@@ -130,6 +138,7 @@ async fn a_stream_that_cannot_be_made_again_uses_every_id_and_then_says_so() {
     assert!(matches!(client.ping().await, Err(Error::IdsExhausted)));
 }
 
+//= client.constants-functions.connecting-fails-typed-error
 #[tokio::test]
 async fn without_a_listener_the_error_names_the_path() {
     let home = std::env::temp_dir().join("carrel-nobody");
@@ -140,6 +149,7 @@ async fn without_a_listener_the_error_names_the_path() {
     assert!(matches!(AgentClient::connect(&deep).await, Err(ConnectError::Path(_))));
 }
 
+//= client.methods-client.close-idempotent
 #[tokio::test]
 async fn a_closed_client_does_not_come_back() {
     let mut server = Server::new("closed");

@@ -43,6 +43,7 @@ async fn below_generation_eight_bytes_go_inline_and_each_direction_ends_alone() 
     peer.expect_end().await;
 }
 
+//= carrel.files-trees-connections.connections-bulk-generation-8
 #[tokio::test]
 async fn from_generation_eight_on_both_directions_are_bulk_with_credit() {
     let (client, mut peer) = connected(8).await;

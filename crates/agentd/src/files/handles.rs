@@ -124,6 +124,7 @@ mod tests {
         Opened::File(Rc::new(OpenFile { fd, path: "/dev/null".into(), seekable: false, closed: false.into() }))
     }
 
+    //= carrel.files-trees-connections.handles-belong-client
     #[test]
     fn a_handle_is_its_owners_alone_and_goes_with_its_range() {
         let mut handles = Handles::default();
@@ -138,6 +139,7 @@ mod tests {
         assert!(handles.file("read", mine, handle).is_err());
     }
 
+    //= promises.agent.open-files-directories-client
     #[test]
     fn one_client_cannot_hold_more_than_its_share() {
         let mut handles = Handles::default();

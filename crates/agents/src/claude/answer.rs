@@ -79,6 +79,7 @@ mod tests {
         response(&asked, &Answer::Question(answers), "default").unwrap()
     }
 
+    //= agents.human-loop.plan-claude-code-question
     #[test]
     fn only_an_approved_plan_is_carried_out() {
         let mode = json!([{"type": "setMode", "mode": "default", "destination": "session"}]);

@@ -88,6 +88,7 @@ mod tests {
         json!({"tool_name": "Bash", "input": {"command": "touch a"}, "permission_suggestions": suggestions})
     }
 
+    //= promises.agents-server.rules-always-writes-workspace
     #[test]
     fn nothing_that_is_granted_is_written_anywhere() {
         for destination in ["userSettings", "projectSettings", "localSettings", "cliArg", "session"] {

@@ -84,6 +84,7 @@ mod tests {
         start.arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect()
     }
 
+    //= agents.execution-models.several-turns-resume
     #[test]
     fn only_a_conversation_that_was_begun_is_resumed() {
         assert!(arguments(&Opening::default()).contains(&"--session-id=0000".to_owned()));
@@ -92,6 +93,7 @@ mod tests {
         assert!(!begun.iter().any(|argument| argument.starts_with("--session-id")));
     }
 
+    //= agents.execution-models.model-permission-mode-plan
     #[test]
     fn a_model_cannot_pass_for_an_option() {
         let opening = Opening { model: Some("--dangerously-skip-permissions".into()), ..Opening::default() };
@@ -102,6 +104,7 @@ mod tests {
         assert!(!arguments.iter().any(|argument| argument.starts_with("--model")));
     }
 
+    //= agents.execution-models.model-permission-mode-plan
     #[test]
     fn a_plan_is_never_carried_out_unasked() {
         for permission_mode in PermissionMode::ALL {
@@ -112,6 +115,7 @@ mod tests {
         }
     }
 
+    //= agents.execution-models.model-permission-mode-plan
     #[test]
     fn root_may_bypass_because_it_is_told_of_a_sandbox() {
         let opening = Opening { permission_mode: PermissionMode::Bypass, ..Opening::default() };

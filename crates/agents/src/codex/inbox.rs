@@ -119,6 +119,7 @@ impl Drop for Inbox {
 mod tests {
     use super::*;
 
+    //= promises.agents-server.session-read-codex-says
     #[test]
     fn too_much_waits_until_it_is_read_or_nobody_reads() {
         let drained = Arc::new(Notify::new());

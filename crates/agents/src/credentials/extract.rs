@@ -154,6 +154,7 @@ mod tests {
         }
     }
 
+    //= promises.agents-server.credentials-printed-full
     #[test]
     fn nothing_is_shown_in_full_unless_asked() {
         let all = Extract::default().tell(&found()).unwrap();

@@ -49,6 +49,7 @@ impl fmt::Debug for Secret {
 mod tests {
     use super::*;
 
+    //= promises.agents-server.credentials-printed-full
     #[test]
     fn a_secret_prints_its_ends_at_most() {
         let printed = |text: &str| Secret::new(text).unwrap().to_string();

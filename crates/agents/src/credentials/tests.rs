@@ -64,6 +64,8 @@ fn an_empty_home_has_nothing_and_the_mock_needs_nothing() {
     assert!(AgentId::ALL.iter().all(|agent| found.environment(*agent).is_empty()));
 }
 
+//= agents.credentials.claude-code-anthropic-api
+//= agents.credentials.codex-openai-api-key
 #[test]
 fn variables_come_in_their_order_and_before_every_file() {
     let mut home = Home::new();

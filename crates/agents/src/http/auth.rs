@@ -139,6 +139,7 @@ mod tests {
         Token::new("s3cret").unwrap().admits(&headers)
     }
 
+    //= agents.authentication.authorization-bearer-token
     #[test]
     fn the_token_comes_as_bearer_token_or_password() {
         for good in [

@@ -210,6 +210,7 @@ mod tests {
         (bytes.map(|bytes| String::from_utf8(bytes.into()).unwrap()), begun.elapsed())
     }
 
+    //= promises.agents-server.stream-without-news
     #[tokio::test(start_paused = true)]
     async fn a_stream_without_news_says_that_it_is_alive() {
         let (session, stopping) = (session(), watch::Sender::new(false));
@@ -231,6 +232,7 @@ mod tests {
         assert_eq!(next(&mut events).await, (None, Duration::ZERO));
     }
 
+    //= promises.agents-server.stream-turn
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_waits_for_an_answer_is_followed_for_as_long_as_it_was_said() {
         let (session, stopping) = (session(), watch::Sender::new(false));
@@ -247,6 +249,7 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::from_secs(60));
     }
 
+    //= promises.agents-server.stream-turn
     #[tokio::test(start_paused = true)]
     async fn an_answer_in_time_keeps_the_stream_of_a_turn() {
         let (session, stopping) = (session(), watch::Sender::new(false));
@@ -262,6 +265,7 @@ mod tests {
         assert_eq!(next(&mut events).await, (None, Duration::ZERO));
     }
 
+    //= promises.agents-server.sigint-sigterm
     #[tokio::test(start_paused = true)]
     async fn when_the_server_ends_a_stream_waits_for_last_words_but_not_for_ever() {
         let (session, stopping) = (session(), watch::Sender::new(false));

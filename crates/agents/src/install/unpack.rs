@@ -284,6 +284,7 @@ mod tests {
         assert!(matches!(none.unpack(into.path()), Err(UnpackError::Missing(name)) if name == "package/claude"));
     }
 
+    //= promises.agents-server.package-agent
     #[test]
     fn what_is_too_large_or_too_much_is_refused() {
         let large = vec![0; usize::try_from(MOST_HERE).unwrap() + 1];

@@ -71,6 +71,7 @@ fn what_was_kept_is_read_again_to_the_byte() {
     }
 }
 
+//= promises.agents-server.data-dir-events-after
 #[test]
 fn a_log_that_was_torn_anywhere_goes_on_behind_its_last_whole_line() {
     let dir = tempfile::tempdir().unwrap();

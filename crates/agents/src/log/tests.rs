@@ -16,6 +16,8 @@ fn read(log: &Log, wish: Wish, after: u64, limit: usize) -> (Vec<serde_json::Val
     (serde_json::from_slice(&out).unwrap(), given)
 }
 
+//= agents.event-streaming.events-monotonically-increasing-id
+//= promises.agents-server.events-session
 #[test]
 fn each_view_counts_its_own_events_from_one_without_a_gap() {
     let log = Log::default();
@@ -33,6 +35,7 @@ fn each_view_counts_its_own_events_from_one_without_a_gap() {
     assert_eq!(log.last(), Position { default: 10, full: 20 });
 }
 
+//= agents.event-streaming.event-numbered-appended-told
 #[test]
 fn a_reader_goes_on_behind_the_last_id_that_it_saw() {
     let log = Log::default();
@@ -57,6 +60,8 @@ fn what_a_reader_gets_at_once_is_bounded_but_never_nothing() {
     assert!((8..=11).contains(&given.count) && given.more, "{given:?}");
 }
 
+//= agents.universal-schema.universalevent-id-timestamp-session
+//= agents.session-management.agent-id-surfaced-events
 #[test]
 fn an_event_is_written_as_the_document_says() {
     let log = Log::default();
@@ -76,6 +81,7 @@ fn an_event_is_written_as_the_document_says() {
     );
 }
 
+//= agents.event-streaming.event-numbered-appended-told
 #[tokio::test]
 async fn readers_are_woken_by_what_is_added_and_by_the_end() {
     let log = Log::default();

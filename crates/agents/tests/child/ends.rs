@@ -66,6 +66,7 @@ fn what_cannot_be_started_says_why() {
     });
 }
 
+//= agents.credentials.keys-reach-agents-environment
 #[test]
 fn the_environment_is_the_servers_with_changes() {
     on_one_thread(async {

@@ -22,6 +22,7 @@ def escape():
     print(os.read(reader, 4).decode())
 ";
 
+//= promises.agents-server.processes-left-agent
 #[test]
 fn a_grandchild_that_has_detached_itself_ends_with_the_program() {
     on_one_thread(async {
@@ -33,6 +34,7 @@ fn a_grandchild_that_has_detached_itself_ends_with_the_program() {
     });
 }
 
+//= promises.agents-server.processes-left-agent
 #[test]
 fn without_a_guard_it_survives() {
     // This parent adopts it too, asks it to end, and has to kill it.
@@ -72,6 +74,7 @@ fn a_pipe_that_a_stranger_holds_ends_with_the_program() {
     });
 }
 
+//= promises.agents-server.processes-left-agent
 #[test]
 fn a_storm_of_forks_is_ended() {
     // Eight that are somebody else in some other session all the time, and one that grows. They stop by themselves.

@@ -8,6 +8,7 @@ use crate::bench::{line, on_one_thread, python, shell, start};
 /// What a pipe holds, and what is read at once.
 const HELD: usize = 2 * 64 * 1024;
 
+//= promises.agents-server.agent-floods-never-reads
 #[test]
 fn a_flood_waits_in_the_program_while_nobody_reads() {
     on_one_thread(async {
@@ -37,6 +38,7 @@ os.write(2, b'%d' % count)",
     });
 }
 
+//= promises.agents-server.agent-floods-never-reads
 #[test]
 fn a_slow_reader_loses_nothing_of_a_flood() {
     on_one_thread(async {
@@ -74,6 +76,7 @@ fn a_line_that_was_waited_for_in_vain_comes_later() {
     });
 }
 
+//= promises.agents-server.agent-dies
 #[test]
 fn the_last_of_a_flood_of_errors_is_kept() {
     on_one_thread(async {
@@ -85,6 +88,7 @@ fn the_last_of_a_flood_of_errors_is_kept() {
     });
 }
 
+//= promises.agents-server.agent-floods-never-reads
 #[test]
 fn a_program_that_never_reads_is_stuck_and_can_be_ended() {
     on_one_thread(async {

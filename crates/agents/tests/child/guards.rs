@@ -14,6 +14,7 @@ use crate::bench::{Mark, example, line, on_one_thread, program, shell, start};
 const FAMILY: &str = "exec 3>\"$HELD\"; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 1000 & setsid sleep 1000 &
     echo ready; wait' & ";
 
+//= promises.agents-server.processes-left-agent
 #[test]
 fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
     on_one_thread(async {
@@ -77,6 +78,7 @@ fn everything_ends_with_the_runtime() {
     released.wait();
 }
 
+//= promises.agents-server.processes-left-agent
 #[test]
 fn everything_ends_with_a_server_that_is_killed() {
     let mark = Mark::new();

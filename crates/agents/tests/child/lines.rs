@@ -4,6 +4,8 @@ use carrel_agents::child::{Child, ChildError, Line};
 
 use crate::bench::{line, on_one_thread, python, shell, start};
 
+//= agents.architecture-components.daemon-manages-agent-processes
+//= agents.event-streaming.agent-runs-subprocess-output
 #[test]
 fn lines_go_in_and_come_out() {
     on_one_thread(async {
@@ -22,6 +24,7 @@ fn lines_go_in_and_come_out() {
     });
 }
 
+//= agents.event-streaming.agent-runs-subprocess-output
 #[test]
 fn half_a_line_and_death() {
     on_one_thread(async {
@@ -33,6 +36,7 @@ fn half_a_line_and_death() {
     });
 }
 
+//= agents.event-streaming.agent-runs-subprocess-output
 #[test]
 fn what_is_not_utf_8_arrives_as_it_is() {
     on_one_thread(async {
@@ -42,6 +46,7 @@ fn what_is_not_utf_8_arrives_as_it_is() {
     });
 }
 
+//= promises.agents-server.longest-line-agent
 #[test]
 fn a_line_over_the_limit_is_cut_and_the_next_one_is_whole() {
     on_one_thread(async {

@@ -71,6 +71,7 @@ impl Talk {
     }
 }
 
+//= agents.communication-patterns.subprocess-flags-lines-json
 #[test]
 fn a_turn_is_told_from_its_beginning_to_its_end() {
     run(async {
@@ -342,6 +343,7 @@ fn what_nobody_can_answer_is_declined() {
     });
 }
 
+//= agents.communication-patterns.terminated-turn-complete-session
 #[test]
 fn nothing_is_left_of_a_conversation_that_is_closed() {
     run(async {

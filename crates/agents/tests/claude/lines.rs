@@ -67,6 +67,9 @@ fn message(kind: u8, subtype: u8, id: u8, words: &str, block: u8, flag: bool) ->
     })
 }
 
+//= agents.universal-schema.cannot-parsed-preserved
+//= agents.event-streaming.agent-runs-subprocess-output
+//= promises.agents-server.lines-agent-dropped
 #[test]
 fn no_line_is_lost_whatever_it_is() {
     bolero::check!().with_type::<Vec<Written>>().for_each(|written| {
@@ -107,6 +110,8 @@ fn facts(line: &[u8]) -> Vec<Value> {
     Converter::new(|_| None).line(line).iter().map(rendered).collect()
 }
 
+//= agents.universal-schema.message-parsed-role-parts
+//= promises.agents-server.lines-agent-dropped
 #[test]
 fn what_is_no_json_is_kept_as_it_came() {
     for line in [&b"Warning: something"[..], b"{\"type\":", b"\xff\xfe", &[b'['; 10_000]] {
@@ -119,6 +124,7 @@ fn what_is_no_json_is_kept_as_it_came() {
     }
 }
 
+//= agents.universal-schema.cannot-parsed-preserved
 #[test]
 fn json_that_nobody_knows_is_raw() {
     for line in [json!({"type": "from_the_future", "a": 1}), json!(7), json!(["type"]), json!({"type": 3})] {
@@ -126,6 +132,7 @@ fn json_that_nobody_knows_is_raw() {
     }
 }
 
+//= promises.agents-server.longest-line-agent
 #[test]
 fn the_beginning_of_a_line_that_is_too_long_is_kept() {
     let facts = Converter::new(|_| None).cut(&vec![b'x'; 1_000_000], 7);

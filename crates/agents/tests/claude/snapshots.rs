@@ -29,6 +29,8 @@ fn play(recording: &str) -> String {
     facts
 }
 
+//= agents.schema-pipeline.schemas-extracted-agents-fallbacks
+//= agents.universal-schema.agent-converter-universal-form
 #[test]
 fn recordings_are_told_as_reviewed() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");

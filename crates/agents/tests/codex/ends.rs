@@ -15,6 +15,7 @@ async fn exit(talk: &mut Talk) -> Exit {
     talk.find(|fact| if let Fact::Gone(Gone::ServerExited(exit)) = fact { Some(exit) } else { None }).await
 }
 
+//= agents.execution-models.process-lives-long-daemon
 #[test]
 fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
     on_one_thread(async {
@@ -87,6 +88,7 @@ fn a_program_that_is_not_there_is_named() {
     });
 }
 
+//= agents.execution-models.process-lives-long-daemon
 #[test]
 fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
     on_one_thread(async {
@@ -182,6 +184,7 @@ fn one_without_commands_outlives_its_last_thread() {
     });
 }
 
+//= agents.execution-models.process-lives-long-daemon
 #[test]
 fn shutdown_leaves_nothing() {
     on_one_thread(async {

@@ -14,6 +14,7 @@ async fn params(talk: &mut Talk) -> Value {
     serde_json::from_str(&talk.turn("params").await[0]).unwrap()
 }
 
+//= agents.execution-models.thread-start-session-turn
 #[test]
 fn a_turn_is_begun_in_the_mode_and_with_the_model_of_the_session() {
     on_one_thread(async {
@@ -61,6 +62,7 @@ fn where_codex_has_no_mode_for_plans_the_prompt_asks_for_one() {
     });
 }
 
+//= agents.credentials.keys-reach-agents-environment
 #[test]
 fn the_first_session_brings_the_environment() {
     on_one_thread(async {
@@ -92,6 +94,7 @@ async fn patch(talk: &mut Talk, path: &str) -> String {
     if asked.is_err() { "asked".to_owned() } else { decision }
 }
 
+//= agents.modes-capabilities.permission-modes-default-plan
 #[test]
 fn edits_are_accepted_in_the_directory_only_and_by_plans_never() {
     on_one_thread(async {

@@ -19,6 +19,10 @@ fn result(said: &[String]) -> Value {
     serde_json::from_str::<Value>(&said[0]).unwrap()["result"].clone()
 }
 
+//= agents.execution-models.codex-shared-app-server
+//= agents.execution-models.notifications-routed-thread-id
+//= agents.communication-patterns.shared-server-stdio-process
+//= promises.agents-server.app-servers-codex
 #[test]
 fn two_threads_share_one_app_server_and_hear_only_their_own() {
     on_one_thread(async {
@@ -34,6 +38,7 @@ fn two_threads_share_one_app_server_and_hear_only_their_own() {
     });
 }
 
+//= agents.execution-models.thread-start-session-turn
 #[test]
 fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
     on_one_thread(async {
@@ -50,6 +55,7 @@ fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
     });
 }
 
+//= agents.execution-models.approvals-requests-server
 #[test]
 fn a_permission_is_answered_each_way() {
     on_one_thread(async {
@@ -234,6 +240,8 @@ fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
     });
 }
 
+//= agents.universal-schema.cannot-parsed-preserved
+//= promises.agents-server.lines-agent-dropped
 #[test]
 fn what_cannot_be_parsed_is_told_to_everybody() {
     on_one_thread(async {
@@ -252,6 +260,7 @@ fn what_cannot_be_parsed_is_told_to_everybody() {
     });
 }
 
+//= agents.execution-models.notifications-routed-thread-id
 #[test]
 fn a_thread_of_a_thread_asks_in_the_same_session() {
     on_one_thread(async {
@@ -281,6 +290,7 @@ async fn flooded(talk: &mut Talk) -> u64 {
     }
 }
 
+//= promises.agents-server.agent-floods-never-reads
 #[test]
 fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
     on_one_thread(async {
@@ -294,6 +304,7 @@ fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
     });
 }
 
+//= promises.agents-server.session-read-codex-says
 #[test]
 fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
     on_one_thread(async {

@@ -7,6 +7,7 @@ use crate::{
     support::{CLAUDE, Package, World, archive, program},
 };
 
+//= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
 async fn a_package_that_is_not_the_pinned_one_is_thrown_away() {
     let (mut world, package) = World::with_claude("1.0.0", &program(1, 1000));
@@ -26,6 +27,7 @@ async fn a_package_that_is_not_the_pinned_one_is_thrown_away() {
     assert!(world.install(AgentId::Claude).await.is_ok());
 }
 
+//= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
 async fn a_package_that_is_not_the_published_one_is_thrown_away_pinned_or_not() {
     let (mut world, mut package) = World::with_claude("1.0.0", &program(1, 1000));
@@ -130,6 +132,7 @@ async fn a_file_that_changes_while_it_is_downloaded_is_not_mixed() {
     assert!(world.is_clean());
 }
 
+//= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
 async fn a_hostile_package_leaves_nothing_behind() {
     let mut world = World::new();

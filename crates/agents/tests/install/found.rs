@@ -7,6 +7,7 @@ use carrel_agents::{
 
 use crate::support::{Package, TRIPLE, World, archive, program};
 
+//= agents.compatibility.mock-bundled-daemon-makes
 #[tokio::test]
 async fn the_mock_is_always_there() {
     let world = World::new();

@@ -34,6 +34,7 @@ async fn ended(old: Option<&str>, until: impl FnOnce(&World, &Package) -> Proces
     assert_eq!(left.len(), 2 + usize::from(old.is_some()), "in {phase}: {left:?}");
 }
 
+//= promises.agents-server.install-killed-steps
 #[tokio::test]
 async fn an_install_that_is_ended_in_any_phase_leaves_the_old_one_or_the_new_one() {
     for phase in Phase::ALL {
@@ -48,6 +49,7 @@ async fn an_install_that_is_ended_in_any_phase_leaves_the_old_one_or_the_new_one
     }
 }
 
+//= promises.agents-server.install-killed-steps
 #[tokio::test]
 async fn an_install_that_is_ended_in_the_middle_of_its_download_is_begun_again() {
     for old in [None, Some("1.0.0")] {

@@ -54,6 +54,7 @@ impl Drop for Process {
     }
 }
 
+//= promises.agents-server.downloads-agent-however-many
 #[tokio::test]
 async fn whoever_asks_at_the_same_time_waits_for_one_download() {
     let claude = program(1, 100_000);
@@ -162,6 +163,7 @@ fn a_machine_without_certificates_can_install_where_none_are_needed() {
     assert!(is_installed, "{said}");
 }
 
+//= promises.agents-server.downloads-agent-however-many
 #[test]
 fn two_processes_download_once() {
     let claude = program(1, 100_000);

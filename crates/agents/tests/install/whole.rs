@@ -10,6 +10,8 @@ use crate::{
     support::{NOWHERE, Package, TRIPLE, World, archive, program, sha256},
 };
 
+//= agents.lifecycle.post-v1-sessions-id
+//= agents.compatibility.claude-code-binary-claude
 #[tokio::test]
 async fn an_agent_is_installed_with_a_record_of_what_it_is() {
     let claude = program(1, 100_000);
@@ -38,6 +40,7 @@ async fn an_agent_is_installed_with_a_record_of_what_it_is() {
     assert_eq!(world.server.asked("").len(), 2, "what is there is not asked for");
 }
 
+//= agents.compatibility.codex-binary-codex-tarball
 #[tokio::test]
 async fn codex_is_laid_out_as_it_expects_and_without_its_voice() {
     let mut world = World::new();
@@ -146,6 +149,8 @@ async fn npm_is_asked_if_nothing_else_is_known() {
     assert!(world.install(AgentId::Claude).await.is_ok());
 }
 
+//= agents.compatibility.claude-code-binary-claude
+//= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
 async fn without_a_registry_the_makers_are_asked_and_held_to_the_same_hashes() {
     let claude = program(1, 1000);
@@ -163,6 +168,7 @@ async fn without_a_registry_the_makers_are_asked_and_held_to_the_same_hashes() {
     assert!(!refused.contains("releases"), "nobody vouches for it there: {refused}");
 }
 
+//= agents.compatibility.codex-binary-codex-tarball
 #[tokio::test]
 async fn the_makers_of_codex_have_a_copy_of_the_package_or_the_program_alone() {
     let mut world = World::new();

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::bench::{Answer, Server, program, refused};
 
+//= promises.agents-server.routes-need-token
 #[tokio::test]
 async fn health_and_the_description_need_no_token() {
     let server = Server::with(&["--token", "s3cret"]).await;
@@ -15,6 +16,8 @@ async fn health_and_the_description_need_no_token() {
     assert_eq!(server.get("/v1/openapi.json").await.body, description.body);
 }
 
+//= agents.authentication.token-configured-start-operations
+//= promises.agents-server.routes-need-token
 #[tokio::test]
 async fn everything_else_needs_the_token() {
     let server = Server::with(&["--token", "s3cret"]).await;
@@ -43,6 +46,7 @@ async fn everything_else_needs_the_token() {
     assert_eq!(tried, 19);
 }
 
+//= agents.authentication.authorization-bearer-token
 #[tokio::test]
 async fn the_token_comes_as_bearer_as_token_or_as_a_password() {
     let server = Server::with(&["--token", "s3cret"]).await;
@@ -60,6 +64,7 @@ async fn the_token_comes_as_bearer_as_token_or_as_a_password() {
     server.get("/v1/sessions?access_token=s3cret").await.refuses(401, "token_invalid");
 }
 
+//= promises.agents-server.routes-need-token
 #[tokio::test]
 async fn without_a_token_and_without_saying_so_it_does_not_start() {
     let said = refused(program(&["--port", "0"])).await;
@@ -70,6 +75,7 @@ async fn without_a_token_and_without_saying_so_it_does_not_start() {
     }
 }
 
+//= agents.authentication.token-configured-start-operations
 #[tokio::test]
 async fn a_token_may_come_by_a_file_or_by_the_environment() {
     let directory = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::bench::Server;
 
+//= agents.modes-capabilities.claude-code-codex-fixed
 #[tokio::test]
 async fn agents_are_listed_whether_they_are_here_or_not() {
     let server = Server::start().await;
@@ -28,6 +29,7 @@ async fn models_are_those_of_the_agent() {
     assert_eq!((models["models"][1]["id"].as_str(), models["models"][1].get("variants")), (Some("mock-plain"), None));
 }
 
+//= agents.lifecycle.post-v1-sessions-id
 #[tokio::test]
 async fn modes_that_an_agent_does_not_have_are_refused_before_it_is_installed() {
     let server = Server::start().await;

@@ -26,6 +26,8 @@ async fn permission(server: &Server, id: &str, reply: Value) -> crate::bench::An
     server.post(&format!("/v1/sessions/s/permissions/{id}/reply"), reply).await
 }
 
+//= agents.lifecycle.post-questions-id-reply
+//= agents.human-loop.questions-surface-questionasked-options
 #[tokio::test]
 async fn questions_are_answered_in_any_order_and_with_more_than_one_choice() {
     let server = Server::start().await;
@@ -50,6 +52,7 @@ async fn questions_are_answered_in_any_order_and_with_more_than_one_choice() {
     assert_eq!(server.info("s").await["status"], "idle");
 }
 
+//= agents.lifecycle.post-questions-id-reply
 #[tokio::test]
 async fn a_question_may_be_refused() {
     let server = Server::start().await;
@@ -61,6 +64,8 @@ async fn a_question_may_be_refused() {
     assert_eq!(of_kind(&end, "questionResolved")[0], &json!({"id": one, "outcome": "rejected"}));
 }
 
+//= agents.lifecycle.post-permissions-id-reply
+//= promises.agents-server.answers-question-permission
 #[tokio::test]
 async fn a_permission_is_given_once_always_or_not_at_all() {
     for (reply, outcome, heard) in [
@@ -84,6 +89,7 @@ async fn a_permission_is_given_once_always_or_not_at_all() {
     }
 }
 
+//= promises.agents-server.answers-question-permission
 #[tokio::test]
 async fn a_second_answer_is_refused_even_at_the_same_time() {
     let server = Server::start().await;
@@ -103,6 +109,8 @@ async fn a_second_answer_is_refused_even_at_the_same_time() {
     permission(&server, &one, json!({"reply": "once"})).await.refuses(400, "invalid_request");
 }
 
+//= agents.session-management.session-id-agent-modes
+//= promises.agents-server.answers-question-permission
 #[tokio::test]
 async fn an_answer_to_what_nobody_asked_is_refused() {
     let server = Server::start().await;

@@ -17,6 +17,7 @@ async fn asked_by(server: &Server, page: &str) -> Answer {
     Answer::to(server.request(Method::GET, "/v1/health").header("origin", page)).await
 }
 
+//= agents.besides-document.cors-flags-alone
 #[tokio::test]
 async fn no_page_is_let_in_unless_a_flag_says_so() {
     let server = Server::start().await;
@@ -98,6 +99,7 @@ async fn without_a_token_no_page_of_a_browser_does_anything() {
     Answer::to(list("s3cret")).await.is(200);
 }
 
+//= agents.besides-document.cors-flags-alone
 #[tokio::test]
 async fn flags_that_make_no_sense_keep_it_from_starting() {
     for flags in [&["-C"][..], &["-C", "-O", "*"], &["-C", "-O", PAGE, "-O", "*"]] {

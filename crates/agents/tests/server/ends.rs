@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::bench::{Server, kinds, of_kind, said};
 
+//= promises.agents-server.sigint-sigterm
 #[tokio::test]
 async fn a_signal_ends_it_whatever_is_going_on() {
     for signal in [Signal::INT, Signal::TERM] {
@@ -31,6 +32,7 @@ async fn a_signal_ends_it_whatever_is_going_on() {
     }
 }
 
+//= promises.agents-server.sigint-sigterm
 #[tokio::test]
 async fn clients_are_told_how_far_it_came_before_it_ends() {
     let mut server = Server::start().await;
@@ -46,6 +48,8 @@ async fn clients_are_told_how_far_it_came_before_it_ends() {
     assert_eq!(end[0]["data"]["turnEnded"]["outcome"], "interrupted");
 }
 
+//= agents.communication-patterns.terminated-turn-complete-session
+//= promises.agents-server.agent-without-work
 #[tokio::test]
 async fn an_agent_with_nothing_to_do_is_ended_and_comes_back() {
     let server = Server::with(&["--no-token", "--idle-timeout", "1"]).await;
@@ -61,6 +65,7 @@ async fn an_agent_with_nothing_to_do_is_ended_and_comes_back() {
     assert_eq!(kinds(&stream.until_kind("notice").await), ["notice"]);
 }
 
+//= promises.agents-server.agent-without-work
 #[tokio::test]
 async fn an_agent_that_works_or_waits_is_not_idle() {
     let server = Server::with(&["--no-token", "--idle-timeout", "1"]).await;

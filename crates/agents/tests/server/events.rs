@@ -33,6 +33,9 @@ async fn the_first_event_says_that_the_session_was_made() {
     }
 }
 
+//= agents.universal-schema.data-message-started-error
+//= agents.event-streaming.events-monotonically-increasing-id
+//= promises.agents-server.events-session
 #[tokio::test]
 async fn both_views_count_from_one_without_a_gap() {
     let server = demo().await;
@@ -57,6 +60,9 @@ async fn both_views_count_from_one_without_a_gap() {
     assert!(default.len() < full.len());
 }
 
+//= agents.lifecycle.get-events-polls-offset
+//= agents.event-streaming.events-slice-offset-limit
+//= promises.agents-server.client-cut
 #[tokio::test]
 async fn an_offset_is_the_last_id_that_was_seen() {
     let server = demo().await;
@@ -70,6 +76,7 @@ async fn an_offset_is_the_last_id_that_was_seen() {
     }
 }
 
+//= agents.lifecycle.get-events-polls-offset
 #[tokio::test]
 async fn a_limit_says_whether_there_is_more() {
     let server = demo().await;
@@ -109,6 +116,10 @@ async fn the_agents_own_words_are_there_for_those_who_ask() {
     }
 }
 
+//= agents.universal-schema.message-parsed-role-parts
+//= agents.universal-schema.parts-text-tool-call
+//= agents.compatibility.mock-bundled-daemon-makes
+//= agents.modes-capabilities.files-images-parts
 #[tokio::test]
 async fn every_kind_of_part_is_said() {
     let server = demo().await;

@@ -40,6 +40,8 @@ fn next(random: &mut u64) -> u64 {
     *random
 }
 
+//= agents.session-management.broadcaster-channel-streams-streams
+//= promises.agents-server.100-000-events-burst
 #[tokio::test]
 async fn each_of_a_hundred_thousand_events_comes_once_whoever_reads() {
     let server = Server::start().await;
@@ -74,6 +76,7 @@ async fn each_of_a_hundred_thousand_events_comes_once_whoever_reads() {
     assert_eq!(server.events("s", &format!("?offset={}", LAST - 1)).await[0]["id"], LAST);
 }
 
+//= promises.agents-server.50-readers-stand-still
 #[tokio::test]
 async fn readers_that_stand_still_cost_nothing() {
     let server = Server::start().await;
@@ -92,6 +95,7 @@ async fn readers_that_stand_still_cost_nothing() {
     assert!(more < 50 * 1024, "fifty readers cost {more} KiB");
 }
 
+//= promises.agents-server.sessions-once
 #[tokio::test]
 async fn fifty_sessions_at_once_are_fifty_sessions() {
     let server = Server::start().await;
@@ -113,6 +117,7 @@ async fn fifty_sessions_at_once_are_fifty_sessions() {
     assert_eq!(server.get("/v1/sessions").await.is(200)["sessions"].as_array().unwrap().len(), 50);
 }
 
+//= promises.agents-server.written-session-log
 #[tokio::test]
 async fn a_log_that_is_full_ends_its_session() {
     let server = Server::with(&["--no-token", "--log-limit", "1"]).await;

@@ -18,6 +18,7 @@ fn references<'value>(value: &'value Value, found: &mut Vec<&'value Value>) {
     }
 }
 
+//= promises.agents-server.description
 #[tokio::test]
 async fn the_description_is_whole() {
     let server = Server::start().await;
@@ -51,6 +52,10 @@ async fn the_description_is_whole() {
     assert_eq!(names.len(), 20, "two operations have one name");
 }
 
+//= agents.architecture-components.shared-input-output-types
+//= agents.universal-schema.universalevent-id-timestamp-session
+//= agents.universal-schema.parts-text-tool-call
+//= promises.agents-server.description
 #[tokio::test]
 async fn every_event_is_as_described() {
     let server = Server::start().await;
@@ -83,6 +88,8 @@ async fn every_event_is_as_described() {
     check(&document, event, &wrong).unwrap_err();
 }
 
+//= agents.architecture-components.shared-input-output-types
+//= promises.agents-server.description
 #[tokio::test]
 async fn every_answer_is_as_described() {
     let server = Server::start().await;

@@ -13,6 +13,7 @@ async fn on(path: &Path) -> Server {
     Server::with(&["--no-token", "--socket", path.to_str().unwrap()]).await
 }
 
+//= agents.besides-document.unix-socket-owner
 #[tokio::test]
 async fn it_serves_on_a_socket_that_goes_with_it() {
     let directory = tempfile::tempdir().unwrap();

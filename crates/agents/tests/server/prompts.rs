@@ -14,6 +14,8 @@ async fn answer_all(server: &Server, id: &str) {
     }
 }
 
+//= agents.lifecycle.post-messages-runs-prompt
+//= promises.agents-server.prompts-wait
 #[tokio::test]
 async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
     let server = Server::start().await;
@@ -43,6 +45,7 @@ async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
     assert_eq!(turns.collect::<Vec<_>>(), [true, false].repeat(7));
 }
 
+//= promises.agents-server.prompts-wait
 #[tokio::test]
 async fn only_so_many_prompts_wait() {
     let server = Server::start().await;
@@ -60,6 +63,7 @@ async fn only_so_many_prompts_wait() {
     assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
 }
 
+//= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
 async fn a_prompt_that_comes_a_hundred_times_runs_once() {
     let server = Server::start().await;
@@ -87,6 +91,7 @@ async fn a_prompt_that_comes_a_hundred_times_runs_once() {
     assert_eq!((of_kind(&events, "turnStarted").len(), said(&events, "user").len()), (1, 1));
 }
 
+//= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
 async fn the_id_of_a_prompt_is_for_its_words_alone() {
     let server = Server::start().await;
@@ -129,6 +134,7 @@ async fn a_prompt_that_was_dropped_may_come_again() {
     assert_eq!(said(&server.events("s", "").await, "user"), ["slow", "hello", "last"]);
 }
 
+//= promises.agents-server.prompt-whose-client-leaves
 #[tokio::test]
 async fn a_prompt_outlives_the_client_that_sent_it() {
     let server = Server::start().await;

@@ -20,6 +20,7 @@ async fn server() -> Server {
     server
 }
 
+//= promises.agents-server.refusals-problem-details
 #[tokio::test]
 async fn a_body_that_is_no_json_is_refused() {
     let server = server().await;
@@ -36,6 +37,7 @@ async fn a_body_that_is_no_json_is_refused() {
     assert_eq!(server.events("s", "?view=full").await.len(), 1);
 }
 
+//= agents.besides-document.refusal-problem-extractors-too
 #[tokio::test]
 async fn a_body_without_what_it_needs_or_with_something_else_is_refused() {
     let server = server().await;
@@ -60,6 +62,7 @@ async fn a_body_without_what_it_needs_or_with_something_else_is_refused() {
     server.get("/v1/sessions/new").await.refuses(404, "session_not_found");
 }
 
+//= agents.besides-document.refusal-problem-extractors-too
 #[tokio::test]
 async fn a_body_of_another_kind_is_refused() {
     let server = server().await;
@@ -76,6 +79,7 @@ async fn a_body_of_another_kind_is_refused() {
     }
 }
 
+//= promises.agents-server.refusals-problem-details
 #[tokio::test]
 async fn a_query_that_makes_no_sense_is_refused() {
     let server = server().await;
@@ -98,6 +102,7 @@ async fn a_query_that_makes_no_sense_is_refused() {
     assert_eq!(server.events("s", "").await.len(), 1);
 }
 
+//= promises.agents-server.refusals-problem-details
 #[tokio::test]
 async fn a_path_that_is_no_text_is_refused() {
     let server = server().await;
@@ -107,6 +112,7 @@ async fn a_path_that_is_no_text_is_refused() {
     server.post("/v1/sessions/s/questions/%FF/reply", json!({"answers": []})).await.refuses(400, "invalid_request");
 }
 
+//= promises.agents-server.refusals-problem-details
 #[tokio::test]
 async fn where_there_is_nothing_that_is_said() {
     let server = server().await;
@@ -132,6 +138,7 @@ async fn where_there_is_nothing_that_is_said() {
     }
 }
 
+//= promises.agents-server.body-request
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused() {
     const MOST: usize = 32 * 1024 * 1024;

@@ -31,6 +31,7 @@ fn log(directory: &TempDir) -> PathBuf {
     sessions.next().unwrap().unwrap().path().join("events.jsonl")
 }
 
+//= promises.agents-server.data-dir-events-after
 #[tokio::test]
 async fn what_was_written_is_read_again_to_the_byte_and_goes_on() {
     for signal in [Signal::KILL, Signal::TERM] {
@@ -64,6 +65,7 @@ async fn what_was_written_is_read_again_to_the_byte_and_goes_on() {
     }
 }
 
+//= promises.agents-server.turn-server-did-survive
 #[tokio::test]
 async fn a_turn_that_its_server_did_not_survive_is_told_as_failed() {
     let directory = tempfile::tempdir().unwrap();
@@ -88,6 +90,7 @@ async fn a_turn_that_its_server_did_not_survive_is_told_as_failed() {
     assert_eq!(of_kind(&server.events("s", "").await, "error").len(), 1);
 }
 
+//= promises.agents-server.turn-server-did-survive
 #[tokio::test]
 async fn a_turn_that_its_server_ended_is_told_as_interrupted() {
     let directory = tempfile::tempdir().unwrap();
@@ -100,6 +103,7 @@ async fn a_turn_that_its_server_ended_is_told_as_interrupted() {
     assert!(of_kind(&full, "error").is_empty());
 }
 
+//= promises.agents-server.turn-server-did-survive
 #[tokio::test]
 async fn prompts_that_waited_run_in_their_order_when_the_server_is_back() {
     for signal in [Signal::KILL, Signal::TERM] {
@@ -121,6 +125,7 @@ async fn prompts_that_waited_run_in_their_order_when_the_server_is_back() {
     }
 }
 
+//= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
 async fn a_prompt_runs_once_over_a_restart_too() {
     let directory = tempfile::tempdir().unwrap();
@@ -139,6 +144,7 @@ async fn a_prompt_runs_once_over_a_restart_too() {
     assert_eq!(all(&server, "s").await, before);
 }
 
+//= agents.besides-document.sessions-survive-restart-asked
 #[tokio::test]
 async fn what_a_session_is_outlives_its_server() {
     let directory = tempfile::tempdir().unwrap();
@@ -178,6 +184,7 @@ async fn a_session_that_was_deleted_does_not_come_back() {
     assert_eq!(server.get("/v1/sessions").await.is(200), json!({"sessions": []}));
 }
 
+//= promises.agents-server.servers-keep-sessions-directory
 #[tokio::test]
 async fn a_directory_belongs_to_one_server() {
     let directory = tempfile::tempdir().unwrap();
@@ -193,6 +200,7 @@ async fn a_directory_belongs_to_one_server() {
     assert!(said.contains("cannot use /dev/null/x"), "{said}");
 }
 
+//= promises.agents-server.data-dir-events-after
 #[tokio::test]
 async fn a_log_that_was_torn_goes_on_behind_its_last_whole_event() {
     let directory = tempfile::tempdir().unwrap();
@@ -249,6 +257,7 @@ async fn a_session_that_cannot_be_read_does_not_disturb_the_others() {
     assert!(std::fs::read_to_string(aside.join("events.jsonl")).unwrap().contains("session.created"));
 }
 
+//= agents.session-management.state-memory-lost-server
 #[tokio::test]
 async fn without_a_directory_nothing_is_kept() {
     let mut server = Server::start().await;

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::bench::{Server, kinds, of_kind, said, soon};
 
+//= agents.session-management.session-id-agent-modes
 #[tokio::test]
 async fn a_new_session_is_all_that_it_was_asked_to_be() {
     let server = Server::start().await;
@@ -26,6 +27,7 @@ async fn a_new_session_is_all_that_it_was_asked_to_be() {
     assert_eq!(info, whole);
 }
 
+//= agents.session-management.session-id-agent-modes
 #[tokio::test]
 async fn what_a_session_was_not_asked_to_be_is_the_default() {
     let server = Server::start().await;
@@ -49,6 +51,8 @@ async fn sessions_are_listed_the_newest_first() {
     assert_eq!(list["sessions"][0], server.info("a").await);
 }
 
+//= agents.session-management.session-id-client-primary
+//= promises.agents-server.ids-sessions
 #[tokio::test]
 async fn an_id_is_taken_once_however_many_want_it() {
     let server = Server::start().await;
@@ -63,6 +67,7 @@ async fn an_id_is_taken_once_however_many_want_it() {
     assert_eq!(server.events("s", "").await.len(), 1);
 }
 
+//= agents.execution-models.opencode-over-http-amp
 #[tokio::test]
 async fn an_agent_that_there_is_not_is_refused() {
     let server = Server::start().await;
@@ -79,6 +84,8 @@ async fn an_agent_that_there_is_not_is_refused() {
     server.post("/v1/agents/nobody/install", json!({})).await.refuses(400, "unsupported_agent");
 }
 
+//= agents.modes-capabilities.claude-code-codex-fixed
+//= agents.modes-capabilities.permission-modes-default-plan
 #[tokio::test]
 async fn modes_are_those_of_the_agent() {
     let server = Server::start().await;
@@ -101,6 +108,8 @@ async fn modes_are_those_of_the_agent() {
     server.get("/v1/sessions/s").await.refuses(404, "session_not_found");
 }
 
+//= agents.session-management.session-id-client-primary
+//= promises.agents-server.ids-sessions
 #[tokio::test]
 async fn an_id_may_be_any_words() {
     let server = Server::start().await;
@@ -131,6 +140,7 @@ async fn an_agent_works_in_a_directory_that_there_is() {
     }
 }
 
+//= agents.besides-document.session-seen-changed-deleted
 #[tokio::test]
 async fn what_a_session_is_can_be_changed() {
     let server = Server::start().await;
@@ -199,6 +209,7 @@ async fn a_session_that_is_terminated_ends_what_runs_and_what_waits() {
     assert_eq!(said(&server.events("s", "").await, "user"), ["question"]);
 }
 
+//= agents.besides-document.session-seen-changed-deleted
 #[tokio::test]
 async fn of_a_session_that_is_deleted_nothing_is_left() {
     let server = Server::start().await;
@@ -222,6 +233,8 @@ async fn of_a_session_that_is_deleted_nothing_is_left() {
     assert_eq!(kinds(&server.events("s", "").await), ["started"]);
 }
 
+//= agents.lifecycle.process-terminates-session-marked
+//= promises.agents-server.agent-dies
 #[tokio::test]
 async fn an_agent_that_dies_says_why() {
     let server = Server::start().await;
@@ -248,6 +261,7 @@ async fn an_agent_that_dies_says_why() {
     assert_eq!(said(&server.say("s", "again").await, "assistant"), ["again"]);
 }
 
+//= agents.lifecycle.process-terminates-session-marked
 #[tokio::test]
 async fn an_agent_that_is_done_ends_its_session() {
     let server = Server::start().await;
@@ -263,6 +277,7 @@ async fn an_agent_that_is_done_ends_its_session() {
     assert_eq!(problem.refuses(500, "agent_process_exited")["details"]["exitCode"], 0);
 }
 
+//= agents.lifecycle.post-v1-sessions-id
 #[tokio::test]
 async fn a_session_has_its_first_event_before_it_is_answered() {
     let server = Server::start().await;

@@ -9,6 +9,7 @@ use crate::{
     stream::Stream,
 };
 
+//= agents.lifecycle.get-events-sse-subscribes
 #[tokio::test]
 async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
     let server = Server::start().await;
@@ -29,6 +30,8 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
     }
 }
 
+//= agents.architecture-components.daemon-manages-agent-processes
+//= agents.lifecycle.get-events-sse-subscribes
 #[tokio::test]
 async fn what_was_comes_first_and_then_what_comes() {
     let server = Server::start().await;
@@ -42,6 +45,8 @@ async fn what_was_comes_first_and_then_what_comes() {
     assert_eq!([before, live].concat(), server.events("s", "").await);
 }
 
+//= agents.event-streaming.events-slice-offset-limit
+//= promises.agents-server.client-cut
 #[tokio::test]
 async fn the_last_event_id_wins_over_the_offset() {
     let server = Server::start().await;

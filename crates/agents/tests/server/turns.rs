@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use crate::bench::{Server, kinds, of_kind, said};
 
+//= agents.architecture-components.clients-create-sessions-send
+//= agents.lifecycle.post-messages-stream-posts
+//= promises.agents-server.stream-turn
 #[tokio::test]
 async fn the_stream_of_a_turn_has_this_turn_and_closes() {
     let server = Server::start().await;
@@ -22,6 +25,7 @@ async fn the_stream_of_a_turn_has_this_turn_and_closes() {
     assert_eq!(raw.iter().filter(|event| event.get("raw").is_some()).count(), 1);
 }
 
+//= promises.agents-server.stream-turn
 #[tokio::test]
 async fn the_stream_of_a_turn_closes_when_nobody_answers_and_the_turn_goes_on() {
     let server = Server::start().await;
@@ -70,6 +74,7 @@ async fn a_wait_may_be_as_long_as_anybody_likes() {
     assert!(!said(&server.events("s", "").await, "user").contains(&"never".to_owned()));
 }
 
+//= promises.agents-server.abort
 #[tokio::test]
 async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
     let server = Server::start().await;
@@ -86,6 +91,7 @@ async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
     assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
 }
 
+//= promises.agents-server.abort
 #[tokio::test]
 async fn an_abort_drops_the_prompts_that_wait() {
     let server = Server::start().await;
@@ -107,6 +113,7 @@ async fn an_abort_drops_the_prompts_that_wait() {
     assert_eq!(said(&server.events("s", "").await, "user"), ["slow", "hello"]);
 }
 
+//= agents.besides-document.turn-aborted-without-session
 #[tokio::test]
 async fn an_abort_without_a_turn_changes_nothing() {
     let server = Server::start().await;

@@ -91,6 +91,7 @@ async fn a_server_without_the_door_does_not() {
     assert_eq!(answer, (3, 1, vec![0, 0, 0, 1]));
 }
 
+//= control.versions.agbox-v1-baseline-numbers
 #[tokio::test]
 async fn health_and_both_packages_are_told_to_whoever_asks() {
     let world = World::new().await;

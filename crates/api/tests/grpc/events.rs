@@ -9,6 +9,7 @@ use tonic::Code;
 
 use crate::world::{World, end, exec, is_refused, next, ready, subscribe, until};
 
+//= promises.control-plane.events-sandbox
 #[tokio::test]
 async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() {
     let world = World::new().await;
@@ -42,6 +43,7 @@ async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() 
     }
 }
 
+//= control.snapshot-stream.subscribe-snapshot-step
 #[tokio::test]
 async fn a_snapshot_tells_the_newest_event_and_what_runs_before_anything_else() {
     let world = World::new().await;
@@ -73,6 +75,7 @@ async fn a_snapshot_tells_the_newest_event_and_what_runs_before_anything_else() 
     }
 }
 
+//= control.subscription.anchor-typed-error
 #[tokio::test]
 async fn a_place_that_is_yet_to_come_is_refused_with_the_oldest_there_is() {
     let world = World::new().await;
@@ -101,6 +104,7 @@ async fn a_stream_outlives_its_sandbox_until_that_is_purged() {
     is_refused(gone, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "demo")]);
 }
 
+//= promises.control-plane.daemon-told-go
 #[tokio::test]
 async fn every_stream_ends_at_once_when_the_daemon_goes() {
     let world = World::new().await;

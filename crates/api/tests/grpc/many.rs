@@ -4,6 +4,7 @@ use carrel_api::agbox::v1::EventType;
 
 use crate::world::{World, exec, ready, subscribe, until};
 
+//= promises.control-plane.subscribers
 #[tokio::test]
 async fn a_thousand_subscribers_of_one_connection_hear_of_the_same_event() {
     let world = World::new().await;

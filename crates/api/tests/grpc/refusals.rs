@@ -131,6 +131,8 @@ async fn what_a_caller_gave_is_answered_cut_to_size_and_without_control_characte
     is_refused(unknown, Code::NotFound, "NOT_FOUND", &[]);
 }
 
+//= control.errors.errors-carry-errorinfo-domain
+//= promises.control-plane.errors-without-errorinfo
 #[tokio::test]
 async fn what_the_stack_itself_refuses_has_a_reason_too() {
     let world = World::new().await;

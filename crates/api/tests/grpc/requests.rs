@@ -103,6 +103,8 @@ async fn sandboxes_are_listed_by_their_labels_and_removed_by_them() {
     assert_eq!(list(None, true).await, ["three", "two-2", "one-1"]);
 }
 
+//= control.accepted-completed.authoritative-state-through-getsandbox
+//= control.snapshot-stream.getexec-carries-sequence-valid
 #[tokio::test]
 async fn an_exec_runs_is_cancelled_and_ends_with_its_code() {
     let world = World::new().await;

@@ -30,6 +30,7 @@ fn problems(result: Result<Applied, ApplyError>) -> Vec<(String, Reason)> {
     }
 }
 
+//= promises.changes.applied-twice
 #[test]
 fn applying_says_what_was_done_and_twice_is_once() {
     let trees = sample();
@@ -44,6 +45,7 @@ fn applying_says_what_was_done_and_twice_is_once() {
     assert_eq!(rest.to_string(), "applied: 1 file changed: 1 deleted; 3 were there already");
 }
 
+//= promises.changes.applied-something-stands-against
 #[test]
 fn a_conflict_is_shown_with_all_others_and_nothing_is_applied() {
     let trees = sample();
@@ -73,6 +75,7 @@ fn what_the_host_did_by_itself_is_no_conflict() {
     assert_eq!(apply(&kept).unwrap().to_string(), "applied: 1 file changed: 1 added; 2 were there already");
 }
 
+//= promises.changes.applied-something-stands-against
 #[test]
 fn what_the_host_changed_while_the_sandbox_ran_is_a_conflict() {
     let trees = sample();
@@ -92,6 +95,7 @@ fn what_the_host_changed_while_the_sandbox_ran_is_a_conflict() {
     );
 }
 
+//= promises.changes.files-sandbox-never-saw
 #[test]
 fn files_that_the_sandbox_never_saw_are_not_deleted() {
     let trees = Trees::new().project("d/a", "1").project("e/a", "2").whiteout("d").upper("e", "now a file");
@@ -114,6 +118,7 @@ fn files_that_the_sandbox_never_saw_are_not_deleted() {
     assert_eq!(trees.items(), before);
 }
 
+//= promises.changes.owners-privileges-applied
 #[test]
 fn what_is_written_belongs_to_the_owner_of_the_project_and_raises_no_privileges() {
     let trees = Trees::new()
@@ -159,6 +164,8 @@ fn a_directory_that_is_gone_is_a_conflict_of_what_belongs_in_it() {
     assert_eq!(problems(apply(&kept)), both);
 }
 
+//= carrel.command.applying-refuses-leave-directory
+//= promises.changes.changes-leave-project
 #[test]
 fn nothing_is_written_through_a_link_of_the_project() {
     let trees = Trees::new().project("d/keep", "1").upper("d/new", "2").directory("outside", 0o755);
@@ -179,6 +186,7 @@ fn nothing_is_written_through_a_link_of_the_project() {
     assert_eq!(fs::read_dir(trees.path("outside")).unwrap().count(), 0);
 }
 
+//= promises.changes.changes-leave-project
 #[test]
 fn a_link_that_leaves_is_refused_and_the_rest_can_be_applied_without_it() {
     let trees = Trees::new()
@@ -210,6 +218,7 @@ fn a_link_that_leaves_is_refused_and_the_rest_can_be_applied_without_it() {
     assert_eq!(fs::read(trees.path("project/deep/fine")).unwrap(), b"1");
 }
 
+//= promises.changes.changes-leave-project
 #[test]
 fn a_link_that_leads_out_through_another_is_refused() {
     let trees = Trees::new()
@@ -233,6 +242,7 @@ fn a_link_that_leads_out_through_another_is_refused() {
     assert!(trees.path("project/direct").symlink_metadata().is_err());
 }
 
+//= promises.changes.kept-changes
 #[test]
 fn a_content_that_is_not_what_was_kept_is_not_applied() {
     let trees = Trees::new().upper("a", "good");
@@ -247,6 +257,7 @@ fn a_content_that_is_not_what_was_kept_is_not_applied() {
     assert!(trees.items().is_empty(), "nothing is left beside its place");
 }
 
+//= promises.changes.applied-twice
 #[test]
 fn what_was_interrupted_between_two_steps_is_gone_on_with() {
     let trees = Trees::new().project("d/a", "1").project("f", "2").upper("d", "now a file").upper("f/a", "3");
@@ -266,6 +277,7 @@ fn permissions_of_the_host_are_part_of_what_was() {
     assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), Reason::Changed)]);
 }
 
+//= promises.changes.applied-twice
 #[test]
 fn what_fails_in_the_middle_says_how_far_it_got_and_goes_on_when_it_is_run_again() {
     let trees = Trees::new().upper("a", "first").upper("b", "second").upper("c", "third");
@@ -288,6 +300,8 @@ fn what_fails_in_the_middle_says_how_far_it_got_and_goes_on_when_it_is_run_again
     assert_eq!(apply(&kept).unwrap().to_string(), "applied: 2 files changed: 2 added; 1 was there already");
 }
 
+//= carrel.command.applying-refuses-leave-directory
+//= promises.changes.changes-something-mounted
 #[test]
 fn what_something_is_mounted_on_is_refused_before_anything_is_done() {
     if !crate::overlay::has_private_mounts("apply::what_something_is_mounted_on_is_refused_before_anything_is_done") {

@@ -37,6 +37,7 @@ fn ran(trees: &Trees) -> [bool; 2] {
     ["hook-ran", "setting-ran"].map(|mark| trees.path(mark).exists())
 }
 
+//= promises.changes.changes-git-depth-spelling
 #[test]
 fn what_git_would_run_is_refused_unless_it_is_asked_for() {
     let trees = planted();
@@ -70,6 +71,7 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
     assert!(kept.apply(None, ApplyOptions::default()).is_ok(), "what is there already needs no leave");
 }
 
+//= promises.changes.changes-git-depth-spelling
 #[test]
 fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
     let trees = Trees::new()
@@ -91,6 +93,7 @@ fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
     assert!(!items.contains_key(&b"a/.GIT"[..]) && !items.contains_key(&b"b/.git"[..]), "{items:?}");
 }
 
+//= promises.changes.changes-git-depth-spelling
 #[test]
 fn a_deleted_directory_stays_with_the_repository_in_it() {
     let trees = Trees::new()
@@ -112,6 +115,7 @@ fn a_deleted_directory_stays_with_the_repository_in_it() {
     assert!(!trees.path("project/vendor").exists());
 }
 
+//= promises.changes.changes-git-depth-spelling
 #[test]
 fn a_summary_and_numbers_name_what_is_in_a_repository() {
     let trees = Trees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");

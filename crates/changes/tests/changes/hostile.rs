@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use crate::support::Trees;
 
+//= promises.changes.pipes-sockets-devices-opened
 #[test]
 fn pipes_sockets_and_devices_are_left_out_and_never_opened() {
     let trees = Trees::new().project("was-a-file", "1").upper("plain", "2");
@@ -68,6 +69,7 @@ fn a_link_of_the_host_does_not_lead_the_comparison_out_of_the_project() {
     assert_eq!(fs::read_dir(trees.path("outside")).unwrap().count(), 1);
 }
 
+//= promises.changes.control-characters-sandbox-reach
 #[test]
 fn names_of_any_bytes_are_shown_harmless_and_kept_whole() {
     let names: [&[u8]; 4] = [b"\x1b]0;owned\x07", b"a\nb", b"\xff\xfe", "\u{202e}txt".as_bytes()];
@@ -84,6 +86,7 @@ fn names_of_any_bytes_are_shown_harmless_and_kept_whole() {
     assert_eq!(trees.items().len(), 5);
 }
 
+//= promises.changes.control-characters-sandbox-reach
 #[test]
 fn contents_cannot_steer_a_terminal() {
     let trees = Trees::new().project("f", "plain\n").upper("f", "\x1b[2Jgone\r\n\tok\n");
@@ -100,6 +103,7 @@ fn contents_cannot_steer_a_terminal() {
     assert!(patch.contains(&0x1b));
 }
 
+//= promises.changes.looked
 #[test]
 fn a_tree_without_end_is_followed_to_a_depth_and_no_further() {
     let trees = Trees::new().upper("plain", "1");
@@ -125,6 +129,7 @@ fn a_tree_without_end_is_followed_to_a_depth_and_no_further() {
     }
 }
 
+//= promises.changes.looked
 #[test]
 fn a_path_that_is_too_long_to_be_named_is_left_out() {
     let trees = Trees::new();
@@ -141,6 +146,7 @@ fn a_path_that_is_too_long_to_be_named_is_left_out() {
     assert!(trees.list().ends_with(" (a path of more than 4095 bytes, left out)\n"));
 }
 
+//= promises.changes.kept
 #[test]
 fn a_file_of_a_tebibyte_of_nothing_is_refused_without_reading_it() {
     let trees = Trees::new().project("both", "").upper("new", "").upper("both", "");
@@ -156,6 +162,8 @@ fn a_file_of_a_tebibyte_of_nothing_is_refused_without_reading_it() {
     }
 }
 
+//= promises.changes.kept
+//= promises.changes.hole
 #[test]
 fn holes_stay_holes() {
     let trees = Trees::new().upper("sparse", "");
@@ -169,6 +177,7 @@ fn holes_stay_holes() {
     assert!(meta.blocks() * 512 < 1 << 20);
 }
 
+//= promises.changes.kept
 #[test]
 fn a_content_with_many_names_counts_once() {
     let content = "x".repeat(1 << 20);

@@ -75,6 +75,7 @@ fn kept_changes_are_found_listed_and_removed_by_name() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
 }
 
+//= promises.changes.kept-changes
 #[test]
 fn what_a_killed_process_left_is_swept_and_what_is_under_way_is_not() {
     let trees = Trees::new().upper("a", "1");
@@ -109,6 +110,7 @@ fn those_who_keep_and_remove_at_once_do_not_disturb_each_other() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
 }
 
+//= promises.changes.kept-changes
 #[test]
 fn a_failure_leaves_nothing() {
     let trees = Trees::new().upper("a", "123456");
@@ -118,6 +120,7 @@ fn a_failure_leaves_nothing() {
     assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
 }
 
+//= promises.changes.kept-changes
 #[test]
 fn what_is_called_off_ends_and_leaves_nothing() {
     let trees = Trees::new().project("gone/a", "1").upper("a", "123456").whiteout("gone");
@@ -135,6 +138,7 @@ fn what_is_called_off_ends_and_leaves_nothing() {
     Kept::save(&trees.path("changes"), &name, &Keep { stop: None, ..what }).unwrap();
 }
 
+//= promises.changes.kept-changes
 #[test]
 fn a_record_that_was_tampered_with_is_refused() {
     let trees = Trees::new().upper("a", "1").upper("b", "2");

@@ -117,6 +117,8 @@ impl Drop for Overlay {
     }
 }
 
+//= carrel.command.kept-changes-shown-applied
+//= promises.changes.changes-applied-copy-project
 #[test]
 fn changes_applied_to_a_copy_of_the_project_give_what_the_sandbox_saw() {
     if !has_private_mounts("overlay::changes_applied_to_a_copy_of_the_project_give_what_the_sandbox_saw") {
@@ -147,6 +149,7 @@ fn changes_applied_to_a_copy_of_the_project_give_what_the_sandbox_saw() {
     );
 }
 
+//= promises.changes.changes-applied-copy-project
 #[test]
 fn git_applies_the_patch_to_a_copy_of_the_project() {
     if !has_private_mounts("overlay::git_applies_the_patch_to_a_copy_of_the_project") {
@@ -175,6 +178,7 @@ fn git_applies_the_patch_to_a_copy_of_the_project() {
     });
 }
 
+//= promises.changes.changes-applied-copy-project
 #[test]
 fn the_exported_layer_over_a_copy_of_the_project_gives_what_the_sandbox_saw() {
     if !has_private_mounts("overlay::the_exported_layer_over_a_copy_of_the_project_gives_what_the_sandbox_saw") {

@@ -49,6 +49,7 @@ mod tests {
         assert_eq!((v2.status, v2.found.as_str()), (Status::Ok, "cgroup v2, /c"));
     }
 
+    //= carrel.command.doctor-checks-host-gives
     #[test]
     fn a_limit_that_cannot_be_enforced_fails_with_its_remedy() {
         let missing = Place::Missing(Missing::Disabled("memory"));

@@ -130,6 +130,7 @@ impl Status {
 mod tests {
     use super::*;
 
+    //= carrel.command.doctor-checks-host-gives
     #[test]
     fn what_a_person_reads_has_a_hint_below_what_is_wrong() {
         let checks =

@@ -111,6 +111,7 @@ mod tests {
 
     const FULL: Unwritten = Unwritten { stream: "standard output", errno: rustix::io::Errno::NOSPC };
 
+    //= promises.command.output-cannot-written-full
     #[test]
     fn output_that_could_not_be_written_is_a_failure_that_says_how_the_command_ended() {
         for (exited, command) in [
@@ -125,6 +126,7 @@ mod tests {
         }
     }
 
+    //= promises.supervisor.reasons-end-told-apart
     #[test]
     fn the_end_of_a_sandbox_is_told_with_its_reason() {
         let told = |reason| {

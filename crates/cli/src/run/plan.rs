@@ -228,6 +228,7 @@ mod tests {
         create(&arguments, &home, &programs, &image, Size(1 << 30), watched.as_ref())
     }
 
+    //= promises.command.owner-mounts-project-inside
     #[test]
     fn mounts_and_the_project_belong_to_who_the_command_runs_as() {
         let project = tempfile::tempdir().unwrap();
@@ -242,6 +243,7 @@ mod tests {
         }
     }
 
+    //= promises.sandbox.places-nothing-shown
     #[test]
     fn two_things_at_one_place_are_refused() {
         let said = |words: &[&str]| planned(words).map(drop).map_err(|failure| failure.message);

@@ -16,6 +16,7 @@ fn attached(world: &World, words: &[&str]) -> Running {
     Running::new(world.command(words).stdin(Stdio::piped()).spawn().unwrap())
 }
 
+//= promises.command.keys-leave-job-running
 #[test]
 fn what_was_written_is_shown_then_what_comes_and_the_code_is_the_jobs() {
     let world = World::new();

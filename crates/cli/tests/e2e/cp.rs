@@ -113,6 +113,7 @@ fn a_file_arrives_whole_both_ways() {
     desk.done();
 }
 
+//= promises.command.carrel-cp
 #[test]
 fn a_tree_keeps_names_modes_times_and_links_both_ways() {
     let desk = Desk::new();
@@ -187,6 +188,7 @@ fn a_name_that_is_not_text_is_left_out_and_that_is_a_failure() {
     desk.done();
 }
 
+//= promises.command.carrel-cp
 #[test]
 fn no_link_of_a_sandbox_leads_a_copy_out_of_where_it_goes() {
     let desk = Desk::new();

@@ -52,6 +52,7 @@ fn many_bytes_go_through_both_ways_as_they_are() {
     assert!(outcome.stdout == sent, "other bytes came back");
 }
 
+//= promises.command.job-started-carrel-exec
 #[test]
 fn the_same_id_again_attaches_instead_of_running_twice() {
     let world = World::new();
@@ -71,6 +72,7 @@ fn the_same_id_again_attaches_instead_of_running_twice() {
     assert_eq!(standing.exec(&[], script).stdout, b"2\n");
 }
 
+//= promises.command.job-started-carrel-exec
 #[test]
 fn a_job_goes_on_when_its_starter_is_killed_and_a_retry_gets_all_of_it() {
     let world = World::new();
@@ -84,6 +86,7 @@ fn a_job_goes_on_when_its_starter_is_killed_and_a_retry_gets_all_of_it() {
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(5), &b"ready\ndone\n"[..]), "{}", outcome.stderr);
 }
 
+//= promises.command.job-started-carrel-exec
 #[test]
 fn a_retry_gives_the_input_that_was_not_given_and_no_byte_twice() {
     let world = World::new();
@@ -217,6 +220,7 @@ fn a_sandbox_that_ends_takes_its_jobs_along_and_that_is_told() {
     assert!(outcome.stderr.starts_with("error: the sandbox ended before the command did"), "{}", outcome.stderr);
 }
 
+//= promises.command.keys-leave-job-running
 #[test]
 fn keys_leave_a_job_running_and_the_terminal_as_it_was() {
     let world = World::new();

@@ -11,6 +11,8 @@ fn stdout(world: &World, flags: &[&str], script: &str) -> String {
     String::from_utf8(outcome.stdout).unwrap()
 }
 
+//= carrel.command.mounts-environment-directory-user
+//= promises.command.variables-ours-get-without
 #[test]
 fn the_environment_is_what_was_given_and_nothing_of_ours() {
     let world = World::new();
@@ -22,6 +24,7 @@ fn the_environment_is_what_was_given_and_nothing_of_ours() {
     assert!(!env.contains("SECRET") && !env.contains("MISSING") && !env.contains("CARREL_HOME"), "{env}");
 }
 
+//= carrel.command.mounts-environment-directory-user
 #[test]
 fn the_directory_the_user_and_the_host_name_are_those_asked_for() {
     let world = World::new();
@@ -33,6 +36,7 @@ fn the_directory_the_user_and_the_host_name_are_those_asked_for() {
     assert_eq!(stdout(&world, &[], "uname -n"), "carrel\n");
 }
 
+//= carrel.command.mounts-environment-directory-user
 #[test]
 fn a_mount_can_be_read_and_only_with_rw_be_written() {
     let (world, data) = (World::new(), tempfile::tempdir().unwrap());
@@ -97,6 +101,8 @@ fn a_directory_is_an_image() {
     assert_eq!(outcome.stdout, b"of the image\n", "{}", outcome.stderr);
 }
 
+//= carrel.command.mounts-environment-directory-user
+//= promises.command.want-memory
 #[test]
 fn a_command_that_wants_too_much_memory_is_told_so() {
     let world = World::new();
@@ -110,6 +116,7 @@ fn a_command_that_wants_too_much_memory_is_told_so() {
     assert_eq!(stdout(&world, &["--memory", "256M"], "head -c 1000000 /dev/zero | tail -c 2 | wc -c"), "2\n");
 }
 
+//= carrel.command.mounts-environment-directory-user
 #[test]
 fn processes_and_disk_are_limited() {
     let world = World::new();
@@ -122,6 +129,7 @@ fn processes_and_disk_are_limited() {
     assert_eq!(stdout(&world, &["--disk", "64M"], fill), "all\n");
 }
 
+//= carrel.command.mounts-environment-directory-user
 #[test]
 fn a_name_belongs_to_one_sandbox_at_a_time() {
     let world = World::new();
@@ -150,6 +158,8 @@ fn a_mount_is_a_path_and_not_necessarily_text() {
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(0), &b"yes\n"[..]), "{}", outcome.stderr);
 }
 
+//= carrel.command.mounts-environment-directory-user
+//= promises.command.owner-mounts-project-inside
 #[test]
 fn what_the_host_shows_belongs_to_the_user_and_the_group_of_the_command() {
     let (world, data) = (World::new(), tempfile::tempdir().unwrap());

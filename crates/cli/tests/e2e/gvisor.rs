@@ -58,6 +58,7 @@ fn user_of(process: u32) -> u32 {
 }
 
 on_gvisor! {
+    //= promises.command.sandbox-gvisor
     fn what_runs_inside_asks_a_kernel_that_is_not_the_hosts() {
         let world = World::new();
         let host = std::fs::read_to_string("/proc/version").unwrap();
@@ -71,6 +72,7 @@ on_gvisor! {
         assert!(inside < 60, "its kernel has run for {inside} s");
     }
 
+    //= promises.command.sandbox-gvisor
     fn output_input_and_exit_codes_are_the_commands_own() {
         let world = World::new();
         let outcome = shell(&world, &["-e", "A=b"], "echo $A; echo err >&2; exit 7");
@@ -85,6 +87,7 @@ on_gvisor! {
         assert_eq!((much.code, much.stdout.len()), (Some(0), 3_000_000));
     }
 
+    //= promises.command.sandbox-gvisor
     fn jobs_files_and_terminals_are_as_in_any_sandbox() {
         let world = World::new();
         let here = tempfile::tempdir().unwrap();
@@ -110,6 +113,7 @@ on_gvisor! {
         assert_eq!(world.carrel(["stop", "box"]).code, Some(0));
     }
 
+    //= promises.command.processes-gvisor
     fn its_processes_are_nobody_outside_and_hold_nothing_of_the_host() {
         let world = World::new();
         let mut running = world.started(&ON_GVISOR, "echo ready; read line");
@@ -131,6 +135,7 @@ on_gvisor! {
         assert_eq!(running.finish().code, Some(0));
     }
 
+    //= promises.command.processes-gvisor
     fn a_supervisor_that_is_killed_leaves_nothing_of_the_runtime() {
         let world = World::new();
         let running = world.started(&ON_GVISOR, "echo ready; exec sleep 1000");
@@ -152,6 +157,7 @@ on_gvisor! {
         assert!(!Path::new("/run/runsc").exists());
     }
 
+    //= promises.command.processes-gvisor
     fn limits_hold_for_the_runtime_and_all_that_runs_in_it() {
         let world = World::new();
         let take = "head -c 150000000 /dev/zero | tail -c 149999999 | wc -c";
@@ -172,6 +178,7 @@ on_gvisor! {
         assert_eq!(said(&shell(&world, &["--disk", "20M"], fill)), "all\n");
     }
 
+    //= promises.command.gvisor-installed-cannot-start
     fn a_runtime_that_cannot_start_says_why() {
         let world = World::new();
         let outcome = shell(&world, &["--pids", "8"], "true");
@@ -179,6 +186,7 @@ on_gvisor! {
         assert!(outcome.stderr.contains("hint: "), "{outcome:?}");
     }
 
+    //= promises.command.sandbox-gvisor
     fn what_was_changed_in_a_project_is_kept_and_the_project_is_not_touched() {
         let world = World::new();
         let project = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -196,6 +204,7 @@ on_gvisor! {
         assert!(!project.path().join("deleted").exists());
     }
 
+    //= promises.command.sandbox-gvisor
     fn mounts_are_read_and_written_as_they_were_given() {
         let world = World::new();
         let (given, shown) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/var/tmp").unwrap());
@@ -217,6 +226,7 @@ on_gvisor! {
         assert!(!shown.path().join("b").exists());
     }
 
+    //= promises.command.sandbox-gvisor
     fn an_image_of_layers_runs_and_is_not_changed() {
         let world = World::new();
         let image = root("layer\n");
@@ -238,6 +248,7 @@ on_gvisor! {
     }
 }
 
+//= promises.command.gvisor-installed-cannot-start
 #[test]
 fn without_runsc_it_says_what_is_missing() {
     let world = World::new();

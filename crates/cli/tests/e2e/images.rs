@@ -62,6 +62,7 @@ impl World {
     }
 }
 
+//= promises.images.image-says-about-commands
 #[test]
 fn what_an_image_says_about_its_commands_is_honoured_and_can_be_overruled() {
     let (world, root) = (World::new(), root("one"));
@@ -171,6 +172,7 @@ fn a_tar_and_archives_of_layers_are_images_too() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is not an OCI layout"), "{}", outcome.stderr);
 }
 
+//= promises.images.saved-sandbox-pushed-pulled
 #[test]
 fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
     let (world, root) = (World::new(), root("one"));
@@ -217,6 +219,7 @@ fn a_sandbox_goes_on_when_whoever_saves_it_is_killed() {
     assert!(!world.has_image("saved:1"));
 }
 
+//= promises.images.sandbox-stays
 #[test]
 fn a_sandbox_that_stays_is_saved_and_keeps_its_image_whatever_its_name_means_by_then() {
     let (world, first, second) = (World::new(), root("first"), root("second"));

@@ -44,6 +44,7 @@ impl Drop for Paused<'_> {
     }
 }
 
+//= promises.command.carrel-inspect
 #[test]
 fn a_sandbox_is_told_with_its_processes_and_where_to_reach_it() {
     let world = World::new();
@@ -96,6 +97,7 @@ fn several_are_an_array_and_a_job_is_told_by_its_id() {
     finish(other);
 }
 
+//= promises.command.carrel-inspect
 #[test]
 fn one_that_is_paused_is_said_to_be() {
     let world = World::new();
@@ -114,6 +116,7 @@ fn one_that_is_paused_is_said_to_be() {
     finish(running);
 }
 
+//= promises.control-plane.sandbox-stopped-writing-however
 #[test]
 fn one_that_stays_and_is_paused_says_why_and_is_resumed_by_its_user() {
     let world = World::new();

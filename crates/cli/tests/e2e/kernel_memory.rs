@@ -65,21 +65,25 @@ fn assert_bounded(take: &str, little: [u32; 2], much: [u32; 2], what: &str) {
     assert!(outcome.stderr.starts_with(&words), "{}", outcome.stderr);
 }
 
+//= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
 fn unread_answers_of_netlink_are_bounded() {
     assert_bounded(NETLINK, [200, 2], [100, 200], "16 MiB of kernel memory for unread netlink messages");
 }
 
+//= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
 fn locks_of_files_are_bounded() {
     assert_bounded(LOCKS, [100, 100], [1000, 300], "5 MiB of kernel memory for file locks");
 }
 
+//= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
 fn datagrams_that_are_never_sent_are_bounded() {
     assert_bounded(UNSENT, [50, 3], [2000, 3], "16 MiB of kernel memory for unread or unsent datagrams");
 }
 
+//= promises.control-plane.kernel-memory-cgroup-charged
 #[test]
 fn errors_that_nobody_reads_are_bounded() {
     assert_bounded(ERRORS, [50, 20], [100, 4000], "16 MiB of kernel memory for unread or unsent datagrams");

@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use crate::support::{Running, World, children_of, finish, only_child, pid};
 
+//= promises.command.left-after-run-after
 #[test]
 fn after_a_run_nothing_is_left() {
     let world = World::new();
@@ -13,6 +14,8 @@ fn after_a_run_nothing_is_left() {
     traces.assert_gone();
 }
 
+//= promises.supervisor.processes-cgroups-directories-sockets
+//= promises.command.left-after-run-after
 #[test]
 fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
     let world = World::new();
@@ -25,6 +28,8 @@ fn a_command_line_that_is_killed_while_its_command_runs_leaves_nothing() {
     }
 }
 
+//= carrel.supervisor.nothing-left-behind-after
+//= promises.command.left-after-run-after
 #[test]
 fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
     let world = World::new();
@@ -40,6 +45,7 @@ fn a_command_line_that_is_killed_as_it_starts_leaves_nothing() {
     }
 }
 
+//= promises.command.left-after-run-after
 #[test]
 fn a_supervisor_that_is_killed_takes_the_sandbox_with_it_and_is_cleaned_up_after() {
     let world = World::new();
@@ -76,6 +82,7 @@ fn a_run_that_is_interrupted_as_it_starts_says_so_by_its_code_and_leaves_nothing
     assert!(children_of(shim).is_empty());
 }
 
+//= promises.supervisor.left-supervisor-itself-killed
 #[test]
 fn what_a_killed_supervisor_of_another_run_left_is_swept() {
     let world = World::new();

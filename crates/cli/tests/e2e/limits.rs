@@ -97,6 +97,7 @@ fn a_persistent_sandbox_names_them_when_it_is_made_resumed_and_inspected() {
     }
 }
 
+//= promises.control-plane.disk-without-size-nothing
 #[test]
 fn a_disk_that_nobody_guards_is_a_limit_that_is_not_enforced() {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {

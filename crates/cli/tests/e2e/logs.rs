@@ -24,6 +24,7 @@ fn full(world: &World, flags: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
     (output.status.code(), output.stdout, output.stderr)
 }
 
+//= promises.command.carrel-logs
 #[test]
 fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to() {
     let world = World::new();
@@ -69,6 +70,7 @@ fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
     assert_eq!((child.wait().unwrap().code(), text), (Some(0), expected));
 }
 
+//= promises.command.carrel-logs
 #[test]
 fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
     let world = World::new();

@@ -32,6 +32,7 @@ fn read(project: &Path, name: &str) -> Option<String> {
     std::fs::read_to_string(project.join(name)).ok()
 }
 
+//= carrel.command.project-worked-copy-changed
 #[test]
 fn a_sandbox_works_on_a_copy_and_says_what_it_changed() {
     let (world, project) = (World::new(), project());
@@ -50,6 +51,7 @@ fn a_sandbox_works_on_a_copy_and_says_what_it_changed() {
     assert_eq!((&result["changes"]["added"], &result["changes"]["deleted"]), (&2.into(), &1.into()), "{result}");
 }
 
+//= carrel.command.kept-changes-shown-applied
 #[test]
 fn kept_changes_are_shown_applied_and_forgotten() {
     let (world, project) = (World::new(), project());
@@ -73,6 +75,8 @@ fn kept_changes_are_shown_applied_and_forgotten() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
 }
 
+//= carrel.command.applying-refuses-leave-directory
+//= promises.changes.applied-something-stands-against
 #[test]
 fn what_the_host_changed_meanwhile_is_a_conflict_and_nothing_is_applied() {
     let (world, project) = (World::new(), project());
@@ -87,6 +91,7 @@ fn what_the_host_changed_meanwhile_is_a_conflict_and_nothing_is_applied() {
     assert_eq!(read(project.path(), "old").as_deref(), Some("changed\n"));
 }
 
+//= carrel.command.applying-refuses-leave-directory
 #[test]
 fn a_link_that_would_leave_the_project_is_refused() {
     let (world, project) = (World::new(), project());
@@ -100,6 +105,7 @@ fn a_link_that_would_leave_the_project_is_refused() {
     assert!(project.path().join("stays").exists() && project.path().join("leaves").symlink_metadata().is_err());
 }
 
+//= carrel.command.kept-changes-shown-applied
 #[test]
 fn kept_changes_are_exported_as_an_archive() {
     let (world, project) = (World::new(), project());
@@ -142,6 +148,8 @@ fn files_of_a_project_belong_to_the_user_of_the_command() {
     assert_eq!(outcome.stdout, b"1000\nwritten\n", "{}", outcome.stderr);
 }
 
+//= carrel.command.applying-refuses-leave-directory
+//= promises.changes.changes-git-depth-spelling
 #[test]
 fn a_repository_is_taken_over_only_if_that_is_asked_for() {
     let (world, project) = (World::new(), project());
@@ -202,6 +210,8 @@ fn what_settings_of_the_environment_and_of_filters_load_is_refused() {
     text(&world, &["apply", "v"]);
 }
 
+//= carrel.command.kept-changes-shown-applied
+//= promises.command.signal-changes-looked-kept
 #[test]
 fn a_signal_ends_a_run_that_keeps_changes_and_leaves_nothing_of_them() {
     let (world, project) = (World::new(), project());
@@ -226,6 +236,7 @@ fn a_signal_ends_a_run_that_keeps_changes_and_leaves_nothing_of_them() {
     }
 }
 
+//= promises.command.signal-changes-looked-kept
 #[test]
 fn a_signal_ends_a_run_even_if_the_system_holds_it_up() {
     let (world, project) = (World::new(), project());
@@ -244,6 +255,7 @@ fn a_signal_ends_a_run_even_if_the_system_holds_it_up() {
     assert_eq!(running.finish().code, Some(143));
 }
 
+//= promises.changes.kept-changes
 #[test]
 fn what_is_kept_is_for_its_owner_whatever_new_files_are_denied() {
     let (world, project) = (World::new(), project());
@@ -263,6 +275,7 @@ fn what_is_kept_is_for_its_owner_whatever_new_files_are_denied() {
     assert_eq!((mode(&kept.join("changes.json")), mode(&content)), (0o600, 0o600));
 }
 
+//= promises.changes.control-characters-sandbox-reach
 #[test]
 fn no_name_of_a_project_steers_a_terminal() {
     let (world, parent) = (World::new(), tempfile::tempdir().unwrap());

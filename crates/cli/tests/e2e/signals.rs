@@ -5,6 +5,8 @@ use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::support::{Running, Watchdog, World, pid};
 
+//= carrel.command.exit-code-passed-128
+//= promises.command.exit-codes
 #[test]
 fn a_command_that_a_signal_ended_has_128_and_its_number() {
     let world = World::new();
@@ -13,6 +15,7 @@ fn a_command_that_a_signal_ended_has_128_and_its_number() {
     }
 }
 
+//= promises.command.signals-pipe
 #[test]
 fn signals_are_passed_on_to_the_command() {
     let world = World::new();
@@ -33,6 +36,7 @@ fn a_command_without_a_trap_ends_by_the_signal() {
     assert_eq!(running.finish().code, Some(143));
 }
 
+//= promises.command.signals-pipe
 #[test]
 fn a_second_interrupt_insists() {
     let world = World::new();
@@ -43,6 +47,7 @@ fn a_second_interrupt_insists() {
     assert_eq!(running.finish().code, Some(137));
 }
 
+//= promises.command.signals-pipe
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let world = World::new();
@@ -58,6 +63,8 @@ fn a_signal_that_was_ignored_stays_ignored() {
     assert_eq!(running.finish().code, Some(8));
 }
 
+//= carrel.command.mounts-environment-directory-user
+//= promises.command.exit-codes
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_124() {
     let world = World::new();
@@ -74,6 +81,7 @@ fn a_command_that_takes_too_long_is_ended_with_124() {
     assert_eq!(world.shell(&["--timeout", "60s"], "exit 3").code, Some(3));
 }
 
+//= promises.command.output-nobody-reads
 #[test]
 fn output_that_nobody_reads_holds_up_neither_deadline_nor_interrupts() {
     let world = World::new();

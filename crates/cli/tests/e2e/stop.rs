@@ -62,6 +62,7 @@ fn was_ended(outcome: &Outcome) -> bool {
     matches!(outcome.code, Some(125 | 143))
 }
 
+//= promises.command.carrel-stop
 #[test]
 fn a_sandbox_that_is_stopped_is_gone_with_everything_of_it() {
     let world = World::new();
@@ -73,6 +74,7 @@ fn a_sandbox_that_is_stopped_is_gone_with_everything_of_it() {
     assert!(was_ended(&outcome), "{outcome:?}");
 }
 
+//= promises.command.carrel-stop
 #[test]
 fn a_sandbox_whose_processes_do_not_listen_is_ended_all_the_same() {
     let world = World::new();
@@ -143,6 +145,7 @@ fn a_name_that_a_sandbox_and_kept_changes_have_is_asked_about() {
     assert_eq!(refused(&world, &["rm", "web"]).0, "unknown_name");
 }
 
+//= promises.command.carrel-inspect
 #[test]
 fn one_that_lasts_stays_without_its_owner_and_is_known_until_it_is_removed() {
     let world = World::new();
@@ -161,6 +164,7 @@ fn one_that_lasts_stays_without_its_owner_and_is_known_until_it_is_removed() {
     assert_eq!(refused(&world, &["inspect", "web"]).0, "no_such_sandbox");
 }
 
+//= promises.command.carrel-inspect
 #[test]
 fn one_that_lasts_and_whose_supervisor_is_killed_has_failed() {
     let world = World::new();

@@ -20,6 +20,8 @@ fn bytes(len: usize) -> Vec<u8> {
     words.collect()
 }
 
+//= carrel.command.streams-stay-apart-bytes
+//= promises.command.exit-codes
 #[test]
 fn the_streams_stay_apart_and_the_exit_code_is_passed_on() {
     let outcome = World::new().shell(&[], "echo out; echo err >&2; exit 42");
@@ -32,6 +34,8 @@ fn a_command_that_succeeds_says_nothing_of_its_own() {
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.as_str()), (Some(0), &b""[..], ""));
 }
 
+//= carrel.command.streams-stay-apart-bytes
+//= promises.command.bytes
 #[test]
 fn bytes_go_through_both_ways_as_they_are() {
     let world = World::new();
@@ -45,12 +49,14 @@ fn bytes_go_through_both_ways_as_they_are() {
     assert!(outcome.stdout == sent, "other bytes came back");
 }
 
+//= promises.command.bytes
 #[test]
 fn as_much_goes_through_standard_error() {
     let outcome = World::new().shell(&[], &format!("head -c {LARGE} /dev/zero >&2; echo done"));
     assert_eq!((outcome.code, outcome.stdout.as_slice(), outcome.stderr.len()), (Some(0), &b"done\n"[..], LARGE));
 }
 
+//= carrel.command.streams-stay-apart-bytes
 #[test]
 fn the_end_of_input_is_passed_on_and_no_input_is_an_empty_one() {
     let world = World::new();
@@ -85,6 +91,7 @@ fn a_command_that_does_not_read_its_input_ends_all_the_same() {
     assert!(feeding.join().unwrap().is_err());
 }
 
+//= promises.command.output-nobody-reads
 #[test]
 fn when_nobody_reads_its_output_the_command_ends_without_a_word() {
     let world = World::new();
@@ -96,6 +103,7 @@ fn when_nobody_reads_its_output_the_command_ends_without_a_word() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(141), ""));
 }
 
+//= promises.command.bytes
 #[test]
 fn what_goes_to_one_place_stays_in_order() {
     let world = World::new();
@@ -111,6 +119,7 @@ fn what_goes_to_one_place_stays_in_order() {
     assert_eq!(text, "out\nerr\n".repeat(5));
 }
 
+//= promises.command.output-cannot-written-full
 #[test]
 fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() {
     let world = World::new();
@@ -130,6 +139,7 @@ fn output_that_cannot_be_written_is_a_failure_that_names_the_commands_own_end() 
     assert_eq!(run("exit 3").code, Some(3));
 }
 
+//= promises.command.output-nobody-reads
 #[test]
 fn when_nobody_reads_its_errors_the_command_ends_as_well() {
     let world = World::new();

@@ -108,6 +108,8 @@ fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
     rustix::termios::tcsetwinsize(terminal, size).unwrap();
 }
 
+//= carrel.command.terminal-size-keys-restored
+//= promises.command.size-terminal-inside
 #[test]
 fn a_command_has_a_terminal_of_the_same_size_that_follows_ours() {
     let world = World::new();
@@ -149,6 +151,8 @@ fn a_terminal_that_is_resized_while_the_last_output_is_written_loses_nothing() {
     assert!(seen.contains("\r\n19999\r\n20000\r\nthe end"), "{}", seen.len());
 }
 
+//= carrel.command.terminal-size-keys-restored
+//= promises.command.terminal
 #[test]
 fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
     let world = World::new();
@@ -161,6 +165,8 @@ fn keys_go_inside_as_they_are_and_the_terminal_is_restored_after_a_failure() {
     assert_eq!((code, restored), (Some(9), true));
 }
 
+//= carrel.command.terminal-size-keys-restored
+//= promises.command.terminal
 #[test]
 fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
     let world = World::new();
@@ -174,6 +180,7 @@ fn a_signal_from_outside_ends_the_run_and_restores_the_terminal() {
     }
 }
 
+//= promises.command.terminal
 #[test]
 fn a_run_that_was_stopped_takes_its_terminal_again() {
     let world = World::new();
@@ -235,6 +242,8 @@ fn without_a_terminal_there_is_none_inside_unless_it_is_asked_for() {
     }
 }
 
+//= carrel.command.terminal-size-keys-restored
+//= promises.command.terminal
 #[test]
 fn whatever_signal_ends_us_the_terminal_is_restored_first() {
     let world = World::new();

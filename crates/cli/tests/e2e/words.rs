@@ -4,6 +4,8 @@ use std::os::unix::process::CommandExt;
 
 use crate::support::{World, finish};
 
+//= carrel.command.exit-code-passed-128
+//= promises.command.exit-codes
 #[test]
 fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
     let world = World::new();
@@ -18,6 +20,8 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
     assert!(outcome.stderr.contains("hint: --workdir"), "{}", outcome.stderr);
 }
 
+//= carrel.command.exit-code-passed-128
+//= promises.command.exit-codes
 #[test]
 fn our_own_failures_are_125_with_a_reason() {
     let world = World::new();
@@ -93,6 +97,8 @@ fn somebody_else_than_root_is_sent_to_sudo() {
     assert_eq!(stderr, "error: only root can make a sandbox\nhint: sudo carrel run …\n");
 }
 
+//= carrel.command.errors-hint-json-completions
+//= promises.command.error
 #[test]
 fn programs_are_told_in_json() {
     let world = World::new();
@@ -106,6 +112,8 @@ fn programs_are_told_in_json() {
     assert_eq!((outcome.code, result["error"]["code"].as_str()), (Some(127), Some("command_not_found")));
 }
 
+//= carrel.command.doctor-checks-host-gives
+//= promises.command.host-doctor-finds-fit
 #[test]
 fn the_doctor_finds_that_this_host_can_run_sandboxes_and_proves_it() {
     let world = World::new();
@@ -122,6 +130,7 @@ fn the_doctor_finds_that_this_host_can_run_sandboxes_and_proves_it() {
     assert_eq!(outcome.code, Some(1));
 }
 
+//= carrel.command.errors-hint-json-completions
 #[test]
 fn completions_and_the_version_are_printed() {
     let world = World::new();
@@ -135,6 +144,7 @@ fn completions_and_the_version_are_printed() {
     assert_eq!(world.carrel(["--version"]).stdout, version);
 }
 
+//= promises.command.files-open
 #[test]
 fn few_descriptors_are_raised_where_the_host_allows_and_else_refused() {
     let world = World::new();

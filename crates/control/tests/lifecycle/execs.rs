@@ -48,6 +48,8 @@ async fn what_is_asked_wrongly_is_refused_in_order() {
     assert_eq!(world.control.active_execs(&ME, Some("box1")).unwrap().len(), 1);
 }
 
+//= control.accepted-completed.accepted-command-said-complete
+//= promises.control-plane.cancelled-command
 #[tokio::test]
 async fn a_cancel_is_told_when_the_command_is_dead_and_not_before() {
     let world = World::ready("box1").await;

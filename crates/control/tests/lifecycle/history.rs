@@ -30,6 +30,7 @@ async fn deleted(world: &World, id: &str) {
     world.until(id, SandboxState::Deleted).await;
 }
 
+//= promises.control-plane.past
 #[tokio::test]
 async fn a_deleted_sandbox_has_no_actor_and_is_answered_for_all_the_same() {
     let mut world = World::ready("box1").await;

@@ -22,6 +22,7 @@ use carrel_store::{Details, SandboxState};
 
 use self::support::{ME, World, kinds};
 
+//= control.accepted-completed.slow-operations-return-after
 #[tokio::test]
 async fn a_create_is_accepted_at_once_and_told_in_order() {
     let world = World::new().await;
@@ -38,6 +39,7 @@ async fn a_create_is_accepted_at_once_and_told_in_order() {
     assert_eq!(world.provider.running(), ["box1"]);
 }
 
+//= promises.control-plane.delete-during-create
 #[tokio::test]
 async fn a_delete_during_a_create_really_deletes() {
     let world = World::new().await;
@@ -55,6 +57,7 @@ async fn a_delete_during_a_create_really_deletes() {
     assert_eq!(world.provider.left(), (0, 0));
 }
 
+//= promises.control-plane.stops-once
 #[tokio::test]
 async fn concurrent_stops_give_one_pair_of_events_and_no_exec_begins_meanwhile() {
     let world = World::ready("box1").await;
@@ -207,6 +210,7 @@ async fn another_user_sees_nothing_and_gets_nothing() {
     world.control.get(&own, "box1").unwrap();
 }
 
+//= promises.control-plane.ids-caller-chooses
 #[tokio::test]
 async fn an_id_that_somebody_else_uses_is_free() {
     let world = World::ready("box1").await;
@@ -238,6 +242,7 @@ async fn an_id_that_somebody_else_uses_is_free() {
     assert_eq!(world.control.exec(&ME, "exec1").await.unwrap().0.sandbox.as_str(), "box1");
 }
 
+//= promises.control-plane.ids-caller-chooses
 #[tokio::test]
 async fn what_was_there_before_namespaces_keeps_its_id() {
     let world = World::ready("box1").await;

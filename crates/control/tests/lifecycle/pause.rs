@@ -48,6 +48,7 @@ async fn a_pause_and_its_end_are_in_the_log_with_the_reason() {
     world.check().await;
 }
 
+//= promises.control-plane.sandbox-paused-since-host
 #[tokio::test]
 async fn a_pause_is_told_once_however_often_the_daemon_dies() {
     let mut world = World::new().await;
@@ -70,6 +71,7 @@ async fn a_pause_is_told_once_however_often_the_daemon_dies() {
     world.check().await;
 }
 
+//= promises.control-plane.sandbox-paused-since-host
 #[tokio::test]
 async fn nothing_is_run_in_a_sandbox_that_is_paused_and_the_answer_says_why() {
     let world = World::ready("box1").await;
@@ -103,6 +105,7 @@ async fn nothing_is_run_in_a_sandbox_that_is_paused_and_the_answer_says_why() {
     world.check().await;
 }
 
+//= promises.control-plane.sandbox-paused-since-host
 #[tokio::test]
 async fn on_a_low_disk_nothing_begins_and_everything_can_end() {
     let world = World::ready("box1").await;

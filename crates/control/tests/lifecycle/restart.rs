@@ -127,6 +127,7 @@ async fn a_resume_at_boot_that_fails_is_not_repeated_and_keeps_nobody_from_their
     world.check().await;
 }
 
+//= promises.control-plane.sandboxes-resumed-boot
 #[tokio::test]
 async fn few_are_resumed_at_a_time_and_a_delete_takes_nobodys_turn() {
     let mut world = World::new().await;

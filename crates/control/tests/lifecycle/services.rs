@@ -19,6 +19,7 @@ fn told(events: &[std::sync::Arc<Event>]) -> Vec<(EventType, String, String)> {
     told
 }
 
+//= control.events.third-kind-named-service
 #[tokio::test]
 async fn each_is_told_once_in_each_start_whatever_happens_to_the_daemon() {
     let mut world = World::new().await;

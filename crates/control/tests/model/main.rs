@@ -31,6 +31,7 @@ fn smallest(mut case: Case, mut error: String) -> (Case, String) {
     (case, error)
 }
 
+//= promises.control-plane.table-stages-requests
 #[test]
 fn whatever_happens_is_what_the_model_says() {
     for seed in 0..cases() {

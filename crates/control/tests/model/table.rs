@@ -51,6 +51,7 @@ fn the_model_answers_as_documented() {
     }
 }
 
+//= promises.control-plane.table-stages-requests
 #[test]
 fn the_machine_answers_as_documented() {
     let stages = [
@@ -147,6 +148,7 @@ fn a_daemon_answers_as_documented() {
     }
 }
 
+//= control.versions.agbox-v1-baseline-numbers
 #[test]
 fn the_numbers_of_the_wire_are_frozen() {
     let numbered = |names: &[String]| names.join(" ");

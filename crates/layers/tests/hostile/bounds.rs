@@ -9,6 +9,7 @@ use crate::{refused, refused_below};
 /// What an entry takes besides its content.
 const ENTRY: u64 = 4096;
 
+//= promises.images.size
 #[test]
 fn bombs_are_refused_before_they_go_off() {
     // Every entry takes something, whatever it is. Without what is harmful there are five, of a few bytes.
@@ -67,6 +68,7 @@ fn bombs_are_refused_before_they_go_off() {
     );
 }
 
+//= promises.images.size
 #[test]
 fn bombs_are_refused_by_their_ratio() {
     let mut zeros = header(b"zeros", b'0');

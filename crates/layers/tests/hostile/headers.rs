@@ -7,6 +7,7 @@ use carrel_layers::archive::{Form, Limits, Refusal};
 use crate::support::{self, Fixture, Tar, header, record};
 use crate::{fails, refused, refused_as};
 
+//= promises.images.owners
 #[test]
 fn owners_that_no_sandbox_has_are_refused() {
     let owned = |uid: u64, gid: u64| {
@@ -108,6 +109,7 @@ fn sparse_maps_that_contradict_themselves_are_refused() {
     refused(|tar| tar.pax(&[("GNU.sparse.map", b"0,1")]).file("x", b"x"), "x", Refusal::SparseFormat);
 }
 
+//= promises.images.devices
 #[test]
 fn devices_are_refused_but_where_a_sandbox_has_its_own() {
     for kind in *b"34" {

@@ -7,6 +7,7 @@ use carrel_layers::archive::{Form, Limits, Refusal};
 use crate::support::{self, Fixture, Tar, header, record};
 use crate::{refused, refused_as};
 
+//= promises.images.names-links-leave-lead
 #[test]
 fn names_that_leave_are_refused() {
     for name in ["../sentinel", "..", "etc/../../sentinel", "/../sentinel", "./..//sentinel", "etc/.."] {
@@ -20,6 +21,7 @@ fn names_that_leave_are_refused() {
     refused(|tar| tar.entry(b"g", b'g', &record("path", b"../x")).file("x", b""), "../x", Refusal::Leaves);
 }
 
+//= promises.images.names-links-leave-lead
 #[test]
 fn nothing_is_written_through_a_link_or_a_file() {
     let outside = tempfile::tempdir().unwrap();
@@ -82,6 +84,7 @@ fn a_directory_may_come_again_and_what_is_taken_away_may_be_there_anew() {
     }
 }
 
+//= promises.images.names-links-leave-lead
 #[test]
 fn hard_links_lead_to_earlier_files_of_the_same_archive_only() {
     let outside = tempfile::NamedTempFile::new().unwrap();
@@ -108,6 +111,7 @@ fn a_directory_and_anything_else_do_not_replace_each_other() {
     refused(|tar| tar.dir("etc/hostname"), "etc/hostname", Refusal::Replaces);
 }
 
+//= promises.images.size
 #[test]
 fn names_that_cannot_be_are_refused() {
     refused(|tar| tar.file("", b""), "", Refusal::Nameless);
@@ -124,6 +128,7 @@ fn names_that_cannot_be_are_refused() {
     refused(|tar| tar.pax(&[("linkpath", b"a\0b")]).symlink("x", "y"), "x", Refusal::ZeroByte);
 }
 
+//= promises.images.names-links-leave-lead
 #[test]
 fn absolute_names_are_for_roots_alone() {
     for name in ["/etc/x", "//x", "/."] {

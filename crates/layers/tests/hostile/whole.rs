@@ -6,6 +6,7 @@ use carrel_layers::{Compression, Digest, UnpackError};
 use crate::fails;
 use crate::support::{Fixture, Tar, gzip, header, zstd};
 
+//= promises.images.archive-cut-short-damaged
 #[test]
 fn an_archive_that_is_cut_short_is_refused_wherever_it_is_cut() {
     let whole = Tar::control().pax(&[("path", b"y")]).file("x", &[7; 700]).end();
@@ -43,6 +44,7 @@ fn a_layer_needs_neither_an_end_mark_nor_an_entry() {
     }
 }
 
+//= promises.images.archive-cut-short-damaged
 #[test]
 fn an_archive_that_is_damaged_is_refused() {
     let mut archive = Tar::control().file("x", b"").end();

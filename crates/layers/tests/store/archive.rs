@@ -59,6 +59,7 @@ fn bytes_read() -> u64 {
     counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
 }
 
+//= promises.images.times-archive-unpacked-however
 #[test]
 fn the_second_time_nothing_but_small_files_is_read() {
     let home = Home::new();
@@ -74,6 +75,7 @@ fn the_second_time_nothing_but_small_files_is_read() {
     assert_eq!(open(home.directory.path()).archive(&place(&home), &()).unwrap(), first);
 }
 
+//= promises.images.times-archive-unpacked-however
 #[test]
 fn an_image_is_named_by_what_the_archive_holds() {
     let home = Home::new();
@@ -139,6 +141,7 @@ fn a_root_and_a_layer_of_the_same_bytes_are_not_the_same_tree() {
     assert!(!layer.root.layers[0].join("etc/.wh.name").exists());
 }
 
+//= promises.images.times-archive-unpacked-however
 #[test]
 fn several_processes_unpack_an_archive_once() {
     let home = Home::new();
@@ -165,6 +168,7 @@ fn several_processes_unpack_an_archive_once() {
     assert_eq!((home.names("layers").len(), home.names("staging").len()), (1, 0));
 }
 
+//= promises.images.trees-half
 #[test]
 fn a_process_that_is_killed_leaves_nothing_that_is_used() {
     for dies in ["layer-staged-before", "layer-kept-before", "layer-kept-after", "image-recorded-before"] {
@@ -184,6 +188,7 @@ fn a_process_that_is_killed_leaves_nothing_that_is_used() {
     }
 }
 
+//= promises.images.trees-half
 #[test]
 fn a_disk_that_takes_no_more_leaves_nothing() {
     let home = Home::new();
@@ -270,6 +275,7 @@ fn a_file_that_holds_layers_is_told_from_a_root() {
     }
 }
 
+//= promises.images.mode-store
 #[test]
 fn the_store_is_its_owners_alone() {
     let home = tempfile::tempdir().unwrap();

@@ -27,6 +27,7 @@ fn image(layers: usize, layer: impl Fn(usize, Tar) -> Tar) -> Memory {
         .source()
 }
 
+//= promises.images.image-unpacks
 #[test]
 fn all_layers_together_may_have_as_many_bytes_as_four_of_the_largest() {
     let home = home(Limits { bytes: 100_000, entries: 100 });
@@ -101,6 +102,7 @@ fn another_process_fills_a_disk() {
     eprintln!("it is full, and was not");
 }
 
+//= promises.images.image-unpacks
 #[test]
 fn a_disk_is_not_filled_and_what_did_not_fit_is_gone() {
     let disk = tempfile::tempdir().unwrap();

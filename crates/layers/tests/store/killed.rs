@@ -45,6 +45,7 @@ pub(crate) fn another(home: &Home, layout: &Path, dies: Option<Failpoint>) -> Ch
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+//= promises.images.pull-killed-steps
 #[test]
 fn a_pull_that_is_killed_anywhere_is_as_if_it_was_not_or_was_done() {
     for dies in Failpoint::all() {

@@ -15,6 +15,7 @@ fn directory(tar: Tar, name: &str, mode: u32, owner: u64) -> Tar {
     tar.raw(header, b"")
 }
 
+//= promises.images.layers-image
 #[test]
 fn an_image_may_have_128_layers() {
     let home = Home::new();
@@ -72,6 +73,7 @@ fn seen(home: &Home, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u3
     String::from_utf8(output.stdout).unwrap().lines().map(line).collect()
 }
 
+//= promises.images.directory-layer-entry
 #[test]
 fn a_directory_without_an_entry_is_seen_as_the_layer_below_has_it() {
     let home = Home::new();

@@ -161,6 +161,7 @@ fn an_image_for_another_platform_is_told() {
     assert_eq!(told.said.into_inner().unwrap(), ["the image is for linux/amd64, and linux/arm64 was asked for"]);
 }
 
+//= promises.images.times-blob-fetched-layer
 #[test]
 fn several_threads_do_the_work_once() {
     let home = Home::new();
@@ -181,6 +182,7 @@ fn several_threads_do_the_work_once() {
     home.assert_clean();
 }
 
+//= promises.images.times-blob-fetched-layer
 #[test]
 fn several_processes_do_the_work_once() {
     let home = Home::new();

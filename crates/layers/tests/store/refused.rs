@@ -47,6 +47,7 @@ fn a_blob_with_another_content_is_refused() {
     assert!(matches!(refused(&source), StoreError::Digest { what: "configuration", .. }));
 }
 
+//= promises.images.byte-size-media-type
 #[test]
 fn a_single_byte_is_enough_to_be_another() {
     let large = Tar::default().dir("./").file("large", &noise(1 << 20)).end();
@@ -58,6 +59,7 @@ fn a_single_byte_is_enough_to_be_another() {
     assert!(matches!(refused(&source), StoreError::Digest { what: "layer", .. }));
 }
 
+//= promises.images.byte-size-media-type
 #[test]
 fn sizes_that_lie_are_refused() {
     for (lie, what) in [(-1, "too short"), (1, "too long")] {
@@ -78,6 +80,7 @@ fn sizes_that_lie_are_refused() {
     assert!(matches!(refused(&huge), StoreError::Manifest(ManifestError::TooLarge { .. })));
 }
 
+//= promises.images.byte-size-media-type
 #[test]
 fn media_types_that_are_not_known_or_not_true_are_refused() {
     for (part, found) in [
@@ -101,6 +104,7 @@ fn media_types_that_are_not_known_or_not_true_are_refused() {
     assert!(matches!(refused(&source), StoreError::Unpack { .. }));
 }
 
+//= promises.images.byte-size-media-type
 #[test]
 fn a_layer_that_unpacks_to_another_than_is_said_is_refused() {
     let tar = Tar::control().end();
@@ -117,6 +121,7 @@ fn a_layer_that_unpacks_to_another_than_is_said_is_refused() {
     assert!(matches!(refused(&plain), StoreError::DiffId { .. }));
 }
 
+//= promises.images.byte-size-media-type
 #[test]
 fn a_manifest_that_names_itself_or_one_thing_twice_is_refused() {
     let twice = one_layer().changed(|manifest| {

@@ -56,6 +56,7 @@ fn what_another_image_has_stays() {
     assert_eq!(source.asked(), [], "all of it is still there");
 }
 
+//= promises.images.image-something-runs-sandbox
 #[test]
 fn an_image_that_is_held_stays_until_it_is_not() {
     let home = Home::new();
@@ -73,6 +74,7 @@ fn an_image_that_is_held_stays_until_it_is_not() {
     assert!(matches!(home.store.hold(stored.digest), Err(StoreError::Unknown(_))));
 }
 
+//= promises.images.image-something-runs-sandbox
 #[test]
 fn a_process_that_inherits_a_hold_holds() {
     let home = Home::new();
@@ -88,6 +90,7 @@ fn a_process_that_inherits_a_hold_holds() {
     home.assert_empty();
 }
 
+//= promises.images.image-something-runs-sandbox
 #[test]
 fn who_needs_an_image_keeps_it_for_as_long_as_its_directory_is_there() {
     let home = Home::new();
@@ -172,6 +175,7 @@ fn a_name_of_nothing_is_none_and_goes() {
     home.assert_empty();
 }
 
+//= promises.images.image-something-runs-sandbox
 #[test]
 fn images_are_pulled_and_removed_at_once_and_what_is_left_is_whole() {
     let home = Home::new();

@@ -61,6 +61,7 @@ fn upper(home: &Home, first: u32) -> PathBuf {
     at
 }
 
+//= promises.images.saved-sandbox-pushed-pulled
 #[test]
 fn what_is_saved_is_the_tree_that_was_there() {
     let home = Home::new();

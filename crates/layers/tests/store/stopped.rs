@@ -50,6 +50,7 @@ impl Source for Endless<'_> {
     }
 }
 
+//= promises.images.pull-nobody-waits-whose
 #[test]
 fn a_pull_that_is_stopped_keeps_what_has_come_and_the_next_goes_on() {
     let home = Home::new();

@@ -62,6 +62,7 @@ fn with_tokens(uses: usize) -> impl Fn(&Request) -> Reply + Send + Sync + 'stati
     }
 }
 
+//= promises.images.learns-password
 #[test]
 fn a_password_is_given_where_it_is_asked_for() {
     let image = Image::new(1000);
@@ -73,6 +74,7 @@ fn a_password_is_given_where_it_is_asked_for() {
     assert!(refused.hint().unwrap().contains("podman login"));
 }
 
+//= promises.images.learns-password
 #[test]
 fn a_password_is_not_given_where_it_is_not_asked_for() {
     let image = Image::new(1000);
@@ -116,6 +118,7 @@ fn a_token_that_is_none_is_an_error_and_not_the_end() {
     assert!(Source::blob(&server.registry(), &image.descriptor(), 0).is_err());
 }
 
+//= promises.images.learns-password
 #[test]
 fn where_content_lies_elsewhere_nobody_there_learns_who_asks() {
     let image = Image::new(1000);

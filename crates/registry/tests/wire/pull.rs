@@ -51,6 +51,7 @@ fn from_an_index_comes_what_is_for_this_machine() {
     assert_eq!(manifest(&server.registry()).unwrap(), bytes);
 }
 
+//= promises.images.download-breaks
 #[test]
 fn what_breaks_off_goes_on_where_it_was() {
     let image = Image::new(1_000_000);
@@ -157,6 +158,7 @@ fn what_is_asked_for_by_its_digest_is_that_or_nothing() {
     assert!(pull(Digest::of(b"another")).is_err());
 }
 
+//= promises.images.download-comes-slower-300
 #[test]
 fn what_comes_too_slowly_is_given_up() {
     let image = Image::new(1_000_000);

@@ -126,6 +126,7 @@ impl FromStr for CpuShare {
 mod tests {
     use super::*;
 
+    //= promises.cgroups.share-processors
     #[test]
     fn a_share_is_read_exactly_and_printed_as_it_was_read() {
         for (text, thousandths, quota) in
@@ -139,6 +140,7 @@ mod tests {
         assert_eq!(CpuShare::MOST.to_string(), "1024");
     }
 
+    //= promises.cgroups.share-processors
     #[test]
     fn what_is_no_share_is_refused() {
         for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", " 1", "1.5.1", "1,5", "0x1", "1.2345", "99999999999", "٣"]
@@ -150,6 +152,8 @@ mod tests {
         }
     }
 
+    //= promises.cgroups.memory
+    //= promises.cgroups.processes
     #[test]
     fn limits_out_of_bounds_are_refused_with_the_bounds() {
         assert!(Limits::new(Some(Limits::LEAST_MEMORY), Some(Limits::LEAST_PIDS), None).is_ok());

@@ -54,6 +54,7 @@ pub(super) fn settings(controller: Controller, unified: bool, limits: &Limits) -
 mod tests {
     use super::*;
 
+    //= promises.sandbox.waits-sockets
     #[test]
     fn on_v1_swap_and_sockets_are_limited_with_the_memory() {
         let limits = Limits::new(Some(64 << 20), None, None).unwrap();

@@ -63,6 +63,7 @@ fn refusal(host: &Host) -> (String, Vec<String>) {
     (refused.to_string(), refused.remedies())
 }
 
+//= promises.cgroups.hosts-told-apart
 #[test]
 fn a_host_with_v1_alone_has_everything_in_v1() {
     let host = host(V1, CGROUPS, Unified::default());
@@ -71,6 +72,7 @@ fn a_host_with_v1_alone_has_everything_in_v1() {
     assert!(host.check(&all_limits(), Policy::Refuse).is_ok());
 }
 
+//= promises.cgroups.hosts-told-apart
 #[test]
 fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
     let host = host(&format!("{V1}{HYBRID}"), CGROUPS, top("hugetlb", ""));
@@ -79,6 +81,7 @@ fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
     assert!(host.hierarchies()[0].unified);
 }
 
+//= promises.cgroups.hosts-told-apart
 #[test]
 fn a_host_with_v2_alone_has_everything_in_v2_enabled_or_not() {
     for enabled in ["", "cpu memory pids"] {
@@ -88,6 +91,7 @@ fn a_host_with_v2_alone_has_everything_in_v2_enabled_or_not() {
     }
 }
 
+//= promises.cgroups.limit-host-cannot-enforce
 #[test]
 fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
     let unified = Unified { controllers: "cpu pids".into(), enabled: "cpu pids".into(), top: false, occupied: false };
@@ -108,6 +112,7 @@ fn what_a_container_was_not_handed_down_is_refused_with_the_remedy() {
     );
 }
 
+//= promises.cgroups.limit-host-cannot-enforce
 #[test]
 fn processes_in_the_way_of_handing_down_are_named() {
     let unified = Unified { controllers: "cpu memory pids".into(), enabled: "cpu".into(), top: false, occupied: true };
@@ -122,6 +127,7 @@ fn processes_in_the_way_of_handing_down_are_named() {
     );
 }
 
+//= promises.cgroups.hosts-told-apart
 #[test]
 fn a_host_without_control_groups_enforces_nothing_and_says_so() {
     let none = host("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n", "", Unified::default());
@@ -180,6 +186,7 @@ fn read(root: &Path, file: &str) -> String {
     fs::read_to_string(root.join(file)).unwrap().trim().to_owned()
 }
 
+//= promises.cgroups.limits-v2-tree-files
 #[test]
 fn on_v2_limits_are_written_and_controllers_handed_down() {
     let root = tempfile::tempdir().unwrap();

@@ -102,6 +102,7 @@ fn samples(check: &Check) -> Vec<[u64; 6]> {
     samples
 }
 
+//= promises.system-call-filter.program-number-both-architectures
 #[test]
 fn the_program_does_what_the_list_says_for_every_number() {
     for (name, list, architecture) in each() {
@@ -129,6 +130,7 @@ fn the_program_does_what_the_list_says_for_every_number() {
     }
 }
 
+//= promises.system-call-filter.entry-another-architecture
 #[test]
 fn any_other_architecture_is_killed() {
     let foreign = [0x4000_0003, 0x4000_0028, 0, u32::MAX];
@@ -144,6 +146,7 @@ fn any_other_architecture_is_killed() {
     }
 }
 
+//= promises.system-call-filter.two-lists
 #[test]
 fn a_call_is_listed_once() {
     for (list, contents, architecture) in each() {
@@ -158,6 +161,8 @@ fn a_call_is_listed_once() {
     }
 }
 
+//= carrel.supervisor.after-core-ready-shed
+//= promises.system-call-filter.two-lists
 #[test]
 fn a_supervisor_makes_calls_that_we_know() {
     for call in calls(&SUPERVISOR) {
@@ -166,6 +171,8 @@ fn a_supervisor_makes_calls_that_we_know() {
     }
 }
 
+//= carrel.supervisor.after-core-ready-shed
+//= promises.system-call-filter.two-lists
 #[test]
 fn a_supervisor_starts_and_changes_nothing() {
     let never = [
@@ -213,6 +220,7 @@ fn a_supervisor_starts_and_changes_nothing() {
     }
 }
 
+//= promises.system-call-filter.two-lists
 /// A sample of each hundred, from another list than ours.
 #[test]
 fn the_numbers_are_those_of_the_system() {
@@ -245,6 +253,7 @@ fn the_numbers_are_those_of_the_system() {
     }
 }
 
+//= promises.system-call-filter.size
 #[test]
 fn the_program_is_small() {
     for (name, list, architecture) in each() {
@@ -265,6 +274,7 @@ fn on_a_disk_of_the_host_only_fallocate_differs() {
     }
 }
 
+//= promises.system-call-filter.two-lists
 #[test]
 fn the_list_is_the_reviewed_one() {
     for (list, contents, architecture) in each() {

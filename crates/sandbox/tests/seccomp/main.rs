@@ -44,6 +44,7 @@ fn assert_refused(attempts: &[Attempt], errno: i32) {
     }
 }
 
+//= promises.system-call-filter.reaches-beyond-sandbox-namespaces
 #[test]
 fn what_reaches_beyond_a_sandbox_is_not_permitted() {
     assert_refused(
@@ -106,6 +107,7 @@ fn the_ports_of_the_machine_are_not_permitted() {
     assert_refused(&attempts(&ports), libc::EPERM);
 }
 
+//= promises.system-call-filter.reaches-beyond-sandbox-namespaces
 /// Without the filter each fails, too, for a reason of its own: a file system cannot be shared with another namespace,
 /// and a process with two threads has to stay in its user namespace.
 #[test]
@@ -129,6 +131,7 @@ fn namespaces_are_not_permitted() {
     );
 }
 
+//= promises.system-call-filter.reaches-beyond-sandbox-namespaces
 #[test]
 fn dangerous_arguments_are_not_permitted() {
     assert_refused(
@@ -147,6 +150,7 @@ fn dangerous_arguments_are_not_permitted() {
     );
 }
 
+//= promises.system-call-filter.address-families-protocols
 /// The kernel looks at the type, which does not exist, before it looks for the family or the protocol.
 #[test]
 fn other_families_and_protocols_do_not_exist() {
@@ -176,6 +180,7 @@ fn other_families_and_protocols_do_not_exist() {
     );
 }
 
+//= promises.system-call-filter.number-list-calls-libraries
 #[test]
 fn what_libraries_have_another_way_for_does_not_exist() {
     assert_refused(
@@ -210,6 +215,7 @@ fn space_of_the_hosts_disk_is_not_reserved() {
     }
 }
 
+//= promises.system-call-filter.number-list-calls-libraries
 /// There is no control: without the filter the kernel does not know them either.
 #[test]
 fn an_unused_number_does_not_exist() {
@@ -226,6 +232,7 @@ fn an_unused_number_does_not_exist() {
     }
 }
 
+//= promises.system-call-filter.shells-interpreters-compilers-tracers
 #[test]
 fn what_programs_need_is_as_it_was() {
     let attempts = attempts(&[

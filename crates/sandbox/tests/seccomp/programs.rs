@@ -9,12 +9,14 @@ fn runs(command: &[&str]) -> String {
     text
 }
 
+//= promises.system-call-filter.shells-interpreters-compilers-tracers
 #[test]
 fn a_shell_runs_with_its_pipes_and_jobs() {
     let text = runs(&["sh", "-c", "set -e; (sleep 0 & wait); printf 'b\\na\\n' | sort | tr '\\n' ' '; uname -m"]);
     assert!(text.contains("a b "), "{text}");
 }
 
+//= promises.system-call-filter.shells-interpreters-compilers-tracers
 #[test]
 fn an_interpreter_runs_with_threads_sockets_terminals_and_children() {
     let script = r#"
@@ -60,6 +62,7 @@ print("all done")
     assert!(runs(&["python3", "-c", script]).contains("all done"));
 }
 
+//= promises.system-call-filter.shells-interpreters-compilers-tracers
 #[test]
 fn a_compiler_compiles_and_its_program_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,6 +107,7 @@ fn tools_that_people_use_run() {
     assert!(tried >= 5);
 }
 
+//= promises.system-call-filter.shells-interpreters-compilers-tracers
 /// What it sees of others by `ptrace` it sees under the filter, too.
 #[test]
 fn a_tracer_traces() {

@@ -218,6 +218,7 @@ fn goes_on(bytes: &[u8], facts: &[Fact]) -> (usize, bool) {
     (kept, loaded.torn)
 }
 
+//= promises.journal.journal-cut-anywhere-byte
 #[test]
 fn a_journal_that_is_cut_anywhere_is_a_beginning_and_goes_on() {
     bolero::check!().with_type::<(Vec<u16>, u16)>().for_each(|(numbers, cut)| {
@@ -253,6 +254,7 @@ fn a_journal_without_its_whole_head_is_none() {
     }
 }
 
+//= promises.journal.journal-cut-anywhere-byte
 #[test]
 fn any_one_byte_that_is_changed_leaves_what_was_before_it() {
     bolero::check!().with_type::<(Vec<u16>, u16, u8)>().for_each(|(numbers, at, change)| {
@@ -271,6 +273,7 @@ fn any_one_byte_that_is_changed_leaves_what_was_before_it() {
     });
 }
 
+//= promises.journal.journal-cut-anywhere-byte
 #[test]
 fn fuzz_any_bytes_behind_a_head_are_facts_or_the_end_and_hold_no_more_than_their_size_allows() {
     let head = format::head("i").unwrap();

@@ -116,6 +116,7 @@ fn a_home_that_is_missing_is_not_made() {
     RunDirectory::claim(&moved.join("run/sandboxes/x"), "incarnation-1").unwrap();
 }
 
+//= carrel.supervisor.death-sandbox-left-swept
 #[test]
 fn a_directory_has_one_holder_and_is_swept_when_that_one_is_dead() {
     let (_home, path) = home();
@@ -133,6 +134,8 @@ fn a_directory_has_one_holder_and_is_swept_when_that_one_is_dead() {
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0);
 }
 
+//= carrel.supervisor.death-sandbox-left-swept
+//= promises.supervisor.directories-open-behind-link
 #[test]
 fn a_directory_of_another_or_behind_a_link_is_not_used() {
     let (home, path) = home();

@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(input.write(ONE, b"x", None).unwrap_err().code, FailureCode::InputClosed);
     }
 
+    //= promises.jobs.input-sent-again
     #[test]
     fn whoever_repeats_itself_is_heard_once() {
         let mut input = Input::new(true);

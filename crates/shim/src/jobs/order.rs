@@ -88,6 +88,7 @@ mod tests {
         assert_eq!(Order::recalled(&before, stderr_first, &turns).turns, order.turns);
     }
 
+    //= promises.jobs.bytes-output
     #[test]
     fn what_is_too_old_comes_one_output_after_the_other() {
         let mut order = Order::default();

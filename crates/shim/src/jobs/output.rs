@@ -351,6 +351,7 @@ mod tests {
         assert_eq!(std::fs::read(home.path().join("a.stdout.log")).unwrap(), b"out\xff\x00put");
     }
 
+    //= promises.jobs.kept-output
     #[test]
     fn beginning_and_end_are_kept_with_marks_between_them() {
         let (home, directory, mut stream) = stream(10);

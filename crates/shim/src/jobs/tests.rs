@@ -80,6 +80,7 @@ fn code(refused: Result<(Key, bool), Refusal>) -> FailureCode {
     refused.unwrap_err().code
 }
 
+//= promises.jobs.runs-request-sent-100
 #[test]
 fn the_same_request_runs_once_and_another_command_is_a_conflict() {
     let mut world = World::new(Keep::default());
@@ -96,6 +97,7 @@ fn the_same_request_runs_once_and_another_command_is_a_conflict() {
     assert_eq!(world.told(), []);
 }
 
+//= promises.jobs.job-longer-kept
 #[test]
 fn a_pruned_job_is_remembered_and_its_files_are_gone() {
     let mut world = World::new(Keep { ended_jobs: 2, ..Keep::default() });
@@ -114,6 +116,7 @@ fn a_pruned_job_is_remembered_and_its_files_are_gone() {
     assert_eq!(std::fs::read(world.home.path().join("job-4.stdout.log")).unwrap(), b"hello");
 }
 
+//= promises.jobs.kept-jobs-ended
 #[test]
 fn a_job_is_kept_for_its_time_and_while_somebody_follows_it() {
     let mut world = World::new(Keep { ended_ms: 1000, ..Keep::default() });
@@ -129,6 +132,7 @@ fn a_job_is_kept_for_its_time_and_while_somebody_follows_it() {
     assert_eq!(world.jobs.counts(), (0, 0, 1));
 }
 
+//= promises.jobs.ends-told-apart
 #[test]
 fn every_end_is_told_apart() {
     let mut world = World::new(Keep::default());
@@ -190,6 +194,7 @@ fn a_job_whose_time_is_up_is_asked_then_killed_and_over_only_when_it_is_dead() {
     assert_eq!((world.outcome(key).kind, world.outcome(key).signal), (OutcomeKind::TimedOut, Some(9)));
 }
 
+//= promises.jobs.holders-input
 #[test]
 fn one_holds_the_input_another_may_take_it_and_the_first_is_told() {
     let mut world = World::new(Keep::default());

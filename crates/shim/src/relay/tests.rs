@@ -291,6 +291,9 @@ impl Outside {
     }
 }
 
+//= versioning.implementation-details.relay-routes-id-flags
+//= carrel.relay.routing-id-without-decoding
+//= promises.relay.arrives
 #[test]
 fn everybody_gets_what_is_theirs_whole_and_in_order_and_nothing_else() {
     bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
@@ -305,6 +308,8 @@ fn everybody_gets_what_is_theirs_whole_and_in_order_and_nothing_else() {
     });
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
+//= carrel.relay.guest-cannot-touch-client
 #[test]
 fn fuzz_what_a_guest_sends_is_routed_or_refused() {
     bolero::check!().with_type::<(Vec<u8>, u8)>().for_each(|(bytes, cut)| {
@@ -323,6 +328,8 @@ fn fuzz_what_a_guest_sends_is_routed_or_refused() {
     });
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
+//= promises.relay.ways-client-loses-connection
 #[test]
 fn fuzz_what_a_client_sends_is_passed_on_or_its_end() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
@@ -358,6 +365,8 @@ fn send(relay: &mut Relay, slot: Slot, mut bytes: &[u8]) {
     }
 }
 
+//= carrel.relay.ids-outside-range-flags
+//= promises.relay.ways-client-loses-connection
 #[test]
 fn a_client_that_uses_what_is_not_its_own_has_to_go() {
     let foreign = ids_of(1).unwrap().start();
@@ -377,6 +386,7 @@ fn a_client_that_uses_what_is_not_its_own_has_to_go() {
     }
 }
 
+//= carrel.relay.client-shut-sandbox-down
 #[test]
 fn the_wish_to_shut_down_is_everybodys() {
     let mut relay = Relay::new(ready(), true, Instant::now());
@@ -385,6 +395,8 @@ fn the_wish_to_shut_down_is_everybodys() {
     assert_eq!(relay.take_events(), [Event::Shutdown]);
 }
 
+//= carrel.relay.client-leaves-sessions-ended
+//= promises.relay.client-leaves
 #[test]
 fn a_slot_is_free_again_only_behind_the_answer() {
     let mut relay = Relay::new(ready(), false, Instant::now());
@@ -402,6 +414,8 @@ fn a_slot_is_free_again_only_behind_the_answer() {
     assert_eq!(relay.connect(Instant::now()), Some(5));
 }
 
+//= carrel.relay.frame-guest-belongs-nobody
+//= promises.relay.frames-guest-belong-nobody
 #[test]
 fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
     let mut relay = Relay::new(ready(), true, Instant::now());
@@ -418,6 +432,8 @@ fn frames_that_belong_to_nobody_are_counted_and_too_many_are_not_borne() {
     }
 }
 
+//= carrel.relay.fair-turns
+//= promises.relay.client-sends-turn
 #[test]
 fn turns_are_taken_one_after_the_other() {
     let mut relay = Relay::new(ready(), false, Instant::now());
@@ -435,6 +451,8 @@ fn turns_are_taken_one_after_the_other() {
     assert_eq!(order, slots);
 }
 
+//= promises.relay.room-large-frames
+//= promises.relay.patience-client-middle-frame
 #[test]
 fn whoever_stops_in_the_middle_of_a_large_frame_holds_up_the_others_for_a_while_only() {
     let mut relay = Relay::new(ready(), false, Instant::now());
@@ -459,6 +477,8 @@ fn whoever_stops_in_the_middle_of_a_large_frame_holds_up_the_others_for_a_while_
     assert_eq!(relay.tick(start + PATIENCE, false), None);
 }
 
+//= carrel.relay.bounded-memory-client
+//= promises.relay.room-large-frames
 #[test]
 fn whoever_has_no_credit_keeps_no_room_from_those_who_have() {
     let mut relay = Relay::new(ready(), true, Instant::now());
@@ -482,6 +502,7 @@ fn whoever_has_no_credit_keeps_no_room_from_those_who_have() {
     assert_eq!(Codec::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
 }
 
+//= promises.relay.patience-client-middle-frame
 #[test]
 fn nobody_has_to_hurry_while_the_guest_is_paused() {
     let mut relay = Relay::new(ready(), true, Instant::now());
@@ -496,6 +517,8 @@ fn nobody_has_to_hurry_while_the_guest_is_paused() {
     assert_eq!(relay.take_events().len(), 4);
 }
 
+//= carrel.relay.guest-cannot-touch-client
+//= promises.relay.client-too-much-waits
 #[test]
 fn a_client_that_has_to_go_is_sent_nothing_behind_a_gap() {
     let mut relay = Relay::new(ready(), true, Instant::now());
@@ -508,6 +531,7 @@ fn a_client_that_has_to_go_is_sent_nothing_behind_a_gap() {
     assert_eq!(relay.for_client(slot), b"");
 }
 
+//= promises.relay.client-too-much-waits
 #[test]
 fn a_client_that_does_not_read_costs_itself_alone() {
     let mut relay = Relay::new(ready(), true, Instant::now());

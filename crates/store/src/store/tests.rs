@@ -158,6 +158,7 @@ async fn a_batch_that_fails_fails_alone_and_nobody_sees_it() {
     assert_eq!(next.events[0].sequence, 3);
 }
 
+//= promises.control-plane.read-after-event
 #[tokio::test]
 async fn what_is_committed_and_not_published_is_seen_by_nobody() {
     let place = Place::new();

@@ -38,6 +38,7 @@ async fn a_whole_store_is_counted_and_good_even_while_it_works() {
     assert_eq!((report.sandboxes, report.events), (3, 11));
 }
 
+//= promises.control-plane.fit-together-store
 #[tokio::test]
 async fn every_broken_promise_is_named() {
     let place = whole().await;

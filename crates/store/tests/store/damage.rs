@@ -61,6 +61,7 @@ async fn a_damaged_exec_or_event_fails_the_read_of_it_and_nothing_else() {
     assert!(found.iter().any(|found| found.contains("exec \"box-1-exec-1\"")), "{found:?}");
 }
 
+//= promises.control-plane.damage-store
 #[tokio::test]
 async fn every_value_of_every_table_counts() {
     let place = whole().await;

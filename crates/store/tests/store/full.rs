@@ -70,6 +70,7 @@ fn on_disk(test: &str, mount: &str) {
     assert!(output.status.success() && out.contains("1 passed"), "{}: {out}\n{err}", output.status);
 }
 
+//= promises.control-plane.full-disk
 #[test]
 fn a_full_disk_refuses_what_does_not_fit_until_there_is_room() {
     if let Some(place) = std::env::var_os(DISK) {

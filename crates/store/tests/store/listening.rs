@@ -64,6 +64,8 @@ fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     }
 }
 
+//= control.snapshot-stream.snapshot-carries-sequence-stream
+//= promises.control-plane.events-sandbox
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_and_listeners_at_once_see_everything_once() {
     const SANDBOXES: usize = 4;

@@ -18,6 +18,8 @@ async fn cut() -> (Place, u64, u64) {
     (left, last.sequence, last.position)
 }
 
+//= control.order.sequence-daemon-gives-source
+//= promises.control-plane.sequence-seen
 #[tokio::test]
 async fn a_sequence_that_was_seen_before_a_power_cut_is_never_given_again() {
     let (left, seen, position) = cut().await;

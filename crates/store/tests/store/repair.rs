@@ -196,6 +196,7 @@ async fn a_file_that_is_no_database_any_more_is_put_aside_and_one_of_somebody_el
     assert!(matches!(error, BackupError::Store(StoreError::NotOurs(_))), "{error}");
 }
 
+//= promises.control-plane.damage-store
 #[tokio::test]
 async fn a_broken_page_costs_what_was_on_it_and_no_more() {
     let place = whole().await;

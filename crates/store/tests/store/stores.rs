@@ -148,6 +148,7 @@ fn fixture(version: u32) -> (PathBuf, PathBuf) {
     (directory().join(format!("v{version}.db")), directory().join(format!("v{version}.txt")))
 }
 
+//= promises.control-plane.damage-store
 #[tokio::test]
 async fn a_store_of_every_version_is_read_as_it_was_written() {
     let current = current().await;

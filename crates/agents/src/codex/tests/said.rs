@@ -40,6 +40,7 @@ fn ended(outcome: &str) -> Value {
     json!({"threadId": "t", "turn": {"id": "u", "status": outcome}})
 }
 
+//= promises.agents-server.lines-agent-dropped
 #[test]
 fn any_line_is_told_or_refused_with_a_reason() {
     let methods = [
@@ -133,6 +134,7 @@ fn what_is_under_way_when_everything_ends_is_told_to_be_over() {
     assert!(again.is_empty());
 }
 
+//= agents.universal-schema.cannot-parsed-preserved
 #[test]
 fn items_of_a_kind_that_is_new_are_kept_whole() {
     let mut thread = running();
@@ -192,6 +194,7 @@ fn elicitation(fields: Value) -> Value {
     json!({"threadId": "t", "serverName": "x", "mode": "form", "message": "May it?", "requestedSchema": schema})
 }
 
+//= agents.execution-models.approvals-requests-server
 #[test]
 fn every_form_of_request_is_answered_in_its_own() {
     let reply = |reply| Answer::Permission(reply, Some("why".to_owned()));

@@ -174,6 +174,8 @@ mod tests {
         Ending::of("tool", &outcome).unwrap_err()
     }
 
+    //= carrel.command.exit-code-passed-128
+    //= promises.command.exit-codes
     #[test]
     fn an_ending_has_the_exit_code_that_shells_give_it() {
         for (ending, code) in [

@@ -92,6 +92,8 @@ mod tests {
         rustix::termios::tcgetattr(terminal).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON)
     }
 
+    //= carrel.command.terminal-size-keys-restored
+    //= promises.command.terminal
     #[test]
     fn the_terminal_is_as_it_was_however_we_leave() {
         let (_ours, theirs) = terminal();

@@ -155,6 +155,7 @@ fn a_directory_that_another_removed_meanwhile_is_removed() {
     }
 }
 
+//= promises.control-plane.copy-home
 #[test]
 fn a_copy_of_a_directory_is_removed_and_the_original_lives() {
     for stays in [true, false] {

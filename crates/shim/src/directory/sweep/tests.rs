@@ -67,6 +67,7 @@ impl Drop for Grouped {
     }
 }
 
+//= promises.supervisor.records-none-directories-without
 #[test]
 fn one_that_died_as_it_began_is_swept() {
     let (_home, path) = home();
@@ -75,6 +76,8 @@ fn one_that_died_as_it_began_is_swept() {
     assert!(!path.exists());
 }
 
+//= carrel.supervisor.death-sandbox-left-swept
+//= promises.supervisor.records-none-directories-without
 #[test]
 fn a_record_that_is_none_keeps_neither_the_name_nor_the_others() {
     let (_home, path) = home();
@@ -101,6 +104,7 @@ fn a_parent_that_others_can_change_is_not_swept() {
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
 }
 
+//= promises.adoption.lost-supervisor-left-unsaid
 #[test]
 fn what_is_to_last_stays_and_its_end_is_told_exactly_once() {
     let (home, path) = home();
@@ -139,6 +143,7 @@ fn an_end_that_was_told_is_not_told_again() {
     }
 }
 
+//= promises.adoption.lost-supervisor-left-unsaid
 #[test]
 fn jobs_that_ran_when_a_supervisor_was_lost_are_told_to_have_ended_with_the_sandbox() {
     let (_home, path) = home();
