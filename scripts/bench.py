@@ -1,4 +1,4 @@
-"""`./bench`: builds for release, measures, writes the record and the numbers of `SPECIFICATION.md`."""
+"""`./bench`: builds for release, measures, writes the record and the table of `docs/reference/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ REFERENCE = specification.RECORD.stem
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./bench", description="Measures every number of SPECIFICATION.md.")
+    parser = argparse.ArgumentParser(prog="./bench", description="Measures every number of docs/reference/benchmarks.md.")
     parser.add_argument(
         "--name",
         default=REFERENCE,
-        help=f"write benchmarks/records/NAME.json; only {REFERENCE}, the default, goes into SPECIFICATION.md",
+        help=f"write benchmarks/records/NAME.json; only {REFERENCE}, the default, goes into the document",
     )
     parser.add_argument("--full", action="store_true", help="1,000 sandboxes that rest at the same time, instead of 100")
     parser.add_argument("rest", nargs="*", metavar="-- ARGUMENT", help="passed to the benchmark program")

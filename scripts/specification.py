@@ -1,4 +1,4 @@
-"""Makes the table of numbers in `SPECIFICATION.md` from the record that `./bench` wrote.
+"""Makes the table of numbers in `docs/reference/benchmarks.md` from the record that `./bench` wrote.
 
     python3 scripts/specification.py            writes the table between its two markers
     python3 scripts/specification.py --check    says whether the table is what the record yields
@@ -25,7 +25,7 @@ import circumstances
 
 BEGIN = "<!-- numbers:begin -->"
 END = "<!-- numbers:end -->"
-DOCUMENT = "SPECIFICATION.md"
+DOCUMENT = "docs/reference/benchmarks.md"
 RECORD = Path("benchmarks") / "records" / "reference.json"
 # A number depends on these; the records themselves are no reason to measure anew.
 MEASURED = ["crates", "benchmarks", ":!benchmarks/records"]

@@ -1,4 +1,4 @@
-//! Measures what `SPECIFICATION.md` promises, each number next to an anchor in the same run.
+//! Measures what `docs/reference/benchmarks.md` shows, each number next to an anchor in the same run.
 
 mod agent;
 mod agents;
