@@ -125,8 +125,9 @@ impl Tcp {
                 // Small messages of the two ends are not to wait for each other.
                 let _fast = rustix::net::sockopt::set_tcp_nodelay(&socket.fd, true);
                 // The kernel would let megabytes wait for a destination that takes nothing.
-                let _bounded =
-                    rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, self.window.socket_buffer());
+                if let Some(bytes) = self.window.socket_buffer() {
+                    let _bounded = rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, bytes);
+                }
                 self.opened(io, key);
                 Turn::Again
             }
