@@ -109,7 +109,8 @@ impl ConfigError {
                 format!("the default is {:?}", LogTemplate::DEFAULT)
             }
             Self::Syntax { .. } | Self::Key { .. } => {
-                "docs/daemon.md lists every key; `carrel serve --check` shows what is in effect".to_owned()
+                "docs/reference/configuration.md lists every key; `carrel serve --check` shows what is in effect"
+                    .to_owned()
             }
             Self::Listen { .. } => {
                 "a port needs `api_key_file`, or `certificate`, `key` and `client_ca`; a socket needs neither"

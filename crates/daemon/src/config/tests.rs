@@ -80,7 +80,9 @@ fn the_output_of_a_sandbox_is_where_the_template_says() {
 
 #[test]
 fn what_the_guide_says_can_be_said() {
-    let guide = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/daemon.md")).unwrap();
+    let guide =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/configuration.md"))
+            .unwrap();
     let example = guide.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let config = parsed(example);
     assert_eq!((config.limits.memory, config.listen.len()), (Some(16 << 30), 2));
