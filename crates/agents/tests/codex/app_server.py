@@ -14,6 +14,7 @@ LOCK = threading.Lock()
 NUMBERS = itertools.count()
 WAITING = {}
 STOPPED = {}
+FLOODED = threading.Event()
 RELEASED = threading.Event()
 RUNNING = [{"itemId": "of another turn", "processId": "6"}]
 
@@ -156,6 +157,11 @@ class Turn:
     def do_flood(self, count):
         for number in range(int(count)):
             self.tell("item/agentMessage/delta", itemId="flood", delta=str(number))
+        FLOODED.set()
+
+    def do_flooded(self, text):
+        FLOODED.wait()
+        self.say(text)
 
     def do_child(self, rest):
         tell("thread/started", thread={"id": "child", "parentThreadId": self.thread})
