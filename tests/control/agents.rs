@@ -33,6 +33,7 @@ async fn ask(port: u16, method: &str, path: &str, body: Option<Value>) -> (u16, 
 //= agents.architecture-components.single-daemon-runs-inside
 //= agents.compatibility.session-ids-session-id
 //= promises.agents-server.sandbox
+//= agents.authentication.token-configured-start-operations
 #[test]
 fn the_agents_server_runs_in_a_sandbox_and_is_reached_through_a_published_port() {
     run_within(Duration::from_secs(120), async {

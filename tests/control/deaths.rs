@@ -268,6 +268,7 @@ fn one_whose_disk_is_missing_is_not_resumed_with_an_empty_one() {
     });
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn what_runs_in_one_that_dies_has_ended_and_what_it_wrote_is_there() {
     run(async {
@@ -287,6 +288,7 @@ fn what_runs_in_one_that_dies_has_ended_and_what_it_wrote_is_there() {
     });
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn one_that_dies_while_it_is_filled_was_never_made() {
     run(async {
@@ -367,6 +369,7 @@ fn one_that_dies_while_it_stops_has_stopped_and_can_be_resumed() {
     });
 }
 
+//= promises.control-plane.supervisors-agents-killed
 #[test]
 fn one_that_dies_while_it_is_deleted_is_gone() {
     run(async {

@@ -102,6 +102,7 @@ fn a_restart_of_the_host_stops_sandboxes_and_resumes_those_whose_policy_says_so(
     });
 }
 
+//= promises.control-plane.host-reboots-loses-power
 #[test]
 fn an_orderly_shutdown_stops_sandboxes_and_the_next_daemon_resumes_those_whose_policy_says_so() {
     run(async {

@@ -48,6 +48,7 @@ fn words_that_make_no_sense_are_dropped_and_counted_and_the_job_ends_as_it_shoul
 }
 
 //= promises.jobs.guest-floods-lies-never
+//= promises.jobs.kept-output
 #[test]
 fn a_guest_that_floods_a_job_is_heard_and_takes_no_memory() {
     run(async {

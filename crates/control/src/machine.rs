@@ -256,6 +256,7 @@ mod tests {
         answered(Input::Delete, &accepted, &[Deleting, Deleted]);
     }
 
+    //= promises.control-plane.table-stages-requests
     #[test]
     fn what_happens_is_never_refused_and_goes_where_states_may_go() {
         use SandboxState as S;

@@ -129,6 +129,7 @@ impl fmt::Display for Overuse {
 mod tests {
     use super::*;
 
+    //= promises.control-plane.kernel-memory-cgroup-charged
     #[test]
     fn the_allowance_is_a_quarter_within_bounds() {
         for (limit, mebibytes) in

@@ -59,7 +59,6 @@ async function until<E>(events: AsyncIterable<E>, last: (event: E) => boolean): 
   return seen;
 }
 
-//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("the server says what it has", async () => {
   assert.equal((await agent.getHealth()).status, "ok");
   const { agents } = await agent.listAgents();
@@ -71,6 +70,8 @@ test("the server says what it has", async () => {
   assert.equal(await agent.installAgent("mock"), undefined);
 });
 
+//= agents.sdk.server-mode-connect-base
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("a token that is wrong is refused with a problem", async () => {
   const stranger = await SandboxAgent.connect({ baseUrl: agent.baseUrl, token: "wrong" });
   await assert.rejects(stranger.listAgents(), { status: 401, code: "token_invalid" });
@@ -214,6 +215,7 @@ test("permissions and questions are answered while the prompt runs", async () =>
   assert.deepEqual([answered.outcome, asked.length], ["completed", 4]);
 });
 
+//= promises.agents-server.answers-question-permission
 test("a request that nobody answers is there to be answered later", async () => {
   const one = await session();
   const { outcome, events } = await one.prompt("question");
@@ -274,6 +276,7 @@ test("a stream ends with its session", async () => {
   assert.equal(seen[0]?.data.started?.message, "session.created");
 });
 
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("dispose ends the streams and the server", async () => {
   const own = await SandboxAgent.start();
   const { pid } = own.server!;

@@ -38,6 +38,7 @@ test("a server is told where to listen and which token to ask for", async (t) =>
   });
 });
 
+//= agents.sdk.spawns-sandbox-agent-server
 test("a token stands in the arguments only where that is asked for", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t), tokenInArguments: true });
   t.after(() => server.dispose());
@@ -53,7 +54,6 @@ test("an older program that cannot end with its input is started without", async
 });
 
 //= agents.sdk.port-given-free-token
-//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("host, port and token are taken as given", async (t) => {
   const free = await new Promise<number>((resolve) => {
     const probe = createServer().listen(0, "127.0.0.1", () => {
@@ -118,6 +118,7 @@ test("a program that is never healthy is ended when its time is up", async (t) =
   await assert.rejects(started, /not healthy within 500 ms/);
 });
 
+//= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("a signal ends the wait and the server", async (t) => {
   const controller = new AbortController();
   const onLog = () => controller.abort(new Error("called off"));

@@ -88,6 +88,7 @@ class Claude(Scenarios):
         self.assertEqual((turn.of("permissionAsked"), turn.said()), ([], ["written"]))
 
     #= agents.credentials.claude-code-anthropic-api
+    #= agents.credentials.keys-reach-agents-environment
     def test_the_key_of_the_environment_reaches_the_model(self) -> None:
         self.turn(self.session(), "Hello")
         self.assertEqual(self.asked_model()[-1].headers["x-api-key"], "sk-ant-dummy")

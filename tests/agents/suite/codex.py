@@ -24,6 +24,7 @@ class Codex(Scenarios):
 
     # === plans ===
 
+    #= agents.universal-schema.message-parsed-role-parts
     def test_a_plan_is_a_message_and_a_change_of_mode_carries_it_out(self) -> None:
         session = self.session(agentMode="plan")
         turn = self.turn(session, "[[plan:# Plan\n\n1. Touch it.]]")
@@ -83,7 +84,7 @@ class Codex(Scenarios):
         self.assertTrue((self.scratch.workspace / "one").exists())
         self.assertEqual((self.scratch.workspace / "note.txt").read_text().strip(), "quince")
 
-    #= agents.credentials.codex-openai-api-key
+    #= agents.credentials.keys-reach-agents-environment
     def test_the_key_of_its_provider_reaches_the_model(self) -> None:
         self.turn(self.session(), "Hello")
         self.assertEqual(self.asked_model()[-1].headers["authorization"], "Bearer dummy")

@@ -236,6 +236,7 @@ class Scenarios(Case):
     #= agents.execution-models.several-turns-resume
     #= agents.besides-document.sessions-survive-restart-asked
     #= promises.agents-server.conversation-after-restart-resume
+    #= agents.compatibility.session-ids-session-id
     def test_a_session_outlives_the_server_with_its_conversation(self) -> None:
         session = self.session(permissionMode="bypass")
         self.turn(session, "Remember the word quince")
@@ -253,7 +254,6 @@ class Scenarios(Case):
         numbers = [event.id for event in session.events("full")]
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
-    #= agents.compatibility.session-ids-session-id
     #= promises.agents-server.conversation-after-restart-resume
     def test_a_session_is_resumed_after_its_end(self) -> None:
         session = self.session()

@@ -76,6 +76,7 @@ async def test_another_user_has_neither_our_sandboxes_nor_our_files(open_to_all)
         assert (await ours.get_exec(handle.exec_id)).state == Exec.RUNNING
 
 
+#= promises.control-plane.another-user-socket
 async def test_another_user_gets_of_the_host_what_the_operator_allows(open_to_all):
     place = open_to_all
     ours, theirs = await connected(place / "open.sock", 0), await connected(place / "open.sock", NOBODY)

@@ -72,6 +72,7 @@ async def test_an_exec_goes_on_while_daemons_come_and_go(start_daemon, shared):
     said.close()
 
 
+#= promises.control-plane.command-daemons-come-go
 async def test_an_exec_that_ended_while_there_was_no_daemon_ended_as_it_did(start_daemon, shared):
     daemon, gate, alive = start_daemon(), Gate(shared), Pipe(shared / "alive")
     async with connect(daemon) as client:
@@ -112,6 +113,7 @@ async def test_a_daemon_that_is_told_to_go_ends_its_streams_at_once(start_daemon
         assert (await shell(client, name, "echo on"))[1] == b"on\n"
 
 
+#= promises.control-plane.accepted
 @pytest.mark.parametrize("crash", ["kill", "stop"])
 async def test_a_create_survives_the_daemon_that_accepted_it(start_daemon, crash):
     daemon = start_daemon()
@@ -132,6 +134,7 @@ async def test_a_create_survives_the_daemon_that_accepted_it(start_daemon, crash
         assert daemon.left() == []
 
 
+#= promises.control-plane.accepted
 async def test_a_stop_survives_the_daemon_that_accepted_it(start_daemon, shared):
     daemon, alive = start_daemon(), Pipe(shared / "alive")
     async with connect(daemon) as client:

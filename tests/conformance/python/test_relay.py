@@ -153,6 +153,7 @@ async def test_a_listener_of_the_host_is_not_reached(sandbox):
 
 
 #= carrel.relay.client-shut-sandbox-down
+#= promises.published-clients.ids-another-nobody-relay
 async def test_any_client_can_shut_the_sandbox_down(sandbox):
     async with connected(sandbox) as witness, connected(sandbox) as client:
         execution = await Execution.start(witness, "sleep", "60")

@@ -157,6 +157,8 @@ fn a_login_that_claude_can_renew_counts_and_nothing_is_put_over_it() {
     assert_eq!(found.environment(AgentId::Claude), []);
 }
 
+//= agents.credentials.claude-code-anthropic-api
+//= agents.credentials.keys-reach-agents-environment
 #[test]
 fn the_files_of_amp_come_before_those_of_claude() {
     let home = Home::new();
@@ -199,6 +201,9 @@ fn codex_has_a_key_or_a_login_in_its_file() {
     assert_eq!(home.find().openai, None);
 }
 
+//= agents.credentials.claude-code-anthropic-api
+//= agents.credentials.codex-openai-api-key
+//= agents.credentials.keys-reach-agents-environment
 #[test]
 fn opencode_is_asked_last_and_knows_others_too() {
     let home = Home::new();

@@ -61,7 +61,6 @@ fn what_a_reader_gets_at_once_is_bounded_but_never_nothing() {
 }
 
 //= agents.universal-schema.universalevent-id-timestamp-session
-//= agents.session-management.agent-id-surfaced-events
 #[test]
 fn an_event_is_written_as_the_document_says() {
     let log = Log::default();

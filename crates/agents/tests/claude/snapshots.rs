@@ -31,6 +31,7 @@ fn play(recording: &str) -> String {
 
 //= agents.schema-pipeline.schemas-extracted-agents-fallbacks
 //= agents.universal-schema.agent-converter-universal-form
+//= agents.compatibility.session-ids-session-id
 #[test]
 fn recordings_are_told_as_reviewed() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");

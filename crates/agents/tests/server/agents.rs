@@ -29,7 +29,6 @@ async fn models_are_those_of_the_agent() {
     assert_eq!((models["models"][1]["id"].as_str(), models["models"][1].get("variants")), (Some("mock-plain"), None));
 }
 
-//= agents.lifecycle.post-v1-sessions-id
 #[tokio::test]
 async fn modes_that_an_agent_does_not_have_are_refused_before_it_is_installed() {
     let server = Server::start().await;

@@ -15,6 +15,9 @@ async fn demo() -> Server {
     server
 }
 
+//= agents.universal-schema.universalevent-id-timestamp-session
+//= agents.session-management.agent-id-surfaced-events
+//= agents.compatibility.session-ids-session-id
 #[tokio::test]
 async fn the_first_event_says_that_the_session_was_made() {
     let server = Server::start().await;
@@ -77,6 +80,7 @@ async fn an_offset_is_the_last_id_that_was_seen() {
 }
 
 //= agents.lifecycle.get-events-polls-offset
+//= agents.event-streaming.events-slice-offset-limit
 #[tokio::test]
 async fn a_limit_says_whether_there_is_more() {
     let server = demo().await;

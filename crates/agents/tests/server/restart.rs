@@ -32,6 +32,7 @@ fn log(directory: &TempDir) -> PathBuf {
 }
 
 //= promises.agents-server.data-dir-events-after
+//= agents.session-management.agent-id-surfaced-events
 #[tokio::test]
 async fn what_was_written_is_read_again_to_the_byte_and_goes_on() {
     for signal in [Signal::KILL, Signal::TERM] {

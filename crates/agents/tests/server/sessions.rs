@@ -68,6 +68,9 @@ async fn an_id_is_taken_once_however_many_want_it() {
 }
 
 //= agents.execution-models.opencode-over-http-amp
+//= agents.schema-pipeline.claude-code-codex-opencode
+//= agents.communication-patterns.http-server-agent-yet
+//= agents.compatibility.opencode-amp-yet
 #[tokio::test]
 async fn an_agent_that_there_is_not_is_refused() {
     let server = Server::start().await;

@@ -32,6 +32,7 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
 
 //= agents.architecture-components.daemon-manages-agent-processes
 //= agents.lifecycle.get-events-sse-subscribes
+//= agents.event-streaming.event-numbered-appended-told
 #[tokio::test]
 async fn what_was_comes_first_and_then_what_comes() {
     let server = Server::start().await;

@@ -181,6 +181,7 @@ fn every_hint_about_a_broken_store_names_a_command_that_goes_on() {
     }
 }
 
+//= promises.control-plane.store-older-disks-missing
 #[test]
 fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_accepted() {
     let (world, other, empty) = (World::new(), World::new(), World::new());

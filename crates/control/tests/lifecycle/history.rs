@@ -110,6 +110,7 @@ async fn whoever_asks_while_a_sandbox_goes_is_answered() {
     world.check().await;
 }
 
+//= promises.control-plane.past
 #[tokio::test]
 async fn of_deleted_sandboxes_only_the_newest_are_known() {
     let world = World::with(kept(Retention { deleted_count: 0, ..Retention::default() })).await;
@@ -132,6 +133,7 @@ async fn of_deleted_sandboxes_only_the_newest_are_known() {
     world.check().await;
 }
 
+//= promises.control-plane.past
 #[tokio::test]
 async fn deleted_sandboxes_have_an_age_of_their_own() {
     let soon = Some(Duration::from_millis(1));
@@ -144,6 +146,7 @@ async fn deleted_sandboxes_have_an_age_of_their_own() {
     assert_eq!(world.control.get(&ME, "box1").unwrap_err().reason, "SANDBOX_NOT_FOUND");
 }
 
+//= promises.control-plane.past
 #[tokio::test]
 async fn old_events_and_execs_go_while_the_sandbox_runs() {
     let mut world = World::ready("box1").await;

@@ -101,6 +101,7 @@ async fn a_power_cut_right_after_an_older_store_was_opened_lowers_nothing() {
     left.assert_good();
 }
 
+//= promises.control-plane.store-older-disks-missing
 #[tokio::test]
 async fn a_store_of_another_home_is_foreign_and_one_that_is_gone_is_missed() {
     let (place, _, _, position) = older(1).await;

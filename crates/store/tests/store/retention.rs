@@ -53,6 +53,7 @@ async fn only_the_newest_events_are_kept_and_an_older_place_has_expired() {
     }
 }
 
+//= promises.control-plane.past
 #[tokio::test]
 async fn events_that_are_too_old_go_but_never_the_newest() {
     let place = Place::new();
