@@ -30,6 +30,7 @@ fn assert_private(refused: &RegistryError) {
     assert!(refused.to_string().contains("is not a public address"), "{refused}");
 }
 
+//= promises.images.registry-another-user-machine
 #[test]
 fn a_registry_on_this_host_is_asked_only_if_it_is_named() {
     let (image, server) = (Image::new(1000), honest());
@@ -47,6 +48,7 @@ fn a_registry_on_this_host_is_asked_only_if_it_is_named() {
     assert_eq!(pull(&anybody(&server, &Settings::default()), &image).unwrap(), image.layer);
 }
 
+//= promises.images.registry-another-user-machine
 #[test]
 fn nobody_is_sent_to_this_host_for_content() {
     let (image, inner) = (Image::new(1000), honest());
@@ -63,6 +65,7 @@ fn nobody_is_sent_to_this_host_for_content() {
     assert_eq!(inner.requests().len(), 2);
 }
 
+//= promises.images.registry-another-user-machine
 #[test]
 fn nobody_is_sent_to_this_host_for_a_token() {
     let image = Image::new(1000);
