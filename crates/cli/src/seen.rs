@@ -212,6 +212,7 @@ pub(crate) mod tests {
         Fact { reason: Some(reason), ..Fact::new(1_709_210_100_000, FactKind::Ended) }
     }
 
+    //= promises.command.carrel-inspect
     #[test]
     fn a_live_one_is_what_its_supervisor_says() {
         let mut seen = example();
@@ -230,6 +231,7 @@ pub(crate) mod tests {
         assert_eq!(seen.state(), SandboxState::Starting);
     }
 
+    //= promises.command.carrel-inspect
     #[test]
     fn a_dead_one_is_what_its_journal_tells() {
         use SandboxState::{Failed, Stopped};
