@@ -146,8 +146,9 @@ def install_manual(target: Installation, carrel: Path) -> None:
 def install_documents(target: Installation) -> None:
     """What a person looks for in share/doc."""
     documents = Path("share/doc/carrel")
-    for name in ("README.md", "SECURITY.md", "CHANGELOG.md"):
-        target.put(documents / name, (ROOT / name).read_bytes())
+    pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
+    for page in [*pages, *sorted((ROOT / "docs").rglob("*.md"))]:
+        target.put(documents / page.relative_to(ROOT), page.read_bytes())
     target.put(documents / "copyright", (ROOT / "packaging" / "copyright").read_bytes())
 
 
