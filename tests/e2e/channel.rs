@@ -133,6 +133,8 @@ fn a_withdrawn_range_ends_and_nobody_elses() {
 
 //= versioning.rules-never-broken.1-version-number-agreed
 //= versioning.implementation-details.gate-behaviour-stamp-message
+//= versioning.number-agreed-upon-once.during-handshake-side-learns
+//= versioning.number-agreed-upon-once.version-message-generation-second
 //= carrel.files-trees-connections.10-spoken-our-peer
 #[test]
 fn more_than_the_published_generation_is_spoken_only_after_a_hello() {

@@ -30,6 +30,7 @@ fn kind(error: &Error) -> ExecFailureKind {
 }
 
 //= carrel.agent-itself.static-small-needs-file
+//= carrel.commands.kind-failure-pipes-terminals
 //= promises.agent.files-needs-image
 //= promises.agent.kinds-failure-command-really
 #[test]

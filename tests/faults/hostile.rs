@@ -21,6 +21,8 @@ async fn refused(peer: &mut Peer, id: u32) -> CoreErrorKind {
 
 //= versioning.implementation-details.new-flag-bits-append
 //= carrel.agent-itself.nothing-peer-sends-ends
+//= carrel.protocol.known-flags-bad-combination
+//= carrel.agent-itself.id-outside-range-broken
 //= promises.agent.messages-end
 #[test]
 fn every_kind_of_nonsense_has_its_answer() {
@@ -85,6 +87,7 @@ fn a_message_out_of_place_is_refused_and_its_session_goes_on() {
 }
 
 //= versioning.implementation-details.guest-gates-peer-generation
+//= versioning.number-agreed-upon-once.during-handshake-side-learns
 //= carrel.agent-itself.nothing-answered-peer-below
 #[test]
 fn a_peer_too_old_for_errors_is_sent_none() {

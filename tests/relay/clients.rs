@@ -26,7 +26,6 @@ fn a_sandbox_is_found_by_its_name_and_runs_commands() {
     });
 }
 
-//= versioning.rules-never-broken.1-version-number-agreed
 //= versioning.implementation-details.relay-bridges-host-guest
 //= carrel.relay.clients-different-generations-bridged
 //= promises.relay.generations-clients-work-beside

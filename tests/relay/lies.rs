@@ -78,6 +78,7 @@ fn a_few_frames_for_nobody_are_dropped_and_counted() {
 }
 
 //= carrel.relay.bounded-memory-client
+//= carrel.relay.agent-replaced-liar-harms
 //= promises.relay.memory-whatever-clients-guest
 //= promises.relay.client-too-much-waits
 #[test]
@@ -102,6 +103,7 @@ fn a_guest_that_floods_one_client_costs_that_client_alone() {
     });
 }
 
+//= carrel.supervisor.end-guest-want-memory
 #[test]
 fn a_guest_that_takes_all_its_memory_is_ended_by_the_kernel_and_that_is_told() {
     run(async {

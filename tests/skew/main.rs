@@ -69,6 +69,10 @@ async fn all_features(agentd: &Agentd, client: &AgentClient, agreed: Generation)
 
 //= versioning.number-agreed-upon-once.upgraded-host-talks-old
 //= versioning.number-agreed-upon-once.new-feature-fails-rest
+//= versioning.number-agreed-upon-once.old-runtime-never-understand
+//= versioning.three-kinds-change.host-checks-agreed-generation
+//= versioning.rules-never-broken.5-host-checks-agreed
+//= versioning.implementation-details.both-directions-share-available
 //= client.streams-types.typed-convenience-built-top
 //= promises.client.fails-older-agent
 #[test]
@@ -99,6 +103,7 @@ fn an_older_client_is_served_by_a_newer_agent() {
 
 //= versioning.number-agreed-upon-once.settle-lower-two-use
 //= versioning.rules-never-broken.1-version-number-agreed
+//= versioning.three-kinds-change.connection-refused-peer-older
 //= promises.client.pairs-generations-agree-lower
 #[test]
 fn any_two_generations_agree_on_the_lower() {
@@ -115,7 +120,7 @@ fn any_two_generations_agree_on_the_lower() {
 }
 
 //= versioning.three-kinds-change.connection-refused-peer-older
-//= versioning.implementation-details.old-codec-carried-until
+//= versioning.three-kinds-change.refusal-upfront-says
 #[test]
 fn an_agent_below_the_horizon_is_refused_up_front_with_what_to_do() {
     run(async {

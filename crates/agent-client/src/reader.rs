@@ -137,6 +137,7 @@ mod tests {
     }
 
     //= client.streams-types.rawframe-id-flags-body
+    //= client.constants-functions.client-handles-framing-correlation
     #[tokio::test]
     async fn frames_of_every_size_arrive_whole_however_they_are_cut() {
         let sizes = [0, 1, SMALL, SMALL + 1, CHUNK - PREFIX_SIZE, CHUNK, 5, 1 << 20, 7, 100_000, 100_000];
@@ -162,6 +163,7 @@ mod tests {
         }
     }
 
+    //= client.streams-types.rawframe-id-flags-body
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_any_bytes_yield_the_frames_that_stand_in_them_and_then_an_end() {

@@ -68,6 +68,7 @@ fn descriptors() -> DescriptorPool {
     DescriptorPool::decode(DESCRIPTORS).unwrap()
 }
 
+//= control.versions.agbox-v1-baseline-numbers
 //= promises.control-plane.messages-agbox-v1
 #[test]
 fn every_vector_decodes_and_encodes_to_the_same_bytes() {

@@ -351,6 +351,7 @@ mod tests {
         )
     }
 
+    //= carrel.protocol.bulk-records-credit-checked
     //= promises.protocol.payload-bulk-record
     #[test]
     fn limits_are_checked() {

@@ -165,6 +165,7 @@ mod tests {
         assert!(window.acknowledge(355).is_err());
     }
 
+    //= carrel.protocol.acknowledgements-limits-checked-types
     //= promises.protocol.input-command-without-acknowledgement
     #[test]
     fn input_beyond_the_limits_is_refused() {

@@ -163,6 +163,7 @@ mod tests {
     use super::*;
 
     //= versioning.rules-never-broken.2-container-never-changes
+    //= client.constants-functions.flagterminal-0x01
     #[test]
     fn the_header_is_big_endian_and_counts_id_and_flags() {
         let header = Header { body_len: 0x14, id: 0x0102_0304, flags: Flags::TERMINAL };
@@ -209,7 +210,6 @@ mod tests {
         }
     }
 
-    //= versioning.implementation-details.relay-routes-id-flags
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_split_never_panics_and_loses_no_byte() {

@@ -124,6 +124,9 @@ fn assert_same(Golden { message_type, body, payload }: &Golden, take: &mut dyn F
 }
 
 //= versioning.rules-never-broken.version-put-message-types
+//= versioning.three-kinds-change.old-peer-ignores-field
+//= versioning.tests-names.unknown-extra-field-decodes
+//= carrel.protocol.tolerant-accepted
 //= promises.protocol.forms-message-accepted
 #[test]
 fn each_liberty_alone_and_all_together_leave_every_golden_message_the_same() {

@@ -57,6 +57,8 @@ fn parsed(generation: Generation) -> Value {
 
 //= versioning.rules-never-broken.checked-file-per-version
 //= versioning.tests-names.snapshot-current-surface-compared
+//= versioning.rules-never-broken.2-container-never-changes
+//= versioning.tests-names.snapshot-deterministic
 //= client.constants-functions.flagterminal-0x01
 #[test]
 fn every_snapshot_is_what_the_code_yields_for_its_generation() {
@@ -69,6 +71,8 @@ fn every_snapshot_is_what_the_code_yields_for_its_generation() {
 }
 
 //= versioning.tests-names.update-protocol-schema-1
+//= versioning.rules-never-broken.2-container-never-changes
+//= versioning.implementation-details.new-flag-bits-append
 //= promises.protocol.frozen-generation
 #[test]
 fn frozen_snapshots_are_pinned_and_only_the_current_one_is_not() {
@@ -91,6 +95,9 @@ fn a_snapshot_is_read_back_as_it_was_derived() {
 
 //= versioning.rules-never-broken.3-new-fields-always
 //= versioning.tests-names.future-append-gate
+//= versioning.three-kinds-change.new-fields-always-optional
+//= versioning.rules-never-broken.4-types-ever-added
+//= versioning.implementation-details.new-flag-bits-append
 //= promises.protocol.new-generation
 #[test]
 fn every_generation_only_adds_to_the_one_before() {

@@ -42,6 +42,7 @@ fn theirs_and_ours(sample: &Sample, rows: &[Value]) -> (Vec<u8>, Vec<u8>) {
     (wire, sample.frame(generation, id))
 }
 
+//= carrel.protocol.frame-published-encoder-decodes
 //= promises.protocol.frames-published-encoder-decode
 #[test]
 fn every_published_frame_has_its_value_here_and_every_value_its_frame() {
@@ -55,6 +56,7 @@ fn every_published_frame_has_its_value_here_and_every_value_its_frame() {
 }
 
 //= versioning.implementation-details.layout-length-id-flags
+//= versioning.rules-never-broken.2-container-never-changes
 //= carrel.protocol.frame-published-encoder-decodes
 //= promises.protocol.frames-published-encoder-decode
 #[test]
@@ -66,6 +68,7 @@ fn every_published_frame_decodes_and_is_what_we_send_for_its_value() {
     }
 }
 
+//= carrel.protocol.frame-published-encoder-decodes
 //= promises.protocol.frames-published-encoder-decode
 /// The relay adds `exec_control` to a ready it passes on, and its encoder does not know beforehand how many keys there
 /// will be: it sends a map of indefinite length (`bf … ff`). We always know, and send a definite one (`a5 …`), which is
@@ -87,6 +90,8 @@ fn a_ready_from_a_relay_decodes_and_goes_on_with_a_definite_length() {
 //= versioning.number-agreed-upon-once.kind-message-records-generation
 //= versioning.implementation-details.core-exec-types-generation
 //= client.constants-functions.flagsessionstart-0x02-opening-frame
+//= client.constants-functions.flagterminal-0x01
+//= client.constants-functions.flagshutdown-0x04-requests-shutdown
 //= carrel.protocol.canonical-flags-per-type
 //= promises.protocol.published-message-types-generations
 #[test]

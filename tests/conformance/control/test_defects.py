@@ -183,6 +183,8 @@ async def test_an_exec_that_is_refused_leaves_its_id(client, sandbox):
     assert (await client.run(sandbox, ["true"], exec_id=exec_id)).state == Exec.FINISHED
 
 
+#= control.accepted-completed.slow-operations-return-after
+#= control.accepted-completed.accepted-command-said-complete
 async def test_nobody_waits_for_the_sandbox_of_another(client, shared):
     alive = Pipe(shared / "alive")
     async with box(client, mounts=[shown(client, shared)]) as slow, box(client) as other:

@@ -16,6 +16,7 @@ async def test_an_id_that_was_used_is_a_conflict(client, sandbox):
     assert refused.value.sandbox_id is None
 
 
+#= control.errors.clients-go-reasons-sentences
 async def test_what_is_not_there_is_not_found(client):
     for ask in (client.get_sandbox, client.stop_sandbox, client.resume_sandbox, client.delete_sandbox):
         with pytest.raises(client.errors.SandboxNotFoundError) as refused:

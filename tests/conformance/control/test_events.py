@@ -36,6 +36,7 @@ async def lived(client, name):
 
 #= control.order.sequence-daemon-gives-source
 #= control.events.sandbox-state-state-event
+#= control.events.envelope-id-sequence-sandbox
 #= promises.control-plane.events-sandbox
 async def test_the_log_has_no_hole_and_says_how_things_were(client):
     name = new_id()
@@ -200,6 +201,7 @@ async def test_every_event_has_its_time_and_times_do_not_go_back(client):
     assert lifecycle == sorted(lifecycle)
 
 
+#= control.snapshot-stream.snapshot-carries-sequence-stream
 @pytest.mark.plain
 async def test_a_hundred_subscribers_all_hear_of_it(client, sandbox):
     newest = (await client.get_sandbox(sandbox)).last_event_sequence

@@ -92,6 +92,7 @@ INVALID = [
     [pytest.param(*case, id=f"{number} {case[0].translate(PLAIN)}") for number, case in enumerate(INVALID)],
 )
 #= control.errors.errors-carry-errorinfo-domain
+#= control.images.image-request-daemon-default
 #= promises.control-plane.errors-without-errorinfo
 async def test_a_sandbox_that_is_asked_for_wrongly_is_refused_before_it_is(client, field, spec):
     name = new_id()
@@ -125,7 +126,6 @@ async def test_a_file_that_is_wrong_is_refused(client, yaml):
     assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "config_yaml"})
 
 
-#= control.images.image-request-daemon-default
 async def test_a_sandbox_of_nothing_is_refused(client):
     refused = await refusal(client.call("CreateSandbox"))
     assert said(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "create_spec"})
@@ -246,6 +246,7 @@ async def test_refusals_come_in_the_documented_order(client, sandbox):
 # === what gRPC itself refuses ===
 
 
+#= control.errors.errors-carry-errorinfo-domain
 async def test_a_method_that_is_not_there_is_refused_in_the_same_way(client):
     unknown = client.channel.unary_unary("/agbox.v1.SandboxService/Fly", lambda _: b"", lambda answer: answer)
     with pytest.raises(grpc.RpcError) as error:
@@ -269,6 +270,7 @@ async def test_a_message_that_is_too_large_is_refused(client):
     assert (refused.code.name, refused.reason) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
 
 
+#= control.snapshot-stream.getexec-carries-sequence-valid
 async def test_who_breaks_off_breaks_off_nothing_that_was_accepted(client, shared):
     gate = Gate(shared)
     async with box(client, mounts=(shown(client, shared),)) as name:

@@ -75,6 +75,7 @@ async def test_a_limit_of_resources_holds_for_the_command(agentd):
 
 
 #= versioning.three-kinds-change.adding-field-needs-bump
+#= carrel.commands.signal-process-group-number
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 async def test_a_signal_ends_the_command_and_is_named_in_its_exit(agentd, number):
     async with connected(agentd) as agent:

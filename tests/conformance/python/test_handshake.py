@@ -48,7 +48,6 @@ async def test_each_client_gets_the_lowest_free_range_of_ids(agentd):
     assert [stream.id for stream in opened] == [slot * SLOT + 1 for slot in range(3)]
 
 
-#= client.constants-functions.client-handles-framing-correlation
 async def test_ids_rise_by_one_within_a_connection(agentd):
     async with connected(agentd) as agent:
         opened = [await agent.open("core.exec.request", {"cmd": "true"}) for _ in range(3)]
@@ -101,6 +100,7 @@ async def test_a_client_accepts_the_legacy_prologue_too(start_agentd):
 
 
 #= versioning.number-agreed-upon-once.version-message-generation-second
+#= versioning.implementation-details.gate-behaviour-stamp-message
 async def test_a_newer_stamp_than_the_agents_own_changes_nothing(start_agentd):
     agentd = start_agentd(max(1, CLIENT.generation - 1))
     async with connected(agentd) as agent:

@@ -10,6 +10,7 @@ from clients.execution import Execution
 pytestmark = pytest.mark.release("agent_client")
 
 
+#= carrel.commands.terminal-size-resized-echoing
 async def test_a_terminal_has_the_size_of_the_request(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "stty", "size", tty=True, rows=41, cols=133)
@@ -40,6 +41,7 @@ async def test_both_outputs_come_as_one_on_a_terminal(agentd):
     assert (outcome.stdout, outcome.stderr, outcome.exited) == (b"out\r\nerr\r\n", b"", {"code": 0})
 
 
+#= carrel.commands.terminal-size-resized-echoing
 async def test_input_is_echoed_by_the_terminal_and_control_d_ends_it(agentd):
     async with connected(agentd) as agent:
         execution = await Execution.start(agent, "cat", tty=True)

@@ -62,6 +62,8 @@ async def test_a_sandbox_that_is_gone_is_not_found(sandbox):
         await AgentClient.connect_sandbox(sandbox.name)
 
 
+#= carrel.relay.prologue-id-range-core
+#= carrel.relay.128-slots-lowest-free
 #= promises.relay.clients-once
 async def test_every_slot_has_the_published_ids_and_the_last_one_half_of_them(sandbox):
     slots = range(SLOTS)
@@ -80,6 +82,8 @@ async def test_every_slot_has_the_published_ids_and_the_last_one_half_of_them(sa
         writer.close()
 
 
+#= carrel.relay.128-slots-lowest-free
+#= carrel.relay.client-leaves-sessions-ended
 #= promises.relay.client-leaves
 async def test_the_slot_of_one_who_left_is_given_to_the_next(sandbox):
     async with connected(sandbox) as staying:
@@ -94,6 +98,7 @@ async def test_the_slot_of_one_who_left_is_given_to_the_next(sandbox):
             assert stream.id == execution.stream.id
 
 
+#= carrel.relay.ids-outside-range-flags
 #= promises.published-clients.ids-another-nobody-relay
 @pytest.mark.parametrize("whose", ["another's", "nobody's", "the relay's", "no client's"])
 async def test_whoever_uses_an_id_that_is_not_its_own_is_disconnected_and_nobody_else_is(sandbox, whose):

@@ -11,6 +11,7 @@ from clients.sandbox import attach, output_until, rest, run, start
 
 
 #= versioning.three-kinds-change.newer-side-keeps-old
+#= versioning.number-agreed-upon-once.old-host-talks-newer
 #= promises.published-clients.releases-published-python-client
 async def test_a_command_reports_its_exit_code_and_its_two_outputs_apart(agentd, tmp_path):
     sandbox = await attach(agentd)
@@ -59,6 +60,8 @@ async def test_commands_run_side_by_side(agentd, tmp_path):
     assert results == [(number, f"{number}\n".encode(), b"") for number in range(12)]
 
 
+#= versioning.three-kinds-change.old-peer-ignores-field
+#= versioning.three-kinds-change.adding-field-needs-bump
 async def test_a_signal_ends_the_command(agentd, tmp_path):
     sandbox = await attach(agentd)
     handle = await start(sandbox, tmp_path, "echo up; exec sleep 60")
@@ -79,6 +82,7 @@ async def test_a_command_may_catch_its_signal(agentd, tmp_path):
     del stdin
 
 
+#= versioning.three-kinds-change.adding-field-needs-bump
 async def test_a_command_can_be_killed(agentd, tmp_path):
     sandbox = await attach(agentd)
     handle = await start(sandbox, tmp_path, "trap '' TERM INT HUP; echo up; while :; do sleep 60; done")

@@ -106,6 +106,7 @@ fn previous() -> Standing {
     standing
 }
 
+//= versioning.number-agreed-upon-once.upgraded-host-talks-old
 //= promises.adoption.supervisor-previous-release
 #[test]
 #[cfg_attr(not(history), ignore = "needs the history of the project")]

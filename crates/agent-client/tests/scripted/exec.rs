@@ -24,6 +24,7 @@ pub async fn started(client: &AgentClient, peer: &mut Peer) -> (Exec, u32) {
     (exec.unwrap(), id)
 }
 
+//= client.constants-functions.further-frame-arrives-id
 #[tokio::test]
 async fn a_command_is_followed_from_its_start_to_its_end() {
     let (client, mut peer) = connected(7).await;
@@ -171,6 +172,7 @@ async fn an_agent_that_fills_its_window_never_stalls_while_output_is_taken() {
 }
 
 //= versioning.rules-never-broken.6-newer-side-speaks
+//= versioning.number-agreed-upon-once.old-runtime-never-understand
 #[tokio::test]
 async fn below_generation_ten_nothing_is_acknowledged() {
     let (client, mut peer) = connected_to(9, &flow_ready(ExecLimits::DEFAULT)).await;

@@ -66,6 +66,7 @@ async fn an_answer_to_another_question_is_refused() {
 }
 
 //= versioning.rules-never-broken.6-newer-side-speaks
+//= versioning.number-agreed-upon-once.old-runtime-never-understand
 //= carrel.files-trees-connections.inline-below-generation-8
 #[tokio::test]
 async fn below_generation_eight_a_file_is_read_and_written_inline() {

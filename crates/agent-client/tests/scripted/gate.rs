@@ -19,6 +19,7 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> UnsupportedOperation
 //= versioning.implementation-details.typed-send-checks-rejects
 //= versioning.implementation-details.error-advises-restarting-sandbox
 //= versioning.tests-names.too-new-type-rejected
+//= versioning.three-kinds-change.host-checks-agreed-generation
 #[tokio::test]
 async fn what_the_agent_is_too_old_for_is_refused_locally_and_nothing_is_sent() {
     let (client, mut peer) = connected(1).await;
@@ -41,6 +42,8 @@ async fn what_the_agent_is_too_old_for_is_refused_locally_and_nothing_is_sent() 
 }
 
 //= versioning.number-agreed-upon-once.new-feature-fails-rest
+//= versioning.number-agreed-upon-once.settle-lower-two-use
+//= versioning.number-agreed-upon-once.version-message-generation-second
 #[tokio::test]
 async fn only_the_newer_feature_fails_and_the_rest_of_the_session_goes_on() {
     for generation in 6..=10 {

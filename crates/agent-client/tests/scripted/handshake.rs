@@ -23,6 +23,7 @@ fn at_most(generation: u8) -> ConnectOptions {
 
 //= versioning.number-agreed-upon-once.during-handshake-side-learns
 //= client.methods-client.readybytes-body-core-ready
+//= client.constants-functions.client-handles-framing-correlation
 #[tokio::test]
 async fn the_current_prologue_gives_the_range_and_the_generation() {
     let (client, mut peer) = connect_to(&greeting(10, &plain_ready()), ConnectOptions::default()).await;
@@ -47,6 +48,8 @@ async fn the_current_prologue_gives_the_range_and_the_generation() {
 //= versioning.three-kinds-change.change-format-sorted-handshake
 //= versioning.three-kinds-change.newer-side-keeps-old
 //= versioning.implementation-details.codec-gate-two-consumers
+//= versioning.rules-never-broken.6-newer-side-speaks
+//= versioning.implementation-details.old-codec-carried-until
 #[tokio::test]
 async fn the_legacy_prologue_means_generation_one() {
     for slot in [0, 1, 15] {
@@ -135,6 +138,8 @@ async fn a_foreign_agent_is_never_greeted() {
 }
 
 //= versioning.three-kinds-change.refusal-upfront-says
+//= versioning.three-kinds-change.connection-refused-peer-older
+//= versioning.implementation-details.old-codec-carried-until
 #[tokio::test]
 async fn an_agent_below_the_horizon_is_refused_with_what_to_do() {
     let options = ConnectOptions { min_generation: Generation::new(7), ..ConnectOptions::default() };

@@ -13,6 +13,8 @@ use crate::peer::{connected, data, flow_ready, greeting, plain_ready};
 /// Nothing here waits for time to pass; this only turns a hang into a failure.
 const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
 
+//= client.constants-functions.client-handles-framing-correlation
+//= client.constants-functions.further-frame-arrives-id
 //= carrel.client.arrives-treated-written-attacker
 #[tokio::test]
 async fn frames_for_ids_that_nobody_waits_for_are_ignored() {
@@ -114,6 +116,7 @@ async fn a_sender_whose_peer_neither_reads_nor_lives_is_ended_too() {
     assert!(matches!(writing.await.unwrap(), Err(Error::Lost(_))));
 }
 
+//= carrel.client.arrives-treated-written-attacker
 //= promises.client.bytes-after-stream-without
 #[tokio::test]
 async fn a_stream_without_credit_that_nobody_reads_stops_its_sender() {
@@ -148,6 +151,7 @@ async fn shutdown_is_uncorrelated_and_goes_out_before_the_close() {
 }
 
 //= carrel.protocol.property-fuzz-target-decoder
+//= carrel.client.arrives-treated-written-attacker
 #[test]
 fn fuzz_any_bytes_behind_a_handshake_end_every_call_and_panic_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

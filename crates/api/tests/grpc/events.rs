@@ -9,6 +9,8 @@ use tonic::Code;
 
 use crate::world::{World, end, exec, is_refused, next, ready, subscribe, until};
 
+//= control.order.sequence-daemon-gives-source
+//= control.events.envelope-id-sequence-sandbox
 //= promises.control-plane.events-sandbox
 #[tokio::test]
 async fn what_had_happened_is_replayed_and_what_happens_follows_without_a_gap() {
@@ -104,6 +106,7 @@ async fn a_stream_outlives_its_sandbox_until_that_is_purged() {
     is_refused(gone, Code::NotFound, "SANDBOX_NOT_FOUND", &[("sandbox_id", "demo")]);
 }
 
+//= control.subscription.stream-broke-taken-last
 //= promises.control-plane.daemon-told-go
 #[tokio::test]
 async fn every_stream_ends_at_once_when_the_daemon_goes() {

@@ -67,6 +67,7 @@ async fn what_a_state_does_not_allow_is_refused() {
     is_refused(started, Code::FailedPrecondition, "SANDBOX_NOT_READY", &sandbox);
 }
 
+//= control.images.image-request-daemon-default
 #[tokio::test]
 async fn what_is_wrong_with_a_request_is_named_by_its_field() {
     let world = World::new().await;

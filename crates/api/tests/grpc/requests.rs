@@ -17,6 +17,9 @@ async fn ping_says_what_published_clients_insist_on_and_who_we_are() {
     assert_eq!(pong.version, format!("carrel/{}", env!("CARGO_PKG_VERSION")));
 }
 
+//= control.accepted-completed.slow-operations-shape-accept
+//= control.accepted-completed.authoritative-state-through-getsandbox
+//= control.snapshot-stream.snapshot-carries-sequence-stream
 #[tokio::test]
 async fn a_sandbox_is_made_stopped_resumed_and_removed() {
     let world = World::new().await;

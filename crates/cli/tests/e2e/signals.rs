@@ -64,6 +64,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
 }
 
 //= carrel.command.mounts-environment-directory-user
+//= carrel.command.exit-code-passed-128
 //= promises.command.exit-codes
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_124() {

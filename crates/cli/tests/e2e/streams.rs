@@ -21,6 +21,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 //= carrel.command.streams-stay-apart-bytes
+//= carrel.command.exit-code-passed-128
 //= promises.command.exit-codes
 #[test]
 fn the_streams_stay_apart_and_the_exit_code_is_passed_on() {

@@ -57,6 +57,7 @@ async fn a_delete_during_a_create_really_deletes() {
     assert_eq!(world.provider.left(), (0, 0));
 }
 
+//= control.accepted-completed.slow-operations-return-after
 //= promises.control-plane.stops-once
 #[tokio::test]
 async fn concurrent_stops_give_one_pair_of_events_and_no_exec_begins_meanwhile() {

@@ -133,6 +133,7 @@ fn daemon_in(state: State, home: &tempfile::TempDir) -> Daemon {
     daemon
 }
 
+//= control.accepted-completed.slow-operations-return-after
 #[test]
 fn a_daemon_answers_as_documented() {
     for (state, row) in TABLE {

@@ -293,6 +293,8 @@ impl Outside {
 
 //= versioning.implementation-details.relay-routes-id-flags
 //= carrel.relay.routing-id-without-decoding
+//= carrel.relay.bounded-memory-client
+//= carrel.relay.guest-cannot-touch-client
 //= promises.relay.arrives
 #[test]
 fn everybody_gets_what_is_theirs_whole_and_in_order_and_nothing_else() {
@@ -366,6 +368,7 @@ fn send(relay: &mut Relay, slot: Slot, mut bytes: &[u8]) {
 }
 
 //= carrel.relay.ids-outside-range-flags
+//= carrel.protocol.known-flags-bad-combination
 //= promises.relay.ways-client-loses-connection
 #[test]
 fn a_client_that_uses_what_is_not_its_own_has_to_go() {
@@ -386,6 +389,7 @@ fn a_client_that_uses_what_is_not_its_own_has_to_go() {
     }
 }
 
+//= versioning.implementation-details.relay-routes-id-flags
 //= carrel.relay.client-shut-sandbox-down
 #[test]
 fn the_wish_to_shut_down_is_everybodys() {
