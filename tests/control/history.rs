@@ -23,6 +23,7 @@ async fn output(client: &mut Client, exec: &str) -> GetExecOutputResponse {
     client.own.get_exec_output(request).await.unwrap().into_inner()
 }
 
+//= control.subscription.anchor-typed-error
 //= promises.control-plane.past
 #[test]
 fn a_daemon_keeps_as_much_of_the_past_as_it_is_told() {

@@ -15,6 +15,7 @@ use crate::world::{World, end, exec, next, ready, subscribe, told, until};
 /// How many execs: their events fill everything that is between the log and a client.
 const EXECS: usize = 700;
 
+//= control.subscription.stream-broke-taken-last
 //= promises.control-plane.subscriber-read
 #[tokio::test]
 async fn a_subscriber_that_does_not_read_is_told_and_holds_up_nobody() {
