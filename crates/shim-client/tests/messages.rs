@@ -47,12 +47,14 @@ fn every_message_is_tried_here() {
     assert!(NAMES.iter().copied().eq(messages::all().iter().map(|(name, ..)| *name)));
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 //= promises.journal.decoders-shim-bytes
 #[test]
 fn fuzz_message_decoders_never_panic_nor_hold_more_than_their_input_allows() {
     bolero::check!().for_each(|bytes: &[u8]| NAMES.iter().for_each(|name| decode_within_the_allowance(name, bytes)));
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 //= promises.journal.decoders-shim-bytes
 #[test]
 fn fuzz_damaged_messages_never_panic_and_what_still_decodes_has_one_canonical_form() {

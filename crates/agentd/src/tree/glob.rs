@@ -158,6 +158,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_patterns_never_panic() {
         bolero::check!().with_type::<(String, String)>().for_each(|(pattern, path)| {

@@ -178,6 +178,7 @@ fn what_breaks_the_rules_goes_through_as_it_came() {
     }
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 #[test]
 fn fuzz_pieces_do_not_matter_and_little_is_held() {
     bolero::check!().with_type::<(Vec<u8>, Vec<(u8, u8, Vec<u8>)>, u8)>().for_each(|(noise, frames, piece)| {

@@ -89,6 +89,7 @@ fn a_manifest_of_docker_is_read_like_any_other() {
     assert!(index.read().is_err());
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 #[test]
 fn fuzz_whatever_comes_is_read_or_refused() {
     let platform = Platform::host();

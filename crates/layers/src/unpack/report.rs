@@ -193,6 +193,7 @@ mod tests {
         }
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_babble_is_told_from_reports() {
         bolero::check!().for_each(|bytes: &[u8]| {

@@ -273,6 +273,7 @@ fn any_one_byte_that_is_changed_leaves_what_was_before_it() {
     });
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 //= promises.journal.journal-cut-anywhere-byte
 #[test]
 fn fuzz_any_bytes_behind_a_head_are_facts_or_the_end_and_hold_no_more_than_their_size_allows() {

@@ -142,6 +142,7 @@ fn a_process_is_its_supervisor_only_if_it_began_then_and_in_this_boot() {
     }
 }
 
+//= carrel.protocol.property-fuzz-target-decoder
 #[test]
 fn fuzz_a_record_from_any_bytes() {
     bolero::check!().for_each(|bytes: &[u8]| {

@@ -216,6 +216,7 @@ mod tests {
         assert!(contents(&link.into_inner().unwrap()).is_err());
     }
 
+    //= carrel.protocol.property-fuzz-target-decoder
     #[test]
     fn fuzz_whatever_is_in_a_file_is_looked_at_or_refused() {
         bolero::check!().for_each(|bytes: &[u8]| {
