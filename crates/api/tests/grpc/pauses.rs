@@ -18,6 +18,7 @@ async fn told(events: &mut Streaming<WatchSandboxResponse>) -> WatchSandboxRespo
 }
 
 //= control.versions.agbox-v1-baseline-numbers
+//= promises.control-plane.sandbox-paused-since-host
 #[tokio::test]
 async fn pauses_are_told_by_our_own_service_and_left_out_by_the_published_one() {
     let world = World::new().await;
@@ -62,6 +63,7 @@ async fn pauses_are_told_by_our_own_service_and_left_out_by_the_published_one() 
     }
 }
 
+//= promises.control-plane.sandbox-paused-since-host
 #[tokio::test]
 async fn an_exec_in_a_paused_sandbox_is_refused_with_a_reason_that_the_client_knows() {
     let world = World::new().await;
