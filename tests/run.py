@@ -58,7 +58,15 @@ def run_stage(run: Run, stage: str) -> None:
     run.ledger.stages.append((stage, time.monotonic() - started))
 
 
+def accept_signals() -> None:
+    """Keeps what `nohup` and `&` ignore from the programs under test: unlike a handler, they would inherit that."""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 def main() -> int:
+    accept_signals()
     options = arguments()
     # A polite end must still end what was started: it becomes an exception.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
