@@ -2,7 +2,7 @@
 
 use carrel_control::provider::{How, Provider};
 use carrel_control::spec::{Limits, Spec};
-use carrel_tests::run;
+use carrel_tests::{WATCHDOG, run, run_within};
 
 use crate::world::{World, again, host, place, script};
 
@@ -117,7 +117,7 @@ fn a_disk_without_a_limit_is_one_at_a_time_and_gone_whole() {
 /// Deeper than a thread has stack for, if each directory takes some of it.
 #[test]
 fn a_tree_of_any_depth_is_removed() {
-    run(async {
+    run_within(3 * WATCHDOG, async {
         let world = World::new();
         let deep = "python3 -c \"import os\nfor _ in range(20000): os.mkdir('d'); os.chdir('d')\"";
         for (name, spec) in [("plain", host()), ("sized", limited(256 << 20))] {
