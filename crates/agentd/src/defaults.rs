@@ -12,6 +12,10 @@ use crate::users::{Accounts, User, UserError};
 
 /// Where programs are looked for when nobody says.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The variables that decide how text is encoded.
+const LOCALE: [&str; 3] = ["LC_ALL", "LC_CTYPE", "LANG"];
+/// The locale of a command when none of them is set: without one, programs take text for ASCII.
+const UTF_8: &str = "C.UTF-8";
 
 /// What holds for every command that says nothing else.
 #[derive(Debug)]
@@ -150,6 +154,9 @@ impl Defaults {
                 env.set(OsStr::from_bytes(key.as_bytes()), OsStr::from_bytes(value.as_bytes()));
             }
         }
+        if !LOCALE.iter().any(|key| env.places.contains_key(OsStr::new(key))) {
+            env.set(OsStr::new("LANG"), OsStr::new(UTF_8));
+        }
         env.variables
     }
 }
@@ -204,9 +211,31 @@ mod tests {
         let own = ["A=1".to_owned(), "A=2=3".to_owned(), "B".to_owned()];
         let user = User { uid: 1, gid: 1, groups: vec![1], home: Some("/home/a".into()), name: None };
         let env = defaults.environment(&own, Some(&user), true);
-        let expected: [(OsString, OsString); 3] =
-            [("A".into(), "2=3".into()), ("HOME".into(), "/home/a".into()), ("TERM".into(), "xterm".into())];
+        let expected: [(OsString, OsString); 4] = [
+            ("A".into(), "2=3".into()),
+            ("HOME".into(), "/home/a".into()),
+            ("TERM".into(), "xterm".into()),
+            ("LANG".into(), "C.UTF-8".into()),
+        ];
         assert_eq!(env, expected);
+    }
+
+    #[test]
+    fn text_is_utf_8_unless_a_locale_is_set() {
+        let mut defaults = Defaults::new(false);
+        defaults.env = Vec::new();
+        let set = |defaults: &Defaults, own: &[&str]| {
+            let own: Vec<_> = own.iter().map(|&entry| entry.to_owned()).collect();
+            let env = defaults.environment(&own, None, false);
+            env.iter().map(|(key, value)| format!("{}={}", key.display(), value.display())).collect::<Vec<_>>()
+        };
+        assert_eq!(set(&defaults, &[]), ["LANG=C.UTF-8"]);
+        for own in ["LANG=de_DE.UTF-8", "LC_ALL=C", "LC_CTYPE=POSIX", "LANG="] {
+            assert_eq!(set(&defaults, &[own]), [own]);
+        }
+        assert_eq!(set(&defaults, &["LC_TIME=C"]), ["LC_TIME=C", "LANG=C.UTF-8"]);
+        defaults.env = vec![("LC_ALL".into(), "C".into())];
+        assert_eq!(set(&defaults, &[]), ["LC_ALL=C"], "what holds for the whole sandbox counts");
     }
 
     //= carrel.agent-itself.bootstrap-far-makes-sense
