@@ -15,7 +15,7 @@ pub(super) const CRASHES: u32 = 5;
 /// How long to wait until it is run again, at first.
 const AGAIN: Duration = Duration::from_millis(100);
 /// What it is called when it ends again and again.
-pub(super) const CRASH_LOOP: &str = "CONTAINER_CRASHLOOP";
+const CRASH_LOOP: &str = "CONTAINER_CRASHLOOP";
 /// What the jobs are called that look whether a service is well: this, and which of them.
 const CHECK: &str = "check.";
 
@@ -71,6 +71,12 @@ pub(super) enum Step {
     Well,
     /// It is given up.
     GiveUp(ProviderError),
+}
+
+/// That something exited too often in a row, each time too soon.
+pub(super) fn crash_loop(what: &str, times: u32) -> ProviderError {
+    let message = format!("{what} exited {times} times in a row within {} s of its start", WELL.as_secs());
+    ProviderError { code: Some(CRASH_LOOP), message }
 }
 
 /// The job of a check.
@@ -181,7 +187,7 @@ impl Course {
             self.runs();
         }
         let is_soon = since(self.began_ms, at_ms) < WELL;
-        self.soon = if is_soon { self.soon + 1 } else { 1 };
+        self.soon = if is_soon { self.soon + 1 } else { 0 };
     }
 
     fn checked(&mut self, outcome: Option<&Outcome>, at_ms: u64) {
@@ -207,8 +213,8 @@ impl Course {
             return Step::GiveUp(ProviderError::new(format!("its command cannot be run: {why}")));
         }
         if self.soon >= CRASHES {
-            let message = format!("its command ended {CRASHES} times in a row soon after it began: {}", self.last);
-            return Step::GiveUp(ProviderError { code: Some(CRASH_LOOP), message });
+            let error = crash_loop("the command", self.soon);
+            return Step::GiveUp(ProviderError { message: format!("{}: {}", error.message, self.last), ..error });
         }
         let Some(attempt) = self.attempt else { return Step::Run { attempt: 0, wait: Duration::ZERO } };
         if let Some(ended_ms) = self.ended_ms {

@@ -12,7 +12,7 @@ use carrel_shim_client::{ShimClient, ShimError, Subscription};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::course::{CRASH_LOOP, CRASHES, Course, Step, Timing, WELL, check};
+use super::course::{CRASHES, Course, Step, Timing, WELL, check, crash_loop};
 use super::make::words;
 use super::named::{Beside, key};
 use super::tended::Over;
@@ -92,13 +92,12 @@ impl Caretaker {
                 Trouble::Alone => return,
                 Trouble::GivenUp(error) => error,
                 Trouble::Lost => {
-                    soon = if began.elapsed() < WELL { soon + 1 } else { 1 };
+                    soon = if began.elapsed() < WELL { soon + 1 } else { 0 };
                     if soon < CRASHES {
-                        tokio::time::sleep(LAST * 2u32.saturating_pow(soon - 1)).await;
+                        tokio::time::sleep(LAST * 2u32.saturating_pow(soon.max(1) - 1)).await;
                         continue;
                     }
-                    let message = format!("its sandbox ended {CRASHES} times in a row soon after it began");
-                    ProviderError { code: Some(CRASH_LOOP), message }
+                    crash_loop("its sandbox", soon)
                 }
             };
             tracing::info!(sandbox = %self.place.sandbox, service = self.service.name, %error, "a service is given up");

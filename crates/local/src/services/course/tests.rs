@@ -103,7 +103,27 @@ fn a_command_is_run_again_later_and_later_and_not_for_ever() {
     assert_eq!(waits, [0, 100, 200, 400, 800].map(|wait| wait * MS));
     let given_up = told.given_up();
     assert_eq!(given_up.code, Some("CONTAINER_CRASHLOOP"));
-    assert!(given_up.message.ends_with("exit code 3"), "{given_up}");
+    assert_eq!(given_up.message, "the command exited 5 times in a row within 10 s of its start: exit code 3");
+}
+
+#[test]
+fn an_exit_after_a_long_run_is_not_counted_as_an_early_one() {
+    let mut told = Told::new(None);
+    told.began("primary.0", 0).ended("primary.0", 60_000, 1);
+    for attempt in 1..CRASHES {
+        let job = facts::primary(attempt);
+        told.began(&job, 70_000).ended(&job, 70_001, 1);
+    }
+    assert!(matches!(told.next(u64::MAX), Step::Run { .. }), "four early exits");
+    told.began("primary.9", 70_000).ended("primary.9", 70_001, 1);
+    assert!(told.given_up().message.starts_with("the command exited 5 times"));
+}
+
+#[test]
+fn a_sandbox_that_keeps_exiting_is_told_with_the_number_that_was_counted() {
+    let error = crash_loop("its sandbox", 7);
+    assert_eq!(error.code, Some("CONTAINER_CRASHLOOP"));
+    assert_eq!(error.message, "its sandbox exited 7 times in a row within 10 s of its start");
 }
 
 #[test]
