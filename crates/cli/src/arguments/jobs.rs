@@ -109,8 +109,8 @@ pub(crate) struct LogsArguments {
     /// Only its standard error
     #[arg(long)]
     pub(crate) stderr: bool,
-    /// Only so many bytes from the end of each output, such as 64k
-    #[arg(long, value_name = "BYTES", conflicts_with = "from", value_parser = bytes)]
+    /// Show only the last lines of each output
+    #[arg(long, value_name = "LINES", conflicts_with = "from")]
     pub(crate) tail: Option<u64>,
     /// Begin with this byte of each output, counted from 0
     #[arg(long, value_name = "BYTE", value_parser = bytes)]

@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use super::choice;
-use super::logs::{Stopped, beginning, write};
+use super::logs::{Stopped, write};
 use super::session::notes::Notes;
+use super::tail;
 use crate::arguments::LogsArguments;
 use crate::daemon::Daemon;
 use crate::failure::Failure;
@@ -94,8 +95,11 @@ enum Poured {
 }
 
 fn pour(arguments: &LogsArguments, mut file: std::fs::File, stream: StreamName) -> Result<(), Poured> {
-    let length = file.metadata().map_err(Poured::Unread)?.len();
-    file.seek(SeekFrom::Start(beginning(arguments, length))).map_err(Poured::Unread)?;
+    let beginning = match arguments.tail {
+        Some(lines) => tail::of_file(&file, lines).map_err(Poured::Unread)?,
+        None => arguments.from.unwrap_or(0),
+    };
+    file.seek(SeekFrom::Start(beginning)).map_err(Poured::Unread)?;
     let mut buffer = vec![0; PIECE];
     loop {
         match file.read(&mut buffer) {

@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::AsFd;
 
 use carrel_shim_client::messages::{InputWish, JobCut, JobFollow, JobInfo, JobStream, StreamName};
-use carrel_shim_client::{FollowEvent, Found, ShimError};
+use carrel_shim_client::{FollowEvent, Found, ShimClient, ShimError};
 use rustix::io::Errno;
 
 use super::session::notes::Notes;
 use super::session::output::write_all;
+use super::tail;
 use crate::arguments::LogsArguments;
 use crate::failure::Failure;
 use crate::find;
@@ -40,7 +41,7 @@ pub(super) enum Stopped {
 pub(super) async fn drive(arguments: &LogsArguments, found: &Found, notes: Notes) -> Result<(), Stopped> {
     let mut client = find::adopt(&arguments.name, found).await?;
     let info = find::answer(super::chosen(&mut client, &arguments.name, arguments.job.as_deref())).await?;
-    let mut stretches = Stretches::of(arguments, &info);
+    let mut stretches = find::answer(async { Ok(Stretches::of(arguments, &info, &mut client).await?) }).await?;
     if stretches.are_done() {
         return Ok(());
     }
@@ -88,20 +89,22 @@ pub(super) fn name(stream: StreamName) -> &'static str {
     }
 }
 
-/// Where to begin in so many bytes.
-pub(super) fn beginning(arguments: &LogsArguments, length: u64) -> u64 {
-    match (arguments.tail, arguments.from) {
-        (Some(tail), _) => length.saturating_sub(tail),
-        (None, from) => from.unwrap_or(0),
-    }
-}
-
 // === impl Stretch ===
 
 impl Stretch {
-    fn of(arguments: &LogsArguments, stream: &JobStream) -> Self {
-        let end = (!arguments.follow).then_some(stream.length);
-        Self { next: beginning(arguments, stream.length), end }
+    async fn of(
+        arguments: &LogsArguments,
+        job: &str,
+        stream: StreamName,
+        output: &JobStream,
+        client: &mut ShimClient,
+    ) -> Result<Self, ShimError> {
+        let end = (!arguments.follow).then_some(output.length);
+        let next = match arguments.tail {
+            Some(lines) => tail::of_job(client, job, stream, output, lines).await?,
+            None => arguments.from.unwrap_or(0),
+        };
+        Ok(Self { next, end })
     }
 
     fn is_done(self) -> bool {
@@ -112,11 +115,17 @@ impl Stretch {
 // === impl Stretches ===
 
 impl Stretches {
-    fn of(arguments: &LogsArguments, info: &JobInfo) -> Self {
-        Self {
-            stdout: (!arguments.stderr).then(|| Stretch::of(arguments, &info.stdout)),
-            stderr: (!arguments.stdout).then(|| Stretch::of(arguments, &info.stderr)),
+    async fn of(arguments: &LogsArguments, info: &JobInfo, client: &mut ShimClient) -> Result<Self, ShimError> {
+        let mut stretches = Self { stdout: None, stderr: None };
+        if !arguments.stderr {
+            let stretch = Stretch::of(arguments, &info.job, StreamName::Stdout, &info.stdout, client).await?;
+            stretches.stdout = Some(stretch);
         }
+        if !arguments.stdout {
+            let stretch = Stretch::of(arguments, &info.job, StreamName::Stderr, &info.stderr, client).await?;
+            stretches.stderr = Some(stretch);
+        }
+        Ok(stretches)
     }
 
     /// Where each begins, if it is wanted.

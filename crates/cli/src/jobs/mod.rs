@@ -8,6 +8,7 @@ mod exec;
 mod kept;
 mod logs;
 pub(crate) mod session;
+mod tail;
 mod through;
 
 use std::sync::Arc;

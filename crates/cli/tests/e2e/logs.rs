@@ -1,6 +1,6 @@
 //! What a job wrote.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use carrel_agent_client::sandbox_directory;
@@ -34,8 +34,8 @@ fn bytes_are_shown_as_they_were_written_on_the_stream_that_they_were_written_to(
     assert_eq!(logs(&world, &["box", "bytes"]), (out.clone(), err.clone()));
     assert_eq!(logs(&world, &["-f", "box", "bytes"]), (out.clone(), err.clone()));
     assert_eq!(logs(&world, &["--stdout", "box", "bytes"]), (out.clone(), Vec::new()));
-    assert_eq!(logs(&world, &["--stderr", "box", "bytes"]), (Vec::new(), err));
-    assert_eq!(logs(&world, &["--tail", "2", "box", "bytes"]), (b"l\n".to_vec(), b"r\xfe".to_vec()));
+    assert_eq!(logs(&world, &["--stderr", "box", "bytes"]), (Vec::new(), err.clone()));
+    assert_eq!(logs(&world, &["--tail", "2", "box", "bytes"]), (out.clone(), err.clone()));
     assert_eq!(logs(&world, &["--from", "3", "box", "bytes"]), (b"\0ctail\n".to_vec(), b"\xfe".to_vec()));
     assert_eq!(logs(&world, &["--from", "100", "box", "bytes"]), (Vec::new(), Vec::new()));
     assert_eq!(logs(&world, &["--tail", "100", "--stdout", "box", "bytes"]), (out, Vec::new()));
@@ -91,6 +91,38 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
     assert_eq!(late.finish().code, Some(0));
 }
 
+//= promises.command.carrel-logs
+#[test]
+fn a_tail_counts_the_lines_of_each_output() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let script =
+        "for i in 1 2 3 4; do echo out $i; echo err $i >&2; done; printf 'unended'; read line; echo; echo over";
+    let mut job = standing.started(&["--job", "talk"], &format!("echo ready; {script}"));
+    (1..=4).for_each(|number| job.until(&format!("out {number}")));
+    let mut unended = [0; 7];
+    job.output.read_exact(&mut unended).unwrap();
+    let mut errors = BufReader::new(job.child.stderr.take().unwrap()).lines();
+    assert_eq!(errors.nth(3).unwrap().unwrap(), "err 4");
+    let expected = (b"out 4\nunended".to_vec(), b"err 3\nerr 4\n".to_vec());
+    assert_eq!(logs(&world, &["--tail", "2", "box", "talk"]), expected);
+    let mut following = Running::new(world.command(["logs", "-f", "--tail", "1", "box", "talk"]).spawn().unwrap());
+    following.output.read_exact(&mut unended).unwrap();
+    assert_eq!(&unended, b"unended");
+    job.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    following.until("");
+    following.until("over");
+    assert_eq!((job.finish().code, following.finish().code), (Some(0), Some(0)));
+    // Of 80 MiB a part in the middle is not kept.
+    let script = "echo first; head -c 83886080 /dev/zero | tr '\\0' x; echo; echo last";
+    standing.detached(&[], "flood", script);
+    standing.until_exited("flood");
+    assert_eq!(logs(&world, &["--tail", "1", "box", "flood"]), (b"last\n".to_vec(), Vec::new()));
+    let (code, shown, said) = full(&world, &["--tail", "3", "box", "flood"]);
+    assert!(code == Some(0) && shown.starts_with(b"first\nxx"), "{code:?} {}", shown.len());
+    assert!(said.ends_with(b" bytes of its standard output are not kept\n"), "{}", String::from_utf8_lossy(&said));
+}
+
 #[test]
 fn that_nobody_reads_it_is_no_failure() {
     let world = World::new();
@@ -132,7 +164,7 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
     runtime.block_on(async {
         let mut sandbox = OwnedSandbox::start(&programs, &create).await.unwrap();
         let mut client = ShimClient::connect(&sandbox.shim_socket()).await.unwrap();
-        for (job, script) in [("bytes", WRITE), ("other", "echo other")] {
+        for (job, script) in [("bytes", WRITE), ("lines", "printf '1\\n2\\n'; printf 'x\\ny' >&2")] {
             let args = vec!["-c".to_owned(), script.to_owned()];
             let command = JobCommand { program: "sh".to_owned(), args, ..JobCommand::default() };
             client.start(job, &command).await.unwrap();
@@ -141,11 +173,11 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
         sandbox.stop(std::time::Duration::ZERO).await.unwrap();
     });
     assert_eq!(logs(&world, &["gone", "bytes"]), (b"a\xffb\0ctail\n".to_vec(), b"err\xfe".to_vec()));
-    assert_eq!(logs(&world, &["-f", "--tail", "2", "gone", "bytes"]), (b"l\n".to_vec(), b"r\xfe".to_vec()));
+    assert_eq!(logs(&world, &["-f", "--tail", "1", "gone", "lines"]), (b"2\n".to_vec(), b"y".to_vec()));
     assert_eq!(logs(&world, &["--stdout", "--from", "5", "gone", "bytes"]), (b"tail\n".to_vec(), Vec::new()));
     let (code, _, said) = full(&world, &["gone"]);
     let said = String::from_utf8(said).unwrap();
-    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, other\nhint: name one of them\n"));
+    assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: name one of them\n"));
     let Outcome { code, stderr, .. } = world.carrel(["logs", "gone", "nothing"]);
     assert_eq!((code, stderr.as_str()), (Some(1), "error: nothing is kept of a job nothing of gone\n"));
     let outcome = world.carrel(["exec", "gone", "--", "true"]);
