@@ -34,11 +34,12 @@ pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes:
         hold: false,
     };
     let manner = Manner {
-        role: if arguments.read_only { Role::Viewer } else { Role::Partner },
+        role: if arguments.read_only { Role::Viewer } else { Role::Participant },
         job: info.job.clone(),
         way: Way::Found(found),
         terminal: info.tty,
         keys,
+        input: input != InputWish::None,
         again: false,
         end: End::CloseIfUsed,
         timeout: None,
@@ -51,7 +52,8 @@ pub(super) async fn drive(arguments: &AttachArguments, found: Arc<Found>, notes:
     }
     let over = session.drive(&mut signals).await?;
     let limit = info.timeout_ms.map(|millis| Time(std::time::Duration::from_millis(millis)));
-    Conclusion { sandbox: &arguments.name, job: &info.job, notes, limit, took: began.elapsed() }.say(&over)
+    let (sandbox, job, pid) = (&arguments.name, &info.job, info.pid);
+    Conclusion { sandbox, job, pid, notes, limit, took: began.elapsed() }.say(&over)
 }
 
 /// Whether the input of the job is wanted. That somebody else holds it is a failure.

@@ -17,6 +17,8 @@ const OUT_OF_MEMORY: &str = "the kernel ended the command for want of memory";
 pub(super) struct Conclusion<'a> {
     pub(super) sandbox: &'a str,
     pub(super) job: &'a str,
+    /// Its process inside, if a signal is for this program and not for the job.
+    pub(super) pid: Option<u32>,
     pub(super) notes: Notes,
     /// How long the job could take.
     pub(super) limit: Option<Time>,
@@ -47,6 +49,11 @@ impl Conclusion<'_> {
                 let words = over.said.as_deref().unwrap_or_default();
                 let words = format!("{words}: job {} goes on when the sandbox does", self.job);
                 self.notes.say_with_hint(&words, &format!("carrel resume {}", self.sandbox));
+            }
+            Ending::Interrupted(_) if self.pid.is_some() => {
+                let stop = self.pid.map(|pid| format!("; `carrel exec {} -- kill {pid}` stops it", self.sandbox));
+                let hint = format!("`{}` attaches to it again{}", self.way_back(), stop.unwrap_or_default());
+                self.notes.say_with_hint(&self.goes_on(), &hint);
             }
             Ending::Detached | Ending::Interrupted(_) => {
                 self.notes.say_with_hint(&self.goes_on(), &self.way_back());
@@ -94,7 +101,7 @@ mod tests {
     fn said(ending: Ending) -> Result<u8, Failure> {
         let (notes, took) = (Notes { quiet: true, json: false }, Duration::from_millis(12));
         let limit = Some("200ms".parse().unwrap());
-        Conclusion { sandbox: "web", job: "build", notes, limit, took }.say(&ending.into())
+        Conclusion { sandbox: "web", job: "build", pid: None, notes, limit, took }.say(&ending.into())
     }
 
     #[test]

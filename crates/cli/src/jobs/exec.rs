@@ -77,6 +77,8 @@ impl<'a> Plan<'a> {
         json: bool,
     ) -> Result<Self, Failure> {
         let keys = super::keys(&arguments.detach_keys)?;
+        // Input that is left alone is not read for keys either.
+        let keys = if arguments.no_stdin { DetachKeys::default() } else { keys };
         user::check(arguments.user.as_deref())?;
         let command = command(arguments, found.record.as_ref(), keeper.is_some())?;
         let notes = Notes { quiet: arguments.quiet, json };
@@ -122,12 +124,14 @@ impl<'a> Plan<'a> {
             // Whoever started it misses nothing.
             hold: true,
         };
+        let input = follow.input != InputWish::None;
         let manner = Manner {
             role: if created { Role::Starter } else { Role::Partner },
             job: job.clone(),
             way: Way::Found(Arc::clone(found)),
             terminal: self.command.tty,
             keys: self.keys.clone(),
+            input,
             // The same command again: what it was given of its input is not given twice. What is typed is never the same.
             again: !created && !self.command.tty,
             end: End::Close,
@@ -140,7 +144,8 @@ impl<'a> Plan<'a> {
         }
         let over = session.drive(signals).await?;
         let limit = self.arguments.timeout;
-        Conclusion { sandbox: name, job, notes: self.notes, limit, took: began.elapsed() }.say(&over)
+        let (notes, took) = (self.notes, began.elapsed());
+        Conclusion { sandbox: name, job, pid: None, notes, limit, took }.say(&over)
     }
 
     /// Starts the command, as the job that was asked for, or as one that is certainly new.

@@ -164,6 +164,7 @@ async fn serve(
         way: Way::Own(socket),
         terminal: plan.command.tty,
         keys: DetachKeys::default(),
+        input: plan.command.stdin,
         again: false,
         end: End::Close,
         timeout: plan.timeout.map(|time| time.0),

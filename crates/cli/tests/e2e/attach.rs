@@ -179,3 +179,72 @@ fn what_is_no_longer_kept_is_told_by_its_length() {
         assert!(missing > 0 && shown >= 64 << 20, "{shown}");
     }
 }
+
+//= promises.command.keys-leave-job-running
+#[test]
+fn keys_leave_a_job_that_has_no_terminal() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    let words = ["exec", "--no-tty", "--job", "echo", "box", "--", "sh", "-c", ECHO];
+    let mut person = Person::types_at_shell(&world, &words);
+    person.until("begun");
+    assert!(!person.is_raw());
+    // Lines are edited at the terminal, and what was typed of one is passed on with the keys behind it.
+    person.types("onf\u{7f}e\r");
+    person.until("<one>");
+    person.types("\u{10}\u{11}");
+    person.until("note: job echo goes on\r\nhint: carrel attach box echo");
+    let (code, restored, _) = person.finish();
+    assert_eq!((code, restored), (Some(0), true));
+    let mut person = Person::types_at_shell(&world, &["attach", "box", "echo"]);
+    person.until("<one>");
+    person.types("two\r");
+    person.until("<two>");
+    person.types("\u{10}\u{11}");
+    person.until("note: job echo goes on");
+    assert_eq!(person.finish().0, Some(0));
+    // One that takes no input, and one that is only looked at.
+    standing.detached(&[], "quiet", "echo begun; exec sleep 1000");
+    for words in [&["attach", "box", "quiet"][..], &["attach", "--read-only", "box", "echo"]] {
+        let mut person = Person::types_at_shell(&world, words);
+        person.until("begun");
+        person.types("ignored\r\u{10}\u{11}");
+        person.until(" goes on");
+        let (code, restored, _) = person.finish();
+        assert_eq!((code, restored), (Some(0), true), "{words:?}");
+    }
+    let mut person = Person::types_at_shell(&world, &["attach", "box", "echo"]);
+    person.until("<two>");
+    // The end of the input is the end of the job's.
+    person.types("\u{4}");
+    assert_eq!(person.finish().0, Some(6));
+}
+
+#[test]
+fn an_interrupt_leaves_a_job_that_was_attached_to() {
+    let world = World::new();
+    let standing = Standing::new(&world);
+    standing.detached(&["--interactive"], "echo", ECHO);
+    for (signal, code) in [(Signal::INT, 130), (Signal::HUP, 129), (Signal::TERM, 143)] {
+        let mut running = attached(&world, &["box", "echo"]);
+        running.until("begun");
+        running.signal(signal);
+        let outcome = running.finish();
+        assert_eq!(outcome.code, Some(code), "{outcome:?}");
+        let said =
+            "note: job echo goes on\nhint: `carrel attach box echo` attaches to it again; `carrel exec box -- kill ";
+        assert!(outcome.stderr.starts_with(said), "{outcome:?}");
+        let kill = outcome.stderr.split('`').nth(3).unwrap().to_owned();
+        if signal == Signal::TERM {
+            let words: Vec<&str> = kill.split(' ').skip(1).collect();
+            assert_eq!(world.carrel(&words).code, Some(0), "{words:?}");
+        }
+    }
+    assert_eq!(world.carrel(["attach", "box", "echo"]).code, Some(143));
+    // What `exec` started is its own to interrupt.
+    let mut person =
+        Person::types_at_shell(&world, &["exec", "--no-tty", "box", "--", "sh", "-c", "echo go; sleep 1000"]);
+    person.until("go");
+    person.types("\u{3}");
+    assert_eq!(person.finish().0, Some(130));
+}

@@ -65,7 +65,7 @@ fn what_goes_to_one_place_is_shown_in_the_order_in_which_it_was_written() {
     let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
     drop(command);
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    Read::read_to_string(&mut reader, &mut text).unwrap();
     let expected = format!("ready\n{}", "out\nerr\n".repeat(3));
     assert_eq!((child.wait().unwrap().code(), text), (Some(0), expected));
 }
@@ -86,7 +86,7 @@ fn of_a_job_that_runs_what_is_there_is_shown_and_if_asked_what_follows() {
     assert_eq!(following.finish().code, Some(0));
     // It may have begun when the job was over already.
     let mut rest = Vec::new();
-    std::io::Read::read_to_end(&mut late.output, &mut rest).unwrap();
+    Read::read_to_end(&mut late.output, &mut rest).unwrap();
     assert!(rest == b"<line>\n" || rest.is_empty(), "{rest:?}");
     assert_eq!(late.finish().code, Some(0));
 }

@@ -1,19 +1,21 @@
 //! A job under way: its output, its input, signals and its end.
 
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use carrel_shim_client::messages::{Ended, JobCut, JobInfo, JobInput, StreamName};
 use carrel_shim_client::{Follow, FollowEvent, ShimError};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::detach::DetachKeys;
 use super::ending::Ending;
-use super::input::{End, Fed, Feed};
+use super::input::{End, Fed, Feed, InputAccess};
 use super::notes::Notes;
 use super::orders::{Orders, Way};
 use super::output::Outputs;
 use super::signals::{CONTINUED, HANGUP, INTERRUPT, RESIZED, Signals};
-use super::terminal::{RawMode, TerminalSize};
+use super::terminal::{TerminalMode, TerminalSize};
 use crate::failure::Failure;
 
 const SIGPIPE: i32 = 13;
@@ -38,6 +40,8 @@ pub(crate) enum Role {
     Starter,
     /// It was there before us; signals that we get are for it.
     Partner,
+    /// It was there before us; signals that we get are for us.
+    Participant,
     /// We only look.
     Viewer,
 }
@@ -54,6 +58,8 @@ pub(crate) struct Manner {
     pub(crate) terminal: bool,
     /// Keys that leave it.
     pub(crate) keys: DetachKeys,
+    /// Whether its input was asked for.
+    pub(crate) input: bool,
     /// Whether our input is the same that it has been given a part of.
     pub(crate) again: bool,
     /// What the end of our input means.
@@ -81,7 +87,8 @@ pub(crate) struct Session {
     orders: Orders,
     outputs: Outputs,
     interrupts: Interrupts,
-    raw: Option<RawMode>,
+    mode: Option<TerminalMode>,
+    access: watch::Sender<InputAccess>,
     feeding: Option<JoinHandle<Fed>>,
     /// Whether our input was ever the job's: it is given once, whatever its supervisor says later.
     fed: bool,
@@ -104,7 +111,8 @@ impl Session {
             orders: Orders::to(manner.way.clone(), manner.job.clone()),
             outputs: Outputs::new(),
             interrupts: Interrupts::default(),
-            raw: None,
+            mode: None,
+            access: watch::Sender::new(if manner.input { InputAccess::Pending } else { InputAccess::Unavailable }),
             feeding: None,
             fed: false,
             manner,
@@ -121,7 +129,13 @@ impl Session {
     /// Serves the job until it ends, or something ends us.
     pub(crate) async fn drive(mut self, signals: &mut Signals) -> Result<Over, Failure> {
         let raw = self.manner.terminal && self.manner.role != Role::Viewer;
-        self.raw = if raw { RawMode::enter(std::io::stdin()) } else { None };
+        self.mode = match raw {
+            true => TerminalMode::raw(std::io::stdin()),
+            false => TerminalMode::lines(std::io::stdin(), &self.manner.keys),
+        };
+        if self.mode.is_some() && self.manner.keys.last().is_some() {
+            self.feed();
+        }
         let over = self.attend(signals).await;
         if let (Ok(Over { ending: Ending::Unread, .. }), Role::Starter) = (&over, self.manner.role) {
             // As if it had written to our streams itself.
@@ -174,7 +188,10 @@ impl Session {
                 fed = fed(&mut self.feeding) => {
                     self.feeding = None;
                     match fed {
-                        Ok(Fed::Detached) => break Ending::Detached,
+                        Ok(Fed::Detached) => {
+                            self.mode.iter().for_each(TerminalMode::end_line);
+                            break Ending::Detached;
+                        }
                         Ok(Fed::HungUp) => break Ending::Interrupted(HANGUP),
                         Ok(Fed::All) | Err(_) => {}
                     }
@@ -206,44 +223,59 @@ impl Session {
         self.note(&format!("{bytes} bytes of its standard {name} are not kept"));
     }
 
+    /// Begins to read our input. At a terminal that is for the keys as well, whoever gives the job its input.
+    fn feed(&mut self) {
+        let Manner { terminal, ref keys, end, .. } = self.manner;
+        let (typed, raw) = (self.mode.is_some(), self.is_raw());
+        let feed = Feed { terminal, typed, raw, keys: keys.clone(), end, access: self.access.subscribe() };
+        self.feeding = Some(tokio::spawn(feed.run(self.follow.control())));
+    }
+
     /// The input is ours now, or no longer.
     fn input(&mut self, input: &JobInput) {
-        let Manner { terminal, ref keys, again, end, .. } = self.manner;
         if input.held {
             if std::mem::replace(&mut self.fed, true) {
                 return;
             }
-            let skip = if again { input.written } else { 0 };
-            let feed = Feed { terminal, raw: self.raw.is_some(), keys: keys.clone(), skip, end };
-            self.feeding = Some(tokio::spawn(feed.run(self.follow.control())));
+            // What is typed is never the same.
+            let again = self.manner.again && !std::io::stdin().is_terminal();
+            self.access.send_replace(InputAccess::Held { skip: if again { input.written } else { 0 } });
+            if self.feeding.is_none() {
+                self.feed();
+            }
             return;
         }
-        if let Some(feeding) = self.feeding.take() {
-            feeding.abort();
-        }
+        self.access.send_replace(InputAccess::Unavailable);
         // Without a holder it is closed: the job takes no more.
         let Some(holder) = &input.holder else { return };
         let words = format!("process {} took the input of the job; from now on it is only shown here", holder.pid);
         self.note(&words);
         // Keys go nowhere from now on: so those that interrupt us have to work.
-        if self.raw.take().is_some() && self.manner.role != Role::Owner {
+        if self.is_raw() && self.manner.role != Role::Owner {
             self.manner.role = Role::Viewer;
+            // The one mode is left before the other is entered, which is put back to what was there before both.
+            drop(self.mode.take());
+            self.mode = TerminalMode::lines(std::io::stdin(), &self.manner.keys);
         }
+    }
+
+    fn is_raw(&self) -> bool {
+        self.mode.as_ref().is_some_and(TerminalMode::is_raw)
     }
 
     /// Passes a signal on; returns how the session ends, if it does.
     fn signalled(&mut self, signal: i32) -> Option<Ending> {
         match (signal, self.manner.role) {
             (RESIZED | CONTINUED, _) => {
-                if let (CONTINUED, Some(raw)) = (signal, &self.raw) {
-                    raw.resume();
+                if let (CONTINUED, Some(mode)) = (signal, &self.mode) {
+                    mode.resume();
                 }
-                if self.manner.role != Role::Viewer {
+                if self.manner.terminal && self.manner.role != Role::Viewer {
                     self.resize();
                 }
                 None
             }
-            (signal, Role::Viewer) => Some(Ending::Interrupted(signal)),
+            (signal, Role::Viewer | Role::Participant) => Some(Ending::Interrupted(signal)),
             // The keys of a terminal go inside as they are: a signal is for us, from somebody who wants us to end.
             (signal, _) if self.manner.terminal => Some(Ending::Interrupted(signal)),
             (INTERRUPT, role) => match (self.interrupts.again(Instant::now()), role) {
@@ -263,7 +295,7 @@ impl Session {
 
     /// Says something beside what the job writes.
     fn note(&mut self, words: &str) {
-        let line = self.manner.notes.line(words, self.raw.is_some());
+        let line = self.manner.notes.line(words, self.is_raw());
         self.outputs.stderr(line.as_bytes());
     }
 }

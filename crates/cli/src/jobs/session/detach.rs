@@ -25,6 +25,15 @@ impl DetachKeys {
     pub(crate) fn watch(&self) -> Watcher {
         Watcher { keys: self.0.clone(), typed: 0 }
     }
+
+    /// The key that is typed last.
+    pub(crate) fn last(&self) -> Option<u8> {
+        self.0.last().copied()
+    }
+
+    pub(crate) fn contains(&self, key: u8) -> bool {
+        self.0.contains(&key)
+    }
 }
 
 impl FromStr for DetachKeys {

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use carrel_shim_client::JobControl;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::detach::DetachKeys;
 
@@ -20,14 +20,27 @@ const END_OF_TRANSMISSION: u8 = 4;
 pub(crate) struct Feed {
     /// Whether the job has a terminal.
     pub(crate) terminal: bool,
-    /// Whether ours is one that passes every key on.
+    /// Whether ours is a terminal, at which keys are looked for.
+    pub(crate) typed: bool,
+    /// Whether it passes every key on.
     pub(crate) raw: bool,
-    /// Keys that are not passed on, if ours is such a terminal.
+    /// Keys that are not passed on, if ours is a terminal.
     pub(crate) keys: DetachKeys,
-    /// How many bytes from its beginning the job has already.
-    pub(crate) skip: u64,
     /// What the end of it means.
     pub(crate) end: End,
+    /// Whether the job takes it.
+    pub(crate) access: watch::Receiver<InputAccess>,
+}
+
+/// Whether the input of a job is ours to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputAccess {
+    /// It was asked for.
+    Pending,
+    /// It is, and the job was given that many bytes of ours before.
+    Held { skip: u64 },
+    /// It is not, or not any more: what is typed goes nowhere.
+    Unavailable,
 }
 
 /// What the end of standard input means.
@@ -59,67 +72,109 @@ impl Feed {
     /// non-blocking for us alone. The thread ends with this program.
     pub(crate) async fn run(mut self, job: JobControl) -> Fed {
         let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(AHEAD);
-        let started = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || read(&sender));
-        let mut watcher = if self.raw { self.keys.watch() } else { DetachKeys::default().watch() };
-        let (mut last, mut used) = (b'\n', false);
+        let typed = self.typed;
+        let started = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || read(&sender, typed));
+        let mut watcher = if typed { self.keys.watch() } else { DetachKeys::default().watch() };
+        let (mut last, mut used, mut passed) = (b'\n', false, 0);
         if started.is_ok() {
             while let Some(mut piece) = pieces.recv().await {
+                if piece.is_empty() {
+                    match self.access().await {
+                        InputAccess::Held { .. } => {}
+                        _ => continue,
+                    }
+                    // In this mode no key ends the input: the terminal itself is gone.
+                    if self.raw {
+                        return Fed::HungUp;
+                    }
+                    self.finish(&job, watcher.rest(), last, used).await;
+                    continue;
+                }
                 used = true;
-                self.drop_known(&mut piece);
                 let detached = watcher.take(&mut piece);
-                last = piece.last().copied().unwrap_or(last);
-                let taken = piece.is_empty() || job.write(&piece).await.is_ok();
+                let taken = piece.is_empty() || self.give(&job, piece, &mut passed, &mut last).await;
                 if detached {
                     return Fed::Detached;
                 }
                 // A job that takes no more input may still do what it is for. At a terminal it can still be left.
-                if !taken && !self.raw {
+                if !taken && !typed {
                     return Fed::All;
                 }
             }
         }
-        if self.raw {
-            // In this mode no key ends the input: the terminal itself is gone.
-            return Fed::HungUp;
-        }
-        let held_back = watcher.rest();
-        if !held_back.is_empty() {
-            let _taken = job.write(held_back).await;
-        }
-        if self.end == End::CloseIfUsed && !used {
-            return Fed::All;
-        }
-        if self.terminal {
-            // Within a line the first one only hands over what was written of it.
-            let end: &[u8] = if last == b'\n' { &[END_OF_TRANSMISSION] } else { &[END_OF_TRANSMISSION; 2] };
-            let _ended = job.write(end).await;
-        } else {
-            let _ended = job.close().await;
-        }
-        Fed::All
+        if self.raw { Fed::HungUp } else { Fed::All }
     }
 
-    /// What was given before is not given again.
-    fn drop_known(&mut self, piece: &mut Vec<u8>) {
-        let known = usize::try_from(self.skip).unwrap_or(usize::MAX).min(piece.len());
+    /// Gives the job a piece, without what it was given before; whether it takes more.
+    async fn give(&mut self, job: &JobControl, mut piece: Vec<u8>, passed: &mut u64, last: &mut u8) -> bool {
+        let InputAccess::Held { skip } = self.access().await else { return false };
+        let known = usize::try_from(skip.saturating_sub(*passed)).unwrap_or(usize::MAX).min(piece.len());
+        *passed = passed.saturating_add(piece.len() as u64);
         piece.drain(..known);
-        self.skip -= u64::try_from(known).unwrap_or(self.skip);
+        let Some(newest) = piece.last() else { return true };
+        *last = *newest;
+        tokio::select! {
+            written = job.write(&piece) => written.is_ok(),
+            () = lost(&mut self.access) => false,
+        }
+    }
+
+    /// Ends the input of the job, as it is meant.
+    async fn finish(&mut self, job: &JobControl, held_back: &[u8], last: u8, used: bool) {
+        let ended = async {
+            if !held_back.is_empty() {
+                let _taken = job.write(held_back).await;
+            }
+            // At a terminal, a key ended it.
+            if self.end == End::CloseIfUsed && !used && !self.typed {
+                return;
+            }
+            if self.terminal {
+                // Within a line the first one only hands over what was written of it.
+                let end: &[u8] = if last == b'\n' { &[END_OF_TRANSMISSION] } else { &[END_OF_TRANSMISSION; 2] };
+                let _ended = job.write(end).await;
+            } else {
+                let _ended = job.close().await;
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = lost(&mut self.access) => {}
+        }
+    }
+
+    /// Whether the job takes it, once that is known.
+    async fn access(&mut self) -> InputAccess {
+        let known = self.access.wait_for(|access| *access != InputAccess::Pending).await;
+        known.map_or(InputAccess::Unavailable, |access| *access)
     }
 }
 
-fn read(sender: &mpsc::Sender<Vec<u8>>) {
+/// Waits until the job takes no more.
+async fn lost(access: &mut watch::Receiver<InputAccess>) {
+    let _lost = access.wait_for(|access| *access == InputAccess::Unavailable).await;
+}
+
+/// Reads standard input in pieces; an empty one is its end, behind which more may be typed at a terminal.
+fn read(sender: &mpsc::Sender<Vec<u8>>, typed: bool) {
     let mut stdin = std::io::stdin().lock();
     let mut buffer = vec![0; PIECE];
     loop {
         match stdin.read(&mut buffer) {
-            Ok(0) => return,
             Ok(len) => {
                 if sender.blocking_send(buffer.get(..len).unwrap_or_default().to_vec()).is_err() {
                     return;
                 }
+                // A terminal that is gone has no modes.
+                if len == 0 && (!typed || rustix::termios::tcgetattr(std::io::stdin()).is_err()) {
+                    return;
+                }
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return,
+            Err(_) => {
+                let _told = sender.blocking_send(Vec::new());
+                return;
+            }
         }
     }
 }

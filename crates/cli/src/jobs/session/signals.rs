@@ -46,10 +46,11 @@ impl Signals {
         if terminal {
             // Whatever ends us, the terminal is put back first. Some belong to the library, which keeps them.
             let others = (1..=LAST).filter(|number| !PASSED_ON.contains(number) && ends(*number)).filter(heeded);
-            for number in others.chain([RESIZED, CONTINUED]) {
+            for number in others.chain([RESIZED]) {
                 streams.extend(signal(SignalKind::from_raw(number)).ok().map(|stream| (number, stream)));
             }
         }
+        streams.extend(signal(SignalKind::from_raw(CONTINUED)).ok().map(|stream| (CONTINUED, stream)));
         Ok(Self(streams))
     }
 
