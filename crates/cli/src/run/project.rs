@@ -122,6 +122,10 @@ impl Outcome {
         }
         let summary = &self.summary;
         let _ = writeln!(text, "{summary} in the copy of {}", Shown::path(&self.project));
+        if let Some(count @ 1..) = self.discarded() {
+            let changes = if count == 1 { "1 change was" } else { &format!("{count} changes were") };
+            let _ = writeln!(text, "note: {changes} discarded\nhint: `--keep-changes NAME` keeps the changes of a run");
+        }
         if let Some(name) = &self.kept {
             let _ =
                 writeln!(text, "kept as {name}: `carrel diff {name}` shows it, `carrel apply {name}` takes it over");
@@ -140,9 +144,18 @@ impl Outcome {
         text
     }
 
+    /// How many changes are gone with the sandbox; none if they were kept.
+    fn discarded(&self) -> Option<u64> {
+        let Summary { added, modified, deleted, directories, .. } = self.summary;
+        self.kept.is_none().then_some(added + modified + deleted + directories)
+    }
+
     /// For programs.
     pub(crate) fn object(&self) -> serde_json::Value {
         let mut object = summary(&self.summary);
+        if let (Some(discarded), Some(object)) = (self.discarded(), object.as_object_mut()) {
+            object.insert("discarded".to_owned(), discarded.into());
+        }
         if let (Some(name), Some(object)) = (&self.kept, object.as_object_mut()) {
             object.insert("kept".to_owned(), name.as_str().into());
             object.insert("marks".to_owned(), marks(&self.changes.marks()));

@@ -41,14 +41,24 @@ fn a_sandbox_works_on_a_copy_and_says_what_it_changed() {
     let path = std::fs::canonicalize(project.path()).unwrap();
     assert_eq!(
         outcome.stderr,
-        format!("4 files changed: 2 added, 1 modified, 1 deleted in the copy of {}\n", path.display())
+        format!(
+            "4 files changed: 2 added, 1 modified, 1 deleted in the copy of {}\nnote: 5 changes were discarded\n\
+             hint: `--keep-changes NAME` keeps the changes of a run\n",
+            path.display()
+        )
     );
+    let outcome = run(&world, project.path(), &[], "true");
+    assert_eq!(outcome.stderr, format!("no changes in the copy of {}\n", path.display()), "nothing is discarded");
     assert_eq!((read(project.path(), "old").as_deref(), read(project.path(), "added")), (Some("old\n"), None));
     assert!(project.path().join("gone").exists());
     assert_eq!(run(&world, project.path(), &["--quiet"], WORK).stderr, "");
     let outcome = run(&world, project.path(), &["--json"], WORK);
     let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((&result["changes"]["added"], &result["changes"]["deleted"]), (&2.into(), &1.into()), "{result}");
+    assert_eq!(result["changes"]["discarded"], 5, "{result}");
+    let outcome = run(&world, project.path(), &["--json", "--keep-changes", "kept"], WORK);
+    let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert!(result["changes"]["kept"] == "kept" && result["changes"]["discarded"].is_null(), "{result}");
 }
 
 //= carrel.command.kept-changes-shown-applied
