@@ -141,9 +141,14 @@ impl FakeProvider {
 
     /// Ends what the sandbox runs by itself, at some moment.
     pub fn end_command(&self, sandbox: &str, at: Timestamp) {
+        self.end_command_as(sandbox, at, &How::Exited(1));
+    }
+
+    /// The same, in some way.
+    pub fn end_command_as(&self, sandbox: &str, at: Timestamp, how: &How) {
         let mut world = self.lock();
         for machine in world.machines.values_mut().filter(|machine| machine.runs && machine.sandbox == sandbox) {
-            machine.journal.push((at, Fact::CommandEnded { attempt: 0, how: How::Exited(1) }));
+            machine.journal.push((at, Fact::CommandEnded { attempt: 0, how: how.clone() }));
         }
         drop(world);
         self.wake();

@@ -4,14 +4,9 @@ use std::time::Duration;
 
 use carrel_store::{Change, Details, EventType, Exec, ExecChange, ExecState, NewEvent, Sandbox, Timestamp};
 
+use crate::exec_outcome;
 use crate::machine::Stage;
 use crate::provider::How;
-use crate::words::error_code;
-
-/// What a command is said to have ended with that somebody killed.
-const KILLED: i32 = 137;
-/// What a command is said to have ended with whose time was up.
-const TIMED_OUT: i32 = 124;
 
 /// A change of a sandbox while it is put together.
 #[derive(Clone, Debug)]
@@ -105,27 +100,8 @@ impl Edit {
     /// A command has ended.
     pub(super) fn end_exec(&mut self, exec: &Exec, how: &How, at: Timestamp) {
         let mut exec = Exec { ended_at: Some(at), ..exec.clone() };
-        let failed = |code: i32, error: &str, message: String| (ExecState::Failed, code, error.to_owned(), message);
-        let (state, exit_code, error_code, error_message) = match how {
-            How::Exited(0) => (ExecState::Finished, 0, String::new(), String::new()),
-            How::Exited(code) => failed(*code, error_code::EXEC_RUN_FAILED, format!("it ended with exit code {code}")),
-            How::Signalled(signal) => {
-                failed(128 + signal, error_code::EXEC_RUN_FAILED, format!("signal {signal} ended it"))
-            }
-            How::TimedOut => failed(TIMED_OUT, "EXEC_TIMED_OUT", "its time was up".to_owned()),
-            How::OutOfMemory => {
-                let words = "the kernel ended it, since the sandbox had no memory left".to_owned();
-                failed(KILLED, error_code::OUT_OF_MEMORY, words)
-            }
-            How::NeverRan(code, why) => failed(*code, error_code::EXEC_RUN_FAILED, why.clone()),
-            How::SandboxEnded => {
-                failed(KILLED, error_code::EXEC_RUN_FAILED, "the sandbox ended before it did".to_owned())
-            }
-            How::Cancelled => (ExecState::Cancelled, KILLED, String::new(), String::new()),
-        };
-        (exec.state, exec.exit_code, exec.error_code, exec.error_message) =
-            (state, exit_code, error_code, error_message);
-        let kind = match state {
+        exec_outcome::record(&mut exec, how);
+        let kind = match exec.state {
             ExecState::Finished => EventType::ExecFinished,
             ExecState::Cancelled => EventType::ExecCancelled,
             ExecState::Failed | ExecState::Running => EventType::ExecFailed,

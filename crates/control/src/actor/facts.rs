@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::edit::Edit;
 use super::pause::Pause;
-use super::{Actor, Gone, Over};
+use super::{Actor, Command, Gone, Over};
 use crate::control::place;
 use crate::failpoint::Step;
 use crate::machine::{Input, Stage, Verdict, verdict};
@@ -18,8 +18,10 @@ use crate::words::{cause, error_code};
 const TOGETHER: usize = 256;
 /// A command that ran for so long has begun well.
 const WELL: Duration = Duration::from_secs(10);
-/// How often in a row a command may end before that.
+/// How often in a row a command may exit before that and is restarted.
 const CRASHES: u32 = 5;
+/// What a command ends with that is not there.
+const NOT_FOUND: i32 = 127;
 /// How long to wait until it is run again, at first.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -81,7 +83,7 @@ impl Actor {
                         edit.sandbox().active_at = edit.now();
                     }
                 }
-                Fact::CommandEnded { how, .. } => self.command_ended(sequence, at, &how),
+                Fact::CommandEnded { attempt, how } => self.command_ended(sequence, at, attempt, &how),
                 Fact::Paused { cause, message } => {
                     self.pause_changed(&mut edit, at, Some(Pause::new(cause, message)), is_ready && over.is_none());
                 }
@@ -104,8 +106,8 @@ impl Actor {
         if edit.is_told() {
             self.persist(edit, Step::ExecEnded).await?;
         }
-        if self.command.soon > CRASHES {
-            return self.crashed().await;
+        if let Some(message) = self.command_failure() {
+            return self.crashed(&message).await;
         }
         match over {
             Some(over) => self.is_over(over).await,
@@ -193,20 +195,39 @@ impl Actor {
     }
 
     /// What it runs by itself has ended, and is run again: later and later, and not for ever.
-    fn command_ended(&mut self, sequence: u64, at: Timestamp, how: &How) {
+    fn command_ended(&mut self, sequence: u64, at: Timestamp, attempt: u32, how: &How) {
         if self.stage() != Stage::Ready || sequence <= self.command.heard {
             return;
         }
         tracing::info!(sandbox = %self.sandbox.id, ?how, "what the sandbox runs has ended");
         // By what was written down, not by our clock: an end of long ago may be told to a daemon that has just begun.
         let ran = at.0.saturating_sub(self.command.since.0);
-        if u64::try_from(ran).is_ok_and(|ran| Duration::from_nanos(ran) >= WELL) {
-            self.command.soon = 0;
-        }
+        let is_soon = u64::try_from(ran).map_or(true, |ran| Duration::from_nanos(ran) < WELL);
+        self.command.soon = if is_soon { self.command.soon + 1 } else { 0 };
         (self.command.since, self.command.heard) = (at, sequence);
-        self.command.soon += 1;
         self.command.ended = Some(sequence);
-        self.command.again_at = Some(Instant::now() + AGAIN * 2u32.saturating_pow(self.command.soon.min(CRASHES) - 1));
+        let restarts = self.command.soon.clamp(1, CRASHES) - 1;
+        self.command.again_at = Some(Instant::now() + AGAIN * 2u32.saturating_pow(restarts));
+        self.command.last = match how {
+            How::Exited(code) => format!("exit code {code}"),
+            How::Signalled(signal) => format!("signal {signal}"),
+            How::OutOfMemory => "out of memory".to_owned(),
+            How::NeverRan(_, why) => why.clone(),
+            How::TimedOut | How::Cancelled | How::SandboxEnded => "it was ended".to_owned(),
+        };
+        // What is not there at first does not appear by itself.
+        self.command.missing = attempt == 0 && matches!(how, How::NeverRan(NOT_FOUND, _));
+    }
+
+    /// Why the command is not restarted any more, if it is not.
+    fn command_failure(&self) -> Option<String> {
+        let Command { soon, missing, last, .. } = &self.command;
+        if *missing {
+            return Some(format!("the command cannot be started: {last}"));
+        }
+        let within = WELL.as_secs();
+        (*soon > CRASHES)
+            .then(|| format!("the command exited {soon} times in a row within {within} s of its start: {last}"))
     }
 
     pub(super) fn command_begun(&mut self, begun: Result<(), ProviderError>) {
@@ -221,14 +242,13 @@ impl Actor {
         }
     }
 
-    async fn crashed(&mut self) -> Result<(), Gone> {
+    async fn crashed(&mut self, message: &str) -> Result<(), Gone> {
         let Verdict::Go(next, _) = verdict(self.stage(), Input::CrashLoop) else { return Ok(()) };
         let mut edit = self.edit();
         self.end_execs(&mut edit);
         self.clean = false;
         self.command.again_at = None;
-        let words = format!("its command ended {CRASHES} times in a row soon after it began");
-        edit.fail(next, error_code::CRASH_LOOP, &words);
+        edit.fail(next, error_code::CRASH_LOOP, message);
         self.persist(edit, Step::Failed).await
     }
 

@@ -142,7 +142,7 @@ struct Over {
 }
 
 /// What the sandbox runs by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Command {
     /// When it last began, or ended.
     since: Timestamp,
@@ -150,6 +150,10 @@ struct Command {
     heard: u64,
     /// How often in a row it ended soon.
     soon: u32,
+    /// How it ended last.
+    last: String,
+    /// Whether its program was not there when it was first started.
+    missing: bool,
     /// The fact of its end, until it runs again: it is heard again by the next daemon.
     ended: Option<u64>,
     /// When it is to run again.
@@ -197,7 +201,7 @@ impl Actor {
         let now = Instant::now();
         // It was idle while nobody looked after it as well, but no longer than the clock can be believed.
         let since = now.checked_sub(shared.settings().clock.since(sandbox.active_at)).unwrap_or(now);
-        let command = Command { since: sandbox.state_changed_at, heard: 0, soon: 0, ended: None, again_at: None };
+        let command = Command { since: sandbox.state_changed_at, ..Command::default() };
         let restart = match (origin, spec.restart) {
             (Origin::Store, RestartPolicy::OnBoot) => Restart::Due,
             (Origin::Store | Origin::Request, _) => Restart::Never,

@@ -77,7 +77,7 @@ impl Actor {
         self.restart = Restart::Never;
         (self.pause, self.pause_told_until) = (PauseState::Unpaused, None);
         self.machine = Machine::default();
-        self.command = Command { heard: 0, soon: 0, ended: None, again_at: None, ..self.command };
+        self.command = Command { since: self.command.since, ..Command::default() };
         self.left = (!self.clean).then_some(former);
         self.services.clear();
         self.facts = None;

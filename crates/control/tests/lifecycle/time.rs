@@ -126,10 +126,40 @@ async fn a_command_of_its_own_that_ends_again_and_again_is_a_failure() {
     for second in 0..6 {
         world.provider.end_command("box1", Timestamp(ready.0 + second * 1_000_000_000));
     }
-    assert_eq!(world.until("box1", SandboxState::Failed).await.error_code, "CONTAINER_CRASHLOOP");
+    let failed = world.until("box1", SandboxState::Failed).await;
+    assert_eq!(failed.error_code, "CONTAINER_CRASHLOOP");
+    let words = "the command exited 6 times in a row within 10 s of its start: exit code 1";
+    assert_eq!(failed.error_message, words);
     world.control.delete(&ME, "box1").await.unwrap();
     world.until("box1", SandboxState::Deleted).await;
     assert_eq!(world.provider.left(), (0, 0));
+}
+
+#[tokio::test]
+async fn an_exit_after_a_long_run_is_not_counted_as_an_early_one() {
+    let world = World::new().await;
+    world.try_create("box1", |draft| draft.command = vec!["serve".into()]).await.unwrap();
+    world.until("box1", SandboxState::Ready).await;
+    let ready = world.control.get(&ME, "box1").unwrap().state_changed_at;
+    for second in 60..67 {
+        world.provider.end_command("box1", Timestamp(ready.0 + second * 1_000_000_000));
+    }
+    let failed = world.until("box1", SandboxState::Failed).await;
+    assert!(failed.error_message.starts_with("the command exited 6 times in a row"), "{}", failed.error_message);
+}
+
+#[tokio::test]
+async fn a_command_whose_program_is_not_there_fails_its_sandbox_at_once() {
+    let world = World::new().await;
+    world.try_create("box1", |draft| draft.command = vec!["nosuch".into()]).await.unwrap();
+    let ready = world.until("box1", SandboxState::Ready).await.state_changed_at;
+    world.provider.end_command_as("box1", ready, &How::NeverRan(127, "nosuch: not found".to_owned()));
+    let failed = world.until("box1", SandboxState::Failed).await;
+    let told = (failed.error_code.as_str(), failed.error_message.as_str());
+    assert_eq!(told, ("CONTAINER_CRASHLOOP", "the command cannot be started: nosuch: not found"));
+    // Published clients are told what they were told before: that it was ready, then that it failed.
+    let [.., ready, failed] = &kinds(&world.events("box1").await)[..] else { panic!("no events") };
+    assert_eq!([*ready, *failed], [Event::SandboxReady, Event::SandboxFailed]);
 }
 
 #[tokio::test]
