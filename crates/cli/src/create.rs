@@ -16,7 +16,7 @@ use crate::images::progress::Telling;
 use crate::label::Label;
 use crate::moment::Moment;
 use crate::mount::{CopyPair, MountMode, MountPair};
-use crate::{find, images, limits};
+use crate::{find, first_start, images, limits};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -50,6 +50,9 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
         let ready = wait::until(&mut daemon, handle, SandboxState::Ready).await?;
         let ready = ready.ok_or_else(|| find::no_such_sandbox(&id))?;
         warn(&id, json).await;
+        if !arguments.command.is_empty() || arguments.file.is_some() {
+            first_start::check(&mut daemon, &id).await?;
+        }
         Ok(ready)
     });
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;

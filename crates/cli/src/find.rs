@@ -10,11 +10,11 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::daemon::{Daemon, told};
+use crate::daemon::{self, Daemon, told};
 use crate::failure::{Failure, remedy};
 use crate::home::Home;
 use crate::seen::{Seen, Told};
-use crate::{listed, ps};
+use crate::{history, listed, ps};
 
 /// How long a supervisor may take to answer what it need not do anything for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -156,25 +156,30 @@ pub(crate) async fn see_all() -> Result<Vec<Seen>, Failure> {
     Ok(seen)
 }
 
-/// All jobs of a sandbox, the oldest first.
+/// All jobs of a sandbox, the oldest first: with a daemon, also those of before it was stopped.
 pub(crate) async fn jobs(name: &str) -> Result<Vec<JobInfo>, Failure> {
-    let found = one(name).await?;
-    if let Life::Dead { facts, .. } = &found.life {
-        return Ok(ps::past_jobs(facts));
+    let found = maybe(name)?;
+    let keeper = daemon::keeper(name, found.as_ref()).await?;
+    let runs = keeper.as_ref().is_none_or(|(_, handle)| handle.state() == SandboxState::Ready);
+    let known = match &found {
+        Some(Found { life: Life::Dead { facts, .. }, .. }) => ps::past_jobs(facts),
+        Some(found) if runs => {
+            let mut client = adopt(name, found).await?;
+            answer(async { Ok(client.jobs().await?) }).await?
+        }
+        None if keeper.is_none() => return Err(absent(name).await),
+        _ => Vec::new(),
+    };
+    match keeper {
+        Some((mut daemon, _)) => Ok(history::merge(known, history::execs(&mut daemon, name).await?)),
+        None => Ok(known),
     }
-    let mut client = adopt(name, &found).await?;
-    answer(async { Ok(client.jobs().await?) }).await
 }
 
 /// A job of a sandbox.
 pub(crate) async fn job(name: &str, job: &str) -> Result<JobInfo, Failure> {
-    let found = one(name).await?;
-    if let Life::Dead { facts, .. } = &found.life {
-        let known = ps::past_jobs(facts).into_iter().find(|info| info.job == job);
-        return known.ok_or_else(|| no_such_job(&format!("there is no job {job:?}")));
-    }
-    let mut client = adopt(name, &found).await?;
-    answer(async { Ok(client.job(job).await?) }).await
+    let known = jobs(name).await?.into_iter().find(|info| info.job == job);
+    known.ok_or_else(|| no_such_job(&format!("there is no job {job:?}")))
 }
 
 /// Asks the supervisor how a sandbox is. One that is gone by now is none.

@@ -11,6 +11,8 @@ mod environment;
 mod events;
 mod failure;
 mod find;
+mod first_start;
+mod history;
 mod home;
 mod images;
 mod inspect;

@@ -88,18 +88,27 @@ fn owner(seen: &Seen) -> String {
 
 /// Jobs, for people.
 fn jobs(all: &[JobInfo], now: Moment) -> String {
-    let mut table = Table::new(["JOB", "STATE", "PID", "AGE", "OUTPUT", "COMMAND"]);
+    let mut table = Table::new(["JOB", "STATE", "PID", "AGE", "ENDED", "OUTPUT", "COMMAND"]);
     for info in all {
         table.row([
             info.job.clone(),
             info.outcome.as_ref().map_or_else(|| info.state.as_str().to_owned(), outcome),
             info.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string()),
             Moment(info.started_ms).age(now),
-            Size(info.stdout.length.saturating_add(info.stderr.length)).to_string(),
+            info.ended_ms.map_or_else(|| NONE.to_owned(), |at| format!("{} ago", Moment(at).age(now))),
+            output(info),
             info.command.join(" "),
         ]);
     }
     table.to_string()
+}
+
+/// How much a job wrote, if that is known: of one that is only remembered it is not.
+fn output(info: &JobInfo) -> String {
+    match info.stdout.length.saturating_add(info.stderr.length) {
+        0 if info.stdout.path.is_none() && info.state == JobState::Ended => NONE.to_owned(),
+        length => Size(length).to_string(),
+    }
 }
 
 /// How a job ended, in a word or two.
@@ -223,12 +232,19 @@ mod tests {
         running.command = vec!["sleep".to_owned(), "1000".to_owned()];
         running.pid = Some(2);
         (running.stdout.length, running.stderr.length) = (1024, 1024);
-        let ended = JobInfo { outcome: Some(ended_with(OutcomeKind::Exited, Some(3), None)), ..running.clone() };
+        let ended = JobInfo {
+            outcome: Some(ended_with(OutcomeKind::Exited, Some(3), None)),
+            state: JobState::Ended,
+            ended_ms: Some(NOW.0 - 2000),
+            ..running.clone()
+        };
+        let remembered = JobInfo { stdout: JobStream::default(), stderr: JobStream::default(), ..ended.clone() };
         assert_eq!(
-            jobs(&[running, ended], NOW),
-            "JOB  STATE     PID  AGE  OUTPUT  COMMAND\n\
-             run  running   2    5s   2 KiB   sleep 1000\n\
-             run  exited 3  2    5s   2 KiB   sleep 1000\n"
+            jobs(&[running, ended, remembered], NOW),
+            "JOB  STATE     PID  AGE  ENDED   OUTPUT  COMMAND\n\
+             run  running   2    5s   -       2 KiB   sleep 1000\n\
+             run  exited 3  2    5s   2s ago  2 KiB   sleep 1000\n\
+             run  exited 3  2    5s   2s ago  -       sleep 1000\n"
         );
     }
 

@@ -290,6 +290,12 @@ impl Control {
         Ok(execs)
     }
 
+    /// All commands of a sandbox that are known, those that have ended too, in the order of their creation.
+    pub async fn execs(&self, caller: &Caller, sandbox: &str) -> Result<Vec<Arc<Exec>>, Refusal> {
+        let sandbox = self.get(caller, sandbox)?;
+        self.0.store.execs(&sandbox.id).await.map_err(|error| store_failed(&error))
+    }
+
     /// What happened to a sandbox after a place in its log, and what happens.
     pub fn events(&self, caller: &Caller, id: &str, after: Sequence) -> Result<Events, Refusal> {
         let sandbox = self.get(caller, id)?;

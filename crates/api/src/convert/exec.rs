@@ -1,12 +1,15 @@
 //! A command as clients see it.
 
 use carrel_control::Refusal;
-use carrel_control::provider::ExecOptions;
+use carrel_control::provider::{ExecOptions, How};
 use carrel_store::{Exec, Namespace, Sequence};
 
-use super::length;
+use super::{length, moment};
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
+
+/// How much of a command is in its record: a list has many.
+const LONGEST_COMMAND: usize = 4096;
 
 /// A command, and a place in the log of its sandbox that was read no later.
 pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v1::ExecStatus {
@@ -21,6 +24,42 @@ pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v
         exit_code: exec.exit_code,
         error: error.clone(),
         last_event_sequence: sequence,
+    }
+}
+
+/// What is kept of a command.
+pub(crate) fn record(exec: &Exec, namespace: Namespace) -> own::ExecRecord {
+    let how = carrel_control::exec_outcome(exec);
+    let signal = if let Some(How::Signalled(signal)) = how { signal } else { 0 };
+    let mut left = LONGEST_COMMAND;
+    let fits = |word: &&String| {
+        left = left.saturating_sub(word.len());
+        left > 0
+    };
+    own::ExecRecord {
+        exec_id: exec.id.seen_from(namespace).to_owned(),
+        state: exec.state.number().into(),
+        command: exec.command.iter().take_while(fits).cloned().collect(),
+        cwd: exec.cwd.clone(),
+        created_at: moment(exec.created_at),
+        ended_at: exec.ended_at.and_then(moment),
+        outcome: how.as_ref().map(word).unwrap_or_default().to_owned(),
+        exit_code: exec.exit_code,
+        signal,
+        message: exec.error_message.clone(),
+    }
+}
+
+/// How a command ended, in a word.
+fn word(how: &How) -> &'static str {
+    match how {
+        How::Exited(_) => "exited",
+        How::Signalled(_) => "signalled",
+        How::TimedOut => "timed_out",
+        How::Cancelled => "cancelled",
+        How::OutOfMemory => "out_of_memory",
+        How::NeverRan(..) => "never_ran",
+        How::SandboxEnded => "sandbox_ended",
     }
 }
 

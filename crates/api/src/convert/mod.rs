@@ -11,7 +11,7 @@ use carrel_store::Timestamp;
 
 pub(crate) use self::draft::{draft, restart_policy};
 pub(crate) use self::event::{event, pause, running};
-pub(crate) use self::exec::{options, size, status};
+pub(crate) use self::exec::{options, record, size, status};
 pub(crate) use self::handle::{create_spec, desired, handle, limits, restart};
 
 const NANOS: i64 = 1_000_000_000;

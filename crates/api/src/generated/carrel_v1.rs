@@ -590,6 +590,45 @@ pub struct OutputLog {
     #[prost(uint64, tag = "3")]
     pub trimmed_bytes: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListExecsRequest {
+    #[prost(string, tag = "1")]
+    pub sandbox_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListExecsResponse {
+    #[prost(message, optional, tag = "1")]
+    pub exec: ::core::option::Option<ExecRecord>,
+}
+/// What is kept of an exec.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecRecord {
+    #[prost(string, tag = "1")]
+    pub exec_id: ::prost::alloc::string::String,
+    #[prost(enumeration = "super::super::agbox::v1::ExecState", tag = "2")]
+    pub state: i32,
+    /// Its program and arguments; of a long command only the beginning.
+    #[prost(string, repeated, tag = "3")]
+    pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, tag = "4")]
+    pub cwd: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub created_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Absent while it runs.
+    #[prost(message, optional, tag = "6")]
+    pub ended_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// How it ended: exited, signalled, timed_out, cancelled, out_of_memory, never_ran or sandbox_ended; empty while it runs.
+    #[prost(string, tag = "7")]
+    pub outcome: ::prost::alloc::string::String,
+    /// As a shell would give it. Meant only when it has ended.
+    #[prost(int32, tag = "8")]
+    pub exit_code: i32,
+    /// The signal that ended it; 0 if none did.
+    #[prost(int32, tag = "9")]
+    pub signal: i32,
+    #[prost(string, tag = "10")]
+    pub message: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PruneLogsRequest {
     /// Only what was last written longer ago; absent is all.
@@ -1319,6 +1358,31 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "GetExecOutput"));
             self.inner.unary(req, path, codec).await
         }
+        /// All execs of a sandbox that are known, those that have ended too, from the oldest to the newest. One message has one exec.
+        pub async fn list_execs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListExecsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ListExecsResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/carrel.v1.Sandboxes/ListExecs",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("carrel.v1.Sandboxes", "ListExecs"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Removes the output of execs that have ended, of deleted sandboxes too. Only for the daemon's own user.
         pub async fn prune_logs(
             &mut self,
@@ -1529,6 +1593,17 @@ pub mod sandboxes_server {
             tonic::Response<super::GetExecOutputResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the ListExecs method.
+        type ListExecsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ListExecsResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// All execs of a sandbox that are known, those that have ended too, from the oldest to the newest. One message has one exec.
+        async fn list_execs(
+            &self,
+            request: tonic::Request<super::ListExecsRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ListExecsStream>, tonic::Status>;
         /// Removes the output of execs that have ended, of deleted sandboxes too. Only for the daemon's own user.
         async fn prune_logs(
             &self,
@@ -2432,6 +2507,52 @@ pub mod sandboxes_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/carrel.v1.Sandboxes/ListExecs" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListExecsSvc<T: Sandboxes>(pub Arc<T>);
+                    impl<
+                        T: Sandboxes,
+                    > tonic::server::ServerStreamingService<super::ListExecsRequest>
+                    for ListExecsSvc<T> {
+                        type Response = super::ListExecsResponse;
+                        type ResponseStream = T::ListExecsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListExecsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sandboxes>::list_execs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListExecsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

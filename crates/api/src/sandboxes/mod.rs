@@ -10,7 +10,10 @@ mod orphans;
 mod reach;
 mod watch;
 
+use std::sync::Arc;
+
 use carrel_control::{Control, CreateRequest, DescriptorUse, ExecRequest, Refusal};
+use carrel_store::Exec;
 use tokio::sync::watch as flag;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -20,11 +23,12 @@ use crate::carrel::v1::sandboxes_server::Sandboxes;
 use crate::carrel::v1::{
     AdoptOrphanRequest, AdoptOrphanResponse, AttachExecRequest, AttachExecResponse, CreateSandboxRequest,
     CreateSandboxResponse, GetExecOutputRequest, GetExecOutputResponse, GetStatisticsRequest, GetStatisticsResponse,
-    InspectSandboxRequest, InspectSandboxResponse, ListOrphansRequest, ListOrphansResponse, OpenDiskRequest,
-    OpenDiskResponse, PauseSandboxRequest, PauseSandboxResponse, PruneLogsRequest, PruneLogsResponse, ReadFileRequest,
-    ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse, SetIdleTtlRequest, SetIdleTtlResponse,
-    StartExecRequest, StartExecResponse, StopForShutdownRequest, StopForShutdownResponse, UnpauseSandboxRequest,
-    UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteFileResponse,
+    InspectSandboxRequest, InspectSandboxResponse, ListExecsRequest, ListExecsResponse, ListOrphansRequest,
+    ListOrphansResponse, OpenDiskRequest, OpenDiskResponse, PauseSandboxRequest, PauseSandboxResponse,
+    PruneLogsRequest, PruneLogsResponse, ReadFileRequest, ReadFileResponse, RemoveOrphanRequest, RemoveOrphanResponse,
+    SetIdleTtlRequest, SetIdleTtlResponse, StartExecRequest, StartExecResponse, StopForShutdownRequest,
+    StopForShutdownResponse, UnpauseSandboxRequest, UnpauseSandboxResponse, WatchSandboxRequest, WatchSandboxesRequest,
+    WriteFileRequest, WriteFileResponse,
 };
 use crate::convert;
 use crate::door::closed;
@@ -218,7 +222,7 @@ impl Sandboxes for Near {
     async fn stop_for_shutdown(&self, request: Request<StopForShutdownRequest>) -> Answer<StopForShutdownResponse> {
         let caller = caller(request.extensions())?;
         let stopping = self.control.stop_for_shutdown(&caller).await.map_err(refused)?;
-        let handle = |sandbox: &std::sync::Arc<carrel_store::Sandbox>| {
+        let handle = |sandbox: &Arc<carrel_store::Sandbox>| {
             // One whose spec cannot be read stops like any other.
             let spec = self.control.spec(sandbox).unwrap_or_default();
             convert::handle(sandbox, &spec, caller.namespace())
@@ -230,6 +234,17 @@ impl Sandboxes for Near {
         let caller = caller(request.extensions())?;
         RequestSubject::of(request.extensions()).exec(&caller, &request.get_ref().exec_id);
         logs::output(&self.control, &caller, &request.get_ref().exec_id).await.map(Response::new)
+    }
+
+    type ListExecsStream = tokio_stream::Iter<std::vec::IntoIter<Result<ListExecsResponse, Status>>>;
+
+    async fn list_execs(&self, request: Request<ListExecsRequest>) -> Answer<Self::ListExecsStream> {
+        let caller = caller(request.extensions())?;
+        RequestSubject::of(request.extensions()).sandbox(&caller, &request.get_ref().sandbox_id);
+        let execs = self.control.execs(&caller, &request.get_ref().sandbox_id).await.map_err(refused)?;
+        let told = |exec: &Arc<Exec>| ListExecsResponse { exec: Some(convert::record(exec, caller.namespace())) };
+        let told: Vec<_> = execs.iter().map(|exec| Ok(told(exec))).collect();
+        Ok(Response::new(tokio_stream::iter(told)))
     }
 
     async fn prune_logs(&self, request: Request<PruneLogsRequest>) -> Answer<PruneLogsResponse> {

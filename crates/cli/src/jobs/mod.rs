@@ -14,8 +14,8 @@ mod through;
 use std::sync::Arc;
 
 use carrel_api::agbox::v1::SandboxState;
-use carrel_shim_client::messages::{JobInfo, JobState};
-use carrel_shim_client::{Found, Life, ShimClient};
+use carrel_shim_client::messages::{FailureCode, JobInfo, JobState};
+use carrel_shim_client::{Found, Life, ShimClient, ShimError};
 
 pub(crate) use self::choice::RUN;
 use self::logs::Stopped;
@@ -83,7 +83,20 @@ fn shown(arguments: &LogsArguments, json: bool) -> Result<(), Stopped> {
     let found = found.ok_or_else(|| find::no_such_sandbox(name))?;
     match (&found.life, &found.record) {
         (Life::Dead { facts, .. }, Some(record)) => kept::show(arguments, &record.logs.0, notes, &kept::jobs(facts)),
+        (Life::Running, Some(record)) if record.lasting && runtime.block_on(is_past(arguments, &found))? => {
+            kept::show(arguments, &record.logs.0, notes, &[])
+        }
         _ => runtime.block_on(logs::drive(arguments, &found, notes)),
+    }
+}
+
+/// Whether a job is named that its supervisor does not know: it may have run before the sandbox was resumed.
+async fn is_past(arguments: &LogsArguments, found: &Found) -> Result<bool, Failure> {
+    let Some(job) = &arguments.job else { return Ok(false) };
+    let mut client = find::adopt(&arguments.name, found).await?;
+    match find::answer(async { Ok(client.job(job).await) }).await? {
+        Err(ShimError::Failed(failed)) => Ok(failed.code == FailureCode::JobUnknown),
+        _ => Ok(false),
     }
 }
 

@@ -66,6 +66,57 @@ fn a_sandbox_is_made_used_stopped_resumed_and_removed() {
 }
 
 #[test]
+fn what_ran_in_a_sandbox_is_known_when_it_is_stopped_and_when_it_is_resumed() {
+    let world = World::new();
+    assert_eq!(text(&world, &["create", "--id", "desk", "host", "--", "sleep", "1000"]), "desk\n");
+    assert_eq!(world.carrel(["exec", "--job", "first", "desk", "--", "sh", "-c", "echo first; exit 3"]).code, Some(3));
+    assert_eq!(text(&world, &["exec", "--detach", "--job", "server", "desk", "--", "sleep", "1000"]), "server\n");
+    let listed = |expected: &[(&str, &str)]| {
+        let output = text(&world, &["--json", "ps", "desk"]);
+        let jobs: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of = |job: &str| jobs.iter().filter(|info| info["job"] == job).collect::<Vec<_>>();
+        for (job, outcome) in expected {
+            let [info] = of(job)[..] else { panic!("{job}: {output}") };
+            assert_eq!(info["outcome"]["kind"].as_str().unwrap_or("runs"), *outcome, "{output}");
+            assert_eq!(info["ended_at"].is_string(), *outcome != "runs", "{output}");
+        }
+    };
+    listed(&[("first", "exited"), ("server", "runs"), ("primary.0", "runs")]);
+    assert_eq!(text(&world, &["stop", "desk"]), "desk\n");
+    listed(&[("first", "exited"), ("server", "signalled")]);
+    let stopped = text(&world, &["ps", "desk"]);
+    let first = stopped.lines().find(|line| line.starts_with("first ")).unwrap();
+    assert!(first.contains(" exited 3 ") && first.contains(" ago ") && first.ends_with("sh -c echo first; exit 3"));
+    let told = json(&world, &["inspect", "desk", "--job", "first"]);
+    assert_eq!((&told["state"], &told["outcome"]["code"]), (&"ended".into(), &3.into()));
+    assert_eq!(text(&world, &["resume", "desk"]), "desk\n");
+    assert_eq!(world.carrel(["exec", "--job", "second", "desk", "--", "true"]).code, Some(0));
+    listed(&[("first", "exited"), ("server", "signalled"), ("second", "exited"), ("primary.0", "runs")]);
+    assert_eq!(text(&world, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");
+    // An id is that of one job, whenever that ran.
+    let outcome = world.carrel(["exec", "--job", "first", "desk", "--", "true"]);
+    assert!(outcome.stderr.starts_with("error: job first has run before"), "{outcome:?}");
+    assert_eq!(text(&world, &["rm", "--force", "desk"]), "");
+}
+
+#[test]
+fn a_command_that_is_not_there_is_reported_when_its_sandbox_is_created() {
+    let world = World::new();
+    let outcome = world.carrel(["create", "--id", "desk", "host", "--", "nosuch", "argument"]);
+    assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(1), &b""[..]), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: ") && outcome.stderr.contains("nosuch"), "{outcome:?}");
+    assert!(outcome.stderr.ends_with("hint: carrel rm desk\n"), "{outcome:?}");
+    assert_eq!(types(&world, "desk", 2, 2), ["SANDBOX_READY", "SANDBOX_FAILED"]);
+    let told = json(&world, &["--json", "get", "desk"]);
+    assert_eq!((&told["state"], &told["error"]["code"]), (&"failed".into(), &"CONTAINER_CRASHLOOP".into()), "{told}");
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("the command cannot be started: ") && message.contains("nosuch"), "{message}");
+    assert_eq!(text(&world, &["rm", "desk"]), "");
+    assert_eq!(text(&world, &["create", "--id", "good", "host", "--", "true"]), "good\n", "one that exits was started");
+    assert_eq!(text(&world, &["rm", "--force", "good"]), "");
+}
+
+#[test]
 fn a_command_runs_the_same_where_no_daemon_knows_the_sandbox() {
     let world = World::new();
     text(&world, &["create", "--id", "desk", "--env", "K=v", "host"]);
