@@ -176,10 +176,10 @@ fn more_connections_than_there_may_be_wait_for_those_that_are_there() {
         for _ in 0..MOST {
             held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
         }
-        while shim.status().await.unwrap().port_connections != Some(MOST.into()) {}
+        while shim.status().await.unwrap().port_connections != Some(MOST) {}
         let waiting: Vec<_> = (0..8).map(|number| tokio::spawn(asked(port, number))).collect();
         let connected = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        assert_eq!(shim.status().await.unwrap().port_connections, Some(MOST.into()));
+        assert_eq!(shim.status().await.unwrap().port_connections, Some(MOST));
         drop((held, connected));
         for (number, answer) in waiting.into_iter().enumerate() {
             assert_eq!(answer.await.unwrap(), number.to_string());

@@ -1,6 +1,7 @@
 //! The project on the host, and what it looked like when a sandbox started.
 
 use std::collections::HashMap;
+use std::io::{self, BufRead, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -140,6 +141,29 @@ impl Snapshot {
         Ok(Self { files })
     }
 
+    /// Writes it for another process.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
+        for (path, seen) in &self.files {
+            let (size, modified, inode) = seen.content.unwrap_or_default();
+            let kind = seen.kind as u8;
+            write!(to, "{kind} {} {} {size} {modified} {inode} ", seen.mode, u8::from(seen.content.is_some()))?;
+            to.write_all(path.as_bytes())?;
+            // No name has it.
+            to.write_all(&[0])?;
+        }
+        to.flush()
+    }
+
+    /// Reads what another process wrote.
+    pub fn read(from: impl BufRead) -> io::Result<Self> {
+        let mut files = HashMap::new();
+        for entry in from.split(0) {
+            let (path, seen) = Seen::parse(&entry?).ok_or(io::ErrorKind::InvalidData)?;
+            files.insert(path, seen);
+        }
+        Ok(Self { files })
+    }
+
     /// Whether a file looks as it did.
     pub(crate) fn still(&self, path: &RelativePath, now: Option<&Meta>) -> bool {
         self.files.get(path).copied() == now.map(Seen::of)
@@ -153,11 +177,45 @@ impl Seen {
         let content = (meta.kind != Kind::Directory).then_some((meta.size, meta.modified, meta.inode));
         Self { kind: meta.kind, mode: meta.mode, content }
     }
+
+    /// A file and its path, as a snapshot is written.
+    fn parse(entry: &[u8]) -> Option<(RelativePath, Self)> {
+        let mut fields = entry.splitn(7, |byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok();
+        let kind = match number()? {
+            0 => Kind::File,
+            1 => Kind::Directory,
+            2 => Kind::Symlink,
+            3 => Kind::Fifo,
+            4 => Kind::Socket,
+            5 => Kind::Device,
+            _ => return None,
+        };
+        let (mode, has_content) = (u32::try_from(number()?).ok()?, number()? == 1);
+        let content = (u64::try_from(number()?).ok()?, number()?, u64::try_from(number()?).ok()?);
+        let path = RelativePath::new(fields.next()?).ok()?;
+        Some((path, Self { kind, mode, content: has_content.then_some(content) }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_is_the_same_in_another_process() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a directory")).unwrap();
+        std::fs::write(dir.path().join("a directory/1 2\n3"), "1").unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
+        let snapshot = Snapshot::take(&Project::open(dir.path()).unwrap()).unwrap();
+        let mut written = Vec::new();
+        snapshot.write(&mut written).unwrap();
+        let read = Snapshot::read(&written[..]).unwrap();
+        assert_eq!((read.files.len(), &read.files), (3, &snapshot.files));
+        assert!(Snapshot::read(&b"0 1 1 1"[..]).is_err());
+        assert!(Snapshot::read(&b"0 1 1 1 1 1 ../out\0"[..]).is_err());
+    }
 
     #[test]
     fn a_snapshot_tells_what_the_host_changed() {

@@ -106,6 +106,7 @@ fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
             clap_complete::generate(shell, &mut command, "carrel", &mut script);
             say(&script)
         }
+        Command::OwnRun => run::own_run(),
         Command::Man(man) => manual::write(&man.directory),
         Command::Version => say(format!("carrel {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
     }

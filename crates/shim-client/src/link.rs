@@ -5,7 +5,7 @@ mod arrivals;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -129,6 +129,11 @@ impl Link {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Another handle of the connection.
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.stream.as_fd().try_clone_to_owned()
     }
 
     /// Ends the connection for everybody who holds it.

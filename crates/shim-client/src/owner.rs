@@ -76,6 +76,8 @@ struct Tie {
     child: Option<Child>,
     shim_pid: u32,
     lasting: bool,
+    /// Whether another process is its owner now.
+    handed_over: bool,
     link: Link,
     arrivals: Arrivals,
     last_id: u32,
@@ -101,7 +103,8 @@ impl Supervisor {
         let Self { child, stream } = self;
         let link = Link::new(UnixStream::from_std(stream)?);
         let (shim_pid, arrivals) = (child.id(), Arrivals::with_descriptors());
-        let mut tie = Tie { child: Some(child), shim_pid, lasting: false, link, arrivals, last_id: 0 };
+        let mut tie =
+            Tie { child: Some(child), shim_pid, lasting: false, handed_over: false, link, arrivals, last_id: 0 };
         tie.link.send(VERSION, 0, create)?;
         let ready: Ready = answer(&tie.receive().await?)?;
         // Whoever could not make it ends, however long it was to last.
@@ -142,6 +145,23 @@ impl OwnedSandbox {
     /// Leaves it: one that lasts goes on, any other ends. The supervisor is still a child of this process, to be waited for.
     pub fn leave(mut self) -> Option<Child> {
         self.tie.child.take()
+    }
+
+    /// Makes whoever holds the connection that is returned its owner, once this process has ended.
+    pub fn hand_over(mut self) -> io::Result<OwnedFd> {
+        let connection = self.tie.link.try_clone()?;
+        self.tie.handed_over = true;
+        Ok(connection)
+    }
+
+    /// Takes over a sandbox that another process [handed over](Self::hand_over), by what that one knew of it.
+    pub fn take_over(connection: OwnedFd, shim_pid: u32, ready: Ready) -> io::Result<Self> {
+        let stream = std::os::unix::net::UnixStream::from(connection);
+        stream.set_nonblocking(true)?;
+        let link = Link::new(UnixStream::from_std(stream)?);
+        let arrivals = Arrivals::with_descriptors();
+        let tie = Tie { child: None, shim_pid, lasting: false, handed_over: false, link, arrivals, last_id: 0 };
+        Ok(Self { tie, ready, changes: None, ended: None })
     }
 
     /// The process of the supervisor, to be waited for by the caller: nobody waits for it when this is dropped.
@@ -241,6 +261,9 @@ impl Tie {
 
 impl Drop for Tie {
     fn drop(&mut self) {
+        if self.handed_over {
+            return;
+        }
         // The supervisor ends the sandbox when its owner's end of the connection is closed; nobody else waits for it.
         self.link.shut_down();
         if let Some(child) = self.child.as_mut().filter(|_| !self.lasting) {

@@ -10,7 +10,7 @@ use crate::environment::Variable;
 use crate::size::Time;
 
 /// The keys that leave a job, unless others are given.
-const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
+pub(super) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 /// The longest id of a job.
 const LONGEST_JOB: usize = 220;
 

@@ -101,6 +101,9 @@ pub(crate) enum Command {
     /// Write the manual pages of all commands into a directory
     #[command(hide = true)]
     Man(ManArguments),
+    /// Own the sandbox of a run that was detached from, which `run` starts
+    #[command(hide = true)]
+    OwnRun,
     /// Print the version
     Version,
 }

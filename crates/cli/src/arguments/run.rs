@@ -11,6 +11,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::images::{IMAGE, Pull};
 use super::isolation::IsolationKind;
+use super::jobs::DETACH_KEYS;
 use crate::environment::Variable;
 use crate::mount::MountPair;
 use crate::size::{Size, Time};
@@ -73,6 +74,9 @@ pub(crate) struct RunArguments {
     /// Give it no terminal
     #[arg(long)]
     pub(crate) no_tty: bool,
+    /// Keys that leave the command running and end this one; none if empty
+    #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
+    pub(crate) detach_keys: String,
     /// Say nothing but errors
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -112,6 +112,6 @@ async fn chosen(client: &mut ShimClient, sandbox: &str, job: Option<&str>) -> Re
     info.ok_or_else(|| Failure::new("no_such_job", format!("{sandbox} has no job {chosen}")))
 }
 
-fn keys(text: &str) -> Result<DetachKeys, Failure> {
+pub(crate) fn keys(text: &str) -> Result<DetachKeys, Failure> {
     text.parse().map_err(|error| Failure::new("invalid_keys", error).hint("--detach-keys takes such as ctrl-p,ctrl-q"))
 }

@@ -9,7 +9,9 @@ use super::Ran;
 use super::plan::Plan;
 use super::project::Outcome;
 use crate::failure::Failure;
+use crate::jobs::RUN;
 use crate::jobs::session::ending::{self, Ending, note};
+use crate::jobs::session::notes::Notes;
 use crate::size::{Size, Time};
 
 /// What is said at the end.
@@ -22,14 +24,17 @@ pub(crate) struct Report<'a> {
     timeout: Option<Time>,
     took: Duration,
     outcome: Option<&'a Outcome>,
+    /// The name of the sandbox.
+    name: &'a str,
 }
 
 // === impl Report ===
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(plan: &Plan, ran: &'a Ran, outcome: Option<&'a Outcome>, took: Duration) -> Self {
+    pub(crate) fn new(plan: &'a Plan, ran: &'a Ran, outcome: Option<&'a Outcome>, took: Duration) -> Self {
         let Ran { ending, ended, unenforced, .. } = ran;
-        Self { unenforced, ending, ended: ended.as_ref(), memory: plan.memory, timeout: plan.timeout, took, outcome }
+        let (ended, name) = (ended.as_ref(), plan.create.name.as_str());
+        Self { unenforced, ending, ended, memory: plan.memory, timeout: plan.timeout, took, outcome, name }
     }
 
     /// Says what has to be said: a failure as such, all else as a note.
@@ -45,6 +50,10 @@ impl<'a> Report<'a> {
             }
             (Ending::TimedOut, _) => return Err(ending::timed_out(self.timeout)),
             _ => {}
+        }
+        if *self.ending == Ending::Detached {
+            let hint = format!("carrel attach {} {RUN}", self.name);
+            Notes { quiet, json }.say_with_hint(&format!("job {RUN} goes on"), &hint);
         }
         if json {
             note(&crate::json::line(&self.object()));
@@ -62,6 +71,10 @@ impl<'a> Report<'a> {
             "duration_ms": u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX),
             "out_of_memory_kills": self.ended.map_or(0, |ended| ended.out_of_memory_kills),
         });
+        if let (Ending::Detached, Some(object)) = (self.ending, object.as_object_mut()) {
+            object.insert("detached".to_owned(), true.into());
+            object.insert("sandbox".to_owned(), self.name.into());
+        }
         if let (Some(outcome), Some(object)) = (self.outcome, object.as_object_mut()) {
             object.insert("changes".to_owned(), outcome.object());
         }
@@ -106,6 +119,7 @@ mod tests {
             timeout: None,
             took,
             outcome: None,
+            name: "web",
         }
     }
 

@@ -1,11 +1,13 @@
 //! `carrel run`: a sandbox that is owned by one command, and gone with it.
 
+mod detach;
 mod ending;
 mod image;
 pub(crate) mod isolation;
 mod plan;
 pub(crate) mod project;
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use carrel_changes::{Stop, Upper};
@@ -13,6 +15,7 @@ use carrel_shim_client::messages::{Ended, InputWish, JobFollow, UnenforcedLimit}
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
 use tokio::runtime::Runtime;
 
+pub(crate) use self::detach::own_run;
 use self::ending::Report;
 use self::plan::Plan;
 use self::project::{Outcome, Watched};
@@ -21,7 +24,6 @@ use crate::descriptors;
 use crate::failure::Failure;
 use crate::jobs::RUN;
 use crate::jobs::session::attend::{Manner, Role, SIGKILL, Session};
-use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::ending::Ending;
 use crate::jobs::session::input::End;
 use crate::jobs::session::notes::Notes;
@@ -97,12 +99,19 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes
     let unenforced = sandbox.unenforced().to_vec();
     limits::warn(&unenforced, &plan.create.limits, notes.json);
     let (user, group) = plan.create.project.as_ref().map_or((0, 0), |project| (project.user, project.group));
-    let upper = sandbox.take_changes().map(|handle| Upper::new(handle, sandbox.id_base(), user, group));
+    let handle = sandbox.take_changes();
+    let spare = handle.as_ref().map(OwnedFd::try_clone).transpose();
+    let spare = spare.map_err(|error| Failure::new("changes_unavailable", error))?;
+    let upper = handle.map(|handle| Upper::new(handle, sandbox.id_base(), user, group));
     let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
         Ok(Ending::SandboxEnded) => {
             let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
             let ended = ended.map_err(|_| Failure::new("sandbox_lost", "the sandbox does not answer any more"))?;
             (Ending::SandboxEnded, ended.map_err(|error| gone(plan, error))?)
+        }
+        Ok(Ending::Detached) => {
+            detach::hand_over(plan, sandbox, spare)?;
+            return Ok(Ran { ending: Ending::Detached, ended: None, upper: None, unenforced });
         }
         // It is gone when this returns: nothing may be left behind, not even after a failure.
         ending => {
@@ -163,7 +172,7 @@ async fn serve(
         job: RUN.to_owned(),
         way: Way::Own(socket),
         terminal: plan.command.tty,
-        keys: DetachKeys::default(),
+        keys: plan.keys.clone(),
         input: plan.command.stdin,
         again: false,
         end: End::Close,

@@ -6,6 +6,7 @@ use carrel_agent_client::sandbox_directory;
 use carrel_changes::Shown;
 use carrel_fetch::Image;
 use carrel_image::GuestPath;
+use carrel_layers::Digest;
 use carrel_local::HostCopy;
 use carrel_sandbox::cgroup;
 use carrel_shim_client::Programs;
@@ -17,10 +18,11 @@ use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::home::{Home, IDS};
 use crate::jobs::asked::Asked;
+use crate::jobs::session::detach::DetachKeys;
 use crate::jobs::session::terminal::TerminalSize;
 use crate::mount::{MountMode, MountPair};
 use crate::size::{Size, Time};
-use crate::user;
+use crate::{jobs, user};
 
 /// Where a project is inside.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -43,8 +45,10 @@ pub(crate) struct Plan {
     pub(crate) copies: Vec<HostCopy>,
     /// Where running sandboxes have their directories.
     pub(crate) sandboxes: PathBuf,
+    /// Keys that leave the command running.
+    pub(crate) keys: DetachKeys,
     /// Held for as long as it is used.
-    _image: Image,
+    image: Image,
 }
 
 // === impl Plan ===
@@ -55,6 +59,9 @@ impl Plan {
         let home = Home::find()?;
         home.prepare()?;
         user::check(arguments.user.as_deref())?;
+        let keys = jobs::keys(&arguments.detach_keys)?;
+        // Input that is left alone is not read for keys either.
+        let keys = if arguments.no_stdin { DetachKeys::default() } else { keys };
         let memory = arguments.memory.unwrap_or_else(half_of_the_memory);
         let image = image::chosen(arguments, &home, programs, quiet)?;
         let command = command(arguments, &image)?;
@@ -62,7 +69,12 @@ impl Plan {
         let create = create(arguments, &home, programs, &image, memory, watched.as_ref())?;
         let copies = copies(arguments, &image)?;
         let (timeout, sandboxes) = (arguments.timeout, home.sandboxes());
-        Ok(Self { create, command, timeout, memory, watched, copies, sandboxes, _image: image })
+        Ok(Self { create, command, timeout, memory, watched, copies, sandboxes, keys, image })
+    }
+
+    /// What its image is recorded by, if it is in the store.
+    pub(crate) fn image_digest(&self) -> Option<Digest> {
+        self.image.digest
     }
 }
 

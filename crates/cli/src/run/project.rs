@@ -1,7 +1,7 @@
 //! A project that a sandbox works on a copy of: what it was, and what became of it.
 
 use std::fmt::Write as _;
-use std::io::IsTerminal;
+use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use carrel_changes::{
@@ -66,8 +66,33 @@ impl Watched {
         Ok(Some(Self { project, keep }))
     }
 
+    /// One that another process looked at, as that one describes it; none if nothing is to be kept.
+    pub(crate) fn taken_over(request: &serde_json::Value, snapshot: impl BufRead) -> Result<Option<Self>, Failure> {
+        let (Some(path), Some(name)) = (request["path"].as_str(), request["name"].as_str()) else { return Ok(None) };
+        let failed = |words: String| Failure::new("detach_failed", words);
+        let project = Project::open(path).map_err(|error| failed(error.to_string()))?;
+        let snapshot = Snapshot::read(snapshot).map_err(|error| failed(error.to_string()))?;
+        let name = name.parse().map_err(|error| failed(format!("{error}")))?;
+        let watched = Self { project, keep: Some(KeepAs { name, directory: Home::find()?.changes(), snapshot }) };
+        let FileIdentity { device, inode } = watched.identity();
+        if (request["device"].as_u64(), request["inode"].as_u64()) != (Some(device), Some(inode)) {
+            return Err(failed(format!("{path} is another directory by now")));
+        }
+        Ok(Some(watched))
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.project.path()
+    }
+
+    /// What changes are compared to, if they are to be kept.
+    pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
+        self.keep.as_ref().map(|keep| &keep.snapshot)
+    }
+
+    /// The name of the changes, if they are to be kept.
+    pub(crate) fn name(&self) -> Option<&ChangeName> {
+        self.keep.as_ref().map(|keep| &keep.name)
     }
 
     /// Which directory it is: the supervisor mounts that one, or none.

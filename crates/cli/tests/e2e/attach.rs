@@ -248,3 +248,58 @@ fn an_interrupt_leaves_a_job_that_was_attached_to() {
     person.types("\u{3}");
     assert_eq!(person.finish().0, Some(130));
 }
+
+/// Waits until a command says something.
+fn until_said(world: &World, words: &[&str], is_due: impl Fn(&str) -> bool) {
+    let began = std::time::Instant::now();
+    while !is_due(&crate::ps::text(world, words)) {
+        assert!(began.elapsed() < crate::support::WATCHDOG, "{words:?}");
+    }
+}
+
+//= promises.command.keys-leave-job-running
+#[test]
+fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
+    let world = World::new();
+    for flags in [&[][..], &["--no-tty"]] {
+        let words = [&["run", "--name", "left"], flags, &["host", "--", "sh", "-c", ECHO]].concat();
+        let mut person = Person::types_at_shell(&world, &words);
+        person.until("begun");
+        person.types("one\r");
+        person.until("<one>");
+        person.types("\u{10}\u{11}");
+        person.until("note: job run goes on\r\nhint: carrel attach left run");
+        let (code, restored, _) = person.finish();
+        assert_eq!((code, restored), (Some(0), true));
+        let mut person = Person::types_at_shell(&world, &["attach", "left"]);
+        person.until("<one>");
+        person.types("two\r");
+        person.until("<two>");
+        person.types("\u{4}");
+        assert_eq!(person.finish().0, Some(6));
+        until_said(&world, &["ps", "--quiet"], str::is_empty);
+    }
+}
+
+#[test]
+fn changes_of_a_run_that_was_left_are_kept_when_its_command_ends() {
+    let (world, project) = (World::new(), tempfile::tempdir().unwrap());
+    std::fs::write(project.path().join("old"), "old\n").unwrap();
+    let script = "echo begun; read line; echo new >old; echo done";
+    let path = project.path().to_str().unwrap();
+    let words =
+        ["run", "--name", "left", "--project", path, "--keep-changes", "kept", "host", "--", "sh", "-c", script];
+    let mut person = Person::types_at_shell(&world, &words);
+    person.until("begun");
+    person.types("\u{10}\u{11}");
+    person.until("hint: carrel attach left run");
+    assert_eq!(person.finish().0, Some(0));
+    let mut running = attached(&world, &["left"]);
+    running.until("begun");
+    running.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(running.finish().code, Some(0));
+    until_said(&world, &["changes"], |listed| listed.starts_with("kept "));
+    let outcome = world.carrel(["apply", "kept"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert_eq!(std::fs::read_to_string(project.path().join("old")).unwrap(), "new\n");
+}

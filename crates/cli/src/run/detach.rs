@@ -1,0 +1,114 @@
+//! Leaving a run: another process becomes the owner of its sandbox, which ends with the command as ever.
+//!
+//! That process has the connection to the supervisor as its standard input and the handle of the changes as its standard
+//! output. On its standard error it reads what it has to know, and answers when this one may exit.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use carrel_changes::{Stop, Upper};
+use carrel_layers::Digest;
+use carrel_shim_client::messages::{FileIdentity, Ready};
+use carrel_shim_client::{OwnedSandbox, ShimClient};
+use serde_json::{Value, json};
+
+use super::plan::Plan;
+use super::project::Watched;
+use crate::failure::Failure;
+use crate::jobs::RUN;
+use crate::{find, images};
+
+/// The hidden command of the new owner.
+const OWN_RUN: &str = "own-run";
+/// What the new owner answers.
+const READY: u8 = b'.';
+
+/// Starts the new owner, and returns when it is one.
+pub(super) fn hand_over(plan: &Plan, sandbox: OwnedSandbox, changes: Option<OwnedFd>) -> Result<(), Failure> {
+    let request = request(plan, &sandbox);
+    let handed = || -> io::Result<()> {
+        let (mut ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(OWN_RUN).stdin(sandbox.hand_over()?).stderr(OwnedFd::from(theirs));
+        command.stdout(changes.map_or_else(Stdio::null, Stdio::from));
+        let _child = command.spawn()?;
+        // What it inherited is closed here, so that its end is noticed.
+        drop(command);
+        writeln!(ours, "{request}")?;
+        if let Some(snapshot) = plan.watched.as_ref().and_then(Watched::snapshot) {
+            snapshot.write(&mut ours)?;
+        }
+        ours.shutdown(Shutdown::Write)?;
+        let mut answer = [0];
+        ours.read_exact(&mut answer)
+    };
+    handed().map_err(|error| Failure::new("detach_failed", format!("no other process could own the sandbox: {error}")))
+}
+
+fn request(plan: &Plan, sandbox: &OwnedSandbox) -> Value {
+    let project = plan.watched.as_ref().and_then(|watched| {
+        let FileIdentity { device, inode } = watched.identity();
+        let (user, group) = plan.create.project.as_ref().map(|project| (project.user, project.group))?;
+        let (path, name) = (watched.path().to_str()?, watched.name()?.as_str());
+        Some(json!({"path": path, "device": device, "inode": inode, "user": user, "group": group, "name": name}))
+    });
+    json!({
+        "agent_socket": sandbox.agent_socket(),
+        "pid": sandbox.pid(),
+        "shim_pid": sandbox.shim_pid(),
+        "id_base": sandbox.id_base(),
+        "refreshes": plan.create.mounts.iter().any(|mount| !mount.writable),
+        "image": plan.image_digest().map(|digest| digest.to_string()),
+        "project": project,
+    })
+}
+
+/// Owns the sandbox of a run until its command has ended; returns what to exit with.
+pub(crate) fn own_run() -> Result<u8, Failure> {
+    let failed = |error: io::Error| Failure::new("detach_failed", error);
+    // What the terminal of the run sends, and its end, is not for this process.
+    let _session = rustix::process::setsid();
+    let connection = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let changes = io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
+    let control = UnixStream::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?);
+    let mut from = BufReader::new(&control);
+    let mut line = String::new();
+    io::BufRead::read_line(&mut from, &mut line).map_err(failed)?;
+    let request: Value = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
+    let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default();
+    let watched = Watched::taken_over(&request["project"], from)?;
+    let image = request["image"].as_str().and_then(|digest| digest.parse::<Digest>().ok());
+    let _image = image.map(|digest| images::here()?.known(digest).map_err(Failure::from)).transpose()?;
+    let ready = Ready {
+        agent_socket: std::path::Path::new(request["agent_socket"].as_str().unwrap_or_default()).into(),
+        pid: number(&request["pid"]),
+        id_base: number(&request["id_base"]),
+        changes: false,
+        unenforced: None,
+    };
+    let id_base = ready.id_base;
+    let _refresher =
+        request["refreshes"].as_bool().unwrap_or_default().then(|| carrel_local::Refresher::start(ready.pid));
+    find::runtime()?.block_on(async {
+        let mut sandbox = OwnedSandbox::take_over(connection, number(&request["shim_pid"]), ready).map_err(failed)?;
+        let mut client = ShimClient::connect(&sandbox.shim_socket()).await?;
+        (&control).write_all(&[READY]).map_err(failed)?;
+        drop(control);
+        tokio::select! {
+            // However it ended, also if nobody can tell.
+            _ = client.wait(RUN) => {}
+            _ = sandbox.ended() => {}
+        }
+        sandbox.stop(Duration::ZERO).await.map_err(Failure::from)
+    })?;
+    if let Some(watched) = watched {
+        let project = &request["project"];
+        let upper = Upper::new(changes, id_base, number(&project["user"]), number(&project["group"]));
+        watched.finish(&upper, &Stop::new())?;
+    }
+    Ok(0)
+}
