@@ -108,8 +108,15 @@ fn dispatch(arguments: Carrel) -> Result<u8, Failure> {
         }
         Command::OwnRun => run::own_run(),
         Command::Man(man) => manual::write(&man.directory),
-        Command::Version => say(format!("carrel {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
+        Command::Version => say(version(arguments.json).as_bytes()),
+        // The parser answers it.
+        Command::Help(_) => Ok(0),
     }
+}
+
+fn version(json: bool) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    if json { json::line(&serde_json::json!({"version": version})) } else { format!("carrel {version}\n") }
 }
 
 /// Writes to standard output. That nobody reads it any more is no failure.

@@ -1,14 +1,18 @@
 //! From words to arguments, and what is said about words that make none.
 
-use std::ffi::OsString;
+mod help;
+mod suggestion;
+
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use carrel_changes::Shown;
-use clap::Parser;
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
-use crate::arguments::Carrel;
+pub(crate) use self::suggestion::PUBLISH;
+use crate::arguments::{Carrel, Command};
 use crate::failure::{Failure, OURS};
 
 /// Commands that exit with what the command they run exits with.
@@ -25,40 +29,55 @@ pub(crate) enum Stop {
 
 /// Reads the arguments.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Carrel, Stop> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    Carrel::try_parse_from(&words).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Answered(error.to_string()),
-        _ => {
-            let before_command = || words.iter().skip(1).take_while(|word| *word != "--");
-            let json = before_command().any(|word| word == "--json");
-            // A code that a command could have does not do for what never ran one.
-            let command = before_command().find(|word| *word != "--json").and_then(|word| word.to_str());
-            let run = command.and_then(|word| RUNNING.into_iter().find(|running| *running == word));
-            let bytes = words.iter().find(|word| word.to_str().is_none());
-            let failure = match (error.kind(), bytes) {
-                (ErrorKind::InvalidUtf8, Some(word)) => not_text(word, wrong(&error, run)),
-                _ => wrong(&error, run),
-            };
-            Stop::Wrong(failure, json)
-        }
-    })
+    parse_as(words.into_iter().collect(), help::definition())
 }
 
-/// The first paragraph is what is wrong; a tip in what follows is a hint.
-fn wrong(error: &clap::Error, run: Option<&str>) -> Failure {
+fn parse_as(words: Vec<OsString>, mut definition: clap::Command) -> Result<Carrel, Stop> {
+    let matched = definition.try_get_matches_from_mut(&words);
+    let parsed = matched.and_then(|mut matches| {
+        Carrel::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
+    });
+    match parsed {
+        Ok(Carrel { command: Command::Help(help), json }) => {
+            let path = help::path(&help.command).map_err(|failure| Stop::Wrong(failure, json))?;
+            let path = path.into_iter().map(OsString::from);
+            parse_as(words.into_iter().take(1).chain(path).chain([OsString::from("--help")]).collect(), definition)
+        }
+        Ok(parsed) => Ok(parsed),
+        Err(error) => Err(stopped(&error, &words, definition)),
+    }
+}
+
+fn stopped(error: &clap::Error, words: &[OsString], mut definition: clap::Command) -> Stop {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Stop::Answered(error.to_string());
+    }
+    let before_command = || words.iter().skip(1).take_while(|word| *word != "--").map(OsString::as_os_str);
+    let json = before_command().any(|word| word == "--json");
+    definition.build();
+    let command = help::command_of(before_command().filter_map(OsStr::to_str), &definition);
+    let bytes = words.iter().find(|word| word.to_str().is_none());
+    let failure = match (error.kind(), bytes) {
+        (ErrorKind::InvalidUtf8, Some(word)) => not_text(word, wrong(error, &command)),
+        _ => wrong(error, &command),
+    };
+    Stop::Wrong(failure, json)
+}
+
+/// The first paragraph is what is wrong; the hint is a suggestion, or where to read on.
+fn wrong(error: &clap::Error, command: &clap::Command) -> Failure {
     let text = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        "error: what is to be done?".to_owned()
+        "error: no command was given".to_owned()
     } else {
         error.to_string()
     };
-    let mut paragraphs = text.split("\n\n");
-    let said: Vec<&str> = paragraphs.next().unwrap_or_default().lines().map(str::trim).collect();
+    let said: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
     let said = said.join(" ");
-    let tip = paragraphs.flat_map(str::lines).find_map(|line| line.trim().strip_prefix("tip: "));
-    let help = run.map_or_else(|| "carrel --help".to_owned(), |run| format!("carrel {run} --help"));
-    let exit = if run.is_some() { OURS } else { 2 };
+    let help = || format!("{} --help", command.get_bin_name().unwrap_or("carrel"));
+    // A code that a command could have does not do for what never ran one.
+    let exit = if RUNNING.contains(&command.get_name()) { OURS } else { 2 };
     let message = said.strip_prefix("error: ").unwrap_or(&said);
-    Failure::new("usage", message).hint(tip.map_or(help, str::to_owned)).exit(exit)
+    Failure::new("usage", message).hint(suggestion::suggestion(error, command).unwrap_or_else(help)).exit(exit)
 }
 
 /// An argument that has to be text is named.
@@ -90,10 +109,9 @@ impl Stop {
 #[cfg(test)]
 mod tests {
     use carrel_image::ImageRef;
-    use clap::CommandFactory;
 
     use super::*;
-    use crate::arguments::{Command, RunArguments};
+    use crate::arguments::RunArguments;
 
     fn parsed(words: &[&str]) -> Result<Carrel, Stop> {
         parse(std::iter::once("carrel").chain(words.iter().copied()).map(OsString::from))
@@ -116,7 +134,7 @@ mod tests {
     }
 
     fn help(command: Option<&str>) -> String {
-        let mut carrel = Carrel::command();
+        let mut carrel = help::definition_for(None);
         carrel.build();
         match command.and_then(|command| carrel.find_subcommand_mut(command)) {
             Some(command) => command.render_help().to_string(),
@@ -146,7 +164,7 @@ mod tests {
         assert!(refused(&["--json", "exec", "web"]).0.ends_with(" | carrel exec --help"));
         assert_eq!(refused(&["attach"]).1, 125);
         let said = "invalid value '../x' for '[JOB]': a job has an id of 1 to 220 letters, digits, `-`, `_`, `.` or `~`, \
-                    not beginning with `.` | carrel --help";
+                    not beginning with `.` | carrel logs --help";
         assert_eq!(refused(&["logs", "web", "../x"]), (said.to_owned(), 2));
     }
 
@@ -183,16 +201,86 @@ mod tests {
         );
         assert_eq!(
             refused(&["rum", "host"]),
-            ("unrecognized subcommand 'rum' | some similar subcommands exist: 'run', 'resume'".to_owned(), 2)
+            ("unrecognized subcommand 'rum' | did you mean carrel run or carrel rm?".to_owned(), 2)
         );
-        assert_eq!(refused(&[]), ("what is to be done? | carrel --help".to_owned(), 2));
+        assert_eq!(refused(&[]), ("no command was given | carrel --help".to_owned(), 2));
+        assert_eq!(refused(&["image"]), ("no command was given | carrel image --help".to_owned(), 2));
+        assert!(refused(&["image", "pull"]).0.ends_with(" | carrel image pull --help"));
         assert_eq!(refused(&["run", "--keep-changes", "x", "host", "true"]).1, 125);
         assert!(refused(&["run", "a b", "true"]).0.contains("\"a b\" is not an image"));
     }
 
     #[test]
+    fn what_is_suggested_is_what_was_meant() {
+        let hint = |words: &[&str]| refused(words).0.split_once(" | ").map(|(_, hint)| hint.to_owned()).unwrap();
+        assert_eq!(hint(&["runn", "host"]), "did you mean carrel run?");
+        assert_eq!(hint(&["image", "pul", "x"]), "did you mean carrel image pull?");
+        assert_eq!(hint(&["images"]), "carrel image ls");
+        assert_eq!(hint(&["zzz"]), "carrel --help");
+        assert_eq!(hint(&["run", "--memroy", "1G", "host"]), "did you mean --memory?");
+        for option in ["--publish", "--publish=8080:80"] {
+            let answer = hint(&["run", option, "8080:80", "host"]);
+            assert!(answer.starts_with("carrel create --port HOST:INSIDE") && !answer.contains("--pull"), "{answer}");
+        }
+        for option in ["-p", "--publish"] {
+            assert!(hint(&["create", option, "8080:80", "host"]).starts_with("--port HOST:INSIDE"), "{option}");
+        }
+        for (command, option) in [("run", "-v"), ("run", "--volume"), ("create", "-v")] {
+            assert!(hint(&[command, option, "/a:/b", "host"]).starts_with("--mount SRC:DST"), "{command} {option}");
+        }
+        assert!(hint(&["create", "-it", "host"]).contains("carrel exec -it"));
+        assert!(hint(&["run", "-d", "host"]).starts_with("carrel create"));
+        assert_eq!(hint(&["ps", "--nonsense"]), "carrel ps --help");
+        assert_eq!(hint(&["run", "--pull", "nevr", "host"]), "did you mean never?");
+    }
+
+    #[test]
+    fn what_docker_users_type_is_understood() {
+        let run = run(&["run", "--rm", "-it", "host", "sh"]);
+        assert!(run.interactive && run.tty);
+        let Command::Ps(ps) = parsed(&["ps", "-a"]).unwrap().command else { panic!("it is no ps") };
+        let Command::Rm(remove) = parsed(&["rm", "-f", "web"]).unwrap().command else { panic!("it is no rm") };
+        assert!(ps.all && remove.force);
+    }
+
+    #[test]
+    fn help_of_a_command_is_what_its_help_option_says() {
+        let answered = |words: &[&str]| match parsed(words).unwrap_err() {
+            Stop::Answered(text) => text,
+            Stop::Wrong(failure, _) => panic!("{words:?}: {failure:?}"),
+        };
+        for path in [&[][..], &["run"], &["ls"], &["image"], &["image", "pull"], &["store", "check"], &["help"]] {
+            let (before, after) = ([&["help"], path].concat(), [path, &["--help"]].concat());
+            assert_eq!(answered(&before), answered(&after), "{path:?}");
+        }
+        assert_eq!(
+            refused(&["help", "image", "pul"]),
+            ("unrecognized subcommand 'pul' | did you mean carrel image pull?".to_owned(), 2)
+        );
+        assert_eq!(refused(&["help", "run", "host"]).0, "unrecognized subcommand 'host' | carrel run --help");
+    }
+
+    #[test]
+    fn help_is_as_wide_as_the_terminal() {
+        let widest = |columns| {
+            let mut definition = help::definition_for(columns);
+            definition.build();
+            let commands = ["run", "create", "exec", "cp", "serve", "apply"];
+            let widths = commands.map(|name| {
+                let text = definition.find_subcommand_mut(name).unwrap().render_help().to_string();
+                // An example is a line that can be pasted, and no line is broken within a word.
+                let prose = text.split("Examples:").next().unwrap_or_default().lines();
+                prose.filter(|line| line.trim().contains(' ')).map(|line| line.chars().count()).max().unwrap_or(0)
+            });
+            widths.into_iter().max().unwrap_or(0)
+        };
+        assert!(widest(Some(60)) <= 60, "{}", widest(Some(60)));
+        assert!((61..=100).contains(&widest(Some(200))) && widest(None) == widest(Some(100)), "{}", widest(None));
+    }
+
+    #[test]
     fn an_argument_that_is_not_text_is_named() {
-        let word = |bytes: &[u8]| OsString::from(std::ffi::OsStr::from_bytes(bytes));
+        let word = |bytes: &[u8]| OsString::from(OsStr::from_bytes(bytes));
         let refused = |option: &str, value: &[u8]| {
             let words = [word(b"carrel"), word(b"run"), word(option.as_bytes()), word(value)];
             match parse(words.into_iter().chain([word(b"host"), word(b"true")])).unwrap_err() {

@@ -64,7 +64,7 @@ pub(crate) struct ExecArguments {
 const EXEC_HELP: &str = "\
 The command is a job of the sandbox: it goes on when this one is killed or its terminal is gone.
 
-Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if it could not be run at all;
+Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if it could not be run at all; \
 126 if the command cannot be executed; 127 if there is no such command.
 
 Examples:

@@ -106,6 +106,8 @@ pub(crate) enum Command {
     OwnRun,
     /// Print the version
     Version,
+    /// Show the help of a command, as its --help does
+    Help(HelpArguments),
 }
 
 /// `carrel completions`.
@@ -114,6 +116,14 @@ pub(crate) struct CompletionsArguments {
     /// The shell
     #[arg(value_enum)]
     pub(crate) shell: CompletedShell,
+}
+
+/// `carrel help`.
+#[derive(Args, Debug)]
+pub(crate) struct HelpArguments {
+    /// The command, such as `run` or `image pull` [default: all commands are listed]
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
 }
 
 /// `carrel man`.

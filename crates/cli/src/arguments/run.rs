@@ -89,6 +89,9 @@ pub(crate) struct RunArguments {
     /// What the command begins with, in words, instead of what the image says; '' for nothing
     #[arg(long, value_name = "WORDS")]
     pub(crate) entrypoint: Option<String>,
+    /// A sandbox of this command is always removed
+    #[arg(long = "rm", hide = true)]
+    pub(crate) _remove: bool,
     #[arg(help = IMAGE)]
     pub(crate) image: ImageRef,
     /// The command and its arguments [default: what the image says]
@@ -97,7 +100,7 @@ pub(crate) struct RunArguments {
 }
 
 const RUN_HELP: &str = "\
-Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if the sandbox failed;
+Exit codes: the command's own; 128 + n if signal n ended it; 124 after --timeout; 125 if the sandbox failed; \
 126 if the command cannot be executed; 127 if there is no such command.
 
 Examples:

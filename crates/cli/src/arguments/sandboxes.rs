@@ -76,9 +76,9 @@ pub(crate) struct CopyArguments {
 }
 
 const COPY_HELP: &str = "\
-Permissions, times and symbolic links are kept; links are copied as links, never followed. In a path of a sandbox that is
-copied to, no link is followed either: name the path that it leads to. Out of a sandbox come files, directories and those
-links that stay in the copied directory: others are left out and make the exit code 1. Devices, pipes and sockets are left
+Permissions, times and symbolic links are kept; links are copied as links, never followed. In a path of a sandbox that is \
+copied to, no link is followed either: name the path that it leads to. Out of a sandbox come files, directories and those \
+links that stay in the copied directory: others are left out and make the exit code 1. Devices, pipes and sockets are left \
 out, and nobody gets the rights of a file's owner by running it.
 Out of a persistent sandbox that has stopped, files are copied without resuming it.
 A path of this host with a `:` in it begins with `/` or `./`.

@@ -45,7 +45,7 @@ pub(crate) struct ServeArguments {
 }
 
 const SERVE_HELP: &str = "\
-When it is ready, it says where it can be reached, as one JSON object on one line. SIGTERM and SIGINT end it, and leave all
+When it is ready, it says where it can be reached, as one JSON object on one line. SIGTERM and SIGINT end it, and leave all \
 sandboxes running: the next one takes them over. SIGHUP reloads the configuration.
 
 Exit codes: 0 after a signal; 1 if it cannot serve; 2 if the configuration is wrong.";
@@ -116,7 +116,7 @@ pub(crate) struct CreateArguments {
 }
 
 const CREATE_HELP: &str = "\
-It stays until it is removed, whoever asked for it is gone or not; what is written in it stays when it is stopped. The daemon
+It stays until it is removed, whoever asked for it is gone or not; what is written in it stays when it is stopped. The daemon \
 that keeps it is started if it does not run.
 
 Examples:

@@ -14,6 +14,8 @@ use serde_json::json;
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::port::PortPair;
+use crate::usage;
 
 /// How many changes are listed; `carrel diff --stat` has them all.
 const LISTED: usize = 20;
@@ -49,7 +51,10 @@ impl Watched {
     pub(crate) fn new(arguments: &RunArguments, home: &Home) -> Result<Option<Self>, Failure> {
         let Some(path) = &arguments.project else { return Ok(None) };
         let project = Project::open(path).map_err(|error| {
-            Failure::new("project_unavailable", error).hint("--project takes a directory that is there")
+            // Docker's -p publishes a port.
+            let ports = path.to_str().is_some_and(|text| text.parse::<PortPair>().is_ok());
+            let hint = if ports { usage::PUBLISH } else { "--project takes a directory that is there" };
+            Failure::new("project_unavailable", error).hint(hint)
         })?;
         let keep = match &arguments.keep_changes {
             Some(name) => {

@@ -48,6 +48,10 @@ fn our_own_failures_are_125_with_a_reason() {
             "error: cannot find /nowhere: No such file or directory (os error 2)\nhint: --project takes a directory",
         ),
         (
+            &["run", "-p", "8080:80", "host", "true"],
+            "error: cannot find 8080:80: No such file or directory (os error 2)\nhint: carrel create --port HOST:INSIDE",
+        ),
+        (
             &["run", "--mount", "/usr:/x", "--mount", "/bin:/x/", "host", "true"],
             "error: --mount number 2 and another --mount are both for /x/\nhint: give each a place of its own\n",
         ),
@@ -142,6 +146,28 @@ fn completions_and_the_version_are_printed() {
     let version = format!("carrel {}\n", env!("CARGO_PKG_VERSION")).into_bytes();
     assert_eq!(world.carrel(["version"]).stdout, version);
     assert_eq!(world.carrel(["--version"]).stdout, version);
+    let object = format!("{{\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION")).into_bytes();
+    for words in [["version", "--json"], ["--json", "version"]] {
+        assert_eq!(world.carrel(words).stdout, object);
+    }
+}
+
+//= carrel.command.errors-hint-json-completions
+#[test]
+fn help_is_a_result_and_as_wide_as_the_environment_says() {
+    let world = World::new();
+    let help = |words: &[&str], columns: &str| {
+        let outcome = finish(world.command(words).env("COLUMNS", columns).spawn().unwrap());
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
+        String::from_utf8(outcome.stdout).unwrap()
+    };
+    let narrow = help(&["help", "image", "pull"], "60");
+    assert_eq!(narrow, help(&["image", "pull", "--help"], "60"));
+    assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    assert_ne!(narrow, help(&["help", "image", "pull"], "100"));
+    let wrong = world.carrel(["image", "pull"]);
+    assert_eq!((wrong.code, wrong.stdout.as_slice()), (Some(2), &[][..]));
+    assert!(wrong.stderr.ends_with("\nhint: carrel image pull --help\n"), "{}", wrong.stderr);
 }
 
 //= promises.command.files-open

@@ -1,0 +1,154 @@
+//! What is suggested for a word that is not known: the answer to a word of Docker, or the nearest word of ours.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// How many similar words are suggested at most.
+const MOST: usize = 2;
+
+/// What Docker calls a command, and what does the same here.
+const DOCKER_COMMANDS: [(&str, &str); 19] = [
+    (
+        "build",
+        "carrel image save SANDBOX NAME makes an image of a sandbox; carrel image import takes one that was built",
+    ),
+    ("commit", "carrel image save SANDBOX NAME"),
+    ("container", "carrel ps lists sandboxes; carrel --help lists all commands"),
+    ("history", "carrel image inspect IMAGE"),
+    ("images", "carrel image ls"),
+    ("info", "carrel doctor"),
+    ("kill", "carrel stop --time 0 NAME"),
+    ("load", "carrel image import FILE NAME"),
+    ("login", "credentials are those of `docker login` and `podman login`; no command here stores any"),
+    ("port", "carrel get NAME shows published ports"),
+    ("pull", "carrel image pull IMAGE"),
+    ("push", "carrel image save --push SANDBOX NAME"),
+    ("restart", "carrel stop NAME && carrel resume NAME"),
+    ("rmi", "carrel image rm IMAGE"),
+    ("save", "carrel image save SANDBOX NAME"),
+    ("start", "carrel resume NAME"),
+    ("system", "carrel df shows what takes space; carrel prune removes what nothing needs"),
+    ("unpause", "carrel resume NAME"),
+    ("wait", "carrel logs --follow NAME JOB returns when the job has ended"),
+];
+
+/// What Docker calls an option, the commands here that lack it, and what does the same.
+const DOCKER_OPTIONS: [(&[&str], &[&str], &str); 9] = [
+    (&["-p", "--publish", "--port", "-P", "--publish-all"], &["run", "exec"], PUBLISH),
+    (
+        &["-p", "--publish", "-P", "--publish-all"],
+        &["create"],
+        "--port HOST:INSIDE publishes a port, such as --port 8080:80",
+    ),
+    (
+        &["-v", "--volume", "--volumes-from", "--tmpfs"],
+        &["run", "create"],
+        "--mount SRC:DST[:ro|rw|copy] shows a path of the host inside",
+    ),
+    (
+        &["-d", "--detach"],
+        &["run"],
+        "carrel create IMAGE -- CMD runs a command in the background, in a persistent sandbox",
+    ),
+    (&["-d", "--detach"], &["create"], "leave it out: a persistent sandbox always runs in the background"),
+    (&["-i", "-t", "--interactive", "--tty"], &["create"], "leave it out: carrel exec -it NAME -- sh has a terminal"),
+    (
+        &["--rm"],
+        &["create"],
+        "leave it out: carrel rm --force NAME removes a persistent sandbox, carrel run makes an ephemeral one",
+    ),
+    (&["--cidfile"], &["run", "create"], "--name NAME gives the sandbox a name of your choice"),
+    (&["--pids-limit"], &["run", "create"], "--pids COUNT"),
+];
+
+/// How ports are published.
+pub(crate) const PUBLISH: &str = "carrel create --port HOST:INSIDE IMAGE -- CMD publishes a port, such as --port 8080:80; an ephemeral sandbox has none";
+
+/// A suggestion for the word that an error is about.
+pub(super) fn suggestion(error: &clap::Error, command: &Command) -> Option<String> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => for_command(word(ContextKind::InvalidSubcommand)?, command),
+        ErrorKind::UnknownArgument => {
+            let word = word(ContextKind::InvalidArg)?;
+            docker_option(word, command.get_name()).map(str::to_owned).or_else(|| similar_options(word, command))
+        }
+        ErrorKind::InvalidValue => similar_values(error),
+        _ => None,
+    }
+}
+
+/// A suggestion for a word that is no command below `command`.
+pub(super) fn for_command(word: &str, command: &Command) -> Option<String> {
+    let answer = DOCKER_COMMANDS.into_iter().find(|(docker, _)| *docker == word && is_top(command));
+    answer.map(|(_, answer)| answer.to_owned()).or_else(|| similar_commands(word, command))
+}
+
+/// What to use here instead of an option of Docker.
+fn docker_option(word: &str, command: &str) -> Option<&'static str> {
+    let lacks = |(words, commands, _): &&(&[&str], &[&str], &str)| words.contains(&word) && commands.contains(&command);
+    DOCKER_OPTIONS.iter().find(lacks).map(|(_, _, answer)| *answer)
+}
+
+fn similar_commands(word: &str, command: &Command) -> Option<String> {
+    let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let names = visible.flat_map(|sub| std::iter::once(sub.get_name()).chain(sub.get_visible_aliases()));
+    let path = command.get_bin_name().unwrap_or(command.get_name());
+    shown(nearest(word, names), |name| format!("{path} {name}"))
+}
+
+fn similar_options(word: &str, command: &Command) -> Option<String> {
+    let word = word.strip_prefix("--")?;
+    let visible = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    shown(nearest(word, visible.filter_map(clap::Arg::get_long)), |name| format!("--{name}"))
+}
+
+fn similar_values(error: &clap::Error) -> Option<String> {
+    let (Some(ContextValue::String(word)), Some(ContextValue::Strings(values))) =
+        (error.get(ContextKind::InvalidValue), error.get(ContextKind::ValidValue))
+    else {
+        return None;
+    };
+    shown(nearest(word, values.iter().map(String::as_str)), str::to_owned)
+}
+
+/// The words that are a typing error away, the nearest first.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let most = (word.chars().count() / 3).max(1);
+    let mut near: Vec<(usize, &str)> = known
+        .map(|known| (strsim::osa_distance(word, known), known))
+        .filter(|(distance, known)| *distance <= most && *distance < known.chars().count())
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    // What is further away than the nearest word is not what was meant.
+    let best = near.first().map(|(distance, _)| *distance);
+    near.into_iter().filter(|(distance, _)| Some(*distance) == best).map(|(_, known)| known).take(MOST).collect()
+}
+
+fn shown(near: Vec<&str>, show: impl Fn(&str) -> String) -> Option<String> {
+    let near: Vec<String> = near.into_iter().map(show).collect();
+    (!near.is_empty()).then(|| format!("did you mean {}?", near.join(" or ")))
+}
+
+fn is_top(command: &Command) -> bool {
+    command.get_name() == "carrel"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_words_are_those_a_typing_error_away() {
+        let known = ["run", "prune", "rm", "resume", "ps", "pull", "port"];
+        let near = |word| nearest(word, known.into_iter());
+        assert_eq!(near("runn"), ["run"]);
+        assert_eq!(near("rum"), ["run", "rm"]);
+        assert_eq!(near("rnu"), ["run"]);
+        assert_eq!(near("resmue"), ["resume"]);
+        assert!(near("publish").is_empty() && near("x").is_empty() && near("").is_empty());
+    }
+}
