@@ -17,7 +17,8 @@ pub struct Change {
     pub kind: ChangeKind,
     /// What is there now, or what was there, if it was deleted.
     pub node: Node,
-    /// How many files it stands for: those in a directory, if it was deleted; otherwise one, and none for a directory.
+    /// How many files it stands for: those in a directory, if it was deleted; otherwise one, and none for a directory that did not
+    /// take the place of a file.
     pub files: u64,
 }
 

@@ -17,6 +17,7 @@ use crate::stop::{NEVER, Stop};
 use crate::tree::{Kind, Meta, meta_in, target_in};
 use crate::upper::{Layer, Upper};
 use crate::walk::{self, Budget, TooMany, WalkError};
+use crate::words::{Counted, Shown};
 
 /// How many files and directories are looked at.
 pub(crate) const MOST: u64 = 5_000_000;
@@ -39,6 +40,10 @@ pub enum ChangesError {
 /// The changes, one in a line.
 #[derive(Debug)]
 pub struct List<'a>(&'a [Change]);
+
+/// The changes, one in a line, and those in a `.git` together.
+#[derive(Debug)]
+pub struct BriefList<'a>(&'a [Change]);
 
 /// What the project has in place of a directory of the layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,17 +117,47 @@ impl Changes {
     pub fn list(&self) -> List<'_> {
         List(&self.0)
     }
+
+    /// The same, with one line for all that is in a `.git`.
+    pub fn brief(&self) -> BriefList<'_> {
+        BriefList(&self.0)
+    }
 }
 
 // === impl List ===
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..self.0.len()).try_for_each(|number| self.line(f, number))
+    }
+}
+
+impl List<'_> {
+    fn line(&self, f: &mut fmt::Formatter<'_>, number: usize) -> fmt::Result {
+        let Some(change) = self.0.get(number) else { return Ok(()) };
+        // A new directory is seen by what is in it.
+        let made = change.kind == ChangeKind::Added && matches!(change.node, Node::Directory { .. });
+        if made && self.0.get(number + 1).is_some_and(|next| next.path.is_below(&change.path)) {
+            return Ok(());
+        }
+        writeln!(f, "{change}")
+    }
+}
+
+// === impl BriefList ===
+
+impl fmt::Display for BriefList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut repositories: HashSet<&[u8]> = HashSet::new();
         for (number, change) in self.0.iter().enumerate() {
-            // A new directory is seen by what is in it.
-            let made = change.kind == ChangeKind::Added && matches!(change.node, Node::Directory { .. });
-            if !(made && self.0.get(number + 1).is_some_and(|next| next.path.is_below(&change.path))) {
-                writeln!(f, "{change}")?;
+            let Some(repository) = change.path.git_directory() else {
+                List(self.0).line(f, number)?;
+                continue;
+            };
+            if repositories.insert(repository) {
+                let inside = self.0.iter().filter(|other| other.path.git_directory() == Some(repository));
+                let files = inside.map(|change| change.files).sum();
+                writeln!(f, "M {}/ ({} changed)", Shown(repository), Counted(files, "file", "files"))?;
             }
         }
         Ok(())
@@ -224,7 +259,9 @@ impl Collector<'_> {
         if kind == ChangeKind::TypeChanged && was.is_some_and(|was| was.kind == Kind::Directory) {
             self.emptied(&path)?;
         }
-        let files = u64::from(!matches!(meta.kind, Kind::Directory) && kind != ChangeKind::Skipped);
+        // A file whose place a directory took is gone.
+        let shown = if meta.kind == Kind::Directory { was.filter(|was| is_file(was.kind)).is_some() } else { true };
+        let files = u64::from(shown && kind != ChangeKind::Skipped);
         self.found.push(Change { path, kind, node: Node::new(meta, target), files });
         Ok(())
     }
@@ -307,6 +344,11 @@ fn look(directory: &OwnedFd, path: &RelativePath) -> Result<Option<Meta>, Failur
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(Failure::at("look at", path.as_bytes())(errno)),
     }
+}
+
+/// Whether it counts as a file.
+fn is_file(kind: Kind) -> bool {
+    matches!(kind, Kind::File | Kind::Symlink)
 }
 
 #[cfg(test)]

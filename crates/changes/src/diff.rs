@@ -99,7 +99,7 @@ impl Kept {
             marks.extend(change.mark());
             match style {
                 DiffStyle::Patch | DiffStyle::Terminal => patch::write(out, pair, style, deadline)?,
-                DiffStyle::Stat => lines.push(stat::Line::of(&pair, deadline)),
+                DiffStyle::Stat => stat::Line::add(&mut lines, &pair, deadline),
             }
         }
         if style == DiffStyle::Stat {

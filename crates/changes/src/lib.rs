@@ -28,7 +28,7 @@ mod words;
 
 pub use self::apply::{Applied, ApplyError, ApplyOptions, GitChanges, Problem, Reason};
 pub use self::change::{Change, ChangeKind, Node, Skipped, Summary};
-pub use self::collect::{Changes, ChangesError, List};
+pub use self::collect::{BriefList, Changes, ChangesError, List};
 pub use self::diff::{DiffError, DiffStyle};
 pub use self::export::ExportError;
 pub use self::failure::Failure;

@@ -72,6 +72,19 @@ impl RelativePath {
         self.0.split(|byte| *byte == b'/')
     }
 
+    /// The uppermost `.git` that it is in; not if it is that itself.
+    pub(crate) fn git_directory(&self) -> Option<&[u8]> {
+        let mut end = 0;
+        for name in self.names() {
+            let next = end + name.len();
+            if name == b".git" && next < self.0.len() {
+                return self.0.get(..next);
+            }
+            end = next + 1;
+        }
+        None
+    }
+
     /// The directory that it lies in; that of the project itself is empty.
     pub(crate) fn directory(&self) -> &[u8] {
         self.split().0

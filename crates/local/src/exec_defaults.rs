@@ -6,6 +6,7 @@ use carrel_control::provider::ProviderError;
 use carrel_control::spec::Spec;
 use carrel_fetch::Images;
 use carrel_image::RootFs;
+use carrel_image::accounts::Ids;
 use carrel_layers::Config;
 use carrel_shim_client::SandboxRecord;
 
@@ -18,6 +19,8 @@ use crate::{failed, images, jobs, manifests, plan};
 pub struct ExecDefaults {
     /// Who it runs as.
     pub user: String,
+    /// The numbers of that user and its group.
+    pub ids: Ids,
     /// Its working directory.
     pub cwd: String,
     /// Its variables, but for the home of the user.
@@ -36,8 +39,10 @@ impl ExecDefaults {
         let manifest = disk_of(&ground, record).and_then(|disk| manifests::load(&ground.manifests(), &disk));
         // Without a manifest nothing is known of what was asked for when it was created.
         let spec = manifest.and_then(|manifest| serde_json::from_str::<Spec>(&manifest.spec).ok()).unwrap_or_default();
+        let user = plan::user_of(&root, &config);
         Ok(Self {
-            user: plan::user_of(&root, &config).name,
+            user: user.name,
+            ids: user.ids,
             cwd: plan::WORKSPACE.to_owned(),
             env: jobs::environment(None, &config, &spec.envs),
         })

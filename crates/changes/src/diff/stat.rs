@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Pair;
 use super::hunks::{Sign, hunks};
-use crate::words::{Counted, caution};
+use crate::words::{Counted, Shown, caution};
 
 /// The longest bar.
 const BAR: u64 = 40;
@@ -17,8 +17,20 @@ pub(super) struct Line {
 }
 
 enum Count {
-    Lines { added: u64, removed: u64 },
-    Bytes { old: u64, new: u64 },
+    Lines {
+        added: u64,
+        removed: u64,
+    },
+    Bytes {
+        old: u64,
+        new: u64,
+    },
+    /// Files of a repository, with the lines of those that are text.
+    Files {
+        files: u64,
+        added: u64,
+        removed: u64,
+    },
 }
 
 /// Writes a line for each file, one for all, and one for those that git would act on.
@@ -31,6 +43,11 @@ pub(super) fn write(out: &mut impl Write, lines: &[Line], git: u64) -> io::Resul
         write!(out, " {path:<width$} | ")?;
         match count {
             Count::Bytes { old, new } => writeln!(out, "Bin {old} -> {new} bytes")?,
+            Count::Files { files, added, removed } => {
+                writeln!(out, "{}", Counted(*files, "file", "files"))?;
+                all_added += added;
+                all_removed += removed;
+            }
             Count::Lines { added, removed } => {
                 // What is there has a sign, however small it is beside the largest.
                 let bar = |part: u64| {
@@ -45,7 +62,7 @@ pub(super) fn write(out: &mut impl Write, lines: &[Line], git: u64) -> io::Resul
             }
         }
     }
-    let files = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+    let files = lines.iter().map(Line::files).sum();
     write!(out, " {} changed", Counted(files, "file", "files"))?;
     if all_added > 0 {
         write!(out, ", {}", Counted(all_added, "insertion(+)", "insertions(+)"))?;
@@ -60,7 +77,25 @@ pub(super) fn write(out: &mut impl Write, lines: &[Line], git: u64) -> io::Resul
 // === impl Line ===
 
 impl Line {
-    pub(super) fn of(pair: &Pair<'_>, deadline: Instant) -> Self {
+    /// Adds a file to the lines; what is in a `.git` is one line.
+    pub(super) fn add(lines: &mut Vec<Self>, pair: &Pair<'_>, deadline: Instant) {
+        let Some(repository) = pair.path.git_directory() else { return lines.push(Self::of(pair, deadline)) };
+        let path = format!("{}/", Shown(repository));
+        let (more_added, more_removed) = match Self::of(pair, deadline).count {
+            Count::Lines { added, removed } => (added, removed),
+            Count::Bytes { .. } | Count::Files { .. } => (0, 0),
+        };
+        let known = lines.iter_mut().find(|line| line.path == path && matches!(line.count, Count::Files { .. }));
+        if let Some(Self { count: Count::Files { files, added, removed }, .. }) = known {
+            *files += 1;
+            *added += more_added;
+            *removed += more_removed;
+        } else {
+            lines.push(Self { path, count: Count::Files { files: 1, added: more_added, removed: more_removed } });
+        }
+    }
+
+    fn of(pair: &Pair<'_>, deadline: Instant) -> Self {
         let count = match (pair.same, pair.texts()) {
             (true, _) => Count::Lines { added: 0, removed: 0 },
             (false, Some((old, new))) => {
@@ -84,7 +119,11 @@ impl Line {
     fn changed(&self) -> u64 {
         match self.count {
             Count::Lines { added, removed } => added + removed,
-            Count::Bytes { .. } => 0,
+            Count::Bytes { .. } | Count::Files { .. } => 0,
         }
+    }
+
+    fn files(&self) -> u64 {
+        if let Count::Files { files, .. } = self.count { files } else { 1 }
     }
 }

@@ -172,6 +172,9 @@ impl Entry {
             State::Symlink { target } => Node::Symlink { target: target.clone() },
             State::Absent | State::Special => Node::Skipped(Skipped::Device),
         };
-        Change { path: self.path.clone(), kind: self.kind(), files: u64::from(!shown.is_directory()), node }
+        // A file whose place a directory took is gone.
+        let was_file = matches!(self.before, State::File { .. } | State::Symlink { .. });
+        let files = u64::from(!shown.is_directory() || was_file);
+        Change { path: self.path.clone(), kind: self.kind(), files, node }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use carrel_changes::DiffStyle;
+use carrel_changes::{ApplyOptions, DiffStyle};
 
 use crate::support::{Trees, write};
 
@@ -181,4 +181,51 @@ fn a_file_that_is_too_long_for_lines_is_not_compared_by_them() {
     let stat = diff(&trees, DiffStyle::Stat);
     assert!(stat.contains(" long | Bin 0 -> ") && stat.contains(" many | Bin 0 -> 500001 bytes\n"), "{stat}");
     assert!(stat.contains(" most | 500000 +"), "{stat}");
+}
+
+/// The number of files that the last line but the cautions of a difference in numbers has.
+fn counted(text: &str) -> u64 {
+    let line = text.lines().find(|line| line.starts_with(' ') && line.contains(" changed")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+//= promises.changes.changes-git-depth-spelling
+#[test]
+fn the_summary_the_difference_and_the_application_count_the_same_files() {
+    let trees = sample()
+        .project("old directory/a", "a\n")
+        .project("old directory/deep/b", "b\n")
+        .whiteout("old directory")
+        .project("to directory", "x\n")
+        .upper("to directory/c", "c\n")
+        .project("to empty directory", "x\n")
+        .directory("upper/to empty directory", 0o755)
+        .project("to file/d", "d\n")
+        .project("to file/e", "e\n")
+        .upper("to file", "now a file\n")
+        .project("to link/f", "f\n")
+        .link("upper/to link", "elsewhere")
+        .directory("project/other mode", 0o755)
+        .directory("upper/other mode", 0o700)
+        .project(".git/HEAD", "ref: refs/heads/main\n")
+        .upper(".git/index", "\0")
+        .upper(".git/objects/ab/cd", "\0")
+        .upper("module/.git/HEAD", "ref: x\n")
+        .project("same", "same\n")
+        .upper("same", "same\n");
+    let found = trees.collect().summary();
+    let kept = trees.keep();
+    assert_eq!(kept.changes().summary().files(), found.files(), "{}", trees.list());
+    let brief = trees.collect().brief().to_string();
+    let of_git: Vec<&str> = brief.lines().filter(|line| line.contains(".git")).collect();
+    assert_eq!(of_git, ["M .git/ (2 files changed)", "M module/.git/ (1 file changed)"]);
+    let mut out = Vec::new();
+    kept.diff(None, &mut out, DiffStyle::Stat).unwrap();
+    let stat = String::from_utf8(out).unwrap();
+    assert_eq!(counted(&stat), found.files(), "{stat}\n{}", trees.list());
+    assert!(stat.starts_with(" .git/ ") && stat.contains("| 2 files\n") && !stat.contains("objects"), "{stat}");
+    let options = ApplyOptions { dry_run: true, git: true, ..ApplyOptions::default() };
+    assert_eq!(kept.apply(None, options).unwrap().done.files(), found.files(), "{stat}\n{}", trees.list());
+    let options = ApplyOptions { git: true, ..ApplyOptions::default() };
+    assert_eq!(kept.apply(None, options).unwrap().done.files(), found.files());
 }

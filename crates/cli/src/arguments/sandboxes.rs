@@ -55,16 +55,17 @@ pub(crate) struct StatsArguments {
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel cp [OPTIONS] <SRC> <NAME:DST>\n       carrel cp [OPTIONS] <NAME:SRC> <DST>", after_help = COPY_HELP)]
 pub(crate) struct CopyArguments {
-    /// Who acts inside, and owns what arrives there: a name or a number [default: root of the sandbox]
+    /// Who acts inside, and owns what arrives there: a name or a number [default: root acts, and files are given to the user of `carrel exec`]
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub(crate) user: Option<String>,
     /// If SRC itself is a symbolic link, copy what it leads to
     #[arg(short = 'L', long)]
     pub(crate) follow_link: bool,
-    /// What to copy: a file, or a directory with everything in it
+    /// What to copy: a file, or a directory with everything in it; `-` reads a tar archive from standard input
     #[arg(value_name = "SRC")]
     pub(crate) source: OsString,
-    /// Where to: a directory that is there gets it inside; otherwise it is the name of the copy
+    /// Where to: a directory that is there gets it inside; otherwise it is the name of the copy; `-` writes a tar archive
+    /// to standard output
     #[arg(value_name = "DST")]
     pub(crate) target: OsString,
     /// Copies are made whole anyway
@@ -80,12 +81,16 @@ Permissions, times and symbolic links are kept; links are copied as links, never
 copied to, no link is followed either: name the path that it leads to. Out of a sandbox come files, directories and those \
 links that stay in the copied directory: others are left out and make the exit code 1. Devices, pipes and sockets are left \
 out, and nobody gets the rights of a file's owner by running it.
+With `-` the files travel as an uncompressed tar archive, as with docker cp: from standard input into a directory that is \
+there, or to standard output, with all symbolic links as they are.
 Out of a persistent sandbox that has stopped, files are copied without resuming it.
 A path of this host with a `:` in it begins with `/` or `./`.
 
 Examples:
   carrel cp src web:/workspace
-  carrel cp web:/workspace/report.html .";
+  carrel cp web:/workspace/report.html .
+  tar c src | carrel cp - web:/workspace
+  carrel cp web:/workspace/logs - | tar x";
 
 /// `carrel stop`.
 #[derive(Args, Debug)]

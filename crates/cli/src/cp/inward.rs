@@ -8,13 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
-use carrel_agent_client::{Error, Files};
+use carrel_agent_client::Error;
+use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use super::guest::GuestFiles;
 use super::links;
 use super::place::{Inside, below, shows_contents};
 use super::report::{LeftOut, Report};
@@ -44,7 +45,7 @@ struct Entry<'a, F> {
 
 /// Copies what is at `source` to where `target` says.
 pub(super) async fn copy(
-    files: &Files,
+    guest: &GuestFiles,
     source: &Path,
     target: &Inside,
     follow: bool,
@@ -58,10 +59,8 @@ pub(super) async fn copy(
     }
     let tree = kind == FileType::Directory;
     let path = target.path();
-    // Everything is done with the rights of the sandbox's root: a link that anybody else in there made must not direct it.
-    let files = &files.clone().without_symlinks();
     let mut named_itself = false;
-    let target = match files.lstat(&path).await {
+    let target = match guest.files.lstat(&path).await {
         Ok(found) if found.kind == FsEntryKind::Dir && tree && shows_contents(source) => {
             named_itself = true;
             path
@@ -76,42 +75,43 @@ pub(super) async fn copy(
         Ok(_) if tree || target.directory => return Err(failed(format!("{path}: it is no directory"))),
         Ok(_) => path,
         Err(Error::File(error)) if error.errno_name.as_deref() == Some("ENOENT") => {
-            named(files, target, tree).await?;
+            named(guest, target, tree).await?;
             path
         }
-        Err(error) if links::is_too_old(&error) => return Err(links::too_old()),
+        Err(error) if links::is_too_old(&error) => return Err(links::too_old(&guest.sandbox)),
         Err(error) => return Err(inside(&path, &error)),
     };
     // The path is its user's own: whatever leads there is meant.
     let entry = Entry { directory: CWD, name: source, shown: source };
     let mut transfers = Transfers::default();
-    match one(files, entry, &stat, target, follow, &mut transfers, report).await? {
+    match one(guest, entry, &stat, target, follow, &mut transfers, report).await? {
         Some(level) => {
             let kept = level.kept.filter(|_| !named_itself);
-            self::tree(files, Level { kept, ..level }, report).await
+            self::tree(guest, Level { kept, ..level }, report).await
         }
         None => transfers.finish(report).await,
     }
 }
 
 /// Refuses a name that nothing can be given.
-async fn named(files: &Files, target: &Inside, tree: bool) -> Result<(), Failure> {
+async fn named(guest: &GuestFiles, target: &Inside, tree: bool) -> Result<(), Failure> {
     let (path, parent) = (target.path(), target.parent());
     if target.contents || (target.directory && !tree) {
         return Err(failed(format!("{path}: there is no such directory")));
     }
-    match files.lstat(&parent).await {
+    match guest.files.lstat(&parent).await {
         Ok(found) if found.kind == FsEntryKind::Dir => Ok(()),
         Ok(found) if found.kind == FsEntryKind::Symlink => Err(links::refused(&parent)),
         Ok(_) => Err(failed(format!("{parent}: it is no directory"))),
         Err(error) => {
-            Err(inside(&parent, &error).hint(format!("make it first: carrel exec NAME -- mkdir -p {parent}")))
+            let hint = format!("make it first: carrel exec {} -- mkdir -p {parent}", guest.sandbox);
+            Err(inside(&parent, &error).hint(hint))
         }
     }
 }
 
 /// Copies a directory and all below it. However deep it is, one directory is looked at at a time.
-async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Failure> {
+async fn tree(guest: &GuestFiles, top: Level, report: &mut Report) -> Result<(), Failure> {
     let mut transfers = Transfers::default();
     let mut levels = vec![top];
     while let Some(level) = levels.last_mut() {
@@ -119,8 +119,7 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
             // What arrives in a directory changes when it was modified.
             transfers.finish(report).await?;
             if let Some(Level { target, kept: Some(kept), .. }) = levels.pop() {
-                let directory = files.open_dir(&target).await.map_err(|error| inside(&target, &error))?;
-                directory.set_stat(kept).await.map_err(|error| inside(&target, &error))?;
+                guest.settle(&target, kept).await?;
             }
             continue;
         };
@@ -137,7 +136,7 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
             Err(errno) => return Err(host(&shown, errno)),
         };
         let entry = Entry { directory, name: Path::new(text), shown: &shown };
-        let copied = one(files, entry, &stat, target, false, &mut transfers, report).await?;
+        let copied = one(guest, entry, &stat, target, false, &mut transfers, report).await?;
         if levels.len() >= DEEPEST && copied.is_some() {
             return Err(failed(format!("the tree is deeper than {DEEPEST} directories")));
         }
@@ -148,7 +147,7 @@ async fn tree(files: &Files, top: Level, report: &mut Report) -> Result<(), Fail
 
 /// Copies one entry, or begins to; of a directory, what is in it is left to do.
 async fn one<F: AsFd>(
-    files: &Files,
+    guest: &GuestFiles,
     entry: Entry<'_, F>,
     stat: &Stat,
     target: String,
@@ -161,25 +160,22 @@ async fn one<F: AsFd>(
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let kept = FsAttributes { mode: Some(stat.st_mode & 0o777), ..kept };
-            let (files, from) = (files.clone(), entry.open(OFlags::NONBLOCK, follow)?);
+            let (guest, from) = (guest.clone(), entry.open(OFlags::NONBLOCK, follow)?);
             let small = u64::try_from(stat.st_size).is_ok_and(|size| size <= SMALL);
-            let transfer = async move { file(&files, from.into(), &target, kept, small).await.map(Transferred::Whole) };
+            let transfer = async move { file(&guest, from.into(), &target, kept, small).await.map(Transferred::Whole) };
             transfers.begin(transfer, report).await?;
         }
         FileType::Directory => {
             let opened = entry.open(OFlags::DIRECTORY, follow)?;
             let directory = Dir::new(opened).map_err(|errno| host(entry.shown, errno))?;
-            let ours = files.lstat(&target).await.is_err();
-            files.mkdir(&target, Some(0o700)).await.map_err(|error| inside(&target, &error))?;
+            let kept = guest.mkdir(&target, kept).await?;
             report.directories += 1;
-            // What was there keeps its mode.
-            let kept = FsAttributes { mode: kept.mode.filter(|_| ours), ..kept };
             return Ok(Some(Level { directory, shown: entry.shown.to_owned(), target, kept: Some(kept) }));
         }
         FileType::Symlink => {
             let leads_to = rustix::fs::readlinkat(&entry.directory, entry.name, Vec::new());
             match leads_to.map_err(|errno| host(entry.shown, errno))?.into_string() {
-                Ok(leads_to) => link(files, &leads_to, &target, stat.st_mtime).await?,
+                Ok(leads_to) => guest.symlink(&leads_to, &target, stat.st_mtime).await?,
                 Err(_) => {
                     report.leave_out(entry.shown.to_string_lossy(), LeftOut::NotText);
                     return Ok(None);
@@ -193,11 +189,16 @@ async fn one<F: AsFd>(
 }
 
 /// Copies the bytes of a file; returns how many.
-async fn file(files: &Files, mut from: File, target: &str, kept: FsAttributes, small: bool) -> Result<u64, Failure> {
+async fn file(
+    guest: &GuestFiles,
+    mut from: File,
+    target: &str,
+    kept: FsAttributes,
+    small: bool,
+) -> Result<u64, Failure> {
     let there = |error: Error| inside(target, &error);
     let unread = |error: io::Error| failed(format!("what is to be {target}: {error}"));
-    let options = FsOpenOptions { write: true, create: true, truncate: true, ..FsOpenOptions::default() };
-    let opened = files.open(target, FsOpenOptions { mode: Some(0o600), ..options }).await.map_err(there)?;
+    let (opened, kept) = guest.create(target, kept).await?;
     let mut stream = opened.write(0).await.map_err(there)?;
     let mut bytes = 0;
     if small {
@@ -237,20 +238,6 @@ fn chunk(from: &mut File) -> io::Result<Bytes> {
     let mut chunk = Vec::new();
     from.take(CHUNK).read_to_end(&mut chunk)?;
     Ok(chunk.into())
-}
-
-/// Makes a symbolic link, in place of a file or a link.
-async fn link(files: &Files, leads_to: &str, target: &str, modified: i64) -> Result<(), Failure> {
-    let there = |error: Error| inside(target, &error);
-    match files.symlink(leads_to, target).await {
-        Err(Error::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
-            files.remove(target).await.map_err(there)?;
-            files.symlink(leads_to, target).await.map_err(there)?;
-        }
-        made => made.map_err(there)?,
-    }
-    let times = FsAttributes { mtime: Some(modified), ..FsAttributes::default() };
-    files.set_stat(target, false, times).await.map_err(there)
 }
 
 fn host(path: &Path, errno: Errno) -> Failure {

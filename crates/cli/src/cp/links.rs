@@ -49,9 +49,10 @@ pub(super) fn is_too_old(error: &Error) -> bool {
 }
 
 /// It cannot be asked to follow no link, and is not asked to follow any.
-pub(super) fn too_old() -> Failure {
-    failed("the agent of this sandbox is older than this carrel, and would follow links of the sandbox")
-        .hint("restart the sandbox, so that it gets the current agent: carrel stop NAME && carrel resume NAME")
+pub(super) fn too_old(sandbox: &str) -> Failure {
+    failed("the agent of this sandbox is older than this carrel, and would follow links of the sandbox").hint(format!(
+        "restart it, so that it gets the current agent: carrel stop {sandbox} && carrel resume {sandbox}"
+    ))
 }
 
 /// Adds what to do about a link that was not followed: the path that can be named instead.

@@ -1,7 +1,9 @@
 //! `carrel cp`: files and whole trees, into a sandbox and out of it.
 
+mod archive;
 mod beneath;
 mod disk;
+mod guest;
 mod inward;
 mod links;
 mod name;
@@ -10,18 +12,21 @@ mod place;
 mod report;
 mod sink;
 mod transfers;
+mod unarchive;
 
 use std::fmt;
 
 use carrel_agent_client::{AgentClient, Error, FileError};
+use carrel_shim_client::SandboxRecord;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::disk::OpenDisk;
+use self::guest::GuestFiles;
 use self::place::Copy;
 use self::report::Report;
 use crate::arguments::CopyArguments;
 use crate::failure::Failure;
-use crate::find;
+use crate::{find, jobs};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
@@ -36,6 +41,15 @@ const NO_COPY: &str = "it is a device, a pipe or a socket, which is not copied";
 /// What ends a copy.
 const ENDING: [i32; 3] = [1, 2, 15];
 
+/// How a sandbox was reached.
+enum Reached {
+    Running(Box<SandboxRecord>),
+    /// Its disk is open until this is dropped.
+    Stopped {
+        _disk: OpenDisk,
+    },
+}
+
 /// Copies; returns what to exit with.
 pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
     let copy = Copy::parse(&arguments.source, &arguments.target)?;
@@ -45,8 +59,14 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
             report = copied(&copy, arguments) => report,
             failure = interrupted() => Err(failure),
         }
-    })?;
-    if json {
+    });
+    // A thread that reads standard input, or writes to standard output, may never return.
+    runtime.shutdown_background();
+    let report = report?;
+    if json && matches!(copy, Copy::Archive { .. }) {
+        // Standard output has the archive.
+        jobs::session::ending::note(&crate::json::line(&report.json()));
+    } else if json {
         crate::say(crate::json::line(&report.json()).as_bytes())?;
     } else if !arguments.quiet {
         // Nobody is left to tell when standard error is gone.
@@ -61,23 +81,32 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
 }
 
 async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failure> {
-    let (Copy::Into { name, .. } | Copy::OutOf { name, .. }) = copy;
-    let (client, disk) = reached(copy, name).await.map_err(|failure| failure.exit(FAILED))?;
-    let files = match &arguments.user {
-        Some(user) => client.files().on_behalf_of(user),
-        None => client.files(),
+    let name = copy.name();
+    let (client, source) = reached(copy, name).await.map_err(|failure| failure.exit(FAILED))?;
+    let (files, owner) = match (&arguments.user, &source) {
+        (Some(user), _) => (client.files().on_behalf_of(user), None),
+        (None, Reached::Running(record)) if copy.is_inward() => {
+            (client.files(), Some(jobs::exec_ids(record).map_err(|failure| failure.exit(FAILED))?))
+        }
+        (None, _) => (client.files(), None),
     };
+    let guest = GuestFiles::new(&files, owner, name);
     let mut report = Report::default();
     match copy {
         Copy::Into { source, target, .. } => {
-            let copied = inward::copy(&files, source, target, arguments.follow_link, &mut report).await;
+            let copied = inward::copy(&guest, source, target, arguments.follow_link, &mut report).await;
             if let Err(failure) = copied {
                 return Err(links::explained(&files, name, source, target, failure).await);
             }
         }
-        Copy::OutOf { source, target, .. } => {
-            let copied = outward::copy(&files, source, target, arguments.follow_link, &mut report).await;
-            copied.map_err(|failure| if disk.is_some() { OpenDisk::lost(failure) } else { failure })?;
+        Copy::OutOf { source: path, target, .. } => {
+            let copied = outward::copy(&files, path, target, arguments.follow_link, &mut report).await;
+            copied.map_err(|failure| source.explain(failure))?;
+        }
+        Copy::Unarchive { target, .. } => unarchive::copy(&guest, target, &mut report).await?,
+        Copy::Archive { source: path, .. } => {
+            let copied = archive::copy(&files, path, arguments.follow_link, &mut report).await;
+            copied.map_err(|failure| source.explain(failure))?;
         }
     }
     client.close();
@@ -85,19 +114,22 @@ async fn copied(copy: &Copy, arguments: &CopyArguments) -> Result<Report, Failur
 }
 
 /// The agent that a copy is made with. That of a stopped sandbox is there for as long as its disk is open.
-async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Option<OpenDisk>), Failure> {
-    match (disk::stopped(name).await?, copy) {
-        (None, _) => Ok((agent(name).await?, None)),
-        (Some((daemon, _)), Copy::OutOf { .. }) => {
-            let disk = OpenDisk::open(daemon, name).await?;
-            Ok((disk.agent().await?, Some(disk)))
+async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Reached), Failure> {
+    match disk::stopped(name).await? {
+        None => {
+            let (client, record) = agent(name).await?;
+            Ok((client, Reached::Running(Box::new(record))))
         }
-        (Some((_, handle)), Copy::Into { .. }) => Err(find::at_rest(&handle)),
+        Some((_, handle)) if copy.is_inward() => Err(find::at_rest(&handle)),
+        Some((daemon, _)) => {
+            let disk = OpenDisk::open(daemon, name).await?;
+            Ok((disk.agent().await?, Reached::Stopped { _disk: disk }))
+        }
     }
 }
 
 /// The agent of a sandbox whose processes run, behind the supervisor that was written down.
-async fn agent(name: &str) -> Result<AgentClient, Failure> {
+async fn agent(name: &str) -> Result<(AgentClient, SandboxRecord), Failure> {
     let found = find::one(name).await?;
     drop(find::awake(name, &found).await?);
     let record = found.record.ok_or_else(|| find::no_such_sandbox(name))?;
@@ -110,7 +142,8 @@ async fn agent(name: &str) -> Result<AgentClient, Failure> {
         let words = format!("another process than the supervisor of {name:?} listens at {}", socket.display());
         return Err(Failure::new("sandbox_unverified", words));
     }
-    AgentClient::connect(socket).await.map_err(|error| unreachable(&error))
+    let client = AgentClient::connect(socket).await.map_err(|error| unreachable(&error))?;
+    Ok((client, record))
 }
 
 /// Waits until somebody wants us to end. What is not finished is then dropped, and so removed.
@@ -140,5 +173,17 @@ fn inside(path: &str, error: &Error) -> Failure {
         Error::File(error) => failed(format!("{path} in the sandbox: {}", error.message)),
         Error::Lost(_) => Failure::new("sandbox_ended", "the sandbox ended during the copy").exit(FAILED),
         error => Failure::new("agent_failed", format!("{path} in the sandbox: {error}")).exit(FAILED),
+    }
+}
+
+// === impl Reached ===
+
+impl Reached {
+    /// What a copy out of it failed with.
+    fn explain(&self, failure: Failure) -> Failure {
+        match self {
+            Self::Running(_) => failure,
+            Self::Stopped { .. } => OpenDisk::lost(failure),
+        }
     }
 }

@@ -9,8 +9,26 @@ use crate::failure::Failure;
 /// A copy: into a sandbox, or out of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
-    Into { source: PathBuf, name: String, target: Inside },
-    OutOf { name: String, source: Inside, target: PathBuf },
+    Into {
+        source: PathBuf,
+        name: String,
+        target: Inside,
+    },
+    OutOf {
+        name: String,
+        source: Inside,
+        target: PathBuf,
+    },
+    /// A tar archive from standard input.
+    Unarchive {
+        name: String,
+        target: Inside,
+    },
+    /// A tar archive to standard output.
+    Archive {
+        name: String,
+        source: Inside,
+    },
 }
 
 /// A path inside a sandbox: absolute, and without a `/` at its end.
@@ -26,6 +44,8 @@ pub(crate) struct Inside {
 /// One side of a copy.
 enum Place {
     Host(PathBuf),
+    /// Standard input or output.
+    Stream,
     Sandbox(String, Inside),
 }
 
@@ -36,11 +56,29 @@ impl Copy {
         match (Place::parse(source)?, Place::parse(target)?) {
             (Place::Host(source), Place::Sandbox(name, target)) => Ok(Self::Into { source, name, target }),
             (Place::Sandbox(name, source), Place::Host(target)) => Ok(Self::OutOf { name, source, target }),
-            (Place::Host(_), Place::Host(_)) => Err(wrong("neither path is one of a sandbox")
-                .hint("a path of a sandbox is NAME:PATH; for others there is `cp`")),
+            (Place::Stream, Place::Sandbox(name, target)) => Ok(Self::Unarchive { name, target }),
+            (Place::Sandbox(name, source), Place::Stream) => Ok(Self::Archive { name, source }),
+            (Place::Host(_) | Place::Stream, Place::Host(_) | Place::Stream) => {
+                Err(wrong("neither path is one of a sandbox")
+                    .hint("a path of a sandbox is NAME:PATH; for others there is `cp`"))
+            }
             (Place::Sandbox(..), Place::Sandbox(..)) => Err(wrong("both paths are those of sandboxes")
                 .hint("copy to this host first; a path of this host with a `:` begins with / or ./")),
         }
+    }
+
+    /// The sandbox.
+    pub(crate) fn name(&self) -> &str {
+        let (Self::Into { name, .. }
+        | Self::OutOf { name, .. }
+        | Self::Unarchive { name, .. }
+        | Self::Archive { name, .. }) = self;
+        name
+    }
+
+    /// Whether it writes to the sandbox.
+    pub(crate) fn is_inward(&self) -> bool {
+        matches!(self, Self::Into { .. } | Self::Unarchive { .. })
     }
 }
 
@@ -55,6 +93,9 @@ impl Place {
         let Some((name, rest)) = colon.and_then(|at| bytes.split_at_checked(at)) else {
             if bytes.is_empty() {
                 return Err(wrong("a path is empty"));
+            }
+            if bytes == b"-" {
+                return Ok(Self::Stream);
             }
             return Ok(Self::Host(OsString::from_vec(bytes.to_vec()).into()));
         };
@@ -137,6 +178,10 @@ mod tests {
         assert_eq!(parsed("/a:b", "web:/"), into("/a:b", "web", "/"));
         let out_of = Copy::OutOf { name: "web".to_owned(), source: inside("/b"), target: ".".into() };
         assert_eq!(parsed("web:/b", "."), Ok(out_of));
+        assert_eq!(parsed("-", "web:/b"), Ok(Copy::Unarchive { name: "web".to_owned(), target: inside("/b") }));
+        assert_eq!(parsed("web:/b", "-"), Ok(Copy::Archive { name: "web".to_owned(), source: inside("/b") }));
+        assert_eq!(parsed("./-", "web:/b"), into("./-", "web", "/b"));
+        assert!(parsed("-", "b").is_err() && parsed("-", "-").is_err());
         assert_eq!(parsed("a", "b").unwrap_err(), "neither path is one of a sandbox");
         assert_eq!(parsed("a:b", "c:d").unwrap_err(), "both paths are those of sandboxes");
         for (source, target) in [(":x", "y"), ("x:", "y"), ("", "x:y")] {

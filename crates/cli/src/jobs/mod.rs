@@ -7,6 +7,7 @@ mod conclusion;
 mod exec;
 mod kept;
 mod logs;
+mod owner;
 pub(crate) mod session;
 mod tail;
 mod through;
@@ -19,6 +20,7 @@ use carrel_shim_client::{Found, Life, ShimClient, ShimError};
 
 pub(crate) use self::choice::RUN;
 use self::logs::Stopped;
+pub(crate) use self::owner::exec_ids;
 use self::session::detach::DetachKeys;
 use self::session::notes::Notes;
 use self::session::signals::Signals;

@@ -140,7 +140,7 @@ impl Outcome {
     fn told(&self, all: bool) -> String {
         let mut text = String::new();
         if all {
-            let list = self.changes.list().to_string();
+            let list = self.changes.brief().to_string();
             for line in list.lines().take(LISTED) {
                 // Writing to a string cannot fail.
                 let _ = writeln!(text, "  {line}");

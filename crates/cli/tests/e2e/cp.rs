@@ -1,5 +1,6 @@
 //! Copies into a sandbox and out of it.
 
+use std::io::{Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -359,4 +360,117 @@ fn a_file_with_more_emptiness_than_a_disk_holds_takes_no_room() {
     assert_eq!(found.len(), 200 * 1024 * 1024 + 4);
     assert!(found.blocks() * 512 < 4 << 20, "{} blocks", found.blocks());
     desk.done();
+}
+
+/// Runs `carrel cp` with bytes as its standard input.
+fn given(world: &World, words: &[&str], input: &[u8]) -> crate::support::Outcome {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(input).unwrap();
+    file.rewind().unwrap();
+    crate::support::finish(world.command(["cp"].iter().chain(words)).stdin(file).spawn().unwrap())
+}
+
+fn archived(add: impl Fn(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    add(&mut builder);
+    builder.into_inner().unwrap()
+}
+
+fn add_file(builder: &mut tar::Builder<Vec<u8>>, path: &[u8], content: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    // As it is, for a builder refuses what leads elsewhere.
+    header.as_old_mut().name[..path.len()].copy_from_slice(path);
+    header.set_size(content.len() as u64);
+    header.set_mode(0o640);
+    header.set_mtime(1_000_000_000);
+    header.set_cksum();
+    builder.append(&header, content).unwrap();
+}
+
+//= promises.command.carrel-cp
+#[test]
+fn with_a_dash_files_travel_as_an_archive() {
+    let desk = Desk::new();
+    let source = desk.here.path().join("source");
+    tree(&source);
+    desk.cp(&[source.to_str().unwrap(), "web:/tmp/first"]);
+    let archive = desk.world.carrel(["cp", "web:/tmp/first", "-"]);
+    assert_eq!((archive.code, archive.stderr.as_str()), (Some(0), ""));
+    let mut reader = tar::Archive::new(archive.stdout.as_slice());
+    let names: Vec<String> =
+        reader.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
+    assert!(names.first().unwrap() == "first/" && names.contains(&"first/deep/er/file".to_owned()), "{names:?}");
+
+    desk.inside("mkdir /tmp/second");
+    let unpacked = given(&desk.world, &["-", "web:/tmp/second"], &archive.stdout);
+    assert_eq!((unpacked.code, unpacked.stderr.as_str()), (Some(0), ""));
+    let described = "cd $0 && find . -exec stat -c '%n %a %Y %u:%g %F' {} + | sort && cat deep/er/file && readlink deep/link deep/dangling";
+    let listed = |at: &str| text(&desk.world, &["exec", "web", "--", "sh", "-c", described, at]);
+    let first = listed("/tmp/first");
+    assert!(first.contains("./deep/link 777 1000000002 0:0 symbolic link"), "{first}");
+    assert_eq!(first, listed("/tmp/second/first"));
+    // What is in a directory, without the directory, and as a report for programs beside it.
+    let outcome = desk.world.carrel(["--json", "cp", "web:/tmp/first/.", "-"]);
+    let report: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, &report["files"], &report["links"]), (Some(0), &2.into(), &2.into()));
+    let mut reader = tar::Archive::new(outcome.stdout.as_slice());
+    assert!(reader.entries().unwrap().all(|entry| !entry.unwrap().path().unwrap().starts_with("first")));
+    desk.done();
+}
+
+#[test]
+fn an_archive_stays_below_the_directory_that_it_is_unpacked_in() {
+    let desk = Desk::new();
+    desk.inside("mkdir /tmp/in; ln -s /etc /tmp/in/out; echo plain >/tmp/file");
+    let refused = |target: &str, input: &[u8]| {
+        let outcome = given(&desk.world, &["-", target], input);
+        assert_eq!(outcome.code, Some(1), "{target}: {}", outcome.stderr);
+        outcome.stderr
+    };
+    let climbs = archived(|builder| add_file(builder, b"a/../../x", b"x"));
+    assert!(refused("web:/tmp/in", &climbs).contains("the archive names a/../../x, which leads out of it"));
+    let through = archived(|builder| add_file(builder, b"out/x", b"x"));
+    assert!(refused("web:/tmp/in", &through).contains("symbolic link"));
+    let fine = archived(|builder| add_file(builder, b"/new/x", b"x"));
+    assert!(refused("web:/tmp/file", &fine).contains("cat >/tmp/file"));
+    assert!(refused("web:/tmp/in", b"this is a plain file").contains("is no tar archive"));
+    assert!(refused("web:/tmp/in", b"\x1f\x8b\x08 and more").contains("hint: zcat FILE | carrel cp -"));
+    assert_eq!(given(&desk.world, &["-", "web:/tmp/in"], &fine).code, Some(0));
+    assert_eq!(
+        desk.inside("cat /tmp/in/new/x; stat -c '%a %Y' /tmp/in/new/x; ls /tmp/x /etc/x 2>/dev/null || true"),
+        "x640 1000000000\n"
+    );
+    desk.done();
+}
+
+//= promises.command.carrel-cp
+#[test]
+fn what_is_copied_into_a_persistent_sandbox_belongs_to_the_user_of_exec() {
+    let world = World::new();
+    let here = tempfile::tempdir().unwrap();
+    let source = here.path().join("source");
+    tree(&source);
+    text(&world, &["create", "--id", "desk", "host"]);
+    let source = source.to_str().unwrap();
+    let cp = |words: &[&str]| {
+        let outcome = world.carrel(["cp"].iter().chain(words));
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
+    };
+    cp(&[source, "desk:/workspace/tree"]);
+    let owners =
+        |at: &str| text(&world, &["exec", "desk", "--", "sh", "-c", "find $0 -exec stat -c %U:%G {} + | sort -u", at]);
+    assert_eq!(owners("/workspace/tree"), "agbox:agbox\n");
+    let archive = world.carrel(["cp", "desk:/workspace/tree", "-"]).stdout;
+    text(&world, &["exec", "desk", "--", "mkdir", "/workspace/other"]);
+    assert_eq!(given(&world, &["-", "desk:/workspace/other"], &archive).code, Some(0));
+    assert_eq!(owners("/workspace/other/tree"), "agbox:agbox\n");
+    // Root acts: a directory of the system is written to, and a file that is there keeps its owner.
+    cp(&[&format!("{source}/empty"), "desk:/etc/new"]);
+    text(&world, &["exec", "--user", "root", "desk", "--", "touch", "/etc/there"]);
+    cp(&[&format!("{source}/empty"), "desk:/etc/there"]);
+    assert_eq!(owners("/etc/new"), "agbox:agbox\n");
+    assert_eq!(owners("/etc/there"), "root:root\n");
+    cp(&["--user", "root", &format!("{source}/empty"), "desk:/workspace/roots"]);
+    assert_eq!(owners("/workspace/roots"), "root:root\n");
+    text(&world, &["rm", "--force", "desk"]);
 }

@@ -1,0 +1,22 @@
+//! Who a command of `carrel exec` runs as if nothing else is asked for, in numbers.
+
+use carrel_image::RootFs;
+use carrel_local::ExecDefaults;
+use carrel_shim_client::SandboxRecord;
+
+use crate::failure::Failure;
+use crate::home::Home;
+use crate::user::Ids;
+use crate::{images, user};
+
+/// The user and the group of commands in a sandbox that was recorded so.
+pub(crate) fn exec_ids(record: &SandboxRecord) -> Result<Ids, Failure> {
+    if record.lasting {
+        let defaults = ExecDefaults::of(&images::here()?, Home::find()?.path(), record);
+        let defaults = defaults.map_err(|error| Failure::new("image_unavailable", error).hint("give --user"))?;
+        return Ok(defaults.ids);
+    }
+    let root = RootFs::try_from(record.create.root.clone()).unwrap_or_default();
+    let named = images::config_of(record).and_then(|config| config.user);
+    user::ids(named.as_deref(), &root)
+}
