@@ -91,7 +91,8 @@ pub(crate) struct ImportArguments {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) config: ConfigArguments,
-    /// Where it is: a path that begins with / or ./, or dir:PATH, oci:PATH, oci-archive:PATH, docker-archive:PATH
+    /// The path of a root file system, of its tar, or of what `docker save` or `skopeo copy` wrote; what it is, and
+    /// whether it is compressed, is found out unless it is said by dir:, oci:, oci-archive: or docker-archive:
     pub(crate) source: ImageRef,
     /// What it is called from then on
     pub(crate) name: String,

@@ -5,6 +5,7 @@ mod guard;
 mod list;
 mod logs;
 pub(crate) mod progress;
+mod recognition;
 mod save;
 mod words;
 
@@ -164,29 +165,42 @@ fn gone(removed: &carrel_layers::Removed, json: bool) -> Result<(), Failure> {
 fn import(arguments: &ImportArguments, json: bool) -> Result<u8, Failure> {
     let (name, images) = (name(&arguments.name)?, here()?);
     let telling = Telling::new(&arguments.name, arguments.quiet || json);
-    let stored = match tree(&arguments.source)? {
+    let source = recognition::recognised(&arguments.source)?;
+    let stored = match tree(&source)? {
         Some(upper) => {
             // A directory is a layer over nothing.
             let changes = Changes { upper, first: 0, without: Vec::new() };
             let config = changed(carrel_layers::Config::default(), &arguments.config)?;
             images.store()?.save(None, &changes, &config, &name, &telling).map_err(FetchError::from)?
         }
-        None => imported(&images, arguments, &name, &telling)?,
+        None => imported(&images, &source, arguments, &name, &telling)?,
     };
     said(&stored, json)?;
     Ok(0)
 }
 
 /// One that is in a file already.
-fn imported(images: &Images, arguments: &ImportArguments, name: &str, telling: &Telling) -> Result<Stored, Failure> {
-    if matches!(arguments.source, ImageRef::Host | ImageRef::Registry(_)) {
-        let words = format!("{} is no file", arguments.source);
-        return Err(
-            Failure::new("invalid_image", words).hint("write ./PATH, or oci-archive:PATH for an archive of layers")
-        );
+fn imported(
+    images: &Images,
+    source: &ImageRef,
+    arguments: &ImportArguments,
+    name: &str,
+    telling: &Telling,
+) -> Result<Stored, Failure> {
+    if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
+        let words = format!("there is no file {source}");
+        let hint =
+            format!("give the path of a file or a directory; `carrel image pull {source}` fetches from a registry");
+        return Err(Failure::new("invalid_image", words).hint(hint));
     }
     let store = images.store()?;
-    let stored = images.stored(&arguments.source, When::Missing, telling)?;
+    let stored = match images.stored(source, When::Missing, telling) {
+        Err(error) => match recognition::of_layers(&error) {
+            Some(source) => images.stored(&source, When::Missing, telling),
+            None => Err(error),
+        },
+        stored => stored,
+    }?;
     if changed(stored.config.clone(), &arguments.config)? != stored.config {
         let words = "how it is run can only be said of a directory: what is in a file says that itself";
         return Err(Failure::new("invalid_image", words));

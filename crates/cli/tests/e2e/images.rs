@@ -172,6 +172,106 @@ fn a_tar_and_archives_of_layers_are_images_too() {
     assert!(outcome.code == Some(125) && outcome.stderr.contains("is not an OCI layout"), "{}", outcome.stderr);
 }
 
+/// An image of one layer, in files as `docker save` and a layout have them.
+fn layered(root: &TempDir, at: &Path) {
+    use sha2::{Digest, Sha256};
+    let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let packed = Command::new("tar").arg("-C").arg(root.path()).args(["-cf", "-", "."]).output().unwrap();
+    let layer = packed.stdout;
+    let config = format!(
+        r#"{{"architecture":"{}","os":"linux","config":{{}},"rootfs":{{"type":"layers","diff_ids":["sha256:{}"]}}}}"#,
+        if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        hex(&layer)
+    );
+    let described = |media: &str, bytes: &[u8]| {
+        format!(
+            r#"{{"mediaType":"application/vnd.oci.image.{media}","digest":"sha256:{}","size":{}}}"#,
+            hex(bytes),
+            bytes.len()
+        )
+    };
+    let manifest = format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{},"layers":[{}]}}"#,
+        described("config.v1+json", config.as_bytes()),
+        described("layer.v1.tar", &layer)
+    );
+    let index =
+        format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, described("manifest.v1+json", manifest.as_bytes()));
+    let (docker, layout) = (at.join("docker"), at.join("layout"));
+    for directory in [&docker, &layout.join("blobs/sha256")] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    std::fs::write(docker.join("layer.tar"), &layer).unwrap();
+    std::fs::write(docker.join("config.json"), &config).unwrap();
+    let list = r#"[{"Config":"config.json","RepoTags":["x:1"],"Layers":["layer.tar"]}]"#;
+    std::fs::write(docker.join("manifest.json"), list).unwrap();
+    for bytes in [layer.as_slice(), config.as_bytes(), manifest.as_bytes()] {
+        std::fs::write(layout.join("blobs/sha256").join(hex(bytes)), bytes).unwrap();
+    }
+    std::fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    std::fs::write(layout.join("index.json"), index).unwrap();
+}
+
+#[test]
+fn an_import_finds_out_what_it_is_given() {
+    let (world, root, files) = (World::new(), root("one"), tempfile::tempdir().unwrap());
+    layered(&root, files.path());
+    std::fs::create_dir(files.path().join("root")).unwrap();
+    assert!(
+        Command::new("cp")
+            .arg("-a")
+            .arg(root.path().join("."))
+            .arg(files.path().join("root"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    for kind in ["docker", "layout", "root"] {
+        for (flag, suffix) in [("-cf", "tar"), ("-czf", "tar.gz")] {
+            let archive = files.path().join(format!("{kind}.{suffix}"));
+            let packed =
+                Command::new("tar").arg("-C").arg(files.path().join(kind)).arg(flag).arg(&archive).arg(".").status();
+            assert!(packed.unwrap().success());
+        }
+    }
+    let import = |source: &str, name: &str| {
+        let mut command = world.command(["image", "import", "--quiet", source, name]);
+        crate::support::finish(command.current_dir(files.path()).spawn().unwrap())
+    };
+    let sources = [
+        "docker.tar",
+        "./docker.tar.gz",
+        "layout",
+        "./layout.tar",
+        "layout.tar.gz",
+        "root",
+        "root.tar",
+        "./root.tar.gz",
+    ];
+    for (number, source) in sources.into_iter().enumerate() {
+        let name = format!("imported:{number}");
+        let outcome = import(source, &name);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{source}");
+        assert_eq!(said(&world.carrel(["run", &name, "--", "cat", "/mark"])), "one", "{source}");
+    }
+    std::fs::write(files.path().join("page.zip"), b"PK\x03\x04 and more").unwrap();
+    let zipped = Command::new("sh").arg("-c").arg("echo text | gzip >text.gz").current_dir(files.path()).status();
+    assert!(zipped.unwrap().success());
+    for (source, words) in [
+        ("./page.zip", "./page.zip is no image: it is a zip archive\nhint: an image is the tar"),
+        ("docker", "./docker holds what `docker save` wrote, unpacked"),
+        ("nowhere.tar", "there is no file nowhere.tar\nhint: "),
+        ("text.gz", "image ./text.gz: "),
+    ] {
+        let outcome = import(source, "refused:1");
+        assert!(
+            outcome.code == Some(1) && outcome.stderr.starts_with(&format!("error: {words}")),
+            "{}",
+            outcome.stderr
+        );
+    }
+}
+
 //= promises.images.saved-sandbox-pushed-pulled
 #[test]
 fn a_sandbox_that_goes_with_its_command_is_saved_while_it_runs() {
