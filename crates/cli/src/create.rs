@@ -16,24 +16,21 @@ use crate::images::progress::Telling;
 use crate::label::Label;
 use crate::moment::Moment;
 use crate::mount::{CopyPair, MountMode, MountPair};
-use crate::{find, first_start, images, limits};
+use crate::{find, first_start, images, limits, user};
 
 /// What this exits with when it fails.
 const FAILED: u8 = 1;
 
 /// Makes one; returns what to exit with.
 pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Failure> {
+    user::check(arguments.user.as_deref()).map_err(|failure| failure.exit(FAILED))?;
     let request = request(arguments).map_err(|failure| failure.exit(FAILED))?;
     fetch(arguments, json).map_err(|failure| failure.exit(FAILED))?;
     let made = find::runtime()?.block_on(async {
         let mut daemon = Daemon::needed().await?;
-        let handle = if arguments.allow_unenforced_limits || arguments.restart.is_some() {
-            let mut request = carrel::CreateSandboxRequest {
-                request: Some(request),
-                allow_unenforced_limits: arguments.allow_unenforced_limits,
-                ..carrel::CreateSandboxRequest::default()
-            };
-            request.set_restart(restart(arguments.restart));
+        let own = own_request(arguments);
+        let handle = if own != carrel::CreateSandboxRequest::default() {
+            let request = carrel::CreateSandboxRequest { request: Some(request), ..own };
             let answer = daemon.nearby.create_sandbox(request).await.map_err(|status| refused(&status))?;
             answer.into_inner().sandbox.unwrap_or_default()
         } else {
@@ -146,6 +143,8 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
     let handle = found.sandbox.clone().unwrap_or_default();
     let created = told::moment(handle.created_at.as_ref());
     let labels: Vec<String> = handle.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let ports = found.spec.iter().flat_map(|spec| &spec.ports);
+    let ports: Vec<String> = ports.map(|port| told::port(port.host_port, port.container_port)).collect();
     let error = [handle.error_code.as_str(), &handle.error_message];
     let error: Vec<&str> = error.into_iter().filter(|text| !text.is_empty()).collect();
     let conditions: Vec<String> =
@@ -157,6 +156,7 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
         ("reason", found.reason.clone()),
         ("image", handle.image.clone()),
         ("labels", labels.join(", ")),
+        ("ports", ports.join(", ")),
         ("created", format!("{created} ({} ago)", created.age(now))),
         ("sequence", handle.last_event_sequence.to_string()),
         ("error", error.join(": ")),
@@ -196,8 +196,22 @@ fn request(arguments: &CreateArguments) -> Result<CreateSandboxRequest, Failure>
         disk_limit: arguments.disk.map(|size| size.0.to_string()).unwrap_or_default(),
         ..CreateSpec::default()
     };
-    let sandbox_id = arguments.id.clone().unwrap_or_default();
+    let sandbox_id = arguments.name.clone().unwrap_or_default();
     Ok(CreateSandboxRequest { create_spec: Some(spec), sandbox_id, config_yaml })
+}
+
+/// What only a request of our own has.
+fn own_request(arguments: &CreateArguments) -> carrel::CreateSandboxRequest {
+    let mut request = carrel::CreateSandboxRequest {
+        request: None,
+        allow_unenforced_limits: arguments.allow_unenforced_limits,
+        user: arguments.user.clone().unwrap_or_default(),
+        workdir: arguments.workdir.clone().unwrap_or_default(),
+        pids: arguments.pids.unwrap_or_default(),
+        ..carrel::CreateSandboxRequest::default()
+    };
+    request.set_restart(restart(arguments.restart));
+    request
 }
 
 fn restart(policy: Option<Restart>) -> carrel::RestartPolicy {
@@ -318,6 +332,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_run_takes_a_create_takes_too() {
+        let words = ["--name", "web1", "--user", "node", "--workdir", "/srv", "--pids", "64", "host"];
+        let parsed = <Carrel as clap::Parser>::try_parse_from(["carrel", "create"].iter().chain(&words)).unwrap();
+        let Command::Create(arguments) = parsed.command else { panic!("it is no create") };
+        let own = own_request(&arguments);
+        assert_eq!((own.user.as_str(), own.workdir.as_str(), own.pids), ("node", "/srv", 64));
+        assert_eq!(request(&arguments).unwrap().sandbox_id, "web1");
+        assert_eq!(asked(&["--id", "web1", "host"]).sandbox_id, "web1", "as it was called before");
+    }
+
+    #[test]
     fn a_path_is_told_from_the_root_for_the_daemon_is_elsewhere() {
         let here = std::env::current_dir().unwrap();
         let spec = asked(&["--mount", "data:/data", "./root"]).create_spec.unwrap();
@@ -342,6 +367,9 @@ mod tests {
             lines(&found, now),
             "id        web1\nstate     ready\nimage     host\ncreated   2024-02-29T12:34:56.000Z (1m ago)\nsequence  3\n"
         );
+        let port = PortMapping { host_port: 8080, container_port: 80, ..PortMapping::default() };
+        found.spec = Some(CreateSpec { ports: vec![port], ..CreateSpec::default() });
+        assert!(lines(&found, now).contains("\nports     127.0.0.1:8080->80\n"), "{}", lines(&found, now));
         (found.reason, handle_of(&mut found).error_message) = ("host_restarted".to_owned(), "no \u{1b}[2J".to_owned());
         handle_of(&mut found).set_state(SandboxState::Stopped);
         let told = lines(&found, now);

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream, Outcome, OutcomeKind};
+use carrel_shim_client::messages::{Fact, FactKind, JobInfo, JobState, JobStream, Outcome, OutcomeKind, PublishedPort};
 use serde_json::Value;
 
 use crate::arguments::PsArguments;
+use crate::daemon::told;
 use crate::failure::Failure;
 use crate::listed::Listed;
 use crate::moment::Moment;
@@ -56,7 +57,7 @@ fn lines(objects: impl Iterator<Item = Value>) -> String {
 
 /// Sandboxes, for people.
 fn sandboxes(all: &[Listed], now: Moment) -> String {
-    let mut table = Table::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE"]);
+    let mut table = Table::new(["NAME", "STATE", "IMAGE", "JOBS", "OWNER", "AGE", "PORTS"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
     for listed in all {
         let told = listed.seen.as_ref().and_then(|seen| seen.told.as_ref());
@@ -71,9 +72,16 @@ fn sandboxes(all: &[Listed], now: Moment) -> String {
             or_none(told.map(|told| told.status.running_jobs.to_string())),
             owner,
             or_none(listed.created().map(|created| created.age(now))),
+            or_none(told.and_then(|told| ports(told.status.ports.as_deref()?))),
         ]);
     }
     table.to_string()
+}
+
+/// The ports that are published, if there are some.
+fn ports(published: &[PublishedPort]) -> Option<String> {
+    let shown: Vec<String> = published.iter().map(|port| told::port(port.host, port.inside)).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 /// Who holds a sandbox: whoever supervises it now, or made it and is still there.
@@ -201,6 +209,8 @@ mod tests {
     fn sandboxes_are_listed_with_who_holds_them() {
         let mut ending = example();
         ending.told.as_mut().unwrap().status.state = State::Ending;
+        let port = PublishedPort { host: 8080, inside: 80 };
+        ending.told.as_mut().unwrap().status.ports = Some(vec![port, PublishedPort { host: 8443, inside: 443 }]);
         let mut strange = dead(Vec::new());
         (strange.record, strange.problem) = (None, Some("its record is damaged".to_owned()));
         let handle = SandboxHandle {
@@ -216,14 +226,14 @@ mod tests {
         all.push(Listed { seen: None, kept: Some(handle), pause: None });
         assert_eq!(
             sandboxes(&all, NOW),
-            "NAME  STATE                           IMAGE  JOBS  OWNER               AGE\n\
-             web   running                         host   1     40 carrel run host  1m\n\
-             web   ending                          host   1     40 carrel run host  1m\n\
-             web   stopped                         host   -     -                   1m\n\
-             x     failed (its record is damaged)  -      -     -                   -\n\
-             kept  stopped                         host   -     daemon              1m\n"
+            "NAME  STATE                           IMAGE  JOBS  OWNER               AGE  PORTS\n\
+             web   running                         host   1     40 carrel run host  1m   -\n\
+             web   ending                          host   1     40 carrel run host  1m   127.0.0.1:8080->80, 127.0.0.1:8443->443\n\
+             web   stopped                         host   -     -                   1m   -\n\
+             x     failed (its record is damaged)  -      -     -                   -    -\n\
+             kept  stopped                         host   -     daemon              1m   -\n"
         );
-        assert_eq!(sandboxes(&[], NOW), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
+        assert_eq!(sandboxes(&[], NOW), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
     }
 
     #[test]

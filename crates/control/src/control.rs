@@ -57,6 +57,12 @@ pub struct CreateRequest {
     pub allow_unenforced_limits: bool,
     /// When it is resumed without a request; none is what the spec says.
     pub restart: Option<RestartPolicy>,
+    /// Who its command and its execs run as.
+    pub user: Option<String>,
+    /// Where its command and its execs start.
+    pub workdir: Option<String>,
+    /// How many processes it may have.
+    pub pids: Option<u32>,
 }
 
 /// A command that is asked for.

@@ -39,11 +39,14 @@ impl ExecDefaults {
         let manifest = disk_of(&ground, record).and_then(|disk| manifests::load(&ground.manifests(), &disk));
         // Without a manifest nothing is known of what was asked for when it was created.
         let spec = manifest.and_then(|manifest| serde_json::from_str::<Spec>(&manifest.spec).ok()).unwrap_or_default();
-        let user = plan::user_of(&root, &config);
+        let user = match &spec.user {
+            Some(name) => plan::named(name, &root).map_err(failed)?,
+            None => plan::user_of(&root, &config),
+        };
         Ok(Self {
             user: user.name,
             ids: user.ids,
-            cwd: plan::WORKSPACE.to_owned(),
+            cwd: spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned()),
             env: jobs::environment(None, &config, &spec.envs),
         })
     }

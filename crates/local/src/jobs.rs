@@ -40,7 +40,7 @@ impl Inner {
         let live = self.live(place).await?;
         self.refresh(place, &live, spec).await;
         let words = [&live.config.entrypoint[..], &spec.command].concat();
-        let command = job(&live, &words, "", &spec.envs, &ExecOptions::default());
+        let command = job(&live, &words, directory("", spec), &spec.envs, &options(&ExecOptions::default(), spec));
         self.run(place, &live, &facts::primary(attempt), &command).await
     }
 
@@ -48,7 +48,8 @@ impl Inner {
     pub(crate) async fn exec(&self, place: &Place, spec: &Spec, exec: &ExecStart) -> Result<(), ProviderError> {
         let live = self.live(place).await?;
         self.refresh(place, &live, spec).await;
-        let command = job(&live, &exec.command, &exec.cwd, &exec.env, &exec.options);
+        let (cwd, options) = (directory(&exec.cwd, spec), options(&exec.options, spec));
+        let command = job(&live, &exec.command, cwd, &exec.env, &options);
         self.run(place, &live, exec.id.as_str(), &command).await
     }
 
@@ -232,6 +233,16 @@ impl Question<'_> {
     }
 }
 
+/// Where a command starts: where it says, or else where the sandbox says.
+fn directory<'a>(cwd: &'a str, spec: &'a Spec) -> &'a str {
+    if cwd.is_empty() { spec.workdir.as_deref().unwrap_or_default() } else { cwd }
+}
+
+/// How a command runs: as it says, or else as the sandbox says.
+fn options(options: &ExecOptions, spec: &Spec) -> ExecOptions {
+    ExecOptions { user: options.user.clone().or_else(|| spec.user.clone()), ..options.clone() }
+}
+
 /// A command, as a supervisor is asked.
 pub(crate) fn job(live: &Live, words: &[String], cwd: &str, env: &Pairs, options: &ExecOptions) -> JobCommand {
     let (user, home) = match &options.user {
@@ -291,6 +302,17 @@ mod tests {
         assert_eq!((command.user.as_deref(), command.cwd.as_deref()), (Some("agbox"), Some("/workspace")));
         assert_eq!(command.env, ["HOME=/home/agbox", "A=b=c"]);
         assert!(!command.tty && !command.stdin && command.timeout_ms.is_none());
+    }
+
+    #[test]
+    fn what_a_command_does_not_say_is_as_the_sandbox_says() {
+        let spec = Spec { user: Some("node".to_owned()), workdir: Some("/srv".to_owned()), ..Spec::default() };
+        let own = ExecOptions { user: Some("root".to_owned()), stdin: true, ..ExecOptions::default() };
+        assert_eq!((directory("", &spec), directory("/tmp", &spec)), ("/srv", "/tmp"));
+        assert_eq!(options(&ExecOptions::default(), &spec).user.as_deref(), Some("node"));
+        assert_eq!(options(&own, &spec).user.as_deref(), Some("root"));
+        assert!(options(&own, &spec).stdin);
+        assert_eq!((directory("", &Spec::default()), options(&own, &Spec::default()).user), ("", own.user));
     }
 
     #[test]

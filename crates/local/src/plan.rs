@@ -41,9 +41,12 @@ pub(crate) fn create(
 ) -> Result<Create, ProviderError> {
     let disk = ground.disk(place)?;
     let mut root = image.root.clone();
-    let user = furnish(&mut root, &image.config)?;
+    let user = furnish(&mut root, &image.config, spec.user.as_deref())?;
     if spec.limits.disk.is_none() && lies_over_layers(&disk)? {
         root = skeleton::lay(root, &ground.skeletons())?;
+    }
+    if let Some(workdir) = &spec.workdir {
+        add(&mut root, workdir, user.ids.user);
     }
     make_way(&mut root, spec, &user);
     services::name_all(&mut root, &spec.services)?;
@@ -59,7 +62,7 @@ pub(crate) fn create(
     };
     let limits = Limits {
         memory: Some(spec.limits.memory.unwrap_or(settings.default_memory)),
-        pids: Some(settings.pids),
+        pids: Some(pids(spec, settings.pids)),
         cpu_millis: spec.limits.cpu_millis,
     };
     let kept = settings.kept_disk(disk, spec.limits.disk);
@@ -105,14 +108,20 @@ fn lies_over_layers(disk: &Path) -> Result<bool, ProviderError> {
 }
 
 /// Sees to it that there is a user for execs, with a home and a workspace.
-fn furnish(root: &mut RootFs, config: &Config) -> Result<User, ProviderError> {
+fn furnish(root: &mut RootFs, config: &Config, asked: Option<&str>) -> Result<User, ProviderError> {
     let user = match (accounts::find(USER, root), named_by(config, root)) {
         (Some(user), _) | (None, Some(Ok(user))) => user,
         (None, Some(Err(error))) => return Err(failed(error)),
         (None, None) => accounts::add(USER, NUMBER, root).map_err(failed)?,
     };
-    let number = user.ids.user;
     lead(root);
+    add(root, &user.home, user.ids.user);
+    // Whoever is asked for has the workspace, beside the user whom published clients know.
+    let user = match asked {
+        Some(name) => named(name, root).map_err(failed)?,
+        None => user,
+    };
+    let number = user.ids.user;
     add(root, &user.home, number);
     accounts::own(WORKSPACE, 0o755, number, root);
     Ok(user)
@@ -154,9 +163,22 @@ fn is_below(path: &Path, other: &str) -> bool {
 
 /// The user that an image names, if it names one.
 fn named_by(config: &Config, root: &RootFs) -> Option<Result<User, AccountError>> {
-    let name = config.user.as_deref()?;
+    Some(named(config.user.as_deref()?, root))
+}
+
+/// A user by its name or its number.
+pub(crate) fn named(name: &str, root: &RootFs) -> Result<User, AccountError> {
     let user = |ids| User { name: name.to_owned(), ids, home: accounts::home(Some(name), root) };
-    Some(accounts::ids(Some(name), root).map(user))
+    accounts::ids(Some(name), root).map(user)
+}
+
+/// How many processes a sandbox may have. Who shares the host with others gets no more than everybody.
+fn pids(spec: &Spec, usual: u32) -> u32 {
+    match spec.pids {
+        Some(asked) if spec.stranger => asked.min(usual),
+        Some(asked) => asked,
+        None => usual,
+    }
 }
 
 /// Who execs run as in a sandbox with that root, whose image is to be run like that.

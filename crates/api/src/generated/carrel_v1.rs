@@ -469,6 +469,16 @@ pub struct CreateSandboxRequest {
     pub allow_unenforced_limits: bool,
     #[prost(enumeration = "RestartPolicy", tag = "3")]
     pub restart: i32,
+    /// The user that its command and its execs run as, unless an exec names another: a name or a number, with or without a
+    /// group. Empty is the user of the image.
+    #[prost(string, tag = "4")]
+    pub user: ::prost::alloc::string::String,
+    /// Where its command and its execs start, unless an exec says otherwise: absolute. Empty is /workspace.
+    #[prost(string, tag = "5")]
+    pub workdir: ::prost::alloc::string::String,
+    /// How many processes and threads it may have; 0 is what the daemon says, and nobody but the daemon's own user gets more.
+    #[prost(uint32, tag = "6")]
+    pub pids: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateSandboxResponse {

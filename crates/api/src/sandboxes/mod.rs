@@ -70,7 +70,7 @@ impl Sandboxes for Near {
         let (caller, subject) = (caller(request.extensions())?, RequestSubject::of(request.extensions()));
         let inner = request.into_inner();
         let restart = convert::restart_policy(inner.restart());
-        let CreateSandboxRequest { request, allow_unenforced_limits, .. } = inner;
+        let CreateSandboxRequest { request, allow_unenforced_limits, user, workdir, pids, .. } = inner;
         let published = request.unwrap_or_default();
         subject.sandbox(&caller, &published.sandbox_id);
         let request = CreateRequest {
@@ -79,6 +79,9 @@ impl Sandboxes for Near {
             config_yaml: published.config_yaml,
             allow_unenforced_limits,
             restart,
+            user: given(user),
+            workdir: given(workdir),
+            pids: Some(pids).filter(|pids| *pids > 0),
         };
         let sandbox = self.control.create(&caller, request).await.map_err(refused)?;
         subject.sandbox(&caller, sandbox.id.seen_from(caller.namespace()));

@@ -55,14 +55,20 @@ Exit codes: 0 after a signal; 1 if it cannot serve; 2 if the configuration is wr
 #[command(override_usage = "carrel create [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = CREATE_HELP)]
 pub(crate) struct CreateArguments {
     /// What it is called by, once and for ever [default: a new id]
-    #[arg(long)]
-    pub(crate) id: Option<String>,
+    #[arg(long, alias = "id")]
+    pub(crate) name: Option<String>,
     /// A label, by which it is found again
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub(crate) labels: Vec<Label>,
     /// Set a variable, or pass one on from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
     pub(crate) env: Vec<Variable>,
+    /// Where its commands start [default: /workspace]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Who its commands run as: a name or a number, with or without a group [default: agbox, else what the image says]
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub(crate) user: Option<String>,
     /// Show a directory, file or socket of the host inside; read-only unless it ends in `:rw`, copied with `:copy`
     #[arg(long = "mount", value_name = "SRC:DST[:ro|rw|copy]", value_parser = OsStringValueParser::new().try_map(MountPair::parse))]
     pub(crate) mounts: Vec<MountPair>,
@@ -81,6 +87,9 @@ pub(crate) struct CreateArguments {
     /// How many processors it may use, such as 1.5 [default: all]
     #[arg(long, value_name = "CORES")]
     pub(crate) cpus: Option<CpuShare>,
+    /// How many processes and threads it may have [default: what the daemon says]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Option<u32>,
     /// How much it may write to its own files, such as 10M for 10 MiB [default: what the daemon or the host has]
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<Size>,
@@ -120,7 +129,7 @@ It stays until it is removed, whoever asked for it is gone or not; what is writt
 that keeps it is started if it does not run.
 
 Examples:
-  carrel create --id desk host
+  carrel create --name desk host
   carrel create --label team=a --port 8080:8000 ./root -- python3 -m http.server 8000
   carrel exec desk -- uname -a";
 

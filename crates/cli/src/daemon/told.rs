@@ -285,6 +285,11 @@ pub(crate) fn event_line(event: &SandboxEvent, named: bool) -> String {
     format!("{}\n", carrel_changes::Line(&words.join("  ")))
 }
 
+/// A published port, as Docker shows it.
+pub(crate) fn port(host: impl std::fmt::Display, inside: impl std::fmt::Display) -> String {
+    format!("127.0.0.1:{host}->{inside}")
+}
+
 #[cfg(test)]
 mod tests {
     use carrel_api::agbox::v1::{ExecEventDetails, SandboxPhaseDetails};

@@ -43,7 +43,7 @@ pub(crate) fn refused(world: &World, words: &[&str]) -> (String, String) {
 #[test]
 fn sandboxes_are_listed_with_their_state_and_their_owner() {
     let world = World::new();
-    assert_eq!(text(&world, &["ps"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
+    assert_eq!(text(&world, &["ps"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
     let (one, other) = (waiting(&world, "one"), waiting(&world, "other"));
     let said = text(&world, &["ls"]);
     let lines: Vec<&str> = said.lines().collect();

@@ -115,7 +115,7 @@ fn it_says_where_it_is_and_leaves_nothing_but_its_locks() {
     assert!(serving.ready["http"].is_null() && serving.ready["key"].is_null(), "{}", serving.ready);
     assert_eq!([home, socket.parent().unwrap(), &socket, &own].map(mode), [0o700, 0o700, 0o600, 0o600]);
     UnixStream::connect(&socket).unwrap();
-    assert_eq!(text(&world, &["ls"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
+    assert_eq!(text(&world, &["ls"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
     serving.stop();
     assert!(!socket.exists() && !own.exists());
     assert!(socket.with_extension("lock").exists() && home.join("daemon.lock").exists());

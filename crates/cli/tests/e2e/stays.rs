@@ -157,7 +157,7 @@ fn one_daemon_is_started_by_several_who_need_one_at_once() {
 #[test]
 fn whoever_only_looks_starts_no_daemon() {
     let world = World::new();
-    assert_eq!(text(&world, &["ls"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE\n");
+    assert_eq!(text(&world, &["ls"]), "NAME  STATE  IMAGE  JOBS  OWNER  AGE  PORTS\n");
     assert_eq!(text(&world, &["events", "--all"]), "");
     for words in
         [&["get", "desk"][..], &["events", "desk"], &["resume", "desk"], &["stop", "desk"], &["inspect", "desk"]]
@@ -367,4 +367,39 @@ fn all_that_run_are_stopped_together_and_without_a_daemon_none_is_started_for_th
     assert_eq!(text(&world, &["stop", "--all", "--for-shutdown", "--timeout", "1m"]), "shop\n");
     assert_eq!(json(&world, &["inspect", "shop"])["daemon"]["reason"], "host_shutdown");
     text(&world, &["rm", "desk", "shop"]);
+}
+
+#[test]
+fn what_is_asked_for_at_the_creation_counts_for_every_command() {
+    let world = World::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let ports = format!("{port}:80");
+    let words = [
+        "create",
+        "--name",
+        "desk",
+        "--user",
+        "nobody",
+        "--workdir",
+        "/srv/app",
+        "--pids",
+        "64",
+        "--port",
+        &ports,
+        "host",
+    ];
+    assert_eq!(text(&world, &words), "desk\n");
+    let script = "id -un; pwd; stat -c %U /workspace; touch mine";
+    assert_eq!(text(&world, &["exec", "desk", "--", "sh", "-c", script]), "nobody\n/srv/app\nnobody\n");
+    let other = ["exec", "--user", "root", "--workdir", "/", "desk", "--", "sh", "-c", "id -un; pwd"];
+    assert_eq!(text(&world, &other), "root\n/\n");
+    assert_eq!(json(&world, &["inspect", "desk"])["limits"]["pids"], 64);
+    let shown = format!("127.0.0.1:{port}->80");
+    assert!(text(&world, &["get", "desk"]).contains(&format!("ports     {shown}\n")));
+    assert!(text(&world, &["ps"]).lines().any(|line| line.starts_with("desk") && line.ends_with(&shown)));
+    let outcome = world.carrel(["logs", "desk", "nothing"]);
+    assert!(outcome.stderr.contains("hint: `carrel ps desk` lists the jobs"), "{}", outcome.stderr);
+    let outcome = world.carrel(["create", "--name", "other", "--user", "nosuch", "host"]);
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("no user \"nosuch\""), "{}", outcome.stderr);
+    text(&world, &["rm", "--force", "desk", "other"]);
 }

@@ -17,6 +17,11 @@ use crate::words::reason;
 /// How many bytes what a sandbox is made from may have: it is kept for as long as anything is known of the sandbox.
 const LONGEST_SPEC: usize = 256 * 1024;
 
+/// The longest name of a user, with its group.
+const LONGEST_USER: usize = 256;
+/// The longest path that the kernel takes.
+const LONGEST_PATH: usize = 4095;
+
 // === impl Control ===
 
 impl Control {
@@ -29,7 +34,10 @@ impl Control {
         }
         let spec = self.checked(caller, request.spec, &request.config_yaml).await?;
         let restart = request.restart.unwrap_or(spec.restart);
-        let spec = Spec { allow_unenforced_limits: request.allow_unenforced_limits, restart, ..spec };
+        check_user(request.user.as_deref())?;
+        check_workdir(request.workdir.as_deref())?;
+        let CreateRequest { allow_unenforced_limits, user, workdir, pids, .. } = request;
+        let spec = Spec { allow_unenforced_limits, restart, user, workdir, pids, ..spec };
         let id = match request.id {
             Some(id) => id,
             None => random_id()?,
@@ -98,6 +106,18 @@ impl Control {
         let spec = tokio::task::spawn_blocking(move || draft.check(&host, &caller)).await;
         spec.map_err(|error| broken(&error))?
     }
+}
+
+/// A user is a name or a number; whether there is one is found out when the sandbox is made.
+fn check_user(user: Option<&str>) -> Result<(), Refusal> {
+    let fits = |user: &str| user.len() <= LONGEST_USER && !user.contains(char::is_control);
+    let words = format!("has to be a name or a number of at most {LONGEST_USER} bytes");
+    if user.is_none_or(fits) { Ok(()) } else { Err(Refusal::invalid("user", words)) }
+}
+
+fn check_workdir(workdir: Option<&str>) -> Result<(), Refusal> {
+    let fits = |path: &str| path.starts_with('/') && path.len() <= LONGEST_PATH && !path.contains('\0');
+    if workdir.is_none_or(fits) { Ok(()) } else { Err(Refusal::invalid("workdir", "has to be an absolute path")) }
 }
 
 /// A sandbox as it begins.

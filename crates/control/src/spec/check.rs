@@ -57,6 +57,9 @@ impl Draft {
             caller: (!trusted).then_some(ids),
             allow_unenforced_limits: false,
             restart: self.restart.unwrap_or_default(),
+            user: None,
+            workdir: None,
+            pids: None,
         })
     }
 }

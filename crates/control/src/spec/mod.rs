@@ -173,6 +173,15 @@ pub struct Spec {
     pub allow_unenforced_limits: bool,
     /// When it is resumed without a request.
     pub restart: RestartPolicy,
+    /// Who its command and its execs run as; none is who the image says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Where its command and its execs start; none is the workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// How many processes it may have; none is what the provider says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
 }
 
 /// When a sandbox is resumed without a request.

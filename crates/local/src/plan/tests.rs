@@ -120,13 +120,13 @@ fn execs_run_as_who_the_image_says_unless_it_has_the_user_of_execs() {
     let says = |user: &str| Config { user: Some(user.to_owned()), ..Config::default() };
     for (user, ids) in [("node", (1001, 1002)), ("1001:7", (1001, 7)), ("0", (0, 0))] {
         let mut root = layer();
-        let found = furnish(&mut root, &says(user)).unwrap();
+        let found = furnish(&mut root, &says(user), None).unwrap();
         assert_eq!((found.name.as_str(), (found.ids.user, found.ids.group)), (user, ids));
         assert_eq!(user_of(&root, &says(user)), found);
         assert!(owners(&root).contains(&("workspace", ids.0)) && root.files.is_empty());
     }
-    let refused = furnish(&mut layer(), &says("nobody")).unwrap_err();
+    let refused = furnish(&mut layer(), &says("nobody"), None).unwrap_err();
     assert_eq!(refused.message, "the image knows no user \"nobody\"");
     world.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
-    assert_eq!(furnish(&mut layer(), &says("0")).unwrap().ids, Ids { user: 5, group: 6 });
+    assert_eq!(furnish(&mut layer(), &says("0"), None).unwrap().ids, Ids { user: 5, group: 6 });
 }
