@@ -83,6 +83,17 @@ impl Failure {
         self
     }
 
+    /// The same, with the sandbox that a command is about where its hint says `NAME`.
+    #[must_use]
+    pub(crate) fn naming(mut self, sandbox: Option<&str>) -> Self {
+        // It is pasted into a shell.
+        let plain = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
+        if let (Some(name), Some(hint)) = (sandbox.filter(plain), &mut self.hint) {
+            *hint = hint.replace(" NAME", &format!(" {name}"));
+        }
+        self
+    }
+
     /// Says it on standard error: in lines for a person, in one JSON object for a program.
     pub(crate) fn report(&self, json: bool) {
         // Nobody is left to tell when standard error is gone.
@@ -284,6 +295,14 @@ mod tests {
         assert_eq!(failure.words(false), "error: a\\x1b[2J\\x0ahint: rm -rf /\nhint: b\\u{9b}1m\n");
         assert_eq!(Failure::lines("x", "one\n  two\r\n  three").words(false), "error: one\n  two\\x0d\n  three\n");
         assert!(Failure::lines("x", "one\n  two").words(true).contains("\"one\\n  two\""));
+    }
+
+    #[test]
+    fn a_hint_names_the_sandbox_that_the_command_is_about() {
+        let hint = |name| Failure::new("x", "y").hint("`carrel ps NAME` lists its jobs").naming(name).hint.unwrap();
+        assert_eq!(hint(Some("web-1")), "`carrel ps web-1` lists its jobs");
+        assert_eq!(hint(Some("$(rm)")), "`carrel ps NAME` lists its jobs");
+        assert_eq!(hint(None), "`carrel ps NAME` lists its jobs");
     }
 
     #[test]

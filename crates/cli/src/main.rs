@@ -60,9 +60,11 @@ fn carrel() -> ExitCode {
         Err(stop) => return stop.finish(),
     };
     let json = arguments.json;
+    let sandbox = arguments.command.sandbox().map(str::to_owned);
     match dispatch(arguments) {
         Ok(code) => code.into(),
         Err(failure) => {
+            let failure = failure.naming(sandbox.as_deref());
             failure.report(json);
             failure.exit.into()
         }

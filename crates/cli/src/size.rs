@@ -58,6 +58,7 @@ impl fmt::Display for Size {
         const NAMES: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
         let mut names = NAMES.iter().zip([0_u32, 10, 20, 30, 40]).rev();
         let (name, shift) = names.find(|(_, shift)| self.0 >> shift > 0).unwrap_or((&"bytes", 0));
+        let name = if self.0 == 1 { &"byte" } else { name };
         let tenths = ((u128::from(self.0) * 10) >> shift) % 10;
         match tenths {
             0 => write!(f, "{} {name}", self.0 >> shift),
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_size_is_said_in_its_largest_unit() {
-        for (bytes, text) in [(1, "1 bytes"), (65_536, "64 KiB"), (64 << 20, "64 MiB"), (3 << 29, "1.5 GiB")] {
+        for (bytes, text) in [(1, "1 byte"), (65_536, "64 KiB"), (64 << 20, "64 MiB"), (3 << 29, "1.5 GiB")] {
             assert_eq!(Size(bytes).to_string(), text);
         }
     }

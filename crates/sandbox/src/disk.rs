@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota};
+pub(crate) use self::space::binary_size;
 pub use self::space::{FreeSpace, Reserve, ResumeThreshold, room_again};
 use crate::ids::IdRange;
 use crate::layers::Layers;

@@ -110,6 +110,35 @@ pub(crate) enum Command {
     Help(HelpArguments),
 }
 
+// === impl Command ===
+
+impl Command {
+    /// The sandbox that it is about, if it is about one.
+    pub(crate) fn sandbox(&self) -> Option<&str> {
+        match self {
+            Self::Exec(exec) => Some(&exec.name),
+            Self::Attach(attach) => Some(&attach.name),
+            Self::Logs(logs) => Some(&logs.name),
+            Self::Ps(ps) => ps.name.as_deref(),
+            Self::Get(get) => Some(&get.id),
+            Self::Events(events) => events.id.as_deref(),
+            Self::Inspect(inspect) => only(&inspect.names),
+            Self::Stop(stop) => only(&stop.names),
+            Self::Resume(resume) => only(&resume.ids),
+            Self::Rm(remove) => only(&remove.names),
+            _ => None,
+        }
+    }
+}
+
+/// The one name, if it is one.
+fn only(names: &[String]) -> Option<&str> {
+    match names {
+        [name] => Some(name),
+        _ => None,
+    }
+}
+
 /// `carrel completions`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArguments {

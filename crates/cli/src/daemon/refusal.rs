@@ -69,7 +69,7 @@ fn limit_remedy(status: &Status) -> String {
         }
         Some("disk_readers") => "retry when another `carrel cp` from a stopped sandbox is done".to_owned(),
         Some(_) => "`carrel serve --check` shows the limits of the daemon".to_owned(),
-        None => "`carrel ps ID` lists the jobs of a sandbox; retry when one has ended".to_owned(),
+        None => "`carrel ps NAME` lists the jobs of a sandbox; retry when one has ended".to_owned(),
     }
 }
 
@@ -78,12 +78,12 @@ fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "SANDBOX_NOT_FOUND" => "`carrel ls` lists those that are there",
         "SANDBOX_ID_ALREADY_EXISTS" => "give another --id: none is ever used twice",
-        "SANDBOX_NOT_READY" => "`carrel get ID` says how it is; `carrel resume ID` lets a stopped one run again",
-        "SANDBOX_INVALID_STATE" => "`carrel get ID` says how it is",
-        "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get ID` says which event is its newest",
-        "EXEC_NOT_FOUND" => "`carrel ps ID` lists the jobs of a sandbox",
+        "SANDBOX_NOT_READY" => "`carrel get NAME` says how it is; `carrel resume NAME` lets a stopped one run again",
+        "SANDBOX_INVALID_STATE" => "`carrel get NAME` says how it is",
+        "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get NAME` says which event is its newest",
+        "EXEC_NOT_FOUND" => "`carrel ps NAME` lists the jobs of a sandbox",
         "EXEC_ID_ALREADY_EXISTS" => "give another --job: none is ever used twice",
-        "DISK_FULL" => "remove files inside with `carrel exec ID -- rm PATH`, or create it with a larger --disk",
+        "DISK_FULL" => "remove files inside with `carrel exec NAME -- rm PATH`, or create it with a larger --disk",
         "MESSAGE_TOO_LARGE" => "send less at once: `carrel cp` copies files of any size",
         "SUBSCRIBER_TOO_SLOW" => "`carrel events --follow --from N ID` continues after event N",
         "RESOURCE_EXHAUSTED" => "`carrel stop ID` stops a sandbox; `carrel df` shows what takes space",
@@ -141,7 +141,7 @@ mod tests {
         }
         let disk = hint(&[("limit", "disk"), ("reserve", "1073741824"), ("free", "5")]);
         assert!(disk.contains("`limits.host_free` (now 1 GiB)"), "{disk}");
-        assert!(hint(&[]).contains("`carrel ps ID`"));
+        assert!(hint(&[]).contains("`carrel ps NAME`"));
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn our_own_failures_are_125_with_a_reason() {
             &["run", "./nowhere/", "--", "true"][..],
             "error: image ./nowhere/: No such file or directory (os error 2)\nhint: a path is that of a directory",
         ),
-        (&["run", "--memory", "1M", "host", "--", "true"], "error: a memory limit of 1048576 bytes is not between"),
+        (&["run", "--memory", "1M", "host", "--", "true"], "error: a memory limit of 1 MiB is not between 16 MiB and"),
         (
             &["run", "--mount", "/nowhere:/data", "host", "true"],
             "error: /nowhere: No such file or directory (os error 2)\nhint: the first path of --mount is one of this host",
@@ -152,7 +152,6 @@ fn completions_and_the_version_are_printed() {
     }
 }
 
-//= carrel.command.errors-hint-json-completions
 #[test]
 fn help_is_a_result_and_as_wide_as_the_environment_says() {
     let world = World::new();

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::disk::binary_size;
+
 /// How much of the machine one sandbox may use. What is absent is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -19,7 +21,12 @@ pub struct CpuShare(u32);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Too little or too much memory.
-    #[error("a memory limit of {0} bytes is not between {least} and {most} bytes", least = Limits::LEAST_MEMORY, most = Limits::MOST_MEMORY)]
+    #[error(
+        "a memory limit of {} is not between {} and {}",
+        binary_size(*.0),
+        binary_size(Limits::LEAST_MEMORY),
+        binary_size(Limits::MOST_MEMORY)
+    )]
     Memory(u64),
     /// Too few or too many processes.
     #[error("a limit of {0} processes is not between {least} and {most}", least = Limits::LEAST_PIDS, most = Limits::MOST_PIDS)]
@@ -166,7 +173,7 @@ mod tests {
             assert_eq!(Limits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
         }
         let words = Limits::new(Some(1), None, None).unwrap_err().to_string();
-        assert_eq!(words, "a memory limit of 1 bytes is not between 16777216 and 1125899906842624 bytes");
+        assert_eq!(words, "a memory limit of 1 byte is not between 16 MiB and 1 PiB");
         let words = "0".parse::<CpuShare>().unwrap_err().to_string();
         assert_eq!(words, "a share of 0 cores is not between 0.01 and 1024");
     }

@@ -116,8 +116,8 @@ impl Reserve {
 }
 
 /// A size in the largest unit that it has one of, with one digit behind the point.
-fn binary_size(bytes: u64) -> String {
-    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+pub(crate) fn binary_size(bytes: u64) -> String {
+    for (unit, shift) in [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >> shift > 0 {
             let tenths = (u128::from(bytes) * 10) >> shift;
             return match (tenths / 10, tenths % 10) {
@@ -126,7 +126,7 @@ fn binary_size(bytes: u64) -> String {
             };
         }
     }
-    format!("{bytes} bytes")
+    format!("{bytes} {}", if bytes == 1 { "byte" } else { "bytes" })
 }
 
 /// How much has to be free before one goes on that was paused when `free` of `all` was: as much more as is wanted, or a
