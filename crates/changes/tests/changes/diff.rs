@@ -189,7 +189,6 @@ fn counted(text: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-//= promises.changes.changes-git-depth-spelling
 #[test]
 fn the_summary_the_difference_and_the_application_count_the_same_files() {
     let trees = sample()
