@@ -123,7 +123,7 @@ async fn reached(copy: &Copy, name: &str) -> Result<(AgentClient, Reached), Fail
         Some((_, handle)) if copy.is_inward() => Err(find::at_rest(&handle)),
         Some((daemon, _)) => {
             let disk = OpenDisk::open(daemon, name).await?;
-            Ok((disk.agent().await?, Reached::Stopped { _disk: disk }))
+            Ok((disk.agent().await?, Reached::Stopped { _disk: Box::new(disk) }))
         }
     }
 }

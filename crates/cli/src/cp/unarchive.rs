@@ -103,7 +103,7 @@ async fn write(
         };
         finish(open.take()).await?;
         let shown = Shown(&entry.path).to_string();
-        let (Ok(names), Ok(leads_to)) = (names(&entry.path)?, str::from_utf8(&entry.leads_to)) else {
+        let (Ok(names), Ok(leads_to)) = (names(&entry.path)?, std::str::from_utf8(&entry.leads_to)) else {
             report.leave_out(shown, LeftOut::NotText);
             continue;
         };
@@ -189,7 +189,7 @@ async fn duplicate(guest: &GuestFiles, source: &str, target: &str, kept: FsAttri
 
 /// The names of a path in an archive, below the directory that it is unpacked in; not if they are not text.
 fn names(path: &[u8]) -> Result<Result<Vec<&str>, std::str::Utf8Error>, Failure> {
-    let text = match str::from_utf8(path) {
+    let text = match std::str::from_utf8(path) {
         Ok(text) => text,
         Err(error) => return Ok(Err(error)),
     };
