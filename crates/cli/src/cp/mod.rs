@@ -46,7 +46,7 @@ enum Reached {
     Running(Box<SandboxRecord>),
     /// Its disk is open until this is dropped.
     Stopped {
-        _disk: OpenDisk,
+        _disk: Box<OpenDisk>,
     },
 }
 
