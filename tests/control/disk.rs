@@ -298,7 +298,7 @@ fn where_nobody_can_be_paused_those_who_write_are_killed_and_that_is_said_once()
         let create_spec = Some(CreateSpec { disk_limit: String::new(), ..host() });
         let sandbox_id = "attacker".to_owned();
         let request = Some(v1::CreateSandboxRequest { create_spec, sandbox_id, ..Default::default() });
-        let request = CreateSandboxRequest { request, allow_unenforced_limits: true, restart: 0 };
+        let request = CreateSandboxRequest { request, allow_unenforced_limits: true, ..Default::default() };
         scene.own.create_sandbox(request).await.unwrap();
         scene.client.until("attacker", SandboxState::Ready).await.unwrap();
         let watcher = scene.watch();

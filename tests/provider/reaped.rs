@@ -99,6 +99,26 @@ fn an_orphan_goes_when_its_time_is_up_unless_it_runs() {
     });
 }
 
+//= promises.control-plane.store-older-disks-missing
+#[test]
+fn the_time_of_an_orphan_begins_anew_after_it_was_known_again() {
+    run(async {
+        let mut world = World::new();
+        let stopped = world.started("stopped", &host()).await;
+        world.local.stop(&stopped, std::time::Duration::ZERO).await.unwrap();
+        let kept = std::time::Duration::from_nanos(1);
+        world.local = Local::new(Settings { orphans_kept: kept, ..settings(world.home.path()) }, programs()).unwrap();
+        let nothing = InUse::default;
+        assert_eq!(world.local.reap(&nothing).await.unwrap().quarantined, [stopped.disk.clone()]);
+        let disk = stopped.disk.clone();
+        let known = move || InUse { disks: [disk.clone()].into(), ..InUse::default() };
+        world.local.reap(&known).await.unwrap();
+        // Unknown once more: found, and not taken for one whose time is up.
+        assert_eq!(world.local.reap(&nothing).await.unwrap().quarantined, [stopped.disk.clone()]);
+        assert!(world.disk(&stopped).exists());
+    });
+}
+
 #[test]
 fn a_start_that_an_older_store_does_not_know_is_left_alone_until_the_sandbox_is_resumed() {
     run(async {

@@ -168,7 +168,9 @@ fn end(fact: &Fact) -> Value {
 }
 
 fn peer(seen: &Seen, peer: &Peer) -> Value {
-    json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": seen.is_alive(peer)})
+    // A supervisor that has dropped its privileges cannot tell when the next daemon began.
+    let alive = (peer.began != 0).then(|| seen.is_alive(peer));
+    json!({"pid": peer.pid, "user": peer.user, "command": &peer.command, "alive": alive})
 }
 
 fn path(path: &HostPath) -> String {

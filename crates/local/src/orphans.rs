@@ -64,7 +64,8 @@ impl Inner {
         self.forget_orphan(disk).await
     }
 
-    async fn forget_orphan(&self, disk: &str) -> Result<(), ProviderError> {
+    /// Forgets since when a disk is not known.
+    pub(crate) async fn forget_orphan(&self, disk: &str) -> Result<(), ProviderError> {
         let marker = self.ground.quarantine().join(disk);
         blocking(move || match std::fs::remove_file(&marker) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -68,7 +68,8 @@ impl Inner {
         count("directories", self.sweep().await);
         for disk in inventory.disks.iter().filter(|disk| !self.known.holds_disk(disk)) {
             match in_use.owner(disk) {
-                DiskOwner::Sandbox => {}
+                // Known again, after another restore perhaps: the next quarantine begins anew.
+                DiskOwner::Sandbox => count(disk, self.forget_orphan(disk).await.map(|()| 0)),
                 DiskOwner::Deleted => count(disk, self.remove_unused(disk).await),
                 DiskOwner::Unknown => match self.quarantine(&inventory, disk).await {
                     Ok(true) => reaped.quarantined.push(disk.clone()),

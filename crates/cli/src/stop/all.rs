@@ -16,8 +16,9 @@ use crate::find;
 pub(super) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure> {
     let until = Instant::now().checked_add(arguments.timeout);
     let ends = find::runtime()?.block_on(async {
-        // Without a daemon nothing is stopped by it: none is started for that while a host shuts down.
-        let Some(mut daemon) = Daemon::running().await? else { return Ok(Vec::new()) };
+        // No daemon is started while a host shuts down: supervisors stop their sandboxes themselves then.
+        let daemon = if arguments.for_shutdown { Daemon::running().await? } else { Daemon::of_what_stays().await? };
+        let Some(mut daemon) = daemon else { return Ok(Vec::new()) };
         let stopping =
             if arguments.for_shutdown { for_shutdown(&mut daemon).await? } else { by_request(&mut daemon).await? };
         let mut ending = JoinSet::new();

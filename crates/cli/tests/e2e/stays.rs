@@ -352,7 +352,7 @@ fn a_longer_id_than_a_name_is_an_id_all_the_same() {
 }
 
 #[test]
-fn all_that_run_are_stopped_together_and_without_a_daemon_none_is_started_for_that() {
+fn all_that_run_are_stopped_together_and_no_daemon_is_started_while_a_host_shuts_down() {
     let world = World::new();
     assert_eq!(text(&world, &["stop", "--all", "--for-shutdown"]), "");
     assert!(!has_daemon(&world));
@@ -360,6 +360,11 @@ fn all_that_run_are_stopped_together_and_without_a_daemon_none_is_started_for_th
         text(&world, &["create", "--id", id, "--restart", policy, "host"]);
         assert_eq!(json(&world, &["inspect", id])["daemon"]["restart"], policy);
     }
+    // A daemon that is gone is started again for it.
+    let daemon = std::fs::read_to_string(world.home.path().join("daemon.lock")).unwrap();
+    let daemon = rustix::process::Pid::from_raw(daemon.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+    while world.home.path().join("daemon.lock").exists() && rustix::process::test_kill_process(daemon).is_ok() {}
     assert_eq!(text(&world, &["stop", "--all"]), "desk\nshop\n");
     assert_eq!(json(&world, &["inspect", "shop"])["daemon"]["reason"], "stop_requested");
     assert_eq!(text(&world, &["stop", "--all"]), "");
