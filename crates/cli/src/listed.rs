@@ -9,7 +9,7 @@ use carrel_shim_client::{Found, layout};
 use serde_json::{Value, json};
 
 use crate::arguments::PsArguments;
-use crate::daemon::{Daemon, is_unknown, refused, told};
+use crate::daemon::{Daemon, STORE_LOST, is_unknown, refused, told};
 use crate::failure::Failure;
 use crate::label::Label;
 use crate::moment::Moment;
@@ -25,12 +25,17 @@ pub(crate) struct Listed {
     pub(crate) pause: Option<String>,
 }
 
-/// All that are meant, the oldest first. What stays is known to a daemon alone, which is started for it.
-pub(crate) async fn all(arguments: &PsArguments) -> Result<Vec<Listed>, Failure> {
+/// All that are meant, the oldest first. What stays is known to a daemon alone, which is started for it. Without its store
+/// there are those that run, with the failure to report.
+pub(crate) async fn all(arguments: &PsArguments) -> Result<(Vec<Listed>, Option<Failure>), Failure> {
     let label_selector = Label::pairs(&arguments.labels);
     let labelled = !label_selector.is_empty();
-    let Some(mut daemon) = Daemon::of_what_stays().await? else {
-        return Ok(joined(find::see_all().await?, Vec::new(), labelled));
+    let (daemon, lost) = match Daemon::of_what_stays().await {
+        Err(failure) if failure.code == STORE_LOST => (None, Some(failure)),
+        daemon => (daemon?, None),
+    };
+    let Some(mut daemon) = daemon else {
+        return Ok((joined(find::see_all().await?, Vec::new(), labelled), lost));
     };
     let kept = daemon.list(ListSandboxesRequest { include_deleted: arguments.all, label_selector }).await?;
     let mut all = joined(find::see_all().await?, kept, labelled);
@@ -43,7 +48,7 @@ pub(crate) async fn all(arguments: &PsArguments) -> Result<Vec<Listed>, Failure>
             listed.pause = told.and_then(|told| told.into_inner().running.as_ref().and_then(told::pause_state));
         }
     }
-    Ok(all)
+    Ok((all, None))
 }
 
 /// What is there of each, with what its daemon says; those that no daemon keeps too, unless only such are meant.

@@ -25,30 +25,34 @@ const DAEMON: &str = "daemon";
 /// Lists; returns what to exit with.
 pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
     let runtime = find::runtime()?;
-    let text = runtime.block_on(async {
+    let listed = runtime.block_on(async {
         let now = Moment::now;
         Ok(match &arguments.name {
             None => {
-                let all = listed::all(arguments).await?;
-                match (json, arguments.quiet) {
+                let (all, lost) = listed::all(arguments).await?;
+                let text = match (json, arguments.quiet) {
                     (true, _) => lines(all.iter().map(Listed::object)),
                     (false, true) => {
                         all.iter().map(|listed| format!("{}\n", carrel_changes::Line(&listed.name()))).collect()
                     }
                     (false, false) => sandboxes(&all, now()),
-                }
+                };
+                (text, lost)
             }
             Some(name) => {
                 let all = find::jobs(name).await?;
-                match (json, arguments.quiet) {
+                let text = match (json, arguments.quiet) {
                     (true, _) => lines(all.iter().map(inspect::job)),
                     (false, true) => all.iter().map(|info| format!("{}\n", carrel_changes::Line(&info.job))).collect(),
                     (false, false) => jobs(&all, now()),
-                }
+                };
+                (text, None)
             }
         })
     });
-    crate::say(text.map_err(|failure: Failure| failure.exit(FAILED))?.as_bytes())
+    let (text, lost) = listed.map_err(|failure: Failure| failure.exit(FAILED))?;
+    let said = crate::say(text.as_bytes())?;
+    lost.map_or(Ok(said), |failure| Err(failure.exit(FAILED)))
 }
 
 fn lines(objects: impl Iterator<Item = Value>) -> String {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use carrel_changes::Line;
-use carrel_daemon::{HomeLock, UnfitBackup};
+use carrel_daemon::{HomeLock, ServeError, UnfitBackup};
 use carrel_store::{BackupError, MissingEvents, RepairReport, RepairedTable, Report, StoreError};
 use serde_json::json;
 
@@ -33,7 +33,12 @@ pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
 
 fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
     let (path, mark) = (carrel_daemon::store_file(home), carrel_daemon::store_mark_file(home));
-    let report = carrel_store::check_with_marker(&path, Some(&mark)).map_err(Failure::from)?;
+    let lost = carrel_daemon::verify_store(home).err().map(Failure::from);
+    let report = match (carrel_store::check_with_marker(&path, Some(&mark)), &lost) {
+        // One that is missing can only be restored.
+        (Err(_), Some(lost)) => return Err(lost.clone()),
+        (report, _) => report?,
+    };
     let text = match json {
         true => crate::json::line(&json!({
             "store": path.to_string_lossy(),
@@ -53,6 +58,9 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
         }
     };
     crate::say(text.as_bytes())?;
+    if let Some(lost) = lost {
+        return Err(lost);
+    }
     if report.is_good() {
         return Ok(0);
     }
@@ -127,10 +135,18 @@ fn refuse_unfit(unfit: &UnfitBackup, file: &Path) -> Failure {
 fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     let store = carrel_daemon::store_file(home);
     // A home that is not there is not made by looking for something to repair.
-    std::fs::metadata(&store).map_err(|error| unavailable(format!("{}: {error}", store.display())))?;
+    if let Err(error) = std::fs::metadata(&store) {
+        carrel_daemon::verify_store(home).map_err(refuse_lost)?;
+        return Err(unavailable(format!("{}: {error}", store.display())));
+    }
     let _lock = HomeLock::take(home)?;
+    let lost = carrel_daemon::verify_store(home);
     let mark = carrel_daemon::store_mark_file(home);
     let report = carrel_store::repair(&store, Some(&mark)).map_err(Failure::from)?;
+    if report.aside.is_none() {
+        // Nothing in it is damaged: what is missing was never in it, or is gone.
+        lost.map_err(refuse_lost)?;
+    }
     let text = if json { crate::json::line(&repaired_object(&store, &report)) } else { repaired_lines(&report) };
     crate::say(text.as_bytes())?;
     if report.is_complete() {
@@ -146,6 +162,12 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
     let words =
         format!("{}; the damaged store is {}", losses(&report), report.aside.as_ref().unwrap_or(&store).display());
     Err(Failure::new("store_rows_lost", words).hint(hint).exit(LOST))
+}
+
+/// A store in which nothing is damaged, and which knows nothing of the disks beside it.
+fn refuse_lost(error: ServeError) -> Failure {
+    let failure = Failure::from(error);
+    Failure { message: format!("nothing can be repaired: {}", failure.message), ..failure }.exit(LOST)
 }
 
 /// All that a repair lost.

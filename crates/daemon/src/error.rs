@@ -129,8 +129,8 @@ impl ServeError {
             Self::Taken { .. } => text("--home or CARREL_HOME names another"),
             Self::Programs(_) => text("keep it beside carrel, or set CARREL_LIBEXEC to where it is"),
             Self::Store(OpenError::Lost { .. }) => text(
-                "restore a backup with `carrel store restore FILE`; or start with --accept-data-loss: the disks are kept, and \
-                 `carrel store orphans` lists them",
+                "restore a backup with `carrel store restore FILE`; or start once with `carrel serve --accept-data-loss`: the \
+                 disks are kept, and `carrel store orphans` lists them",
             ),
             Self::Store(OpenError::Home(_)) => text("--home or CARREL_HOME names a directory of your own"),
             Self::Store(OpenError::Store(error)) => {

@@ -29,4 +29,4 @@ pub use self::home_lock::HomeLock;
 pub use self::identity::claim_home;
 pub use self::ready::Ready;
 pub use self::serve::{Options, ServeFailure, serve};
-pub use self::store::{UnfitBackup, unfit_backup};
+pub use self::store::{UnfitBackup, unfit_backup, verify_store};

@@ -49,21 +49,37 @@ pub fn unfit_backup(home: &Path, file: &Path) -> Result<Option<UnfitBackup>, Ser
     Ok(problem.map(|problem| UnfitBackup { file: file.to_owned(), home: home.to_owned(), problem, disks }))
 }
 
+/// Refuses a home whose store knows nothing of the disks that are there. Nothing is created, and a store that cannot be read
+/// passes: opening it reports why.
+pub fn verify_store(home: &Path) -> Result<(), ServeError> {
+    match Store::inspect(&store_file(home), Some(&store_mark_file(home))) {
+        Ok(origin) => Ok(check_origin(home, &origin)?),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Refuses a store that knows nothing of the disks that are in its home.
+fn check_origin(home: &Path, origin: &StoreOrigin) -> Result<(), OpenError> {
+    let disks = carrel_local::disks(home).map_err(|source| HomeError::Io { path: home.to_owned(), source })?;
+    match problem(origin) {
+        Some(problem) if disks > 0 => {
+            Err(OpenError::Lost { store: store_file(home), home: home.to_owned(), problem, disks })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Opens the store of a home. One that is older than the home is opened, and said to be; one that knows nothing of disks that
 /// are there only if their loss is accepted.
 pub(crate) fn open(home: &Path, accept_data_loss: bool) -> Result<Store, OpenError> {
     let (path, mark) = (store_file(home), store_mark_file(home));
     own_directory(path.parent().unwrap_or(home), true)?;
     let origin = Store::inspect(&path, Some(&mark))?;
-    let disks = carrel_local::disks(home).map_err(|source| HomeError::Io { path: home.to_owned(), source })?;
-    match problem(&origin) {
-        Some(problem) if disks > 0 && !accept_data_loss => {
-            return Err(OpenError::Lost { store: path, home: home.to_owned(), problem, disks });
-        }
-        Some(problem) if disks > 0 => {
+    match check_origin(home, &origin) {
+        Err(OpenError::Lost { problem, disks, .. }) if accept_data_loss => {
             tracing::warn!(disks, "the store {problem}: disks that it does not know are quarantined")
         }
-        _ => {}
+        checked => checked?,
     }
     if let StoreOrigin::Older { store, home } = origin {
         tracing::warn!(

@@ -16,7 +16,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 pub(crate) use self::refusal::{is_unknown, refused};
-use crate::failure::Failure;
+use crate::failure::{Failure, OURS};
 use crate::find;
 use crate::home::Home;
 
@@ -24,6 +24,8 @@ use crate::home::Home;
 const LARGEST: usize = 1 << 30;
 /// How long a daemon may take to say that it is there.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The code of the failure that the store knows nothing of the disks beside it.
+pub(crate) const STORE_LOST: &str = "store_lost";
 
 /// The daemon of our home.
 #[derive(Clone, Debug)]
@@ -60,8 +62,11 @@ impl Daemon {
         let home = Home::find()?;
         match Self::at(home.path()).await? {
             Some(daemon) => Ok(Some(daemon)),
-            None if has_sandboxes(home.path()) => start::needed(&home).await.map(Some),
-            None => Ok(None),
+            None => {
+                // A store that was lost has no sandboxes either, but their disks are there.
+                carrel_daemon::verify_store(home.path()).map_err(|error| Failure::from(error).exit(OURS))?;
+                if has_sandboxes(home.path()) { start::needed(&home).await.map(Some) } else { Ok(None) }
+            }
         }
     }
 

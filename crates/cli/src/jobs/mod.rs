@@ -47,7 +47,13 @@ pub(crate) fn exec(arguments: &ExecArguments, json: bool) -> Result<u8, Failure>
 /// A sandbox that runs, with the daemon that keeps it, if one does.
 async fn there(name: &str) -> Result<(Arc<Found>, Option<Daemon>), Failure> {
     let found = find::maybe(name)?;
-    match (daemon::keeper(name, found.as_ref()).await?, found) {
+    let is_running = found.as_ref().is_some_and(|found| found.life == Life::Running);
+    let keeper = match daemon::keeper(name, found.as_ref()).await {
+        // It runs without its store: a command in it may rescue what it has.
+        Err(failure) if failure.code == daemon::STORE_LOST && is_running => None,
+        keeper => keeper?,
+    };
+    match (keeper, found) {
         (Some((_, handle)), None) => Err(find::at_rest(&handle)),
         (Some((_, handle)), Some(_)) if handle.state() != SandboxState::Ready => Err(find::at_rest(&handle)),
         (keeper, Some(found)) => Ok((Arc::new(found), keeper.map(|(daemon, _)| daemon))),

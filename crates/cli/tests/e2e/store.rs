@@ -7,7 +7,7 @@ use carrel_store::{
 };
 use serde_json::Value;
 
-use crate::ps::text;
+use crate::ps::{text, waiting};
 use crate::serve::Serving;
 use crate::support::{Outcome, World};
 
@@ -221,4 +221,58 @@ fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_acc
     assert!(outcome.stderr.contains(missing.to_str().unwrap()), "{}", outcome.stderr);
     let outcome = world.carrel(["--json", "store", "backup", "--force", "/dev/full"]);
     assert_eq!((outcome.code, refused(&outcome).0.as_str()), (Some(1), "invalid_file"));
+}
+
+//= promises.control-plane.store-older-disks-missing
+#[test]
+fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_that_needs_it() {
+    let world = World::new();
+    fill(&world);
+    put_disk(&world);
+    let running = waiting(&world, "mine");
+    for (is_missing, problem) in [(true, "is missing"), (false, "is missing"), (false, "is empty")] {
+        std::fs::remove_dir_all(world.home.path().join("store")).unwrap();
+        std::fs::create_dir(world.home.path().join("store")).unwrap();
+        match (is_missing, problem) {
+            (true, _) => {}
+            (false, "is empty") => drop(Store::open(&store_file(&world), Options::default()).unwrap()),
+            (false, _) => std::fs::write(store_file(&world), "").unwrap(),
+        }
+        let lost = format!("{} {problem}, and 1 disks of sandboxes are in", store_file(&world).display());
+        let is_refused = |words: &[&str], exit: i32| {
+            let outcome = world.carrel(["--json"].iter().chain(words));
+            assert_eq!(outcome.code, Some(exit), "{problem} {words:?}: {}", outcome.stderr);
+            assert!(outcome.stderr.contains(&lost), "{problem} {words:?}: {}", outcome.stderr);
+            let (_, hint) = refused(&outcome);
+            assert!(hint.contains("`carrel store restore FILE`"), "{problem} {words:?}: {hint}");
+            assert!(hint.contains("`carrel serve --accept-data-loss`"), "{problem} {words:?}: {hint}");
+            String::from_utf8(outcome.stdout).unwrap()
+        };
+        for words in [&["ls"][..], &["ps"]] {
+            assert!(is_refused(words, 1).contains("\"mine\""), "what runs is listed");
+        }
+        for words in [
+            &["get", "whole"][..],
+            &["rm", "whole"],
+            &["rm", "--label", "a=b"],
+            &["stop", "whole"],
+            &["resume", "whole"],
+            &["events", "whole"],
+            &["inspect", "whole"],
+            &["ps", "whole"],
+            &["cp", "whole:/etc/hostname", "-"],
+            &["store", "check"],
+            &["serve"],
+        ] {
+            is_refused(words, 1);
+        }
+        assert_eq!(is_refused(&["exec", "whole", "--", "true"], 125), "");
+        assert_eq!(is_refused(&["store", "repair"], 3), "");
+        let repaired = world.carrel(["store", "repair"]).stderr;
+        assert!(repaired.starts_with("error: nothing can be repaired: "), "{repaired}");
+        assert_eq!(world.carrel(["exec", "mine", "--", "true"]).code, Some(0), "the store has nothing to say of it");
+        assert_eq!(store_file(&world).exists(), !is_missing, "no store is made");
+    }
+    assert_eq!(text(&world, &["stop", "mine"]), "mine\n");
+    drop(running.finish());
 }
