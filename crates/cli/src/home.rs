@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
+use crate::moved_home;
 
 /// Ranges of ids belong to the host, whatever home a sandbox has.
 pub(crate) const IDS: &str = "/run/carrel/ids";
@@ -24,7 +25,8 @@ impl Home {
             .map_err(|error| Failure::new("home_unavailable", format!("{}: {error}", found.0.display())))
     }
 
-    fn choose(own: impl Fn(&str) -> Option<OsString>, root: bool) -> Result<Self, Failure> {
+    /// The home that somebody with these variables has.
+    pub(crate) fn choose(own: impl Fn(&str) -> Option<OsString>, root: bool) -> Result<Self, Failure> {
         let given = |key| own(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         match (given("CARREL_HOME"), root, given("HOME")) {
             (Some(home), _, _) => Ok(Self(home)),
@@ -37,8 +39,9 @@ impl Home {
         }
     }
 
-    /// Makes it, for its owner alone, if it is not there.
+    /// Makes it, for its owner alone, if it is not there. One that was moved away under its daemon is not made.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
+        moved_home::check(&self.0)?;
         let missing: Vec<&Path> = self.0.ancestors().take_while(|path| !path.is_dir()).collect();
         missing.into_iter().rev().try_for_each(make).map_err(|error| {
             Failure::new("home_unavailable", format!("cannot make {}: {error}", self.0.display()))

@@ -24,6 +24,7 @@ mod listed;
 mod manual;
 mod moment;
 mod mount;
+mod moved_home;
 mod orphans;
 mod port;
 mod ps;

@@ -7,6 +7,10 @@ use carrel_daemon::{Options, ServeError};
 use crate::arguments::ServeArguments;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::moved_home;
+
+/// What this exits with when it fails.
+const FAILED: u8 = 1;
 
 /// Serves; returns what to exit with.
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
@@ -24,6 +28,9 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<u8, Failure> {
         detached: arguments.detached,
         accept_data_loss: arguments.accept_data_loss,
     };
+    if !arguments.detached && !arguments.check {
+        moved_home::check(&options.home).map_err(|failure| failure.exit(FAILED))?;
+    }
     match carrel_daemon::serve(&options) {
         // Whoever started it waits for its first word, and reads nothing else.
         Err(failed) if arguments.detached => {

@@ -24,23 +24,27 @@ pub enum HomeMoved {
     #[error(
         "the home {} was moved to {} while the daemon serves it: move it back with `mv {} {}`, or stop the daemon with \
          `kill {}` and start it with `carrel serve --home {}`",
-        path.display(), now.display(), now.display(), path.display(), std::process::id(), now.display()
+        path.display(), now.display(), now.display(), path.display(), pid, now.display()
     )]
     To {
         /// Where it was.
         path: PathBuf,
         /// Where it is.
         now: PathBuf,
+        /// The process of the daemon.
+        pid: u32,
     },
     /// It is gone, or not to be seen from here.
     #[error(
         "the home {} was removed while the daemon serves it: stop the daemon with `kill {}`, bring the home back and start \
          the daemon again",
-        path.display(), std::process::id()
+        path.display(), pid
     )]
     Removed {
         /// Where it was.
         path: PathBuf,
+        /// The process of the daemon.
+        pid: u32,
     },
 }
 
@@ -71,13 +75,13 @@ impl HomeDirectory {
 
     /// Where it is now, as the kernel says.
     fn find(&self) -> HomeMoved {
-        let (path, held) = (self.path.clone(), rustix::fs::fstat(&self.handle));
+        let (path, pid, held) = (self.path.clone(), std::process::id(), rustix::fs::fstat(&self.handle));
         let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.handle));
         match (std::fs::read_link(link), held) {
             (Ok(now), Ok(held)) if rustix::fs::stat(&now).is_ok_and(|found| layout::is_same(&held, &found)) => {
-                HomeMoved::To { path, now }
+                HomeMoved::To { path, now, pid }
             }
-            _ => HomeMoved::Removed { path },
+            _ => HomeMoved::Removed { path, pid },
         }
     }
 }
@@ -110,12 +114,9 @@ mod tests {
 
     #[test]
     fn the_message_says_what_to_do() {
-        let said = HomeMoved::To { path: "/a".into(), now: "/b".into() }.to_string();
-        let pid = std::process::id();
-        let expected = format!(
-            "the home /a was moved to /b while the daemon serves it: move it back with `mv /b /a`, or stop the daemon with \
-             `kill {pid}` and start it with `carrel serve --home /b`"
-        );
+        let said = HomeMoved::To { path: "/a".into(), now: "/b".into(), pid: 7 }.to_string();
+        let expected = "the home /a was moved to /b while the daemon serves it: move it back with `mv /b /a`, or stop the \
+                        daemon with `kill 7` and start it with `carrel serve --home /b`";
         assert_eq!(said, expected);
     }
 }

@@ -17,8 +17,8 @@ use tonic::transport::Channel;
 
 pub(crate) use self::refusal::{is_unknown, refused};
 use crate::failure::{Failure, OURS};
-use crate::find;
 use crate::home::Home;
+use crate::{find, moved_home};
 
 /// The largest answer that is read: a list of many sandboxes with many labels is no reason to show none.
 const LARGEST: usize = 1 << 30;
@@ -63,6 +63,8 @@ impl Daemon {
         match Self::at(home.path()).await? {
             Some(daemon) => Ok(Some(daemon)),
             None => {
+                // The sandboxes of a home that was moved away are known to its daemon.
+                moved_home::check(home.path())?;
                 // A store that was lost has no sandboxes either, but their disks are there.
                 carrel_daemon::verify_store(home.path()).map_err(|error| Failure::from(error).exit(OURS))?;
                 if has_sandboxes(home.path()) { start::needed(&home).await.map(Some) } else { Ok(None) }

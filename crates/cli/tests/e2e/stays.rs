@@ -408,3 +408,37 @@ fn what_is_asked_for_at_the_creation_counts_for_every_command() {
     assert!(outcome.code == Some(1) && outcome.stderr.contains("no user \"nosuch\""), "{}", outcome.stderr);
     text(&world, &["rm", "--force", "desk", "other"]);
 }
+
+#[test]
+fn a_home_that_was_moved_away_under_its_daemon_is_not_made_again() {
+    let world = World::new();
+    text(&world, &["create", "--id", "desk", "host"]);
+    let (home, moved) = (world.home.path(), world.runtime().join("moved"));
+    let pid = std::fs::read_to_string(home.join("daemon.lock")).unwrap();
+    let expected = format!(
+        "the home {0} was moved to {1} while the daemon serves it: move it back with `mv {1} {0}`, or stop the daemon with \
+         `kill {2}` and start it with `carrel serve --home {1}`",
+        home.display(),
+        moved.display(),
+        pid.trim(),
+    );
+    std::fs::rename(home, &moved).unwrap();
+    for words in [
+        &["create", "--id", "second", "host"][..],
+        &["ls"],
+        &["get", "desk"],
+        &["stop", "desk"],
+        &["image", "ls"],
+        &["serve"],
+    ] {
+        assert_eq!(refused(&world, words), ("home_moved".to_owned(), expected.clone()), "{words:?}");
+    }
+    let run = world.carrel(["run", "host", "--", "true"]);
+    assert_eq!(run.code, Some(125), "{}", run.stderr);
+    assert!(run.stderr.contains(&expected), "{}", run.stderr);
+    assert!(!home.exists(), "a second home was made");
+    std::fs::rename(&moved, home).unwrap();
+    assert_eq!(text(&world, &["exec", "desk", "--", "echo", "on"]), "on\n");
+    assert_eq!(std::fs::read_to_string(home.join("daemon.lock")).unwrap(), pid, "it serves on");
+    text(&world, &["rm", "--force", "desk"]);
+}
