@@ -99,9 +99,21 @@ impl Images {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let unpacker = Unpacker { program: self.unpacker.clone(), limits: Limits::default() };
-        let store = Store::open(&self.home, unpacker)?;
+        let store = Store::open(&self.home, self.unpacker())?;
         Ok(self.store.get_or_init(|| store))
+    }
+
+    /// The store that they are in, if there is one: nothing is created.
+    pub fn existing_store(&self) -> Result<Option<&Store>, FetchError> {
+        if let Some(store) = self.store.get() {
+            return Ok(Some(store));
+        }
+        let store = Store::open_existing(&self.home, self.unpacker())?;
+        Ok(store.map(|store| self.store.get_or_init(|| store)))
+    }
+
+    fn unpacker(&self) -> Unpacker {
+        Unpacker { program: self.unpacker.clone(), limits: Limits::default() }
     }
 
     /// Has an image, from wherever it is.

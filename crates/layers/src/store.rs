@@ -106,17 +106,33 @@ pub struct Stored {
     pub names: Vec<String>,
 }
 
+/// Where the store of a home is.
+fn directory_of(home: &Path) -> Result<PathBuf, StoreError> {
+    let path = std::path::absolute(home).map(|home| home.join("images"));
+    path.map_err(|source| StoreError::Store { path: home.to_owned(), source })
+}
+
 // === impl Store ===
 
 impl Store {
     /// Opens the store below a home, and makes it where there is none.
     pub fn open(home: &Path, unpacker: Unpacker) -> Result<Self, StoreError> {
-        let path = std::path::absolute(home).map(|home| home.join("images"));
-        let path = path.map_err(|source| StoreError::Store { path: home.to_owned(), source })?;
+        let path = directory_of(home)?;
         let handle = files::root(&path).map_err(|source| StoreError::Store { path: path.clone(), source })?;
+        Ok(Self::over(path, handle, unpacker))
+    }
+
+    /// Opens the store of a home, if there is one: nothing is created.
+    pub fn open_existing(home: &Path, unpacker: Unpacker) -> Result<Option<Self>, StoreError> {
+        let path = directory_of(home)?;
+        let handle = files::existing_root(&path).map_err(|source| StoreError::Store { path: path.clone(), source })?;
+        Ok(handle.map(|handle| Self::over(path, handle, unpacker)))
+    }
+
+    fn over(path: PathBuf, handle: OwnedFd, unpacker: Unpacker) -> Self {
         // What it names is named without links, so that none has to be followed.
         let path = std::fs::canonicalize(&path).unwrap_or(path);
-        Ok(Self { path, handle, unpacker })
+        Self { path, handle, unpacker }
     }
 
     /// The image that a name stands for here.

@@ -7,7 +7,7 @@ use carrel_daemon::Config;
 use carrel_fetch::FetchError;
 use serde_json::json;
 
-use super::{FAILED, here};
+use super::{FAILED, existing};
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::size::Size;
@@ -29,8 +29,12 @@ pub(crate) fn disk_free(json: bool) -> Result<u8, Failure> {
 }
 
 fn say(json: bool) -> Result<u8, Failure> {
-    let images = here()?;
-    let usage = images.store()?.usage().map_err(FetchError::from)?;
+    let images = existing()?;
+    // A home in which no image ever was has no store of images.
+    let usage = match images.existing_store()? {
+        Some(store) => store.usage().map_err(FetchError::from)?,
+        None => carrel_layers::Usage::default(),
+    };
     let home = Home::find()?;
     let disks = taken(&home.path().join("disks")) + taken(&home.path().join("services"));
     let changes = taken(&home.changes());

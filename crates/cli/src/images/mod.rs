@@ -61,6 +61,12 @@ pub(crate) fn here() -> Result<Images, Failure> {
     open(&home, &Programs::find()?)
 }
 
+/// The same, for commands that must work on a disk that is full: nothing is created.
+fn existing() -> Result<Images, Failure> {
+    crate::find::as_root()?;
+    open(&Home::find()?, &Programs::find()?)
+}
+
 /// How the image of a sandbox is to be run, if it is one of the store.
 pub(crate) fn config_of(record: &SandboxRecord) -> Option<carrel_layers::Config> {
     if record.create.root.layers.is_empty() {
@@ -138,7 +144,12 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
         return logs::prune(arguments.older_than, json).map_err(|failure| failure.exit(FAILED));
     }
     let prune = || {
-        let removed = here()?.store().and_then(|store| Ok(store.prune(arguments.all)?)).map_err(Failure::from)?;
+        let images = existing()?;
+        // Without a store there is nothing to remove.
+        let removed = match images.existing_store()? {
+            Some(store) => store.prune(arguments.all).map_err(FetchError::from)?,
+            None => carrel_layers::Removed::default(),
+        };
         gone(&removed, json)?;
         if !json {
             crate::say(format!("{} freed\n", Size(removed.bytes)).as_bytes())?;

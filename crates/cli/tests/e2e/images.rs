@@ -384,3 +384,18 @@ fn a_registry_that_nobody_reaches_is_told_and_leaves_no_sandbox() {
     let disks = std::fs::read_dir(world.home.path().join("disks")).unwrap().count();
     assert_eq!(disks, 0);
 }
+
+#[test]
+fn what_takes_space_is_shown_and_freed_without_creating_anything() {
+    let world = World::new();
+    let is_empty = || std::fs::read_dir(world.home.path()).unwrap().next().is_none();
+    for _ in ["a home that is empty", "no home"] {
+        let usage = crate::ps::json(&world, &["--json", "df"]);
+        assert_eq!((&usage["images"], &usage["unpacked"]), (&0.into(), &0.into()), "{usage}");
+        assert_eq!(crate::ps::text(&world, &["prune", "--all"]), "0 bytes freed\n");
+        assert_eq!(crate::ps::text(&world, &["prune"]), "0 bytes freed\n");
+        assert!(!world.home.path().exists() || is_empty(), "something was created");
+        let _gone = std::fs::remove_dir(world.home.path());
+    }
+    assert!(!world.home.path().exists());
+}

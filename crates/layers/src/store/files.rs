@@ -15,18 +15,21 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 /// Opens the directory of the store: ours alone, since a tree in it can hold programs that raise privileges.
 pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::DirBuilderExt;
-    let handle = match rustix::fs::open(path, DIRECTORY, Mode::empty()) {
-        Err(Errno::NOENT) => {
-            if let Some(home) = path.parent() {
-                std::fs::create_dir_all(home)?;
-            }
-            match std::fs::DirBuilder::new().mode(0o700).create(path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => rustix::fs::open(path, DIRECTORY, Mode::empty())?,
-            }
-        }
-        outcome => outcome?,
-    };
+    if let Some(handle) = existing_root(path)? {
+        return Ok(handle);
+    }
+    if let Some(home) = path.parent() {
+        std::fs::create_dir_all(home)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => existing_root(path)?.ok_or_else(|| Errno::NOENT.into()),
+    }
+}
+
+/// Opens the directory of the store in the same way, if it is there.
+pub(super) fn existing_root(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(handle) = there(rustix::fs::open(path, DIRECTORY, Mode::empty()))? else { return Ok(None) };
     let status = rustix::fs::fstat(&handle)?;
     if status.st_uid != rustix::process::geteuid().as_raw() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"));
@@ -34,7 +37,7 @@ pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
     if status.st_mode & 0o077 != 0 {
         rustix::fs::fchmod(&handle, Mode::from_raw_mode(0o700))?;
     }
-    Ok(handle)
+    Ok(Some(handle))
 }
 
 /// Opens a directory, made where there is none.
