@@ -254,3 +254,30 @@ fn sync(directory: &Path) -> Result<(), InstallError> {
 fn sync_one(path: &Path) -> Result<(), InstallError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(InstallError::file("sync", path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_install_record_keeps_its_format() {
+        let file = RecordedFile { path: "claude".into(), sha256: "ab".into(), size: 7 };
+        let record = Record {
+            agent: AgentId::Claude,
+            version: "1.2.3".into(),
+            platform: "linux-x64".into(),
+            source: "http://registry.test/".into(),
+            sha256: "cd".into(),
+            pinned: true,
+            installed_at: "2026-01-01T00:00:00Z".into(),
+            files: vec![file],
+        };
+        let text = concat!(
+            r#"{"agent":"claude","version":"1.2.3","platform":"linux-x64","source":"http://registry.test/","#,
+            r#""sha256":"cd","pinned":true,"installedAt":"2026-01-01T00:00:00Z","#,
+            r#""files":[{"path":"claude","sha256":"ab","size":7}]}"#
+        );
+        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Record>(text).unwrap(), record);
+    }
+}

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     agent::{AgentId, AgentMode, PermissionMode},
     log::{Entry, Heading, Log, Position, Style, View, Wish},
-    schema::{EventData, Notice},
+    schema::{EventData, Notice, SessionEnded},
 };
 
 fn record(id: &str, created_at: u64) -> Record {
@@ -98,6 +98,36 @@ fn a_log_that_was_torn_anywhere_goes_on_behind_its_last_whole_line() {
     // A hole, as a power cut leaves one.
     std::fs::write(&path, [&whole[..], &[0; 5000], b"\n"].concat()).unwrap();
     assert_eq!(Keep::open(dir.path()).unwrap().load()[0].1.last().full, 4);
+}
+
+#[test]
+fn the_files_of_a_session_keep_their_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Keep::open(dir.path()).unwrap();
+    let mut shelf = keep.shelf("s").unwrap();
+    shelf.append(&entries(1)).unwrap();
+    let end = SessionEnded { reason: "exited".into(), exit_code: Some(1), ..SessionEnded::default() };
+    let queue = vec![WaitingRecord { id: "m".into(), text: "hi".into(), named: true }];
+    let full = Record { model: Some("large".into()), end: Some(end), title: Some("t".into()), queue, ..record("s", 7) };
+    shelf.record(&full).unwrap();
+    let path = std::fs::read_dir(dir.path().join("sessions")).unwrap().next().unwrap().unwrap().path();
+    assert!(path.ends_with("043a718774c572bd8a25adbeb1bfcd5c"), "{}", path.display());
+    assert_eq!(
+        std::fs::read_to_string(path.join("session.json")).unwrap(),
+        concat!(
+            r#"{"sessionId":"s","agent":"mock","agentMode":"build","permissionMode":"default","model":"large","#,
+            r#""variant":null,"nativeId":"mock-s","begun":true,"end":{"reason":"exited","exitCode":1},"createdAt":7,"#,
+            r#""updatedAt":7,"directory":"/","title":"t","turns":0,"running":false,"#,
+            r#""queue":[{"id":"m","text":"hi","named":true}]}"#
+        )
+    );
+    let head = r#""timestamp":"2026-01-01T00:00:00.000Z","sessionId":"s","agent":"mock","#;
+    let message = r#""data":{"message":{"role":"assistant","parts":[{"type":"text","text":"0"}]}},"raw":{"n":1}}"#;
+    let notice = r#""data":{"notice":{"label":"x"}}}"#;
+    assert_eq!(
+        std::fs::read_to_string(path.join("events.jsonl")).unwrap(),
+        format!("{{\"id\":1,\"default\":1,{head}{message}\n{{\"id\":2,\"default\":1,{head}{notice}\n")
+    );
 }
 
 #[test]

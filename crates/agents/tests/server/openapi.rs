@@ -19,6 +19,27 @@ fn references<'value>(value: &'value Value, found: &mut Vec<&'value Value>) {
 }
 
 //= promises.agents-server.description
+#[test]
+fn the_description_is_the_reviewed_one() {
+    let mut document = carrel_agents::http::document();
+    // A release changes nothing else.
+    document.info.version = "0.0.0".into();
+    let served = serde_json::to_string_pretty(&document).unwrap() + "\n";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/openapi.json");
+    if std::env::var_os("UPDATE_OPENAPI_SNAPSHOT").is_some() {
+        std::fs::write(&path, &served).unwrap();
+    }
+    let reviewed = std::fs::read_to_string(&path).unwrap_or_default();
+    let first = served.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
+    assert!(
+        served == reviewed,
+        "the description differs from {}, first at {first:#?}\nhint: review the change, then run the test with \
+         UPDATE_OPENAPI_SNAPSHOT=1",
+        path.display()
+    );
+}
+
+//= promises.agents-server.description
 #[tokio::test]
 async fn the_description_is_whole() {
     let server = Server::start().await;
