@@ -9,7 +9,7 @@ use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
 use crate::{
-    child::{ChildError, Exit},
+    child::{ChildError, ChildExit},
     schema::{EventData, PermissionReply, PermissionRequest, QuestionRequest, TurnOutcome, Usage},
 };
 
@@ -196,9 +196,9 @@ pub enum Fact {
 #[derive(Debug)]
 pub enum Gone {
     /// Its process ended.
-    Exited(Exit),
+    Exited(ChildExit),
     /// The server that it shares with other sessions ended; the conversation can be opened again.
-    ServerExited(Exit),
+    ServerExited(ChildExit),
     /// It said that the session is over.
     Finished,
 }

@@ -23,37 +23,37 @@ use rustix::{
 };
 
 use super::{
-    descriptors, tree,
-    wire::{self, Order, Report},
+    fd_limit, process_tree,
+    wire::{self, GuardCommand, GuardReport},
 };
 
 /// The first argument of a process that is a guard. No runner of tests takes it for the name of a test.
 pub(super) const ARGUMENT: &str = "--guard";
 
 /// For how long a guard tries to end what it may not signal, or what sleeps where no signal arrives.
-const PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Between two rounds of killing.
-const ROUND: Duration = Duration::from_millis(5);
+const KILL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A child that has ended, which is left as it is.
-const ENDED: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOWAIT);
+const EXITED_NOWAIT: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOWAIT);
 
 /// How often a program is started that somebody still writes, and how long is waited in between.
-const BUSY: (u32, Duration) = (20, Duration::from_millis(25));
+const EXEC_BUSY_RETRY: (u32, Duration) = (20, Duration::from_millis(25));
 
 /// Something that happened to a guard.
-enum Event {
+enum GuardEvent {
     /// The server wants something, or is gone.
-    Order(Order),
+    Command(GuardCommand),
     /// The program has ended.
-    Ended(WaitStatus),
+    Exited(WaitStatus),
     /// Nothing is left.
-    Alone,
+    NoChildren,
 }
 
 /// The program, for as long as its number is its own.
-type Running = Arc<Mutex<Option<Pid>>>;
+type ProgramPid = Arc<Mutex<Option<Pid>>>;
 
 /// Is the guard, if this process was started as one. To be called before anything else, and before there are threads.
 pub fn guard_main() -> Option<ExitCode> {
@@ -78,57 +78,57 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     // The server's end closes when it dies, however it dies, and no other process can hold it open: a socket cannot be
     // opened through /proc. A death signal would be that of the thread which happened to start us.
     let server = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let orders = server.try_clone()?;
+    let commands = server.try_clone()?;
     // Nobody gets from here into the session of the server, which is how it tells our orphans from its own children.
     rustix::process::setsid()?;
     // Whatever loses its parent below us becomes our child, however it has detached itself.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let Some(input) = wire::take_over(&server)? else { return Ok(()) };
+    let Some(input) = wire::receive_fd(&server)? else { return Ok(()) };
 
-    let (events, inbox) = mpsc::channel();
-    let running = Running::default();
+    let (events, events_receiver) = mpsc::channel();
+    let program_pid = ProgramPid::default();
     // What can fail, fails before there is a program.
-    let started = descriptors::lower(&limit)
-        .and_then(|()| listen(orders, events.clone()))
-        .and_then(|()| bury(running.clone(), events))
-        .and_then(|bury| Ok((start(&mut program, input)?, bury)));
+    let started = fd_limit::restore(&limit)
+        .and_then(|()| listen(commands, events.clone()))
+        .and_then(|()| reap(program_pid.clone(), events))
+        .and_then(|reap| Ok((start(&mut program, input)?, reap)));
     // With the command goes our copy of the program's end.
     drop(program);
-    let (program, bury) = match started {
+    let (program, reap) = match started {
         Ok(started) => started,
-        Err(error) => return Report::Refused(error.raw_os_error().unwrap_or_default()).write(&server),
+        Err(error) => return GuardReport::SpawnFailed(error.raw_os_error().unwrap_or_default()).write(&server),
     };
-    *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
+    *program_pid.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
     // The program's output is its own, and we have nothing to say; there need not be a /dev/null.
     let _ = rustix::stdio::dup2_stdout(&server).and_then(|()| rustix::stdio::dup2_stderr(&server));
     // A server that is gone is noticed by whoever reads from it.
-    let _ = Report::Started(program.as_raw_nonzero().get()).write(&server);
-    let _ = bury.send(());
+    let _ = GuardReport::Started(program.as_raw_nonzero().get()).write(&server);
+    let _ = reap.send(());
     let mut status = None;
-    let mut killing: Option<Instant> = None;
+    let mut killing_since: Option<Instant> = None;
     loop {
-        if let Some(since) = killing {
-            kill(&running);
-            if since.elapsed() > PATIENCE {
+        if let Some(since) = killing_since {
+            kill(&program_pid);
+            if since.elapsed() > KILL_TIMEOUT {
                 // The server goes on where we give up.
                 report(status, &server)?;
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        let event = if killing.is_some() {
-            inbox.recv_timeout(ROUND)
+        let event = if killing_since.is_some() {
+            events_receiver.recv_timeout(KILL_INTERVAL)
         } else {
-            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            events_receiver.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
         match event {
-            Ok(Event::Order(Order::Terminate)) => terminate(&running),
-            Ok(Event::Order(Order::Kill)) => killing = killing.or_else(|| Some(Instant::now())),
-            Ok(Event::Ended(how)) => {
+            Ok(GuardEvent::Command(GuardCommand::Terminate)) => terminate(&program_pid),
+            Ok(GuardEvent::Command(GuardCommand::Kill)) => killing_since = killing_since.or_else(|| Some(Instant::now())),
+            Ok(GuardEvent::Exited(how)) => {
                 status = Some(how);
-                killing = killing.or_else(|| Some(Instant::now()));
+                killing_since = killing_since.or_else(|| Some(Instant::now()));
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Event::Alone) => break,
+            Ok(GuardEvent::NoChildren) => break,
             // Nobody buries any more, so that we would not know when nobody is left.
             Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -139,7 +139,7 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
 /// Says how the program ended, if it did.
 fn report(status: Option<WaitStatus>, server: &UnixStream) -> io::Result<()> {
     let report = status.and_then(|status| {
-        status.exit_status().map(Report::Exited).or_else(|| status.terminating_signal().map(Report::Signalled))
+        status.exit_status().map(GuardReport::Exited).or_else(|| status.terminating_signal().map(GuardReport::Signalled))
     });
     report.map_or(Ok(()), |report| report.write(server))
 }
@@ -148,9 +148,9 @@ fn report(status: Option<WaitStatus>, server: &UnixStream) -> io::Result<()> {
 /// of that is closed, it is busy.
 fn start(command: &mut Command, input: OwnedFd) -> io::Result<Pid> {
     command.stdin(Stdio::from(input));
-    for _ in 1..BUSY.0 {
+    for _ in 1..EXEC_BUSY_RETRY.0 {
         match command.spawn() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY.1),
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(EXEC_BUSY_RETRY.1),
             started => return started.map(|child| Pid::from_child(&child)),
         }
     }
@@ -158,11 +158,11 @@ fn start(command: &mut Command, input: OwnedFd) -> io::Result<Pid> {
 }
 
 /// Waits for orders until the last one.
-fn listen(server: UnixStream, events: Sender<Event>) -> io::Result<()> {
+fn listen(server: UnixStream, events: Sender<GuardEvent>) -> io::Result<()> {
     let listen = move || {
         loop {
-            let order = Order::read(&server);
-            if events.send(Event::Order(order)).is_err() || order == Order::Kill {
+            let command = GuardCommand::read(&server);
+            if events.send(GuardEvent::Command(command)).is_err() || command == GuardCommand::Kill {
                 return;
             }
         }
@@ -171,41 +171,41 @@ fn listen(server: UnixStream, events: Sender<Event>) -> io::Result<()> {
 }
 
 /// Reaps all children, our own and those that we inherit, until there are none: from when it is told that there is one.
-fn bury(running: Running, events: Sender<Event>) -> io::Result<Sender<()>> {
-    let (begin, begun) = mpsc::channel();
-    let bury = move || {
-        if begun.recv().is_err() {
+fn reap(program_pid: ProgramPid, events: Sender<GuardEvent>) -> io::Result<Sender<()>> {
+    let (start_reaping, started) = mpsc::channel();
+    let reap = move || {
+        if started.recv().is_err() {
             return;
         }
         // The first one is only looked at: while nobody kills, it may be reaped.
-        while let Ok(_) | Err(Errno::INTR) = rustix::process::waitid(WaitId::All, ENDED) {
-            let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Ok(_) | Err(Errno::INTR) = rustix::process::waitid(WaitId::All, EXITED_NOWAIT) {
+            let mut program_pid = program_pid.lock().unwrap_or_else(PoisonError::into_inner);
             while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-                if *running == Some(pid) {
-                    *running = None;
-                    let _ = events.send(Event::Ended(status));
+                if *program_pid == Some(pid) {
+                    *program_pid = None;
+                    let _ = events.send(GuardEvent::Exited(status));
                 }
             }
         }
-        let _ = events.send(Event::Alone);
+        let _ = events.send(GuardEvent::NoChildren);
     };
-    thread::Builder::new().spawn(bury)?;
-    Ok(begin)
+    thread::Builder::new().spawn(reap)?;
+    Ok(start_reaping)
 }
 
 /// Asks the program, and what is in its group, to end.
-fn terminate(running: &Running) {
-    if let Some(program) = *running.lock().unwrap_or_else(PoisonError::into_inner) {
+fn terminate(program_pid: &ProgramPid) {
+    if let Some(program) = *program_pid.lock().unwrap_or_else(PoisonError::into_inner) {
         let _ = rustix::process::kill_process_group(program, Signal::TERM);
     }
 }
 
 /// Kills what is below us. Nothing is reaped meanwhile, so that every number means who it meant.
-fn kill(running: &Running) {
-    let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(program) = *running {
+fn kill(program_pid: &ProgramPid) {
+    let program_pid = program_pid.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = *program_pid {
         // No fork gets away from this one, except those that have left the group.
         let _ = rustix::process::kill_process_group(program, Signal::KILL);
     }
-    tree::kill(|| tree::children(rustix::process::getpid()));
+    process_tree::kill(|| process_tree::children(rustix::process::getpid()));
 }

@@ -16,37 +16,37 @@ use tokio::{
 use super::ChildError;
 
 /// How many bytes may wait.
-const MOST: usize = 64 * 1024 * 1024;
+const MAX_QUEUED: usize = 64 * 1024 * 1024;
 
 /// The queue before a program's standard input.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct ChildInput {
     queue: Option<UnboundedSender<Bytes>>,
-    waiting: Arc<AtomicUsize>,
+    queued: Arc<AtomicUsize>,
     writer: JoinHandle<()>,
 }
 
 // === impl Input ===
 
-impl Input {
+impl ChildInput {
     pub(super) fn new(pipe: pipe::Sender) -> Self {
         let (queue, lines) = mpsc::unbounded_channel();
-        let waiting = Arc::<AtomicUsize>::default();
-        let writer = tokio::spawn(write(pipe, lines, waiting.clone()));
-        Self { queue: Some(queue), waiting, writer }
+        let queued = Arc::<AtomicUsize>::default();
+        let writer = tokio::spawn(write(pipe, lines, queued.clone()));
+        Self { queue: Some(queue), queued, writer }
     }
 
     pub(super) fn send(&self, line: &[u8]) -> Result<(), ChildError> {
         let queue = self.queue.as_ref().ok_or(ChildError::Closed)?;
         let length = line.len() + 1;
-        let waiting = self.waiting.load(Ordering::Relaxed);
-        if waiting > 0 && waiting.saturating_add(length) > MOST {
-            return Err(ChildError::Stuck(waiting));
+        let queued = self.queued.load(Ordering::Relaxed);
+        if queued > 0 && queued.saturating_add(length) > MAX_QUEUED {
+            return Err(ChildError::InputFull(queued));
         }
         let mut bytes = BytesMut::with_capacity(length);
         bytes.put_slice(line);
         bytes.put_u8(b'\n');
-        self.waiting.fetch_add(length, Ordering::Relaxed);
+        self.queued.fetch_add(length, Ordering::Relaxed);
         queue.send(bytes.freeze()).map_err(|_| ChildError::Closed)
     }
 
@@ -56,18 +56,18 @@ impl Input {
     }
 }
 
-impl Drop for Input {
+impl Drop for ChildInput {
     fn drop(&mut self) {
         self.writer.abort();
     }
 }
 
-async fn write(mut pipe: pipe::Sender, mut lines: UnboundedReceiver<Bytes>, waiting: Arc<AtomicUsize>) {
+async fn write(mut pipe: pipe::Sender, mut lines: UnboundedReceiver<Bytes>, queued: Arc<AtomicUsize>) {
     while let Some(line) = lines.recv().await {
         // Whoever sends the next line learns of it: the queue is gone with this task.
         if pipe.write_all(&line).await.is_err() {
             return;
         }
-        waiting.fetch_sub(line.len(), Ordering::Relaxed);
+        queued.fetch_sub(line.len(), Ordering::Relaxed);
     }
 }

@@ -1,14 +1,14 @@
 //! A program that an agent consists of: lines in, lines out, and nothing left of it afterwards.
 
-mod descriptors;
+mod fd_limit;
 mod guard;
+mod guard_client;
 mod input;
-mod keeper;
+mod orphans;
 mod output;
+mod process_tree;
 mod signals;
-mod start;
-mod strays;
-mod tree;
+mod spawn;
 mod wire;
 
 use std::{
@@ -24,17 +24,17 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::{mpsc::UnboundedSender, watch};
 
-use self::{input::Input, output::Lines, wire::Order};
+use self::{input::ChildInput, output::OutputLines, wire::GuardCommand};
 
 pub use self::{
-    descriptors::raise_descriptors,
+    fd_limit::raise_fd_limit,
     guard::{guard, guard_main},
-    start::guard_with,
+    spawn::set_guard_program,
 };
 
 /// What is to be started.
 #[derive(Clone, Debug, Default)]
-pub struct Start {
+pub struct ProcessSpec {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
@@ -47,7 +47,7 @@ pub struct Start {
 
 /// How a program ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exit {
+pub struct ChildExit {
     /// Its exit code, unless a signal ended it.
     pub code: Option<i32>,
     /// The signal that ended it.
@@ -58,13 +58,13 @@ pub struct Exit {
 
 /// A line of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum OutputLine {
     /// Whole, without its end.
-    Whole(Bytes),
-    /// The beginning of a line that is longer than [`Child::LONGEST`]; the rest was thrown away.
-    Cut(Bytes),
+    Complete(Bytes),
+    /// The beginning of a line that is longer than [`Child::MAX_LINE`]; the rest was thrown away.
+    Truncated(Bytes),
     /// What stood behind the last line's end when the output ended.
-    Torn(Bytes),
+    Unterminated(Bytes),
 }
 
 /// Why a program could not be started or told something.
@@ -72,7 +72,7 @@ pub enum Line {
 pub enum ChildError {
     /// It could not be started.
     #[error("cannot start {program}: {source}")]
-    Start {
+    Spawn {
         /// It.
         program: String,
         /// Why.
@@ -83,7 +83,7 @@ pub enum ChildError {
     Closed,
     /// It does not read what it was given.
     #[error("the program does not read: {0} bytes wait for it")]
-    Stuck(usize),
+    InputFull(usize),
 }
 
 /// A running program, with whatever it started. Dropped, all of it is killed, and nobody waits for that.
@@ -94,24 +94,24 @@ pub enum ChildError {
 pub struct Child {
     /// Nothing while the program is being started.
     id: Arc<AtomicU32>,
-    input: Input,
-    lines: Lines,
+    input: ChildInput,
+    lines: OutputLines,
     /// Orders for the guard. When there can be no more, it kills.
-    orders: UnboundedSender<Order>,
-    exit: watch::Receiver<Option<Exit>>,
+    commands: UnboundedSender<GuardCommand>,
+    exit: watch::Receiver<Option<ChildExit>>,
 }
 
 // === impl Child ===
 
 impl Child {
     /// How long a line may be.
-    pub const LONGEST: usize = 32 * 1024 * 1024;
+    pub const MAX_LINE: usize = 32 * 1024 * 1024;
 
     /// Starts it. To be called in a runtime. One that is not started within a second is started while others have their turn,
     /// and if it cannot be, that is how it ends: with the reason as its last words.
-    pub fn start(start: &Start) -> Result<Self, ChildError> {
-        let error = |source| ChildError::Start { program: start.program.display().to_string(), source };
-        start::start(start).map_err(error)
+    pub fn spawn(spec: &ProcessSpec) -> Result<Self, ChildError> {
+        let error = |source| ChildError::Spawn { program: spec.program.display().to_string(), source };
+        spawn::spawn(spec).map_err(error)
     }
 
     /// Its process id; 0 while it is being started.
@@ -130,41 +130,41 @@ impl Child {
     }
 
     /// The next line of its standard output, and nothing at the end. May be dropped and called again without loss.
-    pub async fn line(&mut self) -> Option<Line> {
+    pub async fn line(&mut self) -> Option<OutputLine> {
         self.lines.next().await
     }
 
     /// A line that was read with the last one, if there is one more. Never waits.
-    pub fn ready_line(&mut self) -> Option<Line> {
+    pub fn ready_line(&mut self) -> Option<OutputLine> {
         self.lines.split()
     }
 
     /// Waits until it has ended and everything that it started is gone. May be dropped and called again.
-    pub async fn exit(&mut self) -> Exit {
+    pub async fn exit(&mut self) -> ChildExit {
         match self.exit.wait_for(Option::is_some).await {
             Ok(exit) => exit.clone().unwrap_or_default(),
             // The runtime is at its end, and the guard has noticed that as well.
-            Err(_) => Exit::default(),
+            Err(_) => ChildExit::default(),
         }
     }
 
     /// Asks it to end, and after this time makes it, with everything that it started.
-    pub async fn end(&mut self, patience: Duration) -> Exit {
+    pub async fn terminate(&mut self, grace: Duration) -> ChildExit {
         self.close_input();
-        if !patience.is_zero() {
-            let _ = self.orders.send(Order::Terminate);
-            if let Ok(exit) = tokio::time::timeout(patience, self.exit()).await {
+        if !grace.is_zero() {
+            let _ = self.commands.send(GuardCommand::Terminate);
+            if let Ok(exit) = tokio::time::timeout(grace, self.exit()).await {
                 return exit;
             }
         }
-        let _ = self.orders.send(Order::Kill);
+        let _ = self.commands.send(GuardCommand::Kill);
         self.exit().await
     }
 }
 
 // === impl Exit ===
 
-impl std::fmt::Display for Exit {
+impl std::fmt::Display for ChildExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.code, self.signal) {
             (_, Some(signal)) => write!(f, "ended by signal {signal}"),

@@ -5,31 +5,31 @@ use std::io::{self, BufRead};
 use bytes::{Bytes, BytesMut};
 use tokio::{net::unix::pipe, sync::watch, task::coop};
 
-use super::{Child, Line};
+use super::{Child, OutputLine};
 
 /// How much is read at once.
-const BLOCK: usize = 64 * 1024;
+const READ_SIZE: usize = 64 * 1024;
 
 /// How much of the standard error is kept.
-const TAIL: usize = 16 * 1024;
+const STDERR_TAIL: usize = 16 * 1024;
 
 /// The reading end of a pipe, which ends with the program even if somebody else holds the other end.
 #[derive(Debug)]
-struct Pipe {
+struct OutputPipe {
     pipe: pipe::Receiver,
     gone: watch::Receiver<bool>,
     /// How much was in the pipe when nothing was left of the program: whoever writes after that is not ours.
-    left: Option<usize>,
+    remaining: Option<usize>,
 }
 
 /// The lines of a standard output.
 #[derive(Debug)]
-pub(super) struct Lines {
-    pipe: Pipe,
+pub(super) struct OutputLines {
+    pipe: OutputPipe,
     /// Read, and not yet given to anybody.
     buffer: BytesMut,
     /// How much of it is known to have no line's end.
-    searched: usize,
+    scanned: usize,
     /// Whether what comes belongs to a line that was cut.
     skipping: bool,
     ended: bool,
@@ -37,17 +37,17 @@ pub(super) struct Lines {
 
 // === impl Pipe ===
 
-impl Pipe {
+impl OutputPipe {
     fn new(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> Self {
-        Self { pipe, gone, left: None }
+        Self { pipe, gone, remaining: None }
     }
 
     /// Reads a block behind what is there, and returns how much came: nothing at the end. May be dropped without loss.
     async fn read(&mut self, buffer: &mut BytesMut) -> usize {
         loop {
-            if let Some(left) = self.left {
-                let length = self.take(buffer, left.min(BLOCK)).unwrap_or_default();
-                self.left = Some(left - length);
+            if let Some(remaining) = self.remaining {
+                let length = self.take(buffer, remaining.min(READ_SIZE)).unwrap_or_default();
+                self.remaining = Some(remaining - length);
                 return length;
             }
             let readable = tokio::select! {
@@ -55,9 +55,9 @@ impl Pipe {
                 _ = self.gone.wait_for(|gone| *gone) => None,
                 readable = self.pipe.readable() => Some(readable.is_ok()),
             };
-            buffer.reserve(BLOCK);
+            buffer.reserve(READ_SIZE);
             match readable.map(|readable| readable.then(|| self.pipe.try_read_buf(buffer))) {
-                None => self.left = Some(self.waiting()),
+                None => self.remaining = Some(self.waiting()),
                 Some(Some(Ok(length))) => return length,
                 Some(Some(Err(error))) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Some(None | Some(Err(_))) => return 0,
@@ -81,14 +81,14 @@ impl Pipe {
 
 // === impl Lines ===
 
-impl Lines {
+impl OutputLines {
     pub(super) fn new(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> Self {
-        let pipe = Pipe::new(pipe, gone);
-        Self { pipe, buffer: BytesMut::new(), searched: 0, skipping: false, ended: false }
+        let pipe = OutputPipe::new(pipe, gone);
+        Self { pipe, buffer: BytesMut::new(), scanned: 0, skipping: false, ended: false }
     }
 
     /// The next line. Reads only if none is there, so that a program which says more than is read has to wait.
-    pub(super) async fn next(&mut self) -> Option<Line> {
+    pub(super) async fn next(&mut self) -> Option<OutputLine> {
         // Lines that lie ready would otherwise keep everybody else from their turn.
         coop::consume_budget().await;
         loop {
@@ -97,14 +97,14 @@ impl Lines {
             }
             if self.ended {
                 let rest = self.buffer.split().freeze();
-                return (!rest.is_empty()).then_some(Line::Torn(rest));
+                return (!rest.is_empty()).then_some(OutputLine::Unterminated(rest));
             }
             self.ended = self.pipe.read(&mut self.buffer).await == 0;
         }
     }
 
     /// Takes a line from what was read.
-    pub(super) fn split(&mut self) -> Option<Line> {
+    pub(super) fn split(&mut self) -> Option<OutputLine> {
         loop {
             let end = self.end();
             if self.skipping {
@@ -114,15 +114,15 @@ impl Lines {
                 continue;
             }
             match end {
-                Some(end) if end - 1 <= Child::LONGEST => {
+                Some(end) if end - 1 <= Child::MAX_LINE => {
                     let mut line = self.take(end);
                     line.truncate(end - 1);
-                    return Some(Line::Whole(line));
+                    return Some(OutputLine::Complete(line));
                 }
-                None if self.buffer.len() <= Child::LONGEST => return None,
+                None if self.buffer.len() <= Child::MAX_LINE => return None,
                 _ => {
                     self.skipping = true;
-                    return Some(Line::Cut(self.take(Child::LONGEST)));
+                    return Some(OutputLine::Truncated(self.take(Child::MAX_LINE)));
                 }
             }
         }
@@ -130,26 +130,26 @@ impl Lines {
 
     /// Where the first line ends, behind its end.
     fn end(&mut self) -> Option<usize> {
-        let mut rest = self.buffer.get(self.searched..)?;
+        let mut rest = self.buffer.get(self.scanned..)?;
         // The standard library's own search, which looks at many bytes at once.
         let length = rest.skip_until(b'\n').unwrap_or_default();
-        let end = self.searched + length;
-        self.searched = end;
+        let end = self.scanned + length;
+        self.scanned = end;
         (self.buffer.get(..end)?.last() == Some(&b'\n')).then_some(end)
     }
 
     fn take(&mut self, length: usize) -> Bytes {
-        self.searched = 0;
+        self.scanned = 0;
         self.buffer.split_to(length).freeze()
     }
 }
 
 /// Reads a standard error to its end, and keeps the last of it.
 pub(super) async fn tail(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> String {
-    let mut pipe = Pipe::new(pipe, gone);
+    let mut pipe = OutputPipe::new(pipe, gone);
     let mut kept = BytesMut::new();
     while pipe.read(&mut kept).await > 0 {
-        let _ = kept.split_to(kept.len().saturating_sub(TAIL));
+        let _ = kept.split_to(kept.len().saturating_sub(STDERR_TAIL));
     }
     String::from_utf8_lossy(&kept).into_owned()
 }

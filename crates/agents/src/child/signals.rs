@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 ///
 /// What is ignored stays so when a program is started, while what is handled becomes the default again. So they get a
 /// handler that does nothing, which is the same to us.
-pub(super) fn hear() {
+pub(super) fn unignore() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

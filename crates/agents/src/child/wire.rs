@@ -10,9 +10,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// What a server asks of a guard. The end of the stream says the same as [`Order::Kill`].
+/// What a server asks of a guard. The end of the stream says the same as [`GuardCommand::Kill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum GuardCommand {
     /// To tell the program that it should end.
     Terminate,
     /// To end everything at once.
@@ -21,11 +21,11 @@ pub(super) enum Order {
 
 /// What a guard says of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(super) enum GuardReport {
     /// It runs, with this process id.
     Started(i32),
     /// It could not be started, and this is the system's number of the reason.
-    Refused(i32),
+    SpawnFailed(i32),
     /// It exited with this code, and nothing of it is left.
     Exited(i32),
     /// This signal ended it, and nothing of it is left.
@@ -36,7 +36,7 @@ pub(super) enum Report {
 const HELLO: u8 = b'h';
 
 /// Hands the guard the end that the program is to read from.
-pub(super) fn hand_over(stream: impl AsFd, input: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn send_fd(stream: impl AsFd, input: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [input];
@@ -45,8 +45,8 @@ pub(super) fn hand_over(stream: impl AsFd, input: BorrowedFd<'_>) -> io::Result<
     Ok(())
 }
 
-/// Takes what [`hand_over`] sent, or nothing if the server is gone.
-pub(super) fn take_over(stream: impl AsFd) -> io::Result<Option<OwnedFd>> {
+/// Takes what [`send_fd`] sent, or nothing if the server is gone.
+pub(super) fn receive_fd(stream: impl AsFd) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut hello = [0];
@@ -59,7 +59,7 @@ pub(super) fn take_over(stream: impl AsFd) -> io::Result<Option<OwnedFd>> {
 
 // === impl Order ===
 
-impl Order {
+impl GuardCommand {
     pub(super) fn encode(self) -> u8 {
         match self {
             Self::Terminate => b't',
@@ -79,14 +79,14 @@ impl Order {
 
 // === impl Report ===
 
-impl Report {
+impl GuardReport {
     /// How many bytes one has.
     pub(super) const LENGTH: usize = 5;
 
     pub(super) fn encode(self) -> [u8; Self::LENGTH] {
         let (kind, number) = match self {
             Self::Started(pid) => (b's', pid),
-            Self::Refused(errno) => (b'r', errno),
+            Self::SpawnFailed(errno) => (b'r', errno),
             Self::Exited(code) => (b'e', code),
             Self::Signalled(signal) => (b'k', signal),
         };
@@ -98,7 +98,7 @@ impl Report {
         let number = i32::from_le_bytes([a, b, c, d]);
         match kind {
             b's' => Ok(Self::Started(number)),
-            b'r' => Ok(Self::Refused(number)),
+            b'r' => Ok(Self::SpawnFailed(number)),
             b'e' => Ok(Self::Exited(number)),
             b'k' => Ok(Self::Signalled(number)),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -109,7 +109,7 @@ impl Report {
     pub(super) fn started(self) -> io::Result<u32> {
         match self {
             Self::Started(pid) => u32::try_from(pid).map_err(io::Error::other),
-            Self::Refused(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Self::SpawnFailed(errno) => Err(io::Error::from_raw_os_error(errno)),
             Self::Exited(_) | Self::Signalled(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -127,17 +127,17 @@ mod tests {
 
     #[test]
     fn a_report_arrives_as_it_was_sent() {
-        for report in [Report::Started(4_194_304), Report::Refused(2), Report::Exited(255), Report::Signalled(64)] {
-            assert_eq!(Report::decode(report.encode()).unwrap(), report);
+        for report in [GuardReport::Started(4_194_304), GuardReport::SpawnFailed(2), GuardReport::Exited(255), GuardReport::Signalled(64)] {
+            assert_eq!(GuardReport::decode(report.encode()).unwrap(), report);
         }
-        assert!(Report::decode(*b"x\0\0\0\0").is_err());
+        assert!(GuardReport::decode(*b"x\0\0\0\0").is_err());
     }
 
     #[test]
     fn the_end_of_the_stream_and_whatever_is_unknown_is_an_order_to_kill() {
-        assert_eq!(Order::read(&b"t"[..]), Order::Terminate);
+        assert_eq!(GuardCommand::read(&b"t"[..]), GuardCommand::Terminate);
         for bytes in [&b"k"[..], b"", b"?"] {
-            assert_eq!(Order::read(bytes), Order::Kill);
+            assert_eq!(GuardCommand::read(bytes), GuardCommand::Kill);
         }
     }
 
@@ -145,15 +145,15 @@ mod tests {
     fn a_descriptor_is_handed_over() {
         let (here, there) = UnixStream::pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        hand_over(&here, reader.as_fd()).unwrap();
+        send_fd(&here, reader.as_fd()).unwrap();
         drop(reader);
-        let taken = take_over(&there).unwrap().unwrap();
+        let taken = receive_fd(&there).unwrap().unwrap();
         rustix::io::write(&writer, b"through").unwrap();
         drop(writer);
         let mut text = String::new();
         std::fs::File::from(taken).read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
         drop(here);
-        assert!(take_over(&there).unwrap().is_none());
+        assert!(receive_fd(&there).unwrap().is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use crate::{
     agent::{AgentMode, Opening, PermissionMode, Place},
-    child::Start,
+    child::ProcessSpec,
 };
 
 /// What the program must not find in its environment: the server's token, and what makes it believe that it was started
@@ -24,7 +24,7 @@ const SPOKEN: [&str; 5] = [
 const TOLD: [&str; 2] = ["--include-partial-messages", "--forward-subagent-text"];
 
 /// The program for a conversation of this id.
-pub(super) fn conversation(opening: &Opening, id: &str, is_root: bool) -> Start {
+pub(super) fn conversation(opening: &Opening, id: &str, is_root: bool) -> ProcessSpec {
     let mode = mode(opening.agent_mode, opening.permission_mode);
     let mut arguments: Vec<OsString> = SPOKEN.iter().chain(&TOLD).map(Into::into).collect();
     arguments.push(format!("--permission-mode={mode}").into());
@@ -38,23 +38,23 @@ pub(super) fn conversation(opening: &Opening, id: &str, is_root: bool) -> Start 
     if bypass {
         arguments.push("--dangerously-skip-permissions".into());
     }
-    let mut start = with(&opening.place, arguments);
+    let mut spec = with(&opening.place, arguments);
     if bypass && is_root {
         // Root may not bypass permissions, except in a sandbox.
-        start.environment.push(("IS_SANDBOX".into(), Some("1".into())));
+        spec.environment.push(("IS_SANDBOX".into(), Some("1".into())));
     }
-    start
+    spec
 }
 
 /// The program for a question about itself.
-pub(super) fn inquiry(place: &Place) -> Start {
+pub(super) fn inquiry(place: &Place) -> ProcessSpec {
     with(place, SPOKEN.iter().map(Into::into).collect())
 }
 
-fn with(place: &Place, arguments: Vec<OsString>) -> Start {
+fn with(place: &Place, arguments: Vec<OsString>) -> ProcessSpec {
     let taken_out = TAKEN_OUT.iter().map(|name| (name.into(), None));
     let given = place.environment.iter().map(|(name, value)| (name.into(), Some(value.into())));
-    Start {
+    ProcessSpec {
         program: place.program.clone(),
         arguments,
         directory: place.directory.clone(),
@@ -80,8 +80,8 @@ mod tests {
     use super::*;
 
     fn arguments(opening: &Opening) -> Vec<String> {
-        let start = conversation(opening, "0000", true);
-        start.arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect()
+        let spec = conversation(opening, "0000", true);
+        spec.arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect()
     }
 
     //= agents.execution-models.several-turns-resume

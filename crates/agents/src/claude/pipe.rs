@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{convert::Converter, plans::Plans};
 use crate::{
     agent::{AgentError, Fact, Gone},
-    child::{Child, ChildError, Exit, Line, Start},
+    child::{Child, ChildError, ChildExit, OutputLine, ProcessSpec},
 };
 
 /// A running Claude Code.
@@ -53,9 +53,9 @@ impl Patience {
 // === impl Pipe ===
 
 impl Pipe {
-    pub(super) fn start(start: &Start) -> Result<Self, ChildError> {
-        let child = Child::start(start)?;
-        let plans = Plans::of(start);
+    pub(super) fn start(spec: &ProcessSpec) -> Result<Self, ChildError> {
+        let child = Child::spawn(spec)?;
+        let plans = Plans::of(spec);
         let converter = Converter::new(move |path| plans.read(path));
         Ok(Self { child, converter, told: Vec::new(), told_bytes: 0, requests: 0, silent: None })
     }
@@ -120,11 +120,11 @@ impl Pipe {
     }
 
     /// How it ended. One that says nothing more is ending; if it is not, it is made to.
-    async fn exit(&mut self) -> Exit {
+    async fn exit(&mut self) -> ChildExit {
         let since = *self.silent.get_or_insert_with(Instant::now);
         match timeout_at(since + SILENCE, self.child.exit()).await {
             Ok(exit) => exit,
-            Err(_) => self.child.end(Duration::ZERO).await,
+            Err(_) => self.child.terminate(Duration::ZERO).await,
         }
     }
 
@@ -137,7 +137,7 @@ impl Pipe {
     /// Ends it with everything that it started.
     pub(super) async fn close(mut self, patience: Duration, facts: &mut Vec<Fact>) {
         self.child.close_input();
-        self.child.end(patience).await;
+        self.child.terminate(patience).await;
         // What it said last, of which there is no more than a pipe holds.
         while let Some(line) = self.child.line().await {
             self.read(line);
@@ -146,13 +146,13 @@ impl Pipe {
         facts.extend(self.converter.ended());
     }
 
-    fn read(&mut self, line: Line) {
-        let (Line::Whole(bytes) | Line::Torn(bytes) | Line::Cut(bytes)) = &line;
+    fn read(&mut self, line: OutputLine) {
+        let (OutputLine::Complete(bytes) | OutputLine::Unterminated(bytes) | OutputLine::Truncated(bytes)) = &line;
         self.told_bytes = self.told_bytes.saturating_add(bytes.len());
         let facts = match line {
             // What stands behind the last line's end may still be a whole message.
-            Line::Whole(line) | Line::Torn(line) => self.converter.line(&line),
-            Line::Cut(line) => self.converter.cut(&line, Child::LONGEST),
+            OutputLine::Complete(line) | OutputLine::Unterminated(line) => self.converter.line(&line),
+            OutputLine::Truncated(line) => self.converter.cut(&line, Child::MAX_LINE),
         };
         self.told.extend(facts);
         for reply in self.converter.take_replies() {
@@ -162,7 +162,7 @@ impl Pipe {
     }
 
     /// An exit with the reason, where the agent gave it on its standard output, as it does when it cannot resume.
-    fn explained(&self, mut exit: Exit) -> Exit {
+    fn explained(&self, mut exit: ChildExit) -> ChildExit {
         if let Some(complaint) = self.converter.complaint().filter(|complaint| !exit.stderr.contains(*complaint)) {
             if !exit.stderr.is_empty() && !exit.stderr.ends_with('\n') {
                 exit.stderr.push('\n');

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::child::Start;
+use crate::child::ProcessSpec;
 
 /// A plan longer than this is not shown.
 const LONGEST: u64 = 1024 * 1024;
@@ -22,10 +22,10 @@ pub(super) struct Plans(Option<PathBuf>);
 
 impl Plans {
     /// As a program finds it in its environment.
-    pub(super) fn of(start: &Start) -> Self {
-        let settings = variable(start, "CLAUDE_CONFIG_DIR").map(PathBuf::from);
-        let settings = settings.or_else(|| Some(PathBuf::from(variable(start, "HOME")?).join(".claude")));
-        Self(settings.map(|settings| start.directory.join(settings).join("plans")))
+    pub(super) fn of(spec: &ProcessSpec) -> Self {
+        let settings = variable(spec, "CLAUDE_CONFIG_DIR").map(PathBuf::from);
+        let settings = settings.or_else(|| Some(PathBuf::from(variable(spec, "HOME")?).join(".claude")));
+        Self(settings.map(|settings| spec.directory.join(settings).join("plans")))
     }
 
     /// The plan in a file, if it is one of the agent's plans.
@@ -48,8 +48,8 @@ impl Plans {
 }
 
 /// A variable as the program finds it; one that is empty is none.
-fn variable(start: &Start, name: &str) -> Option<OsString> {
-    let given = start.environment.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
+fn variable(spec: &ProcessSpec, name: &str) -> Option<OsString> {
+    let given = spec.environment.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
     given.unwrap_or_else(|| std::env::var_os(name)).filter(|value| !value.is_empty())
 }
 
@@ -61,9 +61,9 @@ mod tests {
 
     use super::*;
 
-    fn start(variables: &[(&str, Option<&Path>)]) -> Start {
+    fn start(variables: &[(&str, Option<&Path>)]) -> ProcessSpec {
         let environment = variables.iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
-        Start { directory: "/".into(), environment, ..Start::default() }
+        ProcessSpec { directory: "/".into(), environment, ..ProcessSpec::default() }
     }
 
     #[test]

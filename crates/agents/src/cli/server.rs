@@ -100,7 +100,7 @@ impl Server {
             .with_ansi(false)
             .init();
         // Every client and every agent takes some.
-        child::raise_descriptors();
+        child::raise_fd_limit();
         // One thread: nothing here keeps a core busy, and what happens at once need not be put in order.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
         let served = runtime.block_on(self.serve(token, cors, hosts, keep));

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     agent::{AgentError, AgentMode, Answer, Conversation, Fact, Gone, Opening, PermissionMode, Prompt},
-    child::Exit,
+    child::ChildExit,
     schema::{EventData, PermissionReply},
     words,
 };
@@ -236,7 +236,7 @@ impl Conversation for Thread {
         while facts.is_empty() {
             let Some(delivery) = self.inbox.next().await else {
                 self.state.close_all(facts);
-                return facts.push(Fact::Gone(Gone::ServerExited(Exit::default())));
+                return facts.push(Fact::Gone(Gone::ServerExited(ChildExit::default())));
             };
             self.take(delivery, facts);
             while facts.len() < GATHERED

@@ -10,13 +10,13 @@ use super::{
     inbox::Delivery,
     server::{Command, Server},
 };
-use crate::child::{Child, Exit};
+use crate::child::{Child, ChildExit};
 
 // === impl Server ===
 
 impl Server {
     /// Ends it. Whoever is in more of a hurry is heard meanwhile.
-    pub(super) async fn end(&mut self) -> Exit {
+    pub(super) async fn end(&mut self) -> ChildExit {
         let mut until = Instant::now() + self.patience;
         let mut heard = true;
         loop {
@@ -39,7 +39,7 @@ impl Server {
     }
 
     /// Tells everybody who waits that nothing will come.
-    pub(super) fn tell_end(mut self, exit: &Exit) {
+    pub(super) fn tell_end(mut self, exit: &ChildExit) {
         self.commands.close();
         let why = match exit.stderr.trim() {
             "" => format!("the app-server {exit}"),
@@ -61,13 +61,13 @@ impl Server {
 
 /// The end of an app-server, asked for and then made. One whose output has ended is ending by itself, and only then says
 /// how.
-async fn ending(child: &mut Child, silent: bool, until: Instant) -> Exit {
+async fn ending(child: &mut Child, silent: bool, until: Instant) -> ChildExit {
     if silent {
         match timeout_at(until, child.exit()).await {
             Ok(exit) => exit,
-            Err(_) => child.end(Duration::ZERO).await,
+            Err(_) => child.terminate(Duration::ZERO).await,
         }
     } else {
-        child.end(until.saturating_duration_since(Instant::now())).await
+        child.terminate(until.saturating_duration_since(Instant::now())).await
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
 use super::{CallError, rpc::Said};
-use crate::child::Exit;
+use crate::child::ChildExit;
 
 /// What a message costs beside its line.
 const OVERHEAD: usize = 256;
@@ -25,7 +25,7 @@ pub(super) enum Delivery {
     /// What it answered to a request of the conversation.
     Answered(&'static str, Result<Value, CallError>),
     /// It is gone: nothing follows.
-    Gone(Exit),
+    Gone(ChildExit),
 }
 
 /// The end that is written to.

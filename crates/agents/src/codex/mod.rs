@@ -35,7 +35,7 @@ use self::{
 };
 use crate::{
     agent::{Agent, AgentError, AgentId, Capabilities, Conversation, Model, Models, Opening, PermissionMode, Place},
-    child::{Child, Start},
+    child::{Child, ProcessSpec},
 };
 
 /// How many pages of models are read: a list that does not end is no list.
@@ -185,13 +185,13 @@ impl Codex {
     async fn start(&self, place: &Place) -> Result<Handle, AgentError> {
         let environment = place.environment.iter().map(|(name, value)| (name.into(), Some(value.into()))).collect();
         // It works for every session, so it is at home in the directory of none.
-        let start = Start {
+        let spec = ProcessSpec {
             program: place.program.clone(),
             arguments: vec!["app-server".into()],
             directory: PathBuf::from("/"),
             environment,
         };
-        let commands = Server::spawn(Child::start(&start)?, self.limits);
+        let commands = Server::spawn(Child::spawn(&spec)?, self.limits);
         if let Some(before) = self.remember(Some(commands.clone())) {
             // Who started it may have gone before it was known to run.
             let _ = before.send(Command::End(PATIENCE));

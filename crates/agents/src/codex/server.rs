@@ -21,7 +21,7 @@ use super::{
     rpc::{self, Line, Refusal, Said},
 };
 use crate::{
-    child::{self, Child, Exit},
+    child::{self, Child, ChildExit},
     words,
 };
 
@@ -246,7 +246,7 @@ impl Server {
             let full = subscriber.outbox.is_full();
             if full {
                 tracing::warn!(thread, "a session does not read, and is let go of");
-                subscriber.outbox.deliver(Delivery::Gone(Exit { stderr: stderr.clone(), ..Exit::default() }));
+                subscriber.outbox.deliver(Delivery::Gone(ChildExit { stderr: stderr.clone(), ..ChildExit::default() }));
             }
             !full
         });
@@ -254,11 +254,11 @@ impl Server {
         self.look_whether_idle();
     }
 
-    fn hear(&mut self, line: child::Line) -> bool {
+    fn hear(&mut self, line: child::OutputLine) -> bool {
         let (line, flaw) = match line {
-            child::Line::Whole(line) => (line, None),
-            child::Line::Cut(line) => (line, Some("the line is too long, and was cut")),
-            child::Line::Torn(line) => (line, Some("the output ended within the line")),
+            child::OutputLine::Complete(line) => (line, None),
+            child::OutputLine::Truncated(line) => (line, Some("the line is too long, and was cut")),
+            child::OutputLine::Unterminated(line) => (line, Some("the output ended within the line")),
         };
         match rpc::read(&line) {
             _ if line.trim_ascii().is_empty() => {}

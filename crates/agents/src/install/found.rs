@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time;
 
-use crate::child::{Child, Line, Start};
+use crate::child::{Child, OutputLine, ProcessSpec};
 
 /// How long a program may take to tell its version.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ async fn ask(program: &Path) -> Option<String> {
 
 /// What a program says before it ends by itself. Dropped, or after this time, it is ended with everything that it started.
 pub(super) async fn said(program: &Path, arguments: &[&str], directory: &Path, patience: Duration) -> Option<String> {
-    let mut child = Child::start(&Start {
+    let mut child = Child::spawn(&ProcessSpec {
         program: program.to_owned(),
         arguments: arguments.iter().map(Into::into).collect(),
         directory: directory.to_owned(),
@@ -80,7 +80,7 @@ pub(super) async fn said(program: &Path, arguments: &[&str], directory: &Path, p
     child.close_input();
     let answer = async {
         let mut said = Vec::new();
-        while let Some(Line::Whole(line) | Line::Cut(line) | Line::Torn(line)) = child.line().await {
+        while let Some(OutputLine::Complete(line) | OutputLine::Truncated(line) | OutputLine::Unterminated(line)) = child.line().await {
             said.extend_from_slice(&line);
             said.push(b'\n');
             if said.len() > LONGEST {
@@ -90,7 +90,7 @@ pub(super) async fn said(program: &Path, arguments: &[&str], directory: &Path, p
         child.exit().await.code.map(|_| said)
     };
     let answer = time::timeout(patience, answer).await;
-    child.end(Duration::ZERO).await;
+    child.terminate(Duration::ZERO).await;
     answer.ok().flatten().map(|said| String::from_utf8_lossy(&said).into_owned())
 }
 

@@ -11,7 +11,7 @@ use crate::{
         Agent, AgentError, AgentId, AgentMode, Answer, Conversation, Fact, Gone, Model, Models, Opening,
         PermissionMode, Place, Prompt,
     },
-    child::Exit,
+    child::ChildExit,
     schema::{EventData, TurnOutcome},
 };
 
@@ -105,7 +105,7 @@ impl Conversation for MockConversation {
                 Some(Step::Answers) if self.asked.is_empty() => drop(self.steps.pop_front()),
                 Some(Step::Tell(_)) => self.tell(facts),
                 Some(Step::Die(code)) => {
-                    let exit = Exit {
+                    let exit = ChildExit {
                         code: Some(*code),
                         signal: None,
                         stderr: format!("mock: exit code {code} was asked for"),

@@ -9,41 +9,41 @@ use std::{
     time::Duration,
 };
 
-use carrel_agents::child::{self, Child, Line, Start};
+use carrel_agents::child::{self, Child, OutputLine, ProcessSpec};
 
 /// Whoever waits longer hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Runs a test as the server runs, on one thread.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
-    child::guard_with(env!("CARGO_BIN_EXE_sandbox-agent"));
+    child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(WATCHDOG, test).await.expect("the test hangs") });
 }
 
 /// A shell's script, as a program.
-pub(crate) fn shell(script: &str) -> Start {
+pub(crate) fn shell(script: &str) -> ProcessSpec {
     program("sh", &["-c", script])
 }
 
 /// One of Python.
-pub(crate) fn python(script: &str) -> Start {
+pub(crate) fn python(script: &str) -> ProcessSpec {
     program("python3", &["-c", script])
 }
 
-pub(crate) fn program(program: &str, arguments: &[&str]) -> Start {
+pub(crate) fn program(program: &str, arguments: &[&str]) -> ProcessSpec {
     let arguments = arguments.iter().map(Into::into).collect();
-    Start { program: program.into(), arguments, directory: "/".into(), environment: Vec::new() }
+    ProcessSpec { program: program.into(), arguments, directory: "/".into(), environment: Vec::new() }
 }
 
-pub(crate) fn start(start: &Start) -> Child {
-    Child::start(start).unwrap()
+pub(crate) fn start(spec: &ProcessSpec) -> Child {
+    Child::spawn(spec).unwrap()
 }
 
 /// The next line, which has to be whole.
 pub(crate) async fn line(child: &mut Child) -> String {
     match child.line().await {
-        Some(Line::Whole(line)) => String::from_utf8(line.to_vec()).unwrap(),
+        Some(OutputLine::Complete(line)) => String::from_utf8(line.to_vec()).unwrap(),
         other => panic!("no whole line: {other:?}"),
     }
 }
@@ -74,10 +74,10 @@ impl Mark {
     }
 
     /// Marks a program.
-    pub(crate) fn on(&self, mut start: Start) -> Start {
-        start.environment.push(("MARK".into(), Some(self.name.clone().into())));
-        start.environment.push(("HELD".into(), Some(self.pipe().into())));
-        start
+    pub(crate) fn on(&self, mut spec: ProcessSpec) -> ProcessSpec {
+        spec.environment.push(("MARK".into(), Some(self.name.clone().into())));
+        spec.environment.push(("HELD".into(), Some(self.pipe().into())));
+        spec
     }
 
     /// All processes that bear it.

@@ -35,10 +35,10 @@ fn a_polite_end_lets_a_program_say_goodbye() {
     on_one_thread(async {
         let mut child = start(&shell("trap 'echo goodbye; exit 7' TERM; echo ready; while :; do sleep 0.01; done"));
         assert_eq!(line(&mut child).await, "ready");
-        assert_eq!(child.end(LONG).await.code, Some(7));
+        assert_eq!(child.terminate(LONG).await.code, Some(7));
         assert_eq!(line(&mut child).await, "goodbye");
         assert_eq!(child.line().await, None);
-        assert_eq!(child.end(LONG).await.code, Some(7));
+        assert_eq!(child.terminate(LONG).await.code, Some(7));
     });
 }
 
@@ -47,22 +47,22 @@ fn a_program_that_does_not_listen_is_killed() {
     on_one_thread(async {
         let mut child = start(&shell("trap '' TERM; echo ready; while :; do sleep 0.01; done"));
         assert_eq!(line(&mut child).await, "ready");
-        assert_eq!(child.end(Duration::from_millis(50)).await.signal, Some(9));
+        assert_eq!(child.terminate(Duration::from_millis(50)).await.signal, Some(9));
         let mut child = start(&program("sleep", &["1000"]));
-        assert_eq!(child.end(Duration::ZERO).await.signal, Some(9));
+        assert_eq!(child.terminate(Duration::ZERO).await.signal, Some(9));
     });
 }
 
 #[test]
 fn what_cannot_be_started_says_why() {
     on_one_thread(async {
-        let error = Child::start(&program("/does/not/exist", &[])).unwrap_err();
+        let error = Child::spawn(&program("/does/not/exist", &[])).unwrap_err();
         assert_eq!(error.to_string(), "cannot start /does/not/exist: No such file or directory (os error 2)");
-        let error = Child::start(&program("/etc/passwd", &[])).unwrap_err();
+        let error = Child::spawn(&program("/etc/passwd", &[])).unwrap_err();
         assert_eq!(error.to_string(), "cannot start /etc/passwd: Permission denied (os error 13)");
         let mut elsewhere = program("true", &[]);
         elsewhere.directory = "/does/not/exist".into();
-        assert!(matches!(Child::start(&elsewhere), Err(ChildError::Start { .. })));
+        assert!(matches!(Child::spawn(&elsewhere), Err(ChildError::Spawn { .. })));
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Write, process::Command, time::Duration};
 
-use carrel_agents::child::Line;
+use carrel_agents::child::OutputLine;
 
 use crate::bench::{Mark, line, on_one_thread, python, shell, start};
 
@@ -51,7 +51,7 @@ fn a_pipe_that_a_grandchild_holds_ends_with_the_program() {
     on_one_thread(async {
         let mut child = start(&shell("setsid sleep 1000 & printf 'last\\nwords'; exit 3"));
         assert_eq!(line(&mut child).await, "last");
-        assert_eq!(child.line().await, Some(Line::Torn("words".into())));
+        assert_eq!(child.line().await, Some(OutputLine::Unterminated("words".into())));
         assert_eq!(child.line().await, None);
         assert_eq!(child.exit().await.code, Some(3));
     });
@@ -107,7 +107,7 @@ while time.monotonic() < until:
                 assert_eq!(line(&mut child).await, "deep");
             }
             assert!(mark.bearers().len() > 4);
-            assert_eq!(child.end(Duration::ZERO).await.signal, Some(9));
+            assert_eq!(child.terminate(Duration::ZERO).await.signal, Some(9));
             assert_eq!(mark.bearers(), Vec::<String>::new());
         }
     });

@@ -1,6 +1,6 @@
 //! More than is read, on either side.
 
-use carrel_agents::child::{ChildError, Line};
+use carrel_agents::child::{ChildError, OutputLine};
 use futures_util::FutureExt;
 
 use crate::bench::{line, on_one_thread, python, shell, start};
@@ -31,7 +31,7 @@ os.write(2, b'%d' % count)",
         let written: usize = child.exit().await.stderr.parse().unwrap();
         assert!((1..=HELD).contains(&written), "{written}");
         let mut read = 0;
-        while let Some(Line::Whole(line) | Line::Torn(line)) = child.line().await {
+        while let Some(OutputLine::Complete(line) | OutputLine::Unterminated(line)) = child.line().await {
             read += line.len() + 1;
         }
         assert_eq!(read, written);
@@ -66,7 +66,7 @@ fn a_line_that_was_waited_for_in_vain_comes_later() {
         while lines.len() < 5001 {
             // Dropped each time that it is not ready at once.
             match child.line().now_or_never() {
-                Some(Some(Line::Whole(line))) => lines.push(String::from_utf8(line.to_vec()).unwrap()),
+                Some(Some(OutputLine::Complete(line))) => lines.push(String::from_utf8(line.to_vec()).unwrap()),
                 Some(other) => panic!("{other:?}"),
                 None => tokio::task::yield_now().await,
             }
@@ -98,13 +98,13 @@ fn a_program_that_never_reads_is_stuck_and_can_be_ended() {
         let waiting = loop {
             match child.send(&line) {
                 Ok(()) => sent += 1,
-                Err(ChildError::Stuck(waiting)) => break waiting,
+                Err(ChildError::InputFull(waiting)) => break waiting,
                 Err(error) => panic!("{error}"),
             }
         };
         assert_eq!((sent, waiting), (64, 64 * 1024 * 1024));
-        assert!(matches!(child.send(&line), Err(ChildError::Stuck(_))));
-        assert_eq!(child.end(std::time::Duration::from_secs(50)).await.signal, Some(15));
+        assert!(matches!(child.send(&line), Err(ChildError::InputFull(_))));
+        assert_eq!(child.terminate(std::time::Duration::from_secs(50)).await.signal, Some(15));
     });
 }
 

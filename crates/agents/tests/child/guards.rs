@@ -47,7 +47,7 @@ fn a_guard_that_was_stopped_still_ends_everything() {
         let mut lines = [line(&mut child).await, line(&mut child).await];
         lines.sort();
         assert_eq!(lines, ["ready", "stopped"]);
-        assert_eq!(child.end(Duration::from_millis(20)).await.signal, Some(9));
+        assert_eq!(child.terminate(Duration::from_millis(20)).await.signal, Some(9));
         assert_eq!(mark.bearers(), Vec::<String>::new());
         released.wait();
     });
@@ -132,7 +132,7 @@ fn two_hundred_live_beside_each_other() {
         }
         // The programs, and a guard for each.
         assert_eq!(mark.bearers().len(), 400);
-        let ends = children.iter_mut().map(|child| child.end(Duration::from_secs(50)));
+        let ends = children.iter_mut().map(|child| child.terminate(Duration::from_secs(50)));
         for exit in futures_util::future::join_all(ends).await {
             // By the end of its input or by the signal, whichever it saw first.
             assert!(matches!((exit.code, exit.signal), (Some(0), None) | (None, Some(15))), "{exit:?}");

@@ -1,6 +1,6 @@
 //! Lines in, lines out.
 
-use carrel_agents::child::{Child, ChildError, Line};
+use carrel_agents::child::{Child, ChildError, OutputLine};
 
 use crate::bench::{line, on_one_thread, python, shell, start};
 
@@ -30,7 +30,7 @@ fn half_a_line_and_death() {
     on_one_thread(async {
         let mut child = start(&shell("printf 'whole\\nhalf'; kill -9 $$"));
         assert_eq!(line(&mut child).await, "whole");
-        assert_eq!(child.line().await, Some(Line::Torn("half".into())));
+        assert_eq!(child.line().await, Some(OutputLine::Unterminated("half".into())));
         assert_eq!(child.line().await, None);
         assert_eq!(child.exit().await.signal, Some(9));
     });
@@ -41,7 +41,7 @@ fn half_a_line_and_death() {
 fn what_is_not_utf_8_arrives_as_it_is() {
     on_one_thread(async {
         let mut child = start(&shell("printf '\\377\\000\\300\\n'; printf 'a\\377b' >&2"));
-        assert_eq!(child.line().await, Some(Line::Whole(b"\xff\0\xc0"[..].into())));
+        assert_eq!(child.line().await, Some(OutputLine::Complete(b"\xff\0\xc0"[..].into())));
         assert_eq!(child.exit().await.stderr, "a\u{fffd}b");
     });
 }
@@ -52,13 +52,13 @@ fn a_line_over_the_limit_is_cut_and_the_next_one_is_whole() {
     on_one_thread(async {
         let script = format!(
             "import sys; w = sys.stdout.write; m = {}; w('a' * m + '\\n' + 'b' * (m + 1) + '\\nnext\\n' + 'c' * (m + 9))",
-            Child::LONGEST
+            Child::MAX_LINE
         );
         let mut child = start(&python(&script));
-        assert_eq!(child.line().await, Some(Line::Whole(vec![b'a'; Child::LONGEST].into())));
-        assert_eq!(child.line().await, Some(Line::Cut(vec![b'b'; Child::LONGEST].into())));
+        assert_eq!(child.line().await, Some(OutputLine::Complete(vec![b'a'; Child::MAX_LINE].into())));
+        assert_eq!(child.line().await, Some(OutputLine::Truncated(vec![b'b'; Child::MAX_LINE].into())));
         assert_eq!(line(&mut child).await, "next");
-        assert_eq!(child.line().await, Some(Line::Cut(vec![b'c'; Child::LONGEST].into())));
+        assert_eq!(child.line().await, Some(OutputLine::Truncated(vec![b'c'; Child::MAX_LINE].into())));
         assert_eq!(child.line().await, None);
     });
 }

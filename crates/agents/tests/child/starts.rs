@@ -111,7 +111,7 @@ fn a_start_that_hangs_can_be_ended() {
     BufReader::new(lease.stdout.take().unwrap()).read_line(&mut held).unwrap();
     on_one_thread(async {
         let mut child = start(&program(path.to_str().unwrap(), &[]));
-        let exit = child.end(WATCHDOG / 60).await;
+        let exit = child.terminate(WATCHDOG / 60).await;
         assert_eq!((exit.code, exit.signal), (None, None));
         assert!(exit.stderr.starts_with("cannot start "), "{exit:?}");
     });

@@ -17,7 +17,7 @@ use crate::support::rendered;
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn run(test: impl Future<Output = ()>) {
-    child::guard_with(env!("CARGO_BIN_EXE_sandbox-agent"));
+    child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(WATCHDOG, test).await.expect("the test hangs") });
 }

@@ -37,7 +37,7 @@ pub(crate) struct Watch {
 
 /// Runs a test as the server runs, on one thread.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
-    child::guard_with(env!("CARGO_BIN_EXE_sandbox-agent"));
+    child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(WATCHDOG, test).await.expect("the test hangs") });
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use carrel_agents::{
     agent::{Agent, AgentError, Fact, Gone, Opening},
-    child::Exit,
+    child::ChildExit,
     codex::{Codex, Limits},
     schema::{EventData, ItemStatus},
 };
 
 use crate::bench::{Bench, Talk, on_one_thread};
 
-async fn exit(talk: &mut Talk) -> Exit {
+async fn exit(talk: &mut Talk) -> ChildExit {
     talk.find(|fact| if let Fact::Gone(Gone::ServerExited(exit)) = fact { Some(exit) } else { None }).await
 }
 

@@ -110,7 +110,7 @@ impl Package {
 
 impl World {
     pub(crate) fn new() -> Self {
-        child::guard_with(env!("CARGO_BIN_EXE_sandbox-agent"));
+        child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
         let server = Server::start();
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("path");

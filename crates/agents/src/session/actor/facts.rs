@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{Actor, asks::Asked};
 use crate::{
     agent::{Fact, Gone},
-    child::Exit,
+    child::ChildExit,
     schema::{EventData, Message, SessionEnded, TurnOutcome},
     session::{FAREWELL, talk::Talk},
 };
@@ -114,6 +114,6 @@ fn knows_the_conversation(data: &EventData) -> bool {
     }
 }
 
-fn details(exit: &Exit) -> Value {
+fn details(exit: &ChildExit) -> Value {
     json!({"exitCode": exit.code, "signal": exit.signal, "stderr": exit.stderr})
 }

@@ -9,7 +9,7 @@ use rustix::{
 
 /// How often the tree is walked for processes that were not there the time before. Each walk leaves less that can fork;
 /// more is needed only below a process that nobody may stop.
-const WALKS: usize = 100;
+const MAX_WALKS: usize = 100;
 
 /// Ends these processes and all below them. `roots` is asked again as long as something new turns up.
 ///
@@ -17,7 +17,7 @@ const WALKS: usize = 100;
 /// before their children are looked up, so that nobody reaps a child, and frees its number for a stranger, in between.
 pub(super) fn kill(mut roots: impl FnMut() -> Vec<Pid>) {
     let mut stopped = HashSet::new();
-    for _ in 0..WALKS {
+    for _ in 0..MAX_WALKS {
         let mut seen = HashSet::new();
         let mut next = roots();
         let before = stopped.len();
@@ -69,13 +69,13 @@ pub(super) fn session(pid: Pid) -> Option<i32> {
 }
 
 /// A number that the kernel tells of a process, counted from its state.
-fn stat(pid: Pid, place: usize) -> Option<i32> {
+fn stat(pid: Pid, index: usize) -> Option<i32> {
     // The name may have any character, a parenthesis too; after the last one come the state, the parent, the group and
     // the session.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_whitespace().nth(place)?.parse().ok()
+    rest.split_whitespace().nth(index)?.parse().ok()
 }
 
 fn number(text: &str) -> Option<Pid> {

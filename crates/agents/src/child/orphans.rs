@@ -9,19 +9,19 @@ use std::{
 
 use rustix::process::{Pid, WaitOptions};
 
-use super::tree;
+use super::process_tree;
 
 /// For how long it is tried: some may belong to another user, or sleep where no signal arrives.
-const PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Between two rounds of killing.
-const ROUND: Duration = Duration::from_millis(2);
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The guards that run.
 static GUARDS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Starts a guard. Whoever looks for strays meanwhile waits, and does not take it for one.
-pub(super) fn adopt<T>(spawn: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
+pub(super) fn spawn_guard<T>(spawn: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
     static REAPER: Once = Once::new();
     REAPER.call_once(|| {
         if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
@@ -35,47 +35,47 @@ pub(super) fn adopt<T>(spawn: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Resu
 }
 
 /// Takes a guard that was reaped from the list.
-pub(super) fn forget(guard: Pid) {
+pub(super) fn remove_guard(guard: Pid) {
     guards().retain(|&pid| pid != guard);
 }
 
 /// Ends the strays, if there are any.
-pub(super) async fn clear() {
-    if !strays().is_empty() {
+pub(super) async fn kill_all() {
+    if !orphans().is_empty() {
         // Nothing is lost if it fails: then the runtime is at its end, and the server too.
-        let _ = tokio::task::spawn_blocking(end).await;
+        let _ = tokio::task::spawn_blocking(kill_blocking).await;
     }
 }
 
-fn end() {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn kill_blocking() {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let since = Instant::now();
     loop {
-        let found = strays();
+        let found = orphans();
         if found.is_empty() {
             return;
         }
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > KILL_TIMEOUT {
             tracing::warn!(left = found.len(), "orphans of an agent cannot be ended");
             return;
         }
-        tree::kill(strays);
+        process_tree::kill(orphans);
         for &pid in &found {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
         }
-        thread::sleep(ROUND);
+        thread::sleep(KILL_INTERVAL);
     }
 }
 
 /// Our children that are no guards and come from one: a guard opens a session of its own, and nobody gets from there
 /// into ours, where everything is that we started ourselves.
-fn strays() -> Vec<Pid> {
+fn orphans() -> Vec<Pid> {
     let guards = guards();
     let us = rustix::process::getpid();
-    let Some(session) = tree::session(us) else { return Vec::new() };
-    let mut children = tree::children(us);
-    children.retain(|pid| !guards.contains(pid) && tree::session(*pid).is_some_and(|of| of != session));
+    let Some(session) = process_tree::session(us) else { return Vec::new() };
+    let mut children = process_tree::children(us);
+    children.retain(|pid| !guards.contains(pid) && process_tree::session(*pid).is_some_and(|of| of != session));
     children
 }
 
