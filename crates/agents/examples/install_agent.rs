@@ -6,7 +6,7 @@ use std::{error::Error, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 use carrel_agents::{
     agent::AgentId,
     child,
-    install::{Installer, Settings},
+    install::{InstallSettings, Installer},
 };
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -16,7 +16,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let given = |place: usize| arguments.get(place).filter(|given| *given != "-").cloned();
-    let mut settings = Settings::from_environment();
+    let mut settings = InstallSettings::from_environment();
     settings.bin = given(0).map(PathBuf::from).ok_or("where?")?;
     let agent: AgentId = given(1).and_then(|name| name.parse().ok()).ok_or("which agent?")?;
     settings.registry = given(2);

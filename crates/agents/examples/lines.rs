@@ -25,7 +25,9 @@ async fn print(spec: &ProcessSpec) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let mut number = 0;
-    while let Some(OutputLine::Complete(line) | OutputLine::Truncated(line) | OutputLine::Unterminated(line)) = child.line().await {
+    while let Some(OutputLine::Complete(line) | OutputLine::Truncated(line) | OutputLine::Unterminated(line)) =
+        child.line().await
+    {
         number += 1;
         println!("{number} {}", String::from_utf8_lossy(&line));
     }

@@ -1,5 +1,5 @@
-//! What a coding agent is to the server: an [`Agent`] that opens conversations, and a [`Conversation`] that is told what
-//! to do and says what happens. A new agent is one file that implements the two.
+//! The interface of a coding agent: an [`Agent`] opens conversations, and a [`Conversation`] takes commands and reports
+//! events. A new agent implements the two traits.
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::{
     child::{ChildError, ChildExit},
-    schema::{EventData, PermissionReply, PermissionRequest, QuestionRequest, TurnOutcome, Usage},
+    schema::{EventData, PermissionReply, PermissionRequest, QuestionRequest, TokenUsage, TurnOutcome},
 };
 
 /// The agents that there are.
@@ -105,130 +105,130 @@ pub struct Capabilities {
     pub shared_process: bool,
 }
 
-/// Where an agent's program is, and what it is to find in its environment.
+/// The program of an agent, with its environment and working directory.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
-    /// The program; empty for an agent that is built in.
-    pub program: PathBuf,
-    /// Credentials and settings for its environment, over what the server itself has.
+pub struct AgentProgram {
+    /// Path of the program; empty for the built-in agent.
+    pub path: PathBuf,
+    /// Credentials and settings, added to the server's own environment.
     pub environment: Vec<(String, String)>,
-    /// The directory in which it works.
+    /// Working directory.
     pub directory: PathBuf,
 }
 
-/// What a conversation is opened with.
+/// Options for opening a conversation.
 #[derive(Clone, Debug, Default)]
-pub struct Opening {
-    /// The session's id, the client's own.
+pub struct ConversationOptions {
+    /// Id of the session, chosen by the client.
     pub session_id: String,
-    /// Where the agent is and works.
-    pub place: Place,
-    /// How it works.
+    /// The program to run.
+    pub program: AgentProgram,
+    /// Build or plan.
     pub agent_mode: AgentMode,
-    /// What it may do unasked.
+    /// What the agent may do without asking.
     pub permission_mode: PermissionMode,
-    /// The model, or the agent's own choice.
+    /// The model; the agent's default if `None`.
     pub model: Option<String>,
-    /// How the model is used.
+    /// Variant of the model, such as its reasoning effort.
     pub variant: Option<String>,
-    /// The agent's own id of the conversation, if it had one before.
+    /// The agent's own id of the conversation, if it is opened again.
     pub native_id: Option<String>,
-    /// Whether a prompt was ever given to it: only then the agent knows it and can resume it.
-    pub begun: bool,
+    /// Whether the agent has ever received a prompt in this conversation: only then can it resume it.
+    pub resumable: bool,
 }
 
 /// A prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
-    /// The client's id of it, or one of ours.
+    /// Chosen by the client, or generated.
     pub id: String,
-    /// What the user says.
+    /// Text of the user.
     pub text: String,
 }
 
-/// An answer to what an agent asked.
+/// The user's answer to a request of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// To a permission, with words for the agent where it is refused.
+pub enum UserAnswer {
+    /// Answer to a permission request, with a message for the agent if it is rejected.
     Permission(PermissionReply, Option<String>),
-    /// To questions: for each, what was chosen.
+    /// Answers to questions: the chosen labels of each.
     Question(Vec<Vec<String>>),
-    /// The questions are not answered.
+    /// The user rejected the questions.
     QuestionRejected,
 }
 
-/// The agent's own words. One of its messages may tell several facts, and is kept once for all of them.
-pub type Raw = Arc<RawValue>;
+/// A message of the agent as it was received. Several events may come from one message, which is stored once.
+pub type RawMessage = Arc<RawValue>;
 
-/// What a conversation says of itself.
+/// What a conversation reports.
 #[derive(Debug)]
-pub enum Fact {
-    /// For the session's log, with the agent's own words for it.
-    Event(EventData, Option<Raw>),
-    /// The agent's id of the conversation.
+pub enum AgentEvent {
+    /// An event for the session's log, with the agent's message that caused it.
+    Event(EventData, Option<RawMessage>),
+    /// The agent's own id of the conversation.
     NativeId(String),
-    /// The agent works in another mode from now on, because of an answer or of its own accord.
+    /// The agent changed its mode, because of an answer or by itself.
     Modes(AgentMode, PermissionMode),
-    /// The agent began a turn that nobody prompted. The session itself tells of turns that were prompted.
+    /// The agent started a turn without a prompt. For prompted turns, the session itself logs the start.
     TurnStarted,
-    /// The turn is over; whatever was open in it is closed.
+    /// The turn ended; open items were closed before.
     TurnEnded {
-        /// How.
+        /// Whether it completed, was interrupted or failed.
         outcome: TurnOutcome,
-        /// Why, if it failed.
+        /// The error, if it failed.
         message: Option<String>,
-        /// What it used.
-        usage: Option<Usage>,
-        /// The agent's own words for it.
-        raw: Option<Raw>,
+        /// Tokens and cost of the turn.
+        usage: Option<TokenUsage>,
+        /// The agent's message that ended it.
+        raw: Option<RawMessage>,
     },
-    /// The agent asks for a permission.
-    PermissionAsked(PermissionRequest, Option<Raw>),
-    /// The agent asks.
-    QuestionAsked(QuestionRequest, Option<Raw>),
-    /// A question or a permission of this id is wanted no longer.
+    /// The agent requests a permission.
+    PermissionAsked(PermissionRequest, Option<RawMessage>),
+    /// The agent asks questions.
+    QuestionAsked(QuestionRequest, Option<RawMessage>),
+    /// The question or permission request of this id needs no answer any more.
     Withdrawn(String),
-    /// The agent is gone: nothing follows. The session decides what that means.
-    Gone(Gone),
+    /// The agent exited: no event follows. The session decides what that means.
+    Exited(AgentExit),
 }
 
-/// How an agent went.
+/// How an agent exited.
 #[derive(Debug)]
-pub enum Gone {
-    /// Its process ended.
+pub enum AgentExit {
+    /// Its process exited.
     Exited(ChildExit),
-    /// The server that it shares with other sessions ended; the conversation can be opened again.
+    /// The server process that it shares with other sessions exited; the conversation can be opened again.
     ServerExited(ChildExit),
-    /// It said that the session is over.
+    /// The agent finished the session.
     Finished,
 }
 
-/// Why an agent could not do what it was told.
+/// Why an agent failed to carry out a command.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The program could not be started, or told something.
+    /// The program could not be spawned, or its input is closed or full.
     #[error(transparent)]
     Child(#[from] ChildError),
-    /// The agent did not answer in time.
+    /// The agent did not respond in time.
     #[error("the agent did not answer {request} within {} s", .limit.as_secs())]
     Timeout {
-        /// What it was asked.
+        /// The request.
         request: &'static str,
-        /// For how long we waited.
+        /// The timeout.
         limit: Duration,
     },
-    /// The agent refused.
+    /// The agent rejected a request.
     #[error("the agent refused {request}: {message}")]
     Refused {
-        /// What it was asked.
+        /// The request.
         request: &'static str,
-        /// Its words.
+        /// The agent's error message.
         message: String,
     },
-    /// There is no program of it here.
+    /// The agent's program is not installed.
     #[error("agent not installed: {0}")]
     NotInstalled(AgentId),
-    /// The agent cannot do that.
+    /// The agent does not support this.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -236,66 +236,65 @@ pub enum AgentError {
 /// A coding agent.
 #[async_trait]
 pub trait Agent: Send + Sync + 'static {
-    /// Its name.
+    /// Its id.
     fn id(&self) -> AgentId;
 
-    /// What it may be told to do unasked, beside the default.
+    /// Permission modes that it supports besides the default.
     fn permission_modes(&self) -> &'static [PermissionMode];
 
-    /// Whether its plan mode is one of its permission modes, so that another one contradicts it.
-    fn plan_is_a_permission(&self) -> bool {
+    /// Whether plan mode is one of its permission modes, so that another permission mode conflicts with it.
+    fn plan_is_permission_mode(&self) -> bool {
         false
     }
 
-    /// What it can do.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities {
         Capabilities::ALL
     }
 
-    /// The models that it can use.
-    async fn models(&self, place: &Place) -> Result<Models, AgentError>;
+    /// Lists the models that it can use.
+    async fn models(&self, program: &AgentProgram) -> Result<Models, AgentError>;
 
-    /// Opens a conversation, or one that was open before (`native_id`) again.
-    async fn open(&self, opening: Opening) -> Result<Box<dyn Conversation>, AgentError>;
+    /// Opens a conversation, or resumes the one of `native_id`.
+    async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError>;
 
-    /// Ends whatever the conversations share, after this time at the latest. All of them are closed before.
-    async fn shutdown(&self, _patience: Duration) {}
+    /// Stops what conversations share, within this grace period. All conversations are closed before.
+    async fn shutdown(&self, _grace: Duration) {}
 }
 
-/// A conversation with an agent. Nothing that it is told waits for the agent to read it.
+/// A conversation with an agent. No method waits until the agent has read its input.
 #[async_trait]
 pub trait Conversation: Send {
-    /// The agent's id of it, if it is known already.
+    /// The agent's own id of the conversation, if it is known.
     fn native_id(&self) -> Option<String>;
 
-    /// Waits for what happens next and appends it. May be dropped and called again at any time without loss. After
-    /// [`Fact::Gone`] it is not called again.
-    async fn next(&mut self, facts: &mut Vec<Fact>);
+    /// Waits for the next events and appends them. Cancel-safe. Is not called again after [`AgentEvent::Exited`].
+    async fn next(&mut self, events: &mut Vec<AgentEvent>);
 
-    /// Begins a turn; the session has made sure that none is running.
+    /// Starts a turn; the session ensures that none is running.
     async fn prompt(&mut self, prompt: &Prompt) -> Result<(), AgentError>;
 
-    /// Stops the turn. Its end is told as a fact.
+    /// Interrupts the turn. Its end is reported as an event.
     async fn interrupt(&mut self) -> Result<(), AgentError>;
 
-    /// Answers what the agent asked under this id.
-    async fn answer(&mut self, id: &str, answer: Answer) -> Result<(), AgentError>;
+    /// Answers the agent's request of this id.
+    async fn answer(&mut self, id: &str, answer: UserAnswer) -> Result<(), AgentError>;
 
-    /// From now on, or from the next turn on.
+    /// Takes effect at once or with the next turn.
     async fn set_permission_mode(&mut self, agent: AgentMode, mode: PermissionMode) -> Result<(), AgentError>;
 
-    /// From now on, or from the next turn on.
+    /// Takes effect at once or with the next turn.
     async fn set_model(&mut self, model: Option<&str>, variant: Option<&str>) -> Result<(), AgentError>;
 
-    /// Ends the agent with everything that it started: asked first, and made to after this time. Nothing of it is left
-    /// afterwards. Appends what there was still to tell, such as the ends of what was open.
-    async fn close(self: Box<Self>, patience: Duration, facts: &mut Vec<Fact>);
+    /// Terminates the agent and every process that it started: SIGTERM first, SIGKILL after the grace period. Appends
+    /// the last events, such as the completion of open items.
+    async fn close(self: Box<Self>, grace: Duration, events: &mut Vec<AgentEvent>);
 }
 
 // === impl AgentId ===
 
 impl AgentId {
-    /// All of them, in the order in which they are listed.
+    /// All agents, in the order in which they are listed.
     pub const ALL: [Self; 3] = [Self::Claude, Self::Codex, Self::Mock];
 
     /// The name on the wire.
@@ -325,7 +324,7 @@ impl FromStr for AgentId {
 // === impl Capabilities ===
 
 impl Capabilities {
-    /// Everything, in a process of its own.
+    /// Every capability, with one process per session.
     pub const ALL: Self = Self {
         permissions: true,
         questions: true,
@@ -343,7 +342,7 @@ impl Capabilities {
 // === impl PermissionMode ===
 
 impl PermissionMode {
-    /// All of them.
+    /// All permission modes.
     pub const ALL: [Self; 4] = [Self::Default, Self::Plan, Self::AcceptEdits, Self::Bypass];
 
     /// The name on the wire.
@@ -385,16 +384,16 @@ impl FromStr for AgentMode {
     }
 }
 
-// === impl Fact ===
+// === impl AgentEvent ===
 
-impl Fact {
-    /// An event without words of the agent.
+impl AgentEvent {
+    /// An event without a message of the agent.
     pub fn event(data: EventData) -> Self {
         Self::Event(data, None)
     }
 }
 
-/// The agent's own words, as they are kept beside an event.
-pub fn raw(value: &Value) -> Option<Raw> {
-    serde_json::value::to_raw_value(value).ok().map(Raw::from)
+/// The raw message of a JSON value.
+pub fn raw(value: &Value) -> Option<RawMessage> {
+    serde_json::value::to_raw_value(value).ok().map(RawMessage::from)
 }

@@ -1,46 +1,46 @@
-//! The agents of a server: their drivers, programs and credentials in one place.
+//! The agents of a server: their drivers, programs and credentials.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
 use crate::{
-    agent::{Agent, AgentError, AgentId, Models, Place},
+    agent::{Agent, AgentError, AgentId, AgentProgram, Models},
     claude::Claude,
     codex::Codex,
-    credentials::{Credentials, Sources},
-    http::{Code, Problem, shape::AgentInfo},
-    install::{InstallError, Installer, Settings},
-    mock::Mock,
+    credentials::{AgentCredentials, CredentialSources},
+    http::{Problem, ProblemCode, api_types::AgentInfo},
+    install::{InstallError, InstallSettings, Installer},
+    mock::MockAgent,
 };
 
-/// All agents.
-pub struct Agents {
+/// All agents of a server.
+pub struct AgentRegistry {
     drivers: [Arc<dyn Agent>; AgentId::ALL.len()],
     installer: Installer,
 }
 
-// === impl Agents ===
+// === impl AgentRegistry ===
 
-impl Agents {
-    /// With programs that are found and installed by these settings.
-    pub fn new(settings: Settings) -> Self {
+impl AgentRegistry {
+    /// Finds and installs programs with these settings.
+    pub fn new(settings: InstallSettings) -> Self {
         let drivers = AgentId::ALL.map(|id| -> Arc<dyn Agent> {
             match id {
                 AgentId::Claude => Arc::new(Claude::default()),
                 AgentId::Codex => Arc::new(Codex::new()),
-                AgentId::Mock => Arc::new(Mock),
+                AgentId::Mock => Arc::new(MockAgent),
             }
         });
         Self { drivers, installer: Installer::new(settings) }
     }
 
-    /// One by its name on the wire.
+    /// The driver of an agent, by its name on the wire.
     pub fn get(&self, name: &str) -> Option<Arc<dyn Agent>> {
         name.parse().ok().map(|id| self.driver(id))
     }
 
-    /// One of them.
+    /// The driver of an agent.
     pub fn driver(&self, id: AgentId) -> Arc<dyn Agent> {
         let [claude, codex, mock] = &self.drivers;
         Arc::clone(match id {
@@ -50,9 +50,9 @@ impl Agents {
         })
     }
 
-    /// All of them, as they are listed.
+    /// Lists all agents.
     pub async fn list(&self) -> Vec<AgentInfo> {
-        let credentials = Credentials::find(&Sources::from_environment());
+        let credentials = AgentCredentials::find(&CredentialSources::from_environment());
         let infos = self.drivers.iter().map(|driver| async {
             let id = driver.id();
             let installed = self.installer.find(id);
@@ -73,7 +73,7 @@ impl Agents {
         join_all(infos).await
     }
 
-    /// Makes sure that an agent is here, in this version if one is given.
+    /// Installs an agent if it is missing, in this version if one is given.
     pub async fn ensure(&self, id: AgentId, version: Option<&str>) -> Result<(), Problem> {
         self.install(id, false, version).await
     }
@@ -84,34 +84,34 @@ impl Agents {
             Ok(_) => Ok(()),
             Err(error) => {
                 let code = match &error {
-                    InstallError::Forbidden(_) => Code::AgentNotInstalled,
-                    InstallError::Version(_) => Code::InvalidRequest,
-                    _ => Code::InstallFailed,
+                    InstallError::Forbidden(_) => ProblemCode::AgentNotInstalled,
+                    InstallError::Version(_) => ProblemCode::InvalidRequest,
+                    _ => ProblemCode::InstallFailed,
                 };
-                Err(Problem::new(code, error.to_string()).of_agent(id.as_str()))
+                Err(Problem::new(code, error.to_string()).for_agent(id.as_str()))
             }
         }
     }
 
-    /// The models that an agent can use.
+    /// Lists the models of an agent.
     pub async fn models(&self, agent: &dyn Agent) -> Result<Models, AgentError> {
         let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
         agent.models(&self.locate(agent.id(), &directory)?).await
     }
 
-    /// Where an agent is, and with which credentials.
-    pub fn locate(&self, id: AgentId, directory: &Path) -> Result<Place, AgentError> {
+    /// The program of an agent, with its credentials.
+    pub fn locate(&self, id: AgentId, directory: &Path) -> Result<AgentProgram, AgentError> {
         let found = self.installer.find(id).ok_or(AgentError::NotInstalled(id))?;
         let environment = match id {
             AgentId::Mock => Vec::new(),
-            _ => Credentials::find(&Sources::from_environment()).environment(id),
+            _ => AgentCredentials::find(&CredentialSources::from_environment()).environment(id),
         };
-        Ok(Place { program: found.path, environment, directory: directory.to_owned() })
+        Ok(AgentProgram { path: found.path, environment, directory: directory.to_owned() })
     }
 
-    /// Ends what agents share.
-    pub async fn shutdown(&self, patience: Duration) {
-        let ending = join_all(self.drivers.iter().map(|driver| driver.shutdown(patience)));
-        let _too_slow = tokio::time::timeout(patience, ending).await;
+    /// Stops the processes that conversations share.
+    pub async fn shutdown(&self, timeout: Duration) {
+        let ending = join_all(self.drivers.iter().map(|driver| driver.shutdown(timeout)));
+        let _too_slow = tokio::time::timeout(timeout, ending).await;
     }
 }

@@ -1,4 +1,4 @@
-//! One HTTP API over coding agents: sessions, a universal schema of what happens in them, and one driver per agent.
+//! One HTTP API for coding agents: sessions, a universal event schema, and one driver per agent.
 
 pub mod agent;
 pub mod agents;
@@ -9,10 +9,10 @@ pub mod codex;
 pub mod credentials;
 pub mod http;
 pub mod install;
-pub mod keep;
+mod json_line;
 pub mod log;
 pub mod mock;
 pub mod schema;
 pub mod session;
+pub mod session_store;
 pub mod sessions;
-mod words;

@@ -1,4 +1,4 @@
-//! All sessions of a server, in the order in which they were made.
+//! All sessions of a server, oldest first.
 
 use std::{
     path::PathBuf,
@@ -9,211 +9,215 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
-    agent::{Agent, AgentError, AgentId, AgentMode, Opening, PermissionMode},
-    keep::{Keep, Record},
-    session::{Beginning, FAREWELL, Locate, Rules, Session, milliseconds},
+    agent::{Agent, AgentError, AgentId, AgentMode, ConversationOptions, PermissionMode},
+    session::{CLOSE_GRACE, ProgramLocator, Session, SessionLimits, SessionParts, now_ms},
+    session_store::{SessionRecord, SessionStore},
 };
 
-/// The sessions.
-pub struct Sessions {
-    places: Mutex<Vec<Slot>>,
-    keep: Option<Keep>,
-    locate: Locate,
-    rules: Rules,
+/// All sessions of a server.
+pub struct SessionRegistry {
+    slots: Mutex<Vec<SessionSlot>>,
+    store: Option<SessionStore>,
+    locate: ProgramLocator,
+    limits: SessionLimits,
 }
 
-/// A session's place, which is taken before the session is there.
-enum Slot {
-    Taken(String),
+/// An entry of the registry; an id is reserved before its session exists.
+enum SessionSlot {
+    Reserved(String),
     Ready(Arc<Session>),
 }
 
-/// What a session is made of.
+/// Parameters of a new session.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    /// The client's id of it.
+pub struct NewSession {
+    /// Id, chosen by the client.
     pub session_id: String,
-    /// How the agent works.
+    /// Build or plan.
     pub agent_mode: AgentMode,
-    /// What it may do unasked.
+    /// What the agent may do without asking.
     pub permission_mode: PermissionMode,
-    /// With which model.
+    /// Model.
     pub model: Option<String>,
-    /// How the model is used.
+    /// Variant of the model.
     pub variant: Option<String>,
-    /// Where it works.
+    /// Working directory.
     pub directory: PathBuf,
-    /// For people.
+    /// Title.
     pub title: Option<String>,
 }
 
-/// Why a session was not made.
+/// Why a session was not created.
 #[derive(Debug, thiserror::Error)]
-pub enum CreateError {
-    /// There is one of this id.
+pub enum CreateSessionError {
+    /// The id is in use.
     #[error("session already exists: {0}")]
     Exists(String),
     /// The agent could not be started.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// It cannot be written down.
+    /// The session could not be stored.
     #[error("the session cannot be kept: {0}")]
-    Keep(#[from] std::io::Error),
+    Store(#[from] std::io::Error),
 }
 
-/// A place that is free again unless the session came to be.
-pub struct Reservation<'sessions> {
-    sessions: &'sessions Sessions,
+/// A reserved id. It is released on drop unless the session was created.
+pub struct SessionReservation<'sessions> {
+    sessions: &'sessions SessionRegistry,
     id: String,
-    kept: bool,
+    committed: bool,
 }
 
-// === impl Sessions ===
+// === impl SessionRegistry ===
 
-impl Sessions {
-    /// None yet, but those that were kept.
-    pub fn new(keep: Option<Keep>, locate: Locate, rules: Rules) -> Self {
-        Self { places: Mutex::default(), keep, locate, rules }
+impl SessionRegistry {
+    /// An empty registry.
+    pub fn new(store: Option<SessionStore>, locate: ProgramLocator, limits: SessionLimits) -> Self {
+        Self { slots: Mutex::default(), store, locate, limits }
     }
 
-    /// Takes up the sessions that an earlier server kept. Prompts that waited run.
+    /// Restores the sessions of an earlier server. Their queued prompts run.
     pub fn restore(&self, agent: impl Fn(AgentId) -> Option<Arc<dyn Agent>>) {
-        for (record, shelf) in self.keep.iter().flat_map(Keep::load) {
+        for (record, session_dir) in self.store.iter().flat_map(SessionStore::load) {
             let Some(agent) = agent(record.agent) else { continue };
-            let session = Session::start(Beginning {
+            let session = Session::start(SessionParts {
                 agent,
                 locate: Arc::clone(&self.locate),
                 record,
                 conversation: None,
-                shelf: Some(shelf),
-                rules: self.rules.clone(),
+                session_dir: Some(session_dir),
+                limits: self.limits.clone(),
             });
-            self.lock().push(Slot::Ready(session));
+            self.lock().push(SessionSlot::Ready(session));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<SessionSlot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them, the oldest first.
+    /// All sessions, oldest first.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        let ready = |slot: &Slot| match slot {
-            Slot::Ready(session) => Some(Arc::clone(session)),
-            Slot::Taken(_) => None,
+        let ready = |slot: &SessionSlot| match slot {
+            SessionSlot::Ready(session) => Some(Arc::clone(session)),
+            SessionSlot::Reserved(_) => None,
         };
         self.lock().iter().filter_map(ready).collect()
     }
 
-    /// One of them.
+    /// The session of this id.
     pub fn get(&self, id: &str) -> Option<Arc<Session>> {
         self.lock().iter().find_map(|slot| match slot {
-            Slot::Ready(session) if session.id == id => Some(Arc::clone(session)),
+            SessionSlot::Ready(session) if session.id == id => Some(Arc::clone(session)),
             _ => None,
         })
     }
 
-    /// Takes an id, before anything is done for it.
-    pub fn reserve(&self, id: &str) -> Result<Reservation<'_>, CreateError> {
-        let mut places = self.lock();
-        if places.iter().any(|slot| slot.id() == id) {
-            return Err(CreateError::Exists(id.to_owned()));
+    /// Reserves an id.
+    pub fn reserve(&self, id: &str) -> Result<SessionReservation<'_>, CreateSessionError> {
+        let mut slots = self.lock();
+        if slots.iter().any(|slot| slot.id() == id) {
+            return Err(CreateSessionError::Exists(id.to_owned()));
         }
-        places.push(Slot::Taken(id.to_owned()));
-        Ok(Reservation { sessions: self, id: id.to_owned(), kept: false })
+        slots.push(SessionSlot::Reserved(id.to_owned()));
+        Ok(SessionReservation { sessions: self, id: id.to_owned(), committed: false })
     }
 
-    /// Ends a session and forgets it.
+    /// Terminates and deletes a session.
     pub async fn remove(&self, session: &Session) {
-        session.close(true, FAREWELL).await;
-        self.lock().retain(|slot| !matches!(slot, Slot::Ready(ready) if std::ptr::eq(&**ready, session)));
+        session.close(true, CLOSE_GRACE).await;
+        self.lock().retain(|slot| !matches!(slot, SessionSlot::Ready(ready) if std::ptr::eq(&**ready, session)));
     }
 
-    /// Ends all agents. Sessions that are kept stay on the disk.
-    pub async fn close(&self, farewell: Duration, patience: Duration) {
+    /// Closes all sessions. Their files stay on disk.
+    pub async fn close(&self, grace: Duration, timeout: Duration) {
         let all = self.all();
-        let closing = join_all(all.iter().map(|session| session.close(false, farewell)));
-        let _too_slow = tokio::time::timeout(patience, closing).await;
+        let closing = join_all(all.iter().map(|session| session.close(false, grace)));
+        let _too_slow = tokio::time::timeout(timeout, closing).await;
     }
 }
 
-// === impl Slot ===
+// === impl SessionSlot ===
 
-impl Slot {
+impl SessionSlot {
     fn id(&self) -> &str {
         match self {
-            Self::Taken(id) => id,
+            Self::Reserved(id) => id,
             Self::Ready(session) => &session.id,
         }
     }
 }
 
-// === impl Reservation ===
+// === impl SessionReservation ===
 
-impl Reservation<'_> {
+impl SessionReservation<'_> {
     /// Opens the conversation and starts the session.
-    pub async fn create(mut self, agent: Arc<dyn Agent>, wanted: Wanted) -> Result<Arc<Session>, CreateError> {
+    pub async fn create(
+        mut self,
+        agent: Arc<dyn Agent>,
+        new_session: NewSession,
+    ) -> Result<Arc<Session>, CreateSessionError> {
         let sessions = self.sessions;
-        let opening = Opening {
-            session_id: wanted.session_id.clone(),
-            place: (sessions.locate)(agent.id(), &wanted.directory)?,
-            agent_mode: wanted.agent_mode,
-            permission_mode: wanted.permission_mode,
-            model: wanted.model.clone(),
-            variant: wanted.variant.clone(),
+        let options = ConversationOptions {
+            session_id: new_session.session_id.clone(),
+            program: (sessions.locate)(agent.id(), &new_session.directory)?,
+            agent_mode: new_session.agent_mode,
+            permission_mode: new_session.permission_mode,
+            model: new_session.model.clone(),
+            variant: new_session.variant.clone(),
             native_id: None,
-            begun: false,
+            resumable: false,
         };
-        let conversation = agent.open(opening).await?;
-        let now = milliseconds();
-        let record = Record {
-            session_id: wanted.session_id,
+        let conversation = agent.open(options).await?;
+        let now = now_ms();
+        let record = SessionRecord {
+            session_id: new_session.session_id,
             agent: agent.id(),
-            agent_mode: wanted.agent_mode,
-            permission_mode: wanted.permission_mode,
-            model: wanted.model,
-            variant: wanted.variant,
+            agent_mode: new_session.agent_mode,
+            permission_mode: new_session.permission_mode,
+            model: new_session.model,
+            variant: new_session.variant,
             native_id: conversation.native_id(),
             begun: false,
             end: None,
             created_at: now,
             updated_at: now,
-            directory: wanted.directory,
-            title: wanted.title,
+            directory: new_session.directory,
+            title: new_session.title,
             turns: 0,
             running: false,
             queue: Vec::new(),
         };
-        let shelf = match &sessions.keep {
-            Some(keep) => {
-                let shelf = keep.shelf(&record.session_id)?;
-                shelf.record(&record)?;
-                Some(shelf)
+        let session_dir = match &sessions.store {
+            Some(store) => {
+                let session_dir = store.create(&record.session_id)?;
+                session_dir.write_record(&record)?;
+                Some(session_dir)
             }
             None => None,
         };
-        let session = Session::start(Beginning {
+        let session = Session::start(SessionParts {
             agent,
             locate: Arc::clone(&sessions.locate),
             record,
             conversation: Some(conversation),
-            shelf,
-            rules: sessions.rules.clone(),
+            session_dir,
+            limits: sessions.limits.clone(),
         });
-        self.kept = true;
+        self.committed = true;
         for slot in sessions.lock().iter_mut() {
-            if matches!(slot, Slot::Taken(id) if *id == self.id) {
-                *slot = Slot::Ready(Arc::clone(&session));
+            if matches!(slot, SessionSlot::Reserved(id) if *id == self.id) {
+                *slot = SessionSlot::Ready(Arc::clone(&session));
             }
         }
         Ok(session)
     }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for SessionReservation<'_> {
     fn drop(&mut self) {
-        if !self.kept {
-            self.sessions.lock().retain(|slot| !matches!(slot, Slot::Taken(id) if *id == self.id));
+        if !self.committed {
+            self.sessions.lock().retain(|slot| !matches!(slot, SessionSlot::Reserved(id) if *id == self.id));
         }
     }
 }

@@ -1,17 +1,17 @@
-//! How many files a server may hold open, and how many its programs may.
+//! The limit of open files, of the server and of its programs.
 
 use std::{ffi::OsString, io, sync::OnceLock};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What stands for a limit that was not raised.
+/// Guard argument for a limit that was not raised.
 const UNCHANGED: &str = "-";
 
-/// The limit that there was before it was raised.
+/// The soft limit before it was raised.
 static ORIGINAL_LIMIT: OnceLock<u64> = OnceLock::new();
 
-/// Lets this process hold as many files open as it may: each program costs four. The programs get the limit that there was,
-/// since some of them break under one that is larger than they know.
+/// Raises the soft limit of this process to the hard limit: each program takes four descriptors. Programs keep the
+/// original limit, since some of them fail with a very large one.
 pub fn raise_fd_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(before) = current.filter(|_| current != maximum) else { return };
@@ -21,12 +21,12 @@ pub fn raise_fd_limit() {
     }
 }
 
-/// What a guard is told about the limit of its program.
+/// The limit of the program, as an argument of its guard.
 pub(super) fn guard_argument() -> OsString {
     ORIGINAL_LIMIT.get().map_or_else(|| UNCHANGED.into(), |before| before.to_string().into())
 }
 
-/// Takes back what was raised, as [`argument`] says.
+/// Restores the limit that [`guard_argument`] encodes.
 pub(super) fn restore(argument: &OsString) -> io::Result<()> {
     let Some(before) = argument.to_str().filter(|argument| *argument != UNCHANGED) else { return Ok(()) };
     let current = Some(before.parse().map_err(io::Error::other)?);

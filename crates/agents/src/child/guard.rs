@@ -1,5 +1,5 @@
-//! The guard: a process between the server and a program, which outlives the program, the server, or both, until nothing
-//! is left below it.
+//! The guard: a process between the server and a program. It exits only when every process below it is gone, whether
+//! the program or the server exits first.
 
 use std::{
     ffi::OsString,
@@ -27,41 +27,41 @@ use super::{
     wire::{self, GuardCommand, GuardReport},
 };
 
-/// The first argument of a process that is a guard. No runner of tests takes it for the name of a test.
+/// First argument of a guard process. No test runner mistakes it for the name of a test.
 pub(super) const ARGUMENT: &str = "--guard";
 
-/// For how long a guard tries to end what it may not signal, or what sleeps where no signal arrives.
+/// How long a guard tries to kill processes that it may not signal or that are in uninterruptible sleep.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two rounds of killing.
+/// Delay between two rounds of killing.
 const KILL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A child that has ended, which is left as it is.
+/// Waits for an exited child without reaping it.
 const EXITED_NOWAIT: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOWAIT);
 
-/// How often a program is started that somebody still writes, and how long is waited in between.
+/// Attempts and delay while the program's file is still open for writing (ETXTBSY).
 const EXEC_BUSY_RETRY: (u32, Duration) = (20, Duration::from_millis(25));
 
-/// Something that happened to a guard.
+/// What a guard waits for.
 enum GuardEvent {
-    /// The server wants something, or is gone.
+    /// A command of the server, or the end of its stream.
     Command(GuardCommand),
-    /// The program has ended.
+    /// The program exited.
     Exited(WaitStatus),
-    /// Nothing is left.
+    /// No child process is left.
     NoChildren,
 }
 
-/// The program, for as long as its number is its own.
+/// Process id of the program until it is reaped.
 type ProgramPid = Arc<Mutex<Option<Pid>>>;
 
-/// Is the guard, if this process was started as one. To be called before anything else, and before there are threads.
+/// Runs the guard if this process was started as one. Call it before anything else and before threads exist.
 pub fn guard_main() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     (arguments.next()? == ARGUMENT).then(|| guard(arguments))
 }
 
-/// Guards a program. These are the limit of its descriptors, its directory, its name and its arguments; the standard input
+/// Guards a program. The arguments are its descriptor limit, its directory, its name and its arguments; standard input
 /// is the stream to the server.
 pub fn guard(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match run(arguments) {
@@ -75,33 +75,34 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let directory = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
     let mut program = Command::new(arguments.next().ok_or(io::ErrorKind::InvalidInput)?);
     program.args(arguments).current_dir(directory).process_group(0);
-    // The server's end closes when it dies, however it dies, and no other process can hold it open: a socket cannot be
-    // opened through /proc. A death signal would be that of the thread which happened to start us.
+    // The server's end closes when the server dies, and no other process can hold it open: a socket cannot be opened
+    // through /proc. A parent-death signal would depend on the thread that started us.
     let server = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let commands = server.try_clone()?;
-    // Nobody gets from here into the session of the server, which is how it tells our orphans from its own children.
+    // No descendant can join the session of the server, which is how the server tells our orphans from its own
+    // children.
     rustix::process::setsid()?;
-    // Whatever loses its parent below us becomes our child, however it has detached itself.
+    // Orphaned descendants become our children, however they detached themselves.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let Some(input) = wire::receive_fd(&server)? else { return Ok(()) };
 
     let (events, events_receiver) = mpsc::channel();
     let program_pid = ProgramPid::default();
-    // What can fail, fails before there is a program.
+    // Everything that can fail comes before the program is spawned.
     let started = fd_limit::restore(&limit)
         .and_then(|()| listen(commands, events.clone()))
         .and_then(|()| reap(program_pid.clone(), events))
         .and_then(|reap| Ok((start(&mut program, input)?, reap)));
-    // With the command goes our copy of the program's end.
+    // The command holds our copy of the program's end of the pipe.
     drop(program);
     let (program, reap) = match started {
         Ok(started) => started,
         Err(error) => return GuardReport::SpawnFailed(error.raw_os_error().unwrap_or_default()).write(&server),
     };
     *program_pid.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
-    // The program's output is its own, and we have nothing to say; there need not be a /dev/null.
+    // The program keeps its output; the guard prints nothing, and /dev/null may be missing.
     let _ = rustix::stdio::dup2_stdout(&server).and_then(|()| rustix::stdio::dup2_stderr(&server));
-    // A server that is gone is noticed by whoever reads from it.
+    // If the server is gone, the thread that reads from it notices.
     let _ = GuardReport::Started(program.as_raw_nonzero().get()).write(&server);
     let _ = reap.send(());
     let mut status = None;
@@ -110,7 +111,7 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         if let Some(since) = killing_since {
             kill(&program_pid);
             if since.elapsed() > KILL_TIMEOUT {
-                // The server goes on where we give up.
+                // The server continues where the guard gives up.
                 report(status, &server)?;
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -122,30 +123,34 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         };
         match event {
             Ok(GuardEvent::Command(GuardCommand::Terminate)) => terminate(&program_pid),
-            Ok(GuardEvent::Command(GuardCommand::Kill)) => killing_since = killing_since.or_else(|| Some(Instant::now())),
+            Ok(GuardEvent::Command(GuardCommand::Kill)) => {
+                killing_since = killing_since.or_else(|| Some(Instant::now()))
+            }
             Ok(GuardEvent::Exited(how)) => {
                 status = Some(how);
                 killing_since = killing_since.or_else(|| Some(Instant::now()));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Ok(GuardEvent::NoChildren) => break,
-            // Nobody buries any more, so that we would not know when nobody is left.
+            // The reaper thread is gone, so nothing would report the last exit.
             Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
     report(status, &server)
 }
 
-/// Says how the program ended, if it did.
+/// Reports how the program exited, if it did.
 fn report(status: Option<WaitStatus>, server: &UnixStream) -> io::Result<()> {
     let report = status.and_then(|status| {
-        status.exit_status().map(GuardReport::Exited).or_else(|| status.terminating_signal().map(GuardReport::Signalled))
+        status
+            .exit_status()
+            .map(GuardReport::Exited)
+            .or_else(|| status.terminating_signal().map(GuardReport::Signalled))
     });
     report.map_or(Ok(()), |report| report.write(server))
 }
 
-/// Starts the program, with our standard output and error, though its file may just have been written: until the last copy
-/// of that is closed, it is busy.
+/// Spawns the program with our standard output and error. Retries while its file is still open for writing.
 fn start(command: &mut Command, input: OwnedFd) -> io::Result<Pid> {
     command.stdin(Stdio::from(input));
     for _ in 1..EXEC_BUSY_RETRY.0 {
@@ -157,7 +162,7 @@ fn start(command: &mut Command, input: OwnedFd) -> io::Result<Pid> {
     command.spawn().map(|child| Pid::from_child(&child))
 }
 
-/// Waits for orders until the last one.
+/// Reads commands until `Kill`.
 fn listen(server: UnixStream, events: Sender<GuardEvent>) -> io::Result<()> {
     let listen = move || {
         loop {
@@ -170,14 +175,14 @@ fn listen(server: UnixStream, events: Sender<GuardEvent>) -> io::Result<()> {
     thread::Builder::new().spawn(listen).map(drop)
 }
 
-/// Reaps all children, our own and those that we inherit, until there are none: from when it is told that there is one.
+/// Reaps own and inherited children until none is left. Starts when it receives the first message.
 fn reap(program_pid: ProgramPid, events: Sender<GuardEvent>) -> io::Result<Sender<()>> {
     let (start_reaping, started) = mpsc::channel();
     let reap = move || {
         if started.recv().is_err() {
             return;
         }
-        // The first one is only looked at: while nobody kills, it may be reaped.
+        // Only peek at the first one: it may be reaped only while nothing is being killed.
         while let Ok(_) | Err(Errno::INTR) = rustix::process::waitid(WaitId::All, EXITED_NOWAIT) {
             let mut program_pid = program_pid.lock().unwrap_or_else(PoisonError::into_inner);
             while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -193,18 +198,18 @@ fn reap(program_pid: ProgramPid, events: Sender<GuardEvent>) -> io::Result<Sende
     Ok(start_reaping)
 }
 
-/// Asks the program, and what is in its group, to end.
+/// Sends SIGTERM to the program's process group.
 fn terminate(program_pid: &ProgramPid) {
     if let Some(program) = *program_pid.lock().unwrap_or_else(PoisonError::into_inner) {
         let _ = rustix::process::kill_process_group(program, Signal::TERM);
     }
 }
 
-/// Kills what is below us. Nothing is reaped meanwhile, so that every number means who it meant.
+/// Kills all descendants. Nothing is reaped meanwhile, so that no process id is reused.
 fn kill(program_pid: &ProgramPid) {
     let program_pid = program_pid.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = *program_pid {
-        // No fork gets away from this one, except those that have left the group.
+        // No fork escapes this signal except processes that left the group.
         let _ = rustix::process::kill_process_group(program, Signal::KILL);
     }
     process_tree::kill(|| process_tree::children(rustix::process::getpid()));

@@ -1,4 +1,5 @@
-//! The server's side of a guard: it takes orders, learns how the program ended, and clears up if the guard was killed.
+//! The server's side of a guard: sends commands, receives the program's exit status, and cleans up if the guard was
+//! killed.
 
 use std::{
     io,
@@ -24,35 +25,35 @@ use super::{
     wire::{GuardCommand, GuardReport},
 };
 
-/// How long a guard may take to kill everything before the server does it. Longer than the guard tries by itself.
+/// How long a guard may take to kill everything before the server does it; longer than the guard's own timeout.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a program may take to be started: its file system may not answer.
+/// How long spawning a program may take: its file system may hang.
 const SPAWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often is looked whether a guard that is at its end has ended. To be told would cost a descriptor for each.
+/// How often an exiting guard is polled. A notification would cost a descriptor for each.
 const REAP_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What keeps a guard.
+/// Supervises a guard.
 pub(super) struct GuardClient {
     pub(super) program: PathBuf,
     pub(super) guard: process::Child,
     pub(super) pid: Pid,
-    /// The program's process id, once it has one.
+    /// Process id of the program; 0 until it is spawned.
     pub(super) id: Arc<AtomicU32>,
     pub(super) stream: UnixStream,
-    /// Its end is an order to kill.
+    /// When it is closed, the guard kills.
     pub(super) commands: UnboundedReceiver<GuardCommand>,
     pub(super) stderr: JoinHandle<String>,
-    /// Becomes true when nothing is left.
+    /// Becomes true when no process is left.
     pub(super) tree_gone: watch::Sender<bool>,
     pub(super) exit: watch::Sender<Option<ChildExit>>,
 }
 
-// === impl Keeper ===
+// === impl GuardClient ===
 
 impl GuardClient {
-    /// Until nothing is left.
+    /// Runs until no process is left.
     pub(super) async fn supervise(mut self) {
         let report = self.report().await;
         if report.is_err() {
@@ -60,7 +61,7 @@ impl GuardClient {
         }
         let status = self.reap().await;
         orphans::remove_guard(self.pid);
-        // One that has done its work leaves nobody.
+        // A guard that exits with success leaves no process behind.
         if !status.is_ok_and(|status| status.success()) {
             orphans::kill_all().await;
         }
@@ -74,13 +75,15 @@ impl GuardClient {
                 let program = self.program.display().to_string();
                 exit.stderr = ChildError::Spawn { program, source }.to_string();
             }
-            // Nobody saw the program end; it was killed with its guard, or after it.
-            Err(_) | Ok(GuardReport::Started(_) | GuardReport::SpawnFailed(_)) => exit.signal = Some(Signal::KILL.as_raw()),
+            // The exit status is unknown; the program was killed with its guard or after it.
+            Err(_) | Ok(GuardReport::Started(_) | GuardReport::SpawnFailed(_)) => {
+                exit.signal = Some(Signal::KILL.as_raw())
+            }
         }
         self.exit.send_replace(Some(exit));
     }
 
-    /// Passes orders on until the guard reports the end.
+    /// Forwards commands until the guard reports the program's exit.
     async fn report(&mut self) -> io::Result<GuardReport> {
         let (mut reader, mut writer) = self.stream.split();
         let report = async {
@@ -96,17 +99,17 @@ impl GuardClient {
                 report = &mut report => return report,
                 command = self.commands.recv() => command.unwrap_or(GuardCommand::Kill),
             };
-            // A guard that has ended in the meantime takes no order, and has reported before.
+            // A guard that has exited in the meantime has reported before.
             let _ = writer.write_all(&[command.encode()]).await;
             if command == GuardCommand::Kill {
-                // Somebody may have stopped it.
+                // The guard may have been stopped by a signal.
                 let _ = rustix::process::kill_process(self.pid, Signal::CONT);
                 return tokio::time::timeout(KILL_TIMEOUT, report).await?;
             }
         }
     }
 
-    /// Waits for a guard that has reported the end, or was killed.
+    /// Waits for the exit of a guard that has reported or was killed.
     async fn reap(&mut self) -> io::Result<ExitStatus> {
         loop {
             if let Some(status) = self.guard.try_wait()? {

@@ -1,4 +1,4 @@
-//! What waits to be read by a program.
+//! The queue of lines for a program's standard input.
 
 use std::sync::{
     Arc,
@@ -15,10 +15,9 @@ use tokio::{
 
 use super::ChildError;
 
-/// How many bytes may wait.
+/// How many bytes may be queued.
 const MAX_QUEUED: usize = 64 * 1024 * 1024;
 
-/// The queue before a program's standard input.
 #[derive(Debug)]
 pub(super) struct ChildInput {
     queue: Option<UnboundedSender<Bytes>>,
@@ -26,7 +25,7 @@ pub(super) struct ChildInput {
     writer: JoinHandle<()>,
 }
 
-// === impl Input ===
+// === impl ChildInput ===
 
 impl ChildInput {
     pub(super) fn new(pipe: pipe::Sender) -> Self {
@@ -50,7 +49,7 @@ impl ChildInput {
         queue.send(bytes.freeze()).map_err(|_| ChildError::Closed)
     }
 
-    /// Ends the input behind what waits.
+    /// Closes the input after everything queued is written.
     pub(super) fn close(&mut self) {
         self.queue = None;
     }
@@ -64,7 +63,7 @@ impl Drop for ChildInput {
 
 async fn write(mut pipe: pipe::Sender, mut lines: UnboundedReceiver<Bytes>, queued: Arc<AtomicUsize>) {
     while let Some(line) = lines.recv().await {
-        // Whoever sends the next line learns of it: the queue is gone with this task.
+        // The queue closes with this task, so the next sender gets an error.
         if pipe.write_all(&line).await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! A program that an agent consists of: lines in, lines out, and nothing left of it afterwards.
+//! Child processes that exchange lines with the server and leave no process behind.
 
 mod fd_limit;
 mod guard;
@@ -32,71 +32,71 @@ pub use self::{
     spawn::set_guard_program,
 };
 
-/// What is to be started.
+/// What to spawn.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Where it works.
+    /// Working directory.
     pub directory: PathBuf,
-    /// Over the server's own environment without its token; what has no value is taken out.
+    /// Changes to the server's environment, which is passed without the server's token; `None` removes a variable.
     pub environment: Vec<(OsString, Option<OsString>)>,
 }
 
-/// How a program ended.
+/// How a program exited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChildExit {
-    /// Its exit code, unless a signal ended it.
+    /// Exit code, unless it was killed by a signal.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that killed it.
     pub signal: Option<i32>,
-    /// The last of what it said on its standard error.
+    /// The end of its standard error.
     pub stderr: String,
 }
 
-/// A line of output.
+/// A line of standard output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputLine {
-    /// Whole, without its end.
+    /// A complete line, without its newline.
     Complete(Bytes),
-    /// The beginning of a line that is longer than [`Child::MAX_LINE`]; the rest was thrown away.
+    /// The beginning of a line that is longer than [`Child::MAX_LINE`]; the rest is dropped.
     Truncated(Bytes),
-    /// What stood behind the last line's end when the output ended.
+    /// What follows the last newline.
     Unterminated(Bytes),
 }
 
-/// Why a program could not be started or told something.
+/// Why a program could not be spawned or takes no input.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// It could not be started.
+    /// It could not be spawned.
     #[error("cannot start {program}: {source}")]
     Spawn {
-        /// It.
+        /// The program.
         program: String,
-        /// Why.
+        /// The system error.
         source: std::io::Error,
     },
-    /// It no longer takes input.
+    /// Its input is closed.
     #[error("the program takes no more input")]
     Closed,
-    /// It does not read what it was given.
+    /// It does not read its input, and the queue is full.
     #[error("the program does not read: {0} bytes wait for it")]
     InputFull(usize),
 }
 
-/// A running program, with whatever it started. Dropped, all of it is killed, and nobody waits for that.
+/// A running program with every process that it started. When it is dropped, all of them are killed in the background.
 ///
-/// Between the server and the program stands a guard, a process of our own program. It adopts whatever detaches itself
-/// from the program, and ends it with the program or with the server, whichever comes first and however it comes.
+/// A guard, a process of our own binary, runs between the server and the program. It adopts processes that detach
+/// themselves from the program, and kills them when the program or the server exits.
 #[derive(Debug)]
 pub struct Child {
-    /// Nothing while the program is being started.
+    /// 0 while the program is being spawned.
     id: Arc<AtomicU32>,
     input: ChildInput,
     lines: OutputLines,
-    /// Orders for the guard. When there can be no more, it kills.
+    /// Commands for the guard. When the channel closes, the guard kills.
     commands: UnboundedSender<GuardCommand>,
     exit: watch::Receiver<Option<ChildExit>>,
 }
@@ -104,51 +104,51 @@ pub struct Child {
 // === impl Child ===
 
 impl Child {
-    /// How long a line may be.
+    /// Maximum length of a line.
     pub const MAX_LINE: usize = 32 * 1024 * 1024;
 
-    /// Starts it. To be called in a runtime. One that is not started within a second is started while others have their turn,
-    /// and if it cannot be, that is how it ends: with the reason as its last words.
+    /// Spawns a program. Needs a runtime. If spawning takes more than a second, it continues in the background, and an
+    /// error is then reported as the program's exit.
     pub fn spawn(spec: &ProcessSpec) -> Result<Self, ChildError> {
         let error = |source| ChildError::Spawn { program: spec.program.display().to_string(), source };
         spawn::spawn(spec).map_err(error)
     }
 
-    /// Its process id; 0 while it is being started.
+    /// Process id; 0 while it is being spawned.
     pub fn id(&self) -> u32 {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Queues a line for its standard input; the line's end is added. Never waits.
+    /// Queues a line for standard input and adds a newline. Never waits.
     pub fn send(&self, line: &[u8]) -> Result<(), ChildError> {
         self.input.send(line)
     }
 
-    /// Ends its standard input once everything queued is written.
+    /// Closes standard input once everything queued is written.
     pub fn close_input(&mut self) {
         self.input.close();
     }
 
-    /// The next line of its standard output, and nothing at the end. May be dropped and called again without loss.
+    /// The next line of standard output; `None` at its end. Cancel-safe.
     pub async fn line(&mut self) -> Option<OutputLine> {
         self.lines.next().await
     }
 
-    /// A line that was read with the last one, if there is one more. Never waits.
+    /// A line that is already buffered. Never waits.
     pub fn ready_line(&mut self) -> Option<OutputLine> {
         self.lines.split()
     }
 
-    /// Waits until it has ended and everything that it started is gone. May be dropped and called again.
+    /// Waits until the program and every process that it started are gone. Cancel-safe.
     pub async fn exit(&mut self) -> ChildExit {
         match self.exit.wait_for(Option::is_some).await {
             Ok(exit) => exit.clone().unwrap_or_default(),
-            // The runtime is at its end, and the guard has noticed that as well.
+            // The runtime is shutting down, and the guard has noticed that as well.
             Err(_) => ChildExit::default(),
         }
     }
 
-    /// Asks it to end, and after this time makes it, with everything that it started.
+    /// Sends SIGTERM, and kills everything after the grace period.
     pub async fn terminate(&mut self, grace: Duration) -> ChildExit {
         self.close_input();
         if !grace.is_zero() {
@@ -162,7 +162,7 @@ impl Child {
     }
 }
 
-// === impl Exit ===
+// === impl ChildExit ===
 
 impl std::fmt::Display for ChildExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

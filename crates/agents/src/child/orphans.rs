@@ -1,4 +1,4 @@
-//! Orphans of guards that were killed: they become children of the server, which ends them itself.
+//! Orphans of killed guards: they become children of the server, which kills them itself.
 
 use std::{
     io,
@@ -11,16 +11,16 @@ use rustix::process::{Pid, WaitOptions};
 
 use super::process_tree;
 
-/// For how long it is tried: some may belong to another user, or sleep where no signal arrives.
+/// How long to try: some may belong to another user, or be in uninterruptible sleep.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two rounds of killing.
+/// Delay between two rounds of killing.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The guards that run.
+/// The running guards.
 static GUARDS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// Starts a guard. Whoever looks for strays meanwhile waits, and does not take it for one.
+/// Spawns a guard under the lock, so that it is not mistaken for an orphan.
 pub(super) fn spawn_guard<T>(spawn: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
     static REAPER: Once = Once::new();
     REAPER.call_once(|| {
@@ -34,15 +34,15 @@ pub(super) fn spawn_guard<T>(spawn: impl FnOnce() -> io::Result<(Pid, T)>) -> io
     Ok((pid, guard))
 }
 
-/// Takes a guard that was reaped from the list.
+/// Removes a reaped guard from the list.
 pub(super) fn remove_guard(guard: Pid) {
     guards().retain(|&pid| pid != guard);
 }
 
-/// Ends the strays, if there are any.
+/// Kills orphans, if there are any.
 pub(super) async fn kill_all() {
     if !orphans().is_empty() {
-        // Nothing is lost if it fails: then the runtime is at its end, and the server too.
+        // If it fails, the runtime and the server are shutting down.
         let _ = tokio::task::spawn_blocking(kill_blocking).await;
     }
 }
@@ -68,8 +68,8 @@ fn kill_blocking() {
     }
 }
 
-/// Our children that are no guards and come from one: a guard opens a session of its own, and nobody gets from there
-/// into ours, where everything is that we started ourselves.
+/// Children that are not guards but descend from one: a guard starts a session of its own, and no process can move from
+/// there to the session of the server.
 fn orphans() -> Vec<Pid> {
     let guards = guards();
     let us = rustix::process::getpid();

@@ -1,4 +1,4 @@
-//! What a program says: lines of its standard output, and the last of its standard error.
+//! Output of a program: lines of standard output, and the end of standard error.
 
 use std::io::{self, BufRead};
 
@@ -7,42 +7,41 @@ use tokio::{net::unix::pipe, sync::watch, task::coop};
 
 use super::{Child, OutputLine};
 
-/// How much is read at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How much of the standard error is kept.
+/// How much of standard error is kept.
 const STDERR_TAIL: usize = 16 * 1024;
 
-/// The reading end of a pipe, which ends with the program even if somebody else holds the other end.
+/// The reading end of a pipe. It ends with the program even if another process holds the writing end.
 #[derive(Debug)]
 struct OutputPipe {
     pipe: pipe::Receiver,
     gone: watch::Receiver<bool>,
-    /// How much was in the pipe when nothing was left of the program: whoever writes after that is not ours.
+    /// How much was in the pipe when the last process was gone: later writes are not the program's.
     remaining: Option<usize>,
 }
 
-/// The lines of a standard output.
+/// Splits standard output into lines.
 #[derive(Debug)]
 pub(super) struct OutputLines {
     pipe: OutputPipe,
-    /// Read, and not yet given to anybody.
+    /// Read, but not yet returned.
     buffer: BytesMut,
-    /// How much of it is known to have no line's end.
+    /// How much of the buffer is known to have no newline.
     scanned: usize,
-    /// Whether what comes belongs to a line that was cut.
+    /// Whether the rest of a truncated line is being skipped.
     skipping: bool,
     ended: bool,
 }
 
-// === impl Pipe ===
+// === impl OutputPipe ===
 
 impl OutputPipe {
     fn new(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> Self {
         Self { pipe, gone, remaining: None }
     }
 
-    /// Reads a block behind what is there, and returns how much came: nothing at the end. May be dropped without loss.
+    /// Appends a block to the buffer and returns its length; 0 at the end. Cancel-safe.
     async fn read(&mut self, buffer: &mut BytesMut) -> usize {
         loop {
             if let Some(remaining) = self.remaining {
@@ -65,12 +64,12 @@ impl OutputPipe {
         }
     }
 
-    /// How much is in the pipe.
+    /// How many bytes are in the pipe.
     fn waiting(&self) -> usize {
         rustix::io::ioctl_fionread(&self.pipe).ok().and_then(|length| length.try_into().ok()).unwrap_or_default()
     }
 
-    /// Reads what is in the pipe, whether or not the runtime has heard of it.
+    /// Reads from the pipe directly, without waiting for readiness.
     fn take(&self, buffer: &mut BytesMut, length: usize) -> rustix::io::Result<usize> {
         let mut block = vec![0; length];
         let length = rustix::io::retry_on_intr(|| rustix::io::read(&self.pipe, &mut *block))?;
@@ -79,7 +78,7 @@ impl OutputPipe {
     }
 }
 
-// === impl Lines ===
+// === impl OutputLines ===
 
 impl OutputLines {
     pub(super) fn new(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> Self {
@@ -87,9 +86,9 @@ impl OutputLines {
         Self { pipe, buffer: BytesMut::new(), scanned: 0, skipping: false, ended: false }
     }
 
-    /// The next line. Reads only if none is there, so that a program which says more than is read has to wait.
+    /// The next line. Reads only if none is buffered, so that backpressure reaches the program.
     pub(super) async fn next(&mut self) -> Option<OutputLine> {
-        // Lines that lie ready would otherwise keep everybody else from their turn.
+        // Buffered lines must not starve other tasks.
         coop::consume_budget().await;
         loop {
             if let Some(line) = self.split() {
@@ -103,7 +102,7 @@ impl OutputLines {
         }
     }
 
-    /// Takes a line from what was read.
+    /// Takes a line from the buffer.
     pub(super) fn split(&mut self) -> Option<OutputLine> {
         loop {
             let end = self.end();
@@ -128,10 +127,10 @@ impl OutputLines {
         }
     }
 
-    /// Where the first line ends, behind its end.
+    /// Position after the first newline.
     fn end(&mut self) -> Option<usize> {
         let mut rest = self.buffer.get(self.scanned..)?;
-        // The standard library's own search, which looks at many bytes at once.
+        // The standard library's search compares many bytes at once.
         let length = rest.skip_until(b'\n').unwrap_or_default();
         let end = self.scanned + length;
         self.scanned = end;
@@ -144,7 +143,7 @@ impl OutputLines {
     }
 }
 
-/// Reads a standard error to its end, and keeps the last of it.
+/// Reads standard error to its end, and keeps the last part.
 pub(super) async fn tail(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> String {
     let mut pipe = OutputPipe::new(pipe, gone);
     let mut kept = BytesMut::new();

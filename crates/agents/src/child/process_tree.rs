@@ -1,4 +1,4 @@
-//! Processes below a process, and their end.
+//! Walks and kills process trees.
 
 use std::{collections::HashSet, fs, path::Path, sync::OnceLock};
 
@@ -7,14 +7,14 @@ use rustix::{
     process::{Pid, Signal},
 };
 
-/// How often the tree is walked for processes that were not there the time before. Each walk leaves less that can fork;
-/// more is needed only below a process that nobody may stop.
+/// Maximum number of walks. Each walk finds fewer processes that can still fork; more are needed only below a process
+/// that we may not stop.
 const MAX_WALKS: usize = 100;
 
-/// Ends these processes and all below them. `roots` is asked again as long as something new turns up.
+/// Kills these processes and their descendants. `roots` is called again as long as new processes appear.
 ///
-/// All are stopped before the first is killed: whoever runs while others die can fork away from it. Parents are stopped
-/// before their children are looked up, so that nobody reaps a child, and frees its number for a stranger, in between.
+/// All are stopped before the first is killed, since a running process could fork meanwhile. Parents are stopped before
+/// their children are listed, so that no child is reaped and its process id reused in between.
 pub(super) fn kill(mut roots: impl FnMut() -> Vec<Pid>) {
     let mut stopped = HashSet::new();
     for _ in 0..MAX_WALKS {
@@ -39,20 +39,20 @@ pub(super) fn kill(mut roots: impl FnMut() -> Vec<Pid>) {
     }
 }
 
-/// The children of a process, of all its threads.
+/// Children of all threads of a process.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     static LISTED: OnceLock<bool> = OnceLock::new();
     if *LISTED.get_or_init(|| Path::new("/proc/thread-self/children").exists()) { listed(pid) } else { scanned(pid) }
 }
 
-/// As the kernel lists them, which one built without `CONFIG_PROC_CHILDREN` does not.
+/// Reads /proc/PID/task/TID/children, which needs `CONFIG_PROC_CHILDREN`.
 fn listed(pid: Pid) -> Vec<Pid> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().filter_map(number).collect::<Vec<_>>()).collect()
 }
 
-/// Found by asking every process for its parent.
+/// Scans /proc for processes with this parent.
 fn scanned(pid: Pid) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = processes.flatten().filter_map(|process| number(process.file_name().to_str()?));
@@ -63,15 +63,14 @@ fn parent(pid: Pid) -> Option<Pid> {
     Pid::from_raw(stat(pid, 1)?)
 }
 
-/// The session of a process: 0, if it was opened outside of our namespace, which the system call has no word for.
+/// The session of a process; 0 if it was created outside of our pid namespace.
 pub(super) fn session(pid: Pid) -> Option<i32> {
     stat(pid, 3)
 }
 
-/// A number that the kernel tells of a process, counted from its state.
+/// A number in /proc/PID/stat, counted from the state.
 fn stat(pid: Pid, index: usize) -> Option<i32> {
-    // The name may have any character, a parenthesis too; after the last one come the state, the parent, the group and
-    // the session.
+    // The name may contain a parenthesis; after the last one come state, parent, group and session.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
@@ -119,7 +118,7 @@ mod tests {
 
         kill(|| vec![pid]);
         shell.wait().unwrap();
-        // All of them hold it.
+        // All processes hold the pipe.
         output.read_line(&mut line).unwrap();
         assert_eq!(line, "there\n");
     }

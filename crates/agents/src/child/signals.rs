@@ -1,20 +1,19 @@
-//! Signals that this process was told to ignore, and no program below it should be.
+//! Signals that are ignored in this process and must not be ignored in its programs.
 
 use std::{fs, sync::Once};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Sees to it that no signal is ignored in a program just because it is ignored here, by `nohup` or by a shell that puts
-/// us in the background.
+/// Prevents programs from inheriting ignored signals, which `nohup` or a shell may have set for the server.
 ///
-/// What is ignored stays so when a program is started, while what is handled becomes the default again. So they get a
-/// handler that does nothing, which is the same to us.
+/// An ignored signal stays ignored after exec, but a handled one is reset to its default. So these signals get a
+/// handler that does nothing.
 pub(super) fn unignore() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         for number in ignored(&status) {
-            // Some cannot be handled, and the default of a broken pipe comes back with every start.
+            // Some cannot be handled, and std resets SIGPIPE with every spawn.
             if number != SignalKind::pipe().as_raw_value() {
                 let _ = signal(SignalKind::from_raw(number));
             }
@@ -22,7 +21,7 @@ pub(super) fn unignore() {
     });
 }
 
-/// The signals that a process ignores, by what the kernel says of it.
+/// The signals that a process ignores, from its /proc status.
 fn ignored(status: &str) -> impl Iterator<Item = i32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();

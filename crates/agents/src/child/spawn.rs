@@ -1,4 +1,4 @@
-//! Starts a guard and the program below it.
+//! Spawns a guard and the program below it.
 
 use std::{
     io,
@@ -28,45 +28,46 @@ use tokio::{
 
 use super::{
     Child, ProcessSpec, fd_limit, guard,
-    input::ChildInput,
     guard_client::GuardClient,
+    input::ChildInput,
+    orphans,
     output::{self, OutputLines},
-    signals, orphans,
+    signals,
     wire::{self, GuardReport},
 };
 
-/// How long everybody else waits for a program to be started. It takes a millisecond or two; what takes longer is left to
-/// the keeper.
+/// How long spawning may block the runtime. It usually takes a millisecond or two; after that the guard client waits in
+/// the background.
 const SPAWN_WAIT: Duration = Duration::from_secs(1);
 
-/// What is the server's own: whoever has it commands the server.
+/// The server's token, which must not reach programs.
 const TOKEN: &str = "SANDBOX_AGENT_TOKEN";
 
-/// The program that is a guard, if it is not this one.
+/// The guard's binary, if it is not this one.
 static GUARD: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the program whose `main` calls [`super::guard_main`], where that is not the running one. The first name stays.
+/// Sets the binary whose `main` calls [`super::guard_main`], if it is not the current one. Only the first call counts.
 pub fn set_guard_program(program: impl Into<PathBuf>) {
     let _ = GUARD.set(program.into());
 }
 
-pub(super) fn spawn(spec:&ProcessSpec) -> io::Result<Child> {
+pub(super) fn spawn(spec: &ProcessSpec) -> io::Result<Child> {
     let (stream, theirs) = net::UnixStream::pair()?;
     let (input_theirs, input) = pipe()?;
     let (stdout, stdout_theirs) = pipe()?;
     let (stderr, stderr_theirs) = pipe()?;
-    // All that needs a descriptor or the runtime is made before there is a process that somebody would have to end.
+    // Everything that needs a descriptor or the runtime is created before the process.
     stream.set_nonblocking(true)?;
     let stream = UnixStream::from_std(stream)?;
     let input = pipe::Sender::from_owned_fd(input)?;
     let stdout = pipe::Receiver::from_owned_fd(stdout)?;
     let stderr = pipe::Receiver::from_owned_fd(stderr)?;
     signals::unignore();
-    // This is our program even if its file was replaced or removed.
+    // Works even if the binary was replaced or removed.
     let program = GUARD.get().map_or(Path::new("/proc/self/exe"), PathBuf::as_path);
     let mut command = Command::new(program);
     command.arg0("sandbox-agent").arg(guard::ARGUMENT).arg(fd_limit::guard_argument());
-    // The guard goes to the directory, which may be on a file system that does not answer.
+    // The guard changes to the directory, since its file system may hang.
     command.arg(&spec.directory).arg(&spec.program).args(&spec.arguments);
     command.stdin(OwnedFd::from(theirs)).stdout(stdout_theirs).stderr(stderr_theirs);
     command.env_remove(TOKEN);
@@ -80,10 +81,10 @@ pub(super) fn spawn(spec:&ProcessSpec) -> io::Result<Child> {
         let guard = command.spawn()?;
         Ok((Pid::from_child(&guard), guard))
     })?;
-    // With the command go our copies of the program's ends.
+    // The command holds our copies of the program's ends.
     drop(command);
 
-    // Whether or not the program could be started, somebody waits for the guard.
+    // The guard is supervised even if the program could not be spawned.
     let started = handshake(&stream, input_theirs);
     let id = Arc::<AtomicU32>::default();
     if let Ok(Some(started)) = started {
@@ -94,7 +95,8 @@ pub(super) fn spawn(spec:&ProcessSpec) -> io::Result<Child> {
     let (commands, inbox) = mpsc::unbounded_channel();
     let stderr = tokio::spawn(output::tail(stderr, gone_receiver.clone()));
     let program = spec.program.clone();
-    let guard_client = GuardClient { program, guard, pid, id: id.clone(), stream, commands: inbox, stderr, tree_gone: gone, exit };
+    let guard_client =
+        GuardClient { program, guard, pid, id: id.clone(), stream, commands: inbox, stderr, tree_gone: gone, exit };
     tokio::spawn(guard_client.supervise());
     started.map(|_| Child {
         id,
@@ -105,7 +107,7 @@ pub(super) fn spawn(spec:&ProcessSpec) -> io::Result<Child> {
     })
 }
 
-/// Gives the guard what it needs, and waits until the program runs, but not for long: nobody else has a turn meanwhile.
+/// Sends the guard what it needs and waits briefly until the program runs; the runtime is blocked meanwhile.
 fn handshake(stream: &UnixStream, input: OwnedFd) -> io::Result<Option<u32>> {
     wire::send_fd(stream, input.as_fd())?;
     drop(input);
@@ -113,14 +115,14 @@ fn handshake(stream: &UnixStream, input: OwnedFd) -> io::Result<Option<u32>> {
         return Ok(None);
     }
     let mut bytes = [0; GuardReport::LENGTH];
-    // It is written at once, and so it comes at once.
+    // It is written with one call, so it arrives as a whole.
     if rustix::io::read(stream, &mut bytes)? < bytes.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     GuardReport::decode(bytes)?.started().map(Some)
 }
 
-/// Waits until there is something to read.
+/// Waits until the stream is readable.
 fn readable(stream: &UnixStream, timeout: Duration) -> io::Result<bool> {
     let until = Instant::now() + timeout;
     loop {

@@ -1,4 +1,4 @@
-//! What a server and a guard tell each other.
+//! Messages between server and guard.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -10,32 +10,32 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// What a server asks of a guard. The end of the stream says the same as [`GuardCommand::Kill`].
+/// Command of the server. The end of the stream means [`GuardCommand::Kill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GuardCommand {
-    /// To tell the program that it should end.
+    /// Send SIGTERM to the program.
     Terminate,
-    /// To end everything at once.
+    /// Kill everything.
     Kill,
 }
 
-/// What a guard says of its program.
+/// Report of a guard about its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GuardReport {
-    /// It runs, with this process id.
+    /// Spawned, with this process id.
     Started(i32),
-    /// It could not be started, and this is the system's number of the reason.
+    /// Spawning failed with this errno.
     SpawnFailed(i32),
-    /// It exited with this code, and nothing of it is left.
+    /// Exited with this code; no process is left.
     Exited(i32),
-    /// This signal ended it, and nothing of it is left.
+    /// Killed by this signal; no process is left.
     Signalled(i32),
 }
 
-/// The stream's first byte, which carries the program's standard input.
+/// First byte of the stream, which carries the program's standard input.
 const HELLO: u8 = b'h';
 
-/// Hands the guard the end that the program is to read from.
+/// Sends the guard the program's end of the input pipe.
 pub(super) fn send_fd(stream: impl AsFd, input: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -45,7 +45,7 @@ pub(super) fn send_fd(stream: impl AsFd, input: BorrowedFd<'_>) -> io::Result<()
     Ok(())
 }
 
-/// Takes what [`send_fd`] sent, or nothing if the server is gone.
+/// Receives what [`send_fd`] sent; `None` if the server is gone.
 pub(super) fn receive_fd(stream: impl AsFd) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -57,7 +57,7 @@ pub(super) fn receive_fd(stream: impl AsFd) -> io::Result<Option<OwnedFd>> {
     }))
 }
 
-// === impl Order ===
+// === impl GuardCommand ===
 
 impl GuardCommand {
     pub(super) fn encode(self) -> u8 {
@@ -67,7 +67,7 @@ impl GuardCommand {
         }
     }
 
-    /// Waits for the next one.
+    /// Reads the next command.
     pub(super) fn read(mut stream: impl Read) -> Self {
         let mut byte = [0];
         match stream.read_exact(&mut byte) {
@@ -77,10 +77,10 @@ impl GuardCommand {
     }
 }
 
-// === impl Report ===
+// === impl GuardReport ===
 
 impl GuardReport {
-    /// How many bytes one has.
+    /// Length of an encoded report.
     pub(super) const LENGTH: usize = 5;
 
     pub(super) fn encode(self) -> [u8; Self::LENGTH] {
@@ -105,7 +105,7 @@ impl GuardReport {
         }
     }
 
-    /// The program's process id, if this is what a guard says first.
+    /// The program's process id, if this is the first report of a guard.
     pub(super) fn started(self) -> io::Result<u32> {
         match self {
             Self::Started(pid) => u32::try_from(pid).map_err(io::Error::other),
@@ -127,7 +127,12 @@ mod tests {
 
     #[test]
     fn a_report_arrives_as_it_was_sent() {
-        for report in [GuardReport::Started(4_194_304), GuardReport::SpawnFailed(2), GuardReport::Exited(255), GuardReport::Signalled(64)] {
+        for report in [
+            GuardReport::Started(4_194_304),
+            GuardReport::SpawnFailed(2),
+            GuardReport::Exited(255),
+            GuardReport::Signalled(64),
+        ] {
             assert_eq!(GuardReport::decode(report.encode()).unwrap(), report);
         }
         assert!(GuardReport::decode(*b"x\0\0\0\0").is_err());

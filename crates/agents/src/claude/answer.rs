@@ -1,30 +1,32 @@
-//! Answers to what the agent asked, in its own words.
+//! Converts answers to Claude Code's control responses.
 
 use serde_json::{Map, Value, json};
 
-use super::convert::{Asked, AskedKind};
-use crate::{agent::Answer, schema::PermissionReply};
+use super::convert::{ClaudeRequest, ClaudeRequestKind};
+use crate::{agent::UserAnswer, schema::PermissionReply};
 
-/// The answer as the agent wants it; nothing if it does not fit what was asked. Once its plan is approved, the agent goes
-/// on in this mode.
-pub(super) fn response(asked: &Asked, answer: &Answer, mode: &str) -> Option<Value> {
-    Some(match (&asked.kind, answer) {
-        (AskedKind::Permission(_), Answer::Permission(PermissionReply::Once, _)) => allow(&asked.input, &[]),
-        (AskedKind::Permission(grants), Answer::Permission(PermissionReply::Always, _)) => {
-            allow(&asked.input, grants.updates())
+/// The response to a request; `None` if the answer does not fit it. `mode` is the permission mode after an approved
+/// plan.
+pub(super) fn response(request: &ClaudeRequest, answer: &UserAnswer, mode: &str) -> Option<Value> {
+    Some(match (&request.kind, answer) {
+        (ClaudeRequestKind::Permission(_), UserAnswer::Permission(PermissionReply::Once, _)) => {
+            allow(&request.input, &[])
         }
-        (AskedKind::Permission(_), Answer::Permission(PermissionReply::Reject, message)) => {
+        (ClaudeRequestKind::Permission(grants), UserAnswer::Permission(PermissionReply::Always, _)) => {
+            allow(&request.input, grants.updates())
+        }
+        (ClaudeRequestKind::Permission(_), UserAnswer::Permission(PermissionReply::Reject, message)) => {
             deny(message.as_deref().unwrap_or("Permission denied."))
         }
-        (AskedKind::Questions(questions), Answer::Question(answers)) => {
-            allow(&answered(&asked.input, questions, answers), &[])
+        (ClaudeRequestKind::Questions(questions), UserAnswer::Question(answers)) => {
+            allow(&answered(&request.input, questions, answers), &[])
         }
-        (AskedKind::Questions(_), Answer::QuestionRejected) => deny("The user did not want to answer."),
-        (AskedKind::Plan, Answer::Question(answers)) => match feedback(answers) {
-            None => allow(&asked.input, &[json!({"type": "setMode", "mode": mode, "destination": "session"})]),
+        (ClaudeRequestKind::Questions(_), UserAnswer::QuestionRejected) => deny("The user did not want to answer."),
+        (ClaudeRequestKind::Plan, UserAnswer::Question(answers)) => match feedback(answers) {
+            None => allow(&request.input, &[json!({"type": "setMode", "mode": mode, "destination": "session"})]),
             Some(words) => deny(&words),
         },
-        (AskedKind::Plan, Answer::QuestionRejected) => deny(REJECTED),
+        (ClaudeRequestKind::Plan, UserAnswer::QuestionRejected) => deny(REJECTED),
         _ => return None,
     })
 }
@@ -43,7 +45,7 @@ fn deny(message: &str) -> Value {
     json!({"behavior": "deny", "message": message})
 }
 
-/// The tool's input, with an answer for each question's text. Several choices are one text.
+/// The tool's input with an answer for each question. Several choices are joined.
 fn answered(input: &Value, questions: &[String], answers: &[Vec<String>]) -> Value {
     let answers: Map<_, _> = questions
         .iter()
@@ -58,7 +60,7 @@ fn answered(input: &Value, questions: &[String], answers: &[Vec<String>]) -> Val
     input
 }
 
-/// What is wrong with a plan; nothing if it is approved.
+/// Why a plan is rejected; `None` if it is approved.
 fn feedback(answers: &[Vec<String>]) -> Option<String> {
     let chosen: Vec<_> = answers.iter().flatten().map(|answer| answer.trim()).collect();
     let is = |label: &'static str| move |words: &&str| words.eq_ignore_ascii_case(label);
@@ -74,9 +76,9 @@ mod tests {
     use super::*;
 
     fn plan(answers: &[&[&str]]) -> Value {
-        let asked = Asked { kind: AskedKind::Plan, input: json!({"plan": "p"}) };
+        let request = ClaudeRequest { kind: ClaudeRequestKind::Plan, input: json!({"plan": "p"}) };
         let answers = answers.iter().map(|chosen| chosen.iter().map(|&chosen| chosen.to_owned()).collect()).collect();
-        response(&asked, &Answer::Question(answers), "default").unwrap()
+        response(&request, &UserAnswer::Question(answers), "default").unwrap()
     }
 
     //= agents.human-loop.plan-claude-code-question
@@ -103,15 +105,16 @@ mod tests {
     #[test]
     fn several_choices_are_joined_and_unanswered_questions_left_out() {
         let questions = ["a?", "b?", "c?"].map(str::to_owned);
-        let asked = Asked { kind: AskedKind::Questions(questions.to_vec()), input: json!({"questions": []}) };
+        let request =
+            ClaudeRequest { kind: ClaudeRequestKind::Questions(questions.to_vec()), input: json!({"questions": []}) };
         let answers = vec![vec!["x".to_owned(), "y".to_owned()], vec![], vec!["z".to_owned()]];
-        let response = response(&asked, &Answer::Question(answers), "default").unwrap();
+        let response = response(&request, &UserAnswer::Question(answers), "default").unwrap();
         assert_eq!(response["updatedInput"], json!({"questions": [], "answers": {"a?": "x, y", "c?": "z"}}));
     }
 
     #[test]
     fn an_answer_to_something_else_is_none() {
-        let asked = Asked { kind: AskedKind::Plan, input: json!({}) };
-        assert_eq!(response(&asked, &Answer::Permission(PermissionReply::Once, None), "default"), None);
+        let request = ClaudeRequest { kind: ClaudeRequestKind::Plan, input: json!({}) };
+        assert_eq!(response(&request, &UserAnswer::Permission(PermissionReply::Once, None), "default"), None);
     }
 }

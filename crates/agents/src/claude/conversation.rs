@@ -8,41 +8,43 @@ use uuid::Uuid;
 
 use super::{
     answer, launch,
-    pipe::{Patience, Pipe},
+    process::{ClaudeProcess, RequestDeadline},
 };
-use crate::agent::{AgentError, AgentMode, Answer, Conversation, Fact, Opening, PermissionMode, Prompt};
+use crate::agent::{
+    AgentError, AgentEvent, AgentMode, Conversation, ConversationOptions, PermissionMode, Prompt, UserAnswer,
+};
 
-/// A conversation, for which a process runs.
+/// A conversation with its own process.
 #[derive(Debug)]
 pub(super) struct ClaudeConversation {
-    pipe: Pipe,
+    process: ClaudeProcess,
     id: String,
     permission_mode: PermissionMode,
     model: Option<String>,
     variant: Option<String>,
-    /// Whether it was started to bypass permissions: only then it can.
+    /// Whether it was started with permission to bypass: it cannot be changed later.
     may_bypass: bool,
 }
 
-/// For how long a change may take. Meanwhile the session does nothing else.
-const CHANGE: Duration = Duration::from_secs(5);
+/// Timeout of a change. The session is blocked meanwhile.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl ClaudeConversation ===
 
 impl ClaudeConversation {
-    pub(super) fn open(opening: &Opening) -> Result<Self, AgentError> {
-        let id = opening.native_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
-        let start = launch::conversation(opening, &id, rustix::process::getuid().is_root());
-        let may_bypass = launch::mode(opening.agent_mode, opening.permission_mode) == launch::BYPASS;
-        let mut pipe = Pipe::start(&start)?;
-        pipe.converter.works(opening.agent_mode);
-        pipe.converter.bypasses(may_bypass);
-        pipe.tell("initialize", json!({}))?;
-        let (model, variant) = (opening.model.clone(), opening.variant.clone());
-        Ok(Self { pipe, id, permission_mode: opening.permission_mode, model, variant, may_bypass })
+    pub(super) fn open(options: &ConversationOptions) -> Result<Self, AgentError> {
+        let id = options.native_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+        let start = launch::conversation_spec(options, &id, rustix::process::getuid().is_root());
+        let may_bypass = launch::mode(options.agent_mode, options.permission_mode) == launch::BYPASS;
+        let mut process = ClaudeProcess::spawn(&start)?;
+        process.converter.set_agent_mode(options.agent_mode);
+        process.converter.set_may_bypass(may_bypass);
+        process.send_request("initialize", json!({}))?;
+        let (model, variant) = (options.model.clone(), options.variant.clone());
+        Ok(Self { process, id, permission_mode: options.permission_mode, model, variant, may_bypass })
     }
 
-    /// How the agent goes on once its plan is approved.
+    /// Permission mode after a plan is approved.
     const fn mode_after_plan(&self) -> &'static str {
         match self.permission_mode {
             PermissionMode::AcceptEdits => "acceptEdits",
@@ -54,38 +56,38 @@ impl ClaudeConversation {
 #[async_trait]
 impl Conversation for ClaudeConversation {
     fn native_id(&self) -> Option<String> {
-        Some(self.pipe.converter.native_id().unwrap_or(&self.id).to_owned())
+        Some(self.process.converter.native_id().unwrap_or(&self.id).to_owned())
     }
 
-    async fn next(&mut self, facts: &mut Vec<Fact>) {
-        self.pipe.next(facts).await;
+    async fn next(&mut self, events: &mut Vec<AgentEvent>) {
+        self.process.next(events).await;
     }
 
     async fn prompt(&mut self, prompt: &Prompt) -> Result<(), AgentError> {
-        // With an id of ours the agent says which of its turns is the prompt's.
+        // With our own id, the agent reports which of its turns belongs to the prompt.
         let id = Uuid::new_v4().to_string();
         let message = json!({"role": "user", "content": [{"type": "text", "text": prompt.text}]});
-        self.pipe.send(&json!({
+        self.process.send(&json!({
             "type": "user", "message": message, "parent_tool_use_id": null, "session_id": "", "uuid": id,
         }))?;
-        self.pipe.prompted(id);
+        self.process.prompt_sent(id);
         Ok(())
     }
 
     async fn interrupt(&mut self) -> Result<(), AgentError> {
-        // Together with a prompt that the agent has not begun with.
-        self.pipe.tell("interrupt", json!({"cancel_queued": true}))?;
-        self.pipe.converter.interrupted();
+        // Also cancels a prompt that the agent has not started yet.
+        self.process.send_request("interrupt", json!({"cancel_queued": true}))?;
+        self.process.converter.interrupt_sent();
         Ok(())
     }
 
-    async fn answer(&mut self, id: &str, answer: Answer) -> Result<(), AgentError> {
+    async fn answer(&mut self, id: &str, answer: UserAnswer) -> Result<(), AgentError> {
         let nothing = || AgentError::Unsupported(format!("the agent asked nothing under {id} that this answers"));
-        let asked = self.pipe.converter.asked(id).ok_or_else(nothing)?;
-        let response = answer::response(asked, &answer, self.mode_after_plan()).ok_or_else(nothing)?;
+        let request = self.process.converter.request(id).ok_or_else(nothing)?;
+        let response = answer::response(request, &answer, self.mode_after_plan()).ok_or_else(nothing)?;
         let success = json!({"subtype": "success", "request_id": id, "response": response});
-        self.pipe.send(&json!({"type": "control_response", "response": success}))?;
-        self.pipe.converter.answered(id);
+        self.process.send(&json!({"type": "control_response", "response": success}))?;
+        self.process.converter.remove_request(id);
         Ok(())
     }
 
@@ -95,27 +97,29 @@ impl Conversation for ClaudeConversation {
             let reason = "Claude Code bypasses permissions only if it was started so";
             return Err(AgentError::Unsupported(reason.to_owned()));
         }
-        self.pipe.request("set_permission_mode", json!({"mode": name}), Patience::of(CHANGE)).await?;
+        self.process
+            .request("set_permission_mode", json!({"mode": name}), RequestDeadline::after(CHANGE_TIMEOUT))
+            .await?;
         self.permission_mode = mode;
-        self.pipe.converter.works(agent);
+        self.process.converter.set_agent_mode(agent);
         Ok(())
     }
 
     async fn set_model(&mut self, model: Option<&str>, variant: Option<&str>) -> Result<(), AgentError> {
-        let patience = Patience::of(CHANGE);
+        let timeout = RequestDeadline::after(CHANGE_TIMEOUT);
         if self.model.as_deref() != model {
-            self.pipe.request("set_model", json!({"model": model}), patience).await?;
+            self.process.request("set_model", json!({"model": model}), timeout).await?;
             self.model = model.map(str::to_owned);
         }
         if self.variant.as_deref() != variant {
             let settings = json!({"settings": {"effortLevel": variant}});
-            self.pipe.request("apply_flag_settings", settings, patience).await?;
+            self.process.request("apply_flag_settings", settings, timeout).await?;
             self.variant = variant.map(str::to_owned);
         }
         Ok(())
     }
 
-    async fn close(self: Box<Self>, patience: Duration, facts: &mut Vec<Fact>) {
-        self.pipe.close(patience, facts).await;
+    async fn close(self: Box<Self>, grace: Duration, events: &mut Vec<AgentEvent>) {
+        self.process.close(grace, events).await;
     }
 }

@@ -1,18 +1,17 @@
-//! How the program is started.
+//! Command lines of Claude Code.
 
 use std::ffi::OsString;
 
 use crate::{
-    agent::{AgentMode, Opening, PermissionMode, Place},
+    agent::{AgentMode, AgentProgram, ConversationOptions, PermissionMode},
     child::ProcessSpec,
 };
 
-/// What the program must not find in its environment: the server's token, and what makes it believe that it was started
-/// by another of its kind.
-const TAKEN_OUT: [&str; 3] = ["SANDBOX_AGENT_TOKEN", "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT"];
+/// Variables that are removed from the environment: the server's token, and those that mark a nested Claude Code.
+const REMOVED_VARIABLES: [&str; 3] = ["SANDBOX_AGENT_TOKEN", "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT"];
 
-/// Messages both ways, and questions on the same pipes.
-const SPOKEN: [&str; 5] = [
+/// JSON lines in both directions, with permission requests on the same pipes.
+const STREAM_ARGUMENTS: [&str; 5] = [
     "--print",
     "--input-format=stream-json",
     "--output-format=stream-json",
@@ -20,52 +19,52 @@ const SPOKEN: [&str; 5] = [
     "--permission-prompt-tool=stdio",
 ];
 
-/// Messages as they grow, and those of subagents.
-const TOLD: [&str; 2] = ["--include-partial-messages", "--forward-subagent-text"];
+/// Partial messages, and messages of subagents.
+const DETAIL_ARGUMENTS: [&str; 2] = ["--include-partial-messages", "--forward-subagent-text"];
 
-/// The program for a conversation of this id.
-pub(super) fn conversation(opening: &Opening, id: &str, is_root: bool) -> ProcessSpec {
-    let mode = mode(opening.agent_mode, opening.permission_mode);
-    let mut arguments: Vec<OsString> = SPOKEN.iter().chain(&TOLD).map(Into::into).collect();
+/// The process of a conversation.
+pub(super) fn conversation_spec(options: &ConversationOptions, id: &str, is_root: bool) -> ProcessSpec {
+    let mode = mode(options.agent_mode, options.permission_mode);
+    let mut arguments: Vec<OsString> = STREAM_ARGUMENTS.iter().chain(&DETAIL_ARGUMENTS).map(Into::into).collect();
     arguments.push(format!("--permission-mode={mode}").into());
-    arguments.push(if opening.begun { format!("--resume={id}") } else { format!("--session-id={id}") }.into());
-    // Its name for its own choice is none for the flag.
-    if let Some(model) = opening.model.as_deref().filter(|model| *model != super::models::DEFAULT) {
+    arguments.push(if options.resumable { format!("--resume={id}") } else { format!("--session-id={id}") }.into());
+    // The flag does not accept the name of the default model.
+    if let Some(model) = options.model.as_deref().filter(|model| *model != super::models::DEFAULT) {
         arguments.push(format!("--model={model}").into());
     }
-    arguments.extend(opening.variant.as_ref().map(|variant| format!("--effort={variant}").into()));
+    arguments.extend(options.variant.as_ref().map(|variant| format!("--effort={variant}").into()));
     let bypass = mode == BYPASS;
     if bypass {
         arguments.push("--dangerously-skip-permissions".into());
     }
-    let mut spec = with(&opening.place, arguments);
+    let mut spec = spec(&options.program, arguments);
     if bypass && is_root {
-        // Root may not bypass permissions, except in a sandbox.
+        // Claude Code lets root bypass permissions only in a sandbox.
         spec.environment.push(("IS_SANDBOX".into(), Some("1".into())));
     }
     spec
 }
 
-/// The program for a question about itself.
-pub(super) fn inquiry(place: &Place) -> ProcessSpec {
-    with(place, SPOKEN.iter().map(Into::into).collect())
+/// A process that only answers requests about itself.
+pub(super) fn query_spec(program: &AgentProgram) -> ProcessSpec {
+    spec(program, STREAM_ARGUMENTS.iter().map(Into::into).collect())
 }
 
-fn with(place: &Place, arguments: Vec<OsString>) -> ProcessSpec {
-    let taken_out = TAKEN_OUT.iter().map(|name| (name.into(), None));
-    let given = place.environment.iter().map(|(name, value)| (name.into(), Some(value.into())));
+fn spec(program: &AgentProgram, arguments: Vec<OsString>) -> ProcessSpec {
+    let removed = REMOVED_VARIABLES.iter().map(|name| (name.into(), None));
+    let given = program.environment.iter().map(|(name, value)| (name.into(), Some(value.into())));
     ProcessSpec {
-        program: place.program.clone(),
+        program: program.path.clone(),
         arguments,
-        directory: place.directory.clone(),
-        environment: taken_out.chain(given).collect(),
+        directory: program.directory.clone(),
+        environment: removed.chain(given).collect(),
     }
 }
 
-/// The agent's name for never asking.
+/// Claude Code's name for the bypass mode.
 pub(super) const BYPASS: &str = "bypassPermissions";
 
-/// The agent's name for what it may do unasked. To plan is to change nothing.
+/// Claude Code's name for a permission mode. Plan mode takes precedence.
 pub(super) const fn mode(agent: AgentMode, mode: PermissionMode) -> &'static str {
     match (agent, mode) {
         (AgentMode::Plan, _) | (_, PermissionMode::Plan) => "plan",
@@ -79,27 +78,34 @@ pub(super) const fn mode(agent: AgentMode, mode: PermissionMode) -> &'static str
 mod tests {
     use super::*;
 
-    fn arguments(opening: &Opening) -> Vec<String> {
-        let spec = conversation(opening, "0000", true);
+    fn arguments(options: &ConversationOptions) -> Vec<String> {
+        let spec = conversation_spec(options, "0000", true);
         spec.arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect()
     }
 
     //= agents.execution-models.several-turns-resume
     #[test]
     fn only_a_conversation_that_was_begun_is_resumed() {
-        assert!(arguments(&Opening::default()).contains(&"--session-id=0000".to_owned()));
-        let begun = arguments(&Opening { begun: true, ..Opening::default() });
-        assert!(begun.contains(&"--resume=0000".to_owned()));
-        assert!(!begun.iter().any(|argument| argument.starts_with("--session-id")));
+        assert!(arguments(&ConversationOptions::default()).contains(&"--session-id=0000".to_owned()));
+        let resumable = arguments(&ConversationOptions { resumable: true, ..ConversationOptions::default() });
+        assert!(resumable.contains(&"--resume=0000".to_owned()));
+        assert!(!resumable.iter().any(|argument| argument.starts_with("--session-id")));
     }
 
     //= agents.execution-models.model-permission-mode-plan
     #[test]
     fn a_model_cannot_pass_for_an_option() {
-        let opening = Opening { model: Some("--dangerously-skip-permissions".into()), ..Opening::default() };
-        assert!(!arguments(&opening).contains(&"--dangerously-skip-permissions".to_owned()));
-        let opening = Opening { model: Some("default".into()), variant: Some("high".into()), ..Opening::default() };
-        let arguments = arguments(&opening);
+        let options = ConversationOptions {
+            model: Some("--dangerously-skip-permissions".into()),
+            ..ConversationOptions::default()
+        };
+        assert!(!arguments(&options).contains(&"--dangerously-skip-permissions".to_owned()));
+        let options = ConversationOptions {
+            model: Some("default".into()),
+            variant: Some("high".into()),
+            ..ConversationOptions::default()
+        };
+        let arguments = arguments(&options);
         assert!(arguments.contains(&"--effort=high".to_owned()));
         assert!(!arguments.iter().any(|argument| argument.starts_with("--model")));
     }
@@ -108,8 +114,9 @@ mod tests {
     #[test]
     fn a_plan_is_never_carried_out_unasked() {
         for permission_mode in PermissionMode::ALL {
-            let opening = Opening { agent_mode: AgentMode::Plan, permission_mode, ..Opening::default() };
-            let arguments = arguments(&opening);
+            let options =
+                ConversationOptions { agent_mode: AgentMode::Plan, permission_mode, ..ConversationOptions::default() };
+            let arguments = arguments(&options);
             assert!(arguments.contains(&"--permission-mode=plan".to_owned()), "{arguments:?}");
             assert!(!arguments.contains(&"--dangerously-skip-permissions".to_owned()));
         }
@@ -118,20 +125,20 @@ mod tests {
     //= agents.execution-models.model-permission-mode-plan
     #[test]
     fn root_may_bypass_because_it_is_told_of_a_sandbox() {
-        let opening = Opening { permission_mode: PermissionMode::Bypass, ..Opening::default() };
-        let told = |is_root| {
-            let environment = conversation(&opening, "0000", is_root).environment;
+        let options = ConversationOptions { permission_mode: PermissionMode::Bypass, ..ConversationOptions::default() };
+        let has_variable = |is_root| {
+            let environment = conversation_spec(&options, "0000", is_root).environment;
             environment.contains(&("IS_SANDBOX".into(), Some("1".into())))
         };
-        assert!(told(true));
-        assert!(!told(false));
-        assert!(arguments(&opening).contains(&"--dangerously-skip-permissions".to_owned()));
+        assert!(has_variable(true));
+        assert!(!has_variable(false));
+        assert!(arguments(&options).contains(&"--dangerously-skip-permissions".to_owned()));
     }
 
     #[test]
     fn the_servers_token_is_not_for_the_agent() {
-        let environment = conversation(&Opening::default(), "0000", false).environment;
-        for name in TAKEN_OUT {
+        let environment = conversation_spec(&ConversationOptions::default(), "0000", false).environment;
+        for name in REMOVED_VARIABLES {
             assert!(environment.contains(&(name.into(), None)), "{name}");
         }
     }

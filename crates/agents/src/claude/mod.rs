@@ -1,23 +1,25 @@
-//! Claude Code: one process for each session, which speaks JSON lines both ways.
+//! Claude Code: one process per session, which exchanges JSON lines.
 
 mod answer;
 mod conversation;
 pub mod convert;
-mod grant;
+mod grants;
 mod launch;
 mod models;
-mod pipe;
 mod plans;
+mod process;
 
 use async_trait::async_trait;
 
-use self::{conversation::ClaudeConversation, models::Known};
-use crate::agent::{Agent, AgentError, AgentId, Conversation, Models, Opening, PermissionMode, Place};
+use self::{conversation::ClaudeConversation, models::ModelCache};
+use crate::agent::{
+    Agent, AgentError, AgentId, AgentProgram, Conversation, ConversationOptions, Models, PermissionMode,
+};
 
 /// Claude Code.
 #[derive(Debug, Default)]
 pub struct Claude {
-    models: Known,
+    models: ModelCache,
 }
 
 // === impl Claude ===
@@ -32,15 +34,15 @@ impl Agent for Claude {
         &[PermissionMode::Plan, PermissionMode::AcceptEdits, PermissionMode::Bypass]
     }
 
-    fn plan_is_a_permission(&self) -> bool {
+    fn plan_is_permission_mode(&self) -> bool {
         true
     }
 
-    async fn models(&self, place: &Place) -> Result<Models, AgentError> {
-        self.models.get(place).await
+    async fn models(&self, program: &AgentProgram) -> Result<Models, AgentError> {
+        self.models.get(program).await
     }
 
-    async fn open(&self, opening: Opening) -> Result<Box<dyn Conversation>, AgentError> {
-        Ok(Box::new(ClaudeConversation::open(&opening)?))
+    async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
+        Ok(Box::new(ClaudeConversation::open(&options)?))
     }
 }

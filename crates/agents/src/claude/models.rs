@@ -1,4 +1,4 @@
-//! The models that Claude Code says it can use.
+//! Lists the models of Claude Code.
 
 use std::{
     path::PathBuf,
@@ -10,60 +10,59 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     launch,
-    pipe::{FAREWELL, Patience, Pipe},
+    process::{CLOSE_GRACE, ClaudeProcess, RequestDeadline},
 };
-use crate::agent::{AgentError, Model, Models, Place};
+use crate::agent::{AgentError, AgentProgram, Model, Models};
 
-/// The agent's name for its own choice.
+/// Claude Code's name for its default model.
 pub(super) const DEFAULT: &str = "default";
 
-/// For how long an answer is waited for: the program has to start first.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Timeout of the query, which includes starting the program.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// For how long an answer holds.
-const HOLDS: Duration = Duration::from_secs(60 * 60);
+const CACHE_TTL: Duration = Duration::from_secs(60 * 60);
 
-/// Answers by program, since a question takes a process.
+/// Models by program, cached since each query starts a process.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<Answer>>);
+pub(super) struct ModelCache(Mutex<Vec<CachedModels>>);
 
 #[derive(Debug)]
-struct Answer {
+struct CachedModels {
     program: PathBuf,
-    /// When the program was last changed.
-    changed: Option<SystemTime>,
-    at: Instant,
+    /// Modification time of the program.
+    modified: Option<SystemTime>,
+    fetched_at: Instant,
     models: Models,
 }
 
-// === impl Known ===
+// === impl ModelCache ===
 
-impl Known {
-    /// The models of a program. Whoever asks meanwhile waits for the same answer.
-    pub(super) async fn get(&self, place: &Place) -> Result<Models, AgentError> {
+impl ModelCache {
+    /// The models of a program. Concurrent callers share one query.
+    pub(super) async fn get(&self, program: &AgentProgram) -> Result<Models, AgentError> {
         let mut answers = self.0.lock().await;
-        let changed = tokio::fs::metadata(&place.program).await.and_then(|file| file.modified()).ok();
-        answers.retain(|answer| answer.at.elapsed() < HOLDS);
-        let known = answers.iter().find(|answer| answer.program == place.program && answer.changed == changed);
+        let modified = tokio::fs::metadata(&program.path).await.and_then(|file| file.modified()).ok();
+        answers.retain(|answer| answer.fetched_at.elapsed() < CACHE_TTL);
+        let known = answers.iter().find(|answer| answer.program == program.path && answer.modified == modified);
         if let Some(known) = known {
             return Ok(known.models.clone());
         }
-        let models = ask(place).await?;
-        answers.retain(|answer| answer.program != place.program);
-        let at = Instant::now();
-        answers.push(Answer { program: place.program.clone(), changed, at, models: models.clone() });
+        let models = query(program).await?;
+        answers.retain(|answer| answer.program != program.path);
+        let fetched_at = Instant::now();
+        answers.push(CachedModels { program: program.path.clone(), modified, fetched_at, models: models.clone() });
         Ok(models)
     }
 }
 
-async fn ask(place: &Place) -> Result<Models, AgentError> {
-    let mut pipe = Pipe::start(&launch::inquiry(place))?;
-    let answer = pipe.request("initialize", serde_json::json!({}), Patience::of(PATIENCE)).await;
-    pipe.close(FAREWELL, &mut Vec::new()).await;
+async fn query(program: &AgentProgram) -> Result<Models, AgentError> {
+    let mut process = ClaudeProcess::spawn(&launch::query_spec(program))?;
+    let answer = process.request("initialize", serde_json::json!({}), RequestDeadline::after(REQUEST_TIMEOUT)).await;
+    process.close(CLOSE_GRACE, &mut Vec::new()).await;
     Ok(read(&answer?))
 }
 
-/// The models in what the agent says of itself.
+/// The models in an `initialize` response.
 pub(super) fn read(initialized: &Value) -> Models {
     let listed = initialized.get("models").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let models: Vec<_> = listed.iter().filter_map(model).collect();

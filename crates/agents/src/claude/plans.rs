@@ -1,4 +1,4 @@
-//! Plans that the agent wrote into a file. It names the file, and is believed only about files where it keeps its plans.
+//! Plan files. The agent names the path, which is read only inside its plan directory.
 
 use std::{
     ffi::OsString,
@@ -11,43 +11,43 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::child::ProcessSpec;
 
-/// A plan longer than this is not shown.
-const LONGEST: u64 = 1024 * 1024;
+/// Longer plans are not shown.
+const MAX_PLAN: u64 = 1024 * 1024;
 
-/// Where the agent keeps its plans.
+/// The directory in which the agent stores its plans.
 #[derive(Clone, Debug)]
-pub(super) struct Plans(Option<PathBuf>);
+pub(super) struct PlanDirectory(Option<PathBuf>);
 
-// === impl Plans ===
+// === impl PlanDirectory ===
 
-impl Plans {
-    /// As a program finds it in its environment.
+impl PlanDirectory {
+    /// Derives it from the program's environment.
     pub(super) fn of(spec: &ProcessSpec) -> Self {
         let settings = variable(spec, "CLAUDE_CONFIG_DIR").map(PathBuf::from);
         let settings = settings.or_else(|| Some(PathBuf::from(variable(spec, "HOME")?).join(".claude")));
         Self(settings.map(|settings| spec.directory.join(settings).join("plans")))
     }
 
-    /// The plan in a file, if it is one of the agent's plans.
+    /// Reads a plan, if it is inside the directory.
     pub(super) fn read(&self, path: &str) -> Option<String> {
         let (directory, path) = (self.0.as_ref()?.canonicalize().ok()?, Path::new(path).canonicalize().ok()?);
         if !path.starts_with(&directory) {
             return None;
         }
-        // A pipe is not waited for, and a link that has taken the file's place meanwhile is not followed.
+        // Do not block on a FIFO, and do not follow a symlink that replaced the file.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(&path, flags, Mode::empty()).ok()?);
         let about = file.metadata().ok()?;
-        if !about.is_file() || about.len() > LONGEST {
+        if !about.is_file() || about.len() > MAX_PLAN {
             return None;
         }
         let mut plan = String::new();
-        file.take(LONGEST).read_to_string(&mut plan).ok()?;
+        file.take(MAX_PLAN).read_to_string(&mut plan).ok()?;
         Some(plan)
     }
 }
 
-/// A variable as the program finds it; one that is empty is none.
+/// A variable of the program; `None` if it is empty.
 fn variable(spec: &ProcessSpec, name: &str) -> Option<OsString> {
     let given = spec.environment.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
     given.unwrap_or_else(|| std::env::var_os(name)).filter(|value| !value.is_empty())
@@ -80,12 +80,12 @@ mod tests {
         let long = write(&plans.join("long.md"), &"x".repeat(1024 * 1024 + 1));
         let link = plans.join("link.md");
         symlink(&secret, &link).unwrap();
-        let pipe = plans.join("pipe");
-        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let process = plans.join("pipe");
+        mknodat(CWD, &process, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 
-        let reader = Plans::of(&start(&[("CLAUDE_CONFIG_DIR", None), ("HOME", Some(home.path()))]));
+        let reader = PlanDirectory::of(&start(&[("CLAUDE_CONFIG_DIR", None), ("HOME", Some(home.path()))]));
         assert_eq!(reader.read(plan.to_str().unwrap()).as_deref(), Some("1. Do it."));
-        for path in [secret, long, link, pipe, plans.clone(), plans.join("../../secret"), plans.join("none")] {
+        for path in [secret, long, link, process, plans.clone(), plans.join("../../secret"), plans.join("none")] {
             assert_eq!(reader.read(path.to_str().unwrap()), None, "{}", path.display());
         }
         assert_eq!(reader.read("plan.md"), None);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_settings_may_be_elsewhere() {
-        let of = |variables: &[_]| Plans::of(&start(variables)).0.unwrap();
+        let of = |variables: &[_]| PlanDirectory::of(&start(variables)).0.unwrap();
         let (home, settings) = (("HOME", Some(Path::new("/h"))), ("CLAUDE_CONFIG_DIR", Some(Path::new("/c"))));
         assert_eq!(of(&[("CLAUDE_CONFIG_DIR", None), home]), Path::new("/h/.claude/plans"));
         assert_eq!(of(&[home, settings]), Path::new("/c/plans"));

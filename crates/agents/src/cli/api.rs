@@ -5,215 +5,215 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    Failure,
-    client::{Ask, Endpoint},
+    CliError,
+    client::{ApiRequest, EndpointArguments},
 };
 
 #[derive(Subcommand)]
-pub(super) enum Api {
-    /// The agents of a server
+pub(super) enum ApiCommand {
+    /// Manage agents
     #[command(subcommand)]
-    Agents(Agents),
-    /// Its sessions
+    Agents(AgentsCommand),
+    /// Manage sessions
     #[command(subcommand)]
-    Sessions(Sessions),
+    Sessions(SessionsCommand),
 }
 
 #[derive(Subcommand)]
-pub(super) enum Agents {
-    /// All agents
+pub(super) enum AgentsCommand {
+    /// List agents
     List {
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
     /// Install an agent
     Install {
         agent: String,
-        /// Even if it is there
+        /// Install it even if it is installed already
         #[arg(short, long)]
         reinstall: bool,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// The ways in which an agent works
+    /// List the modes of an agent
     Modes {
         agent: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// The models that it can use
+    /// List the models of an agent
     Models {
         agent: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
 }
 
 #[derive(Subcommand)]
-pub(super) enum Sessions {
-    /// All sessions
+pub(super) enum SessionsCommand {
+    /// List sessions
     List {
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Make a session
+    /// Create a session
     Create {
         session_id: String,
-        /// Who runs in it
+        /// The agent: claude, codex or mock
         #[arg(short, long)]
         agent: String,
-        /// build or plan
+        /// Agent mode: build or plan
         #[arg(short = 'g', long)]
         agent_mode: Option<String>,
-        /// default, plan, acceptEdits or bypass
+        /// Permission mode: default, plan, acceptEdits or bypass
         #[arg(short, long)]
         permission_mode: Option<String>,
-        /// The model
+        /// Model to use
         #[arg(short, long)]
         model: Option<String>,
-        /// How the model is used
+        /// Variant of the model, such as its reasoning effort
         #[arg(short, long)]
         variant: Option<String>,
-        /// The version of the agent to install if it is not there
+        /// Version of the agent to install if it is missing
         #[arg(short = 'A', long)]
         agent_version: Option<String>,
-        /// Where the agent works
+        /// Working directory of the agent
         #[arg(short, long)]
         directory: Option<String>,
-        /// For people
+        /// Title of the session
         #[arg(long)]
         title: Option<String>,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// How a session is
+    /// Show a session
     Get {
         session_id: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// End a session and forget it
+    /// Terminate and delete a session
     Delete {
         session_id: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
     /// Send a message
     SendMessage {
         session_id: String,
         #[command(flatten)]
-        message: Message,
+        message: MessageArguments,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Send a message and print its turn as it comes
+    /// Send a message and stream its turn
     SendMessageStream {
         session_id: String,
         #[command(flatten)]
-        message: Message,
+        message: MessageArguments,
         #[command(flatten)]
-        view: View,
+        view: ViewArguments,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
     /// Print events
     #[command(alias = "get-messages")]
     Events {
         session_id: String,
-        /// Behind this id
+        /// Only events after this id
         #[arg(short, long)]
         offset: Option<u64>,
-        /// At most so many
+        /// Maximum number of events
         #[arg(short, long)]
         limit: Option<usize>,
         #[command(flatten)]
-        view: View,
+        view: ViewArguments,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Print events as they come
+    /// Stream events
     EventsSse {
         session_id: String,
-        /// Behind this id
+        /// Only events after this id
         #[arg(short, long)]
         offset: Option<u64>,
         #[command(flatten)]
-        view: View,
+        view: ViewArguments,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
     /// Answer questions
     ReplyQuestion {
         session_id: String,
         question_id: String,
-        /// For each question a list of answers, as JSON: [["Yes"]]
+        /// List of answers for each question, as JSON: [["Yes"]]
         #[arg(short, long)]
         answers: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Refuse to answer questions
+    /// Reject questions
     RejectQuestion {
         session_id: String,
         question_id: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Give or refuse a permission
+    /// Answer a permission request
     ReplyPermission {
         session_id: String,
         permission_id: String,
-        /// once, always or reject
+        /// Reply: once, always or reject
         #[arg(short, long)]
         reply: String,
-        /// Words for the agent with a reject
+        /// Message for the agent with a reject
         #[arg(short, long)]
         message: Option<String>,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Stop the turn; the session goes on
+    /// Interrupt the running turn
     Abort {
         session_id: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// Open a session again that ended
+    /// Resume a session that ended
     Resume {
         session_id: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
-    /// End a session; it can still be read
+    /// Terminate a session; its events stay readable
     Terminate {
         session_id: String,
         #[command(flatten)]
-        at: Endpoint,
+        endpoint: EndpointArguments,
     },
 }
 
 #[derive(clap::Args)]
-pub(super) struct Message {
-    /// What the user says
+pub(super) struct MessageArguments {
+    /// Text of the message
     #[arg(short, long)]
     message: String,
-    /// An id of it: the same id and message again change nothing
+    /// Message id; a retry with the same id and text has no effect
     #[arg(long)]
     message_id: Option<String>,
 }
 
 #[derive(clap::Args)]
-pub(super) struct View {
-    /// With turns, items, usage and more
+pub(super) struct ViewArguments {
+    /// Include turns, items, usage and other details
     #[arg(long)]
     full: bool,
-    /// With the agent's own words
+    /// Include the agent's raw messages
     #[arg(long)]
     raw: bool,
 }
 
-impl Api {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl ApiCommand {
+    pub(super) fn run(self) -> Result<(), CliError> {
         match self {
             Self::Agents(agents) => agents.run(),
             Self::Sessions(sessions) => sessions.run(),
@@ -221,25 +221,26 @@ impl Api {
     }
 }
 
-impl Agents {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let of = |agent: String, what: &str| Ask::new(Method::GET, ["agents".to_owned(), agent, what.to_owned()]);
+impl AgentsCommand {
+    pub(super) fn run(self) -> Result<(), CliError> {
+        let of =
+            |agent: String, what: &str| ApiRequest::new(Method::GET, ["agents".to_owned(), agent, what.to_owned()]);
         match self {
-            Self::List { at } => at.ask(Ask::new(Method::GET, ["agents"])),
-            Self::Install { agent, reinstall, at } => {
-                let ask = Ask::new(Method::POST, ["agents".to_owned(), agent, "install".to_owned()]);
-                at.ask(ask.body(json!({"reinstall": reinstall})))
+            Self::List { endpoint } => endpoint.send(ApiRequest::new(Method::GET, ["agents"])),
+            Self::Install { agent, reinstall, endpoint } => {
+                let request = ApiRequest::new(Method::POST, ["agents".to_owned(), agent, "install".to_owned()]);
+                endpoint.send(request.body(json!({"reinstall": reinstall})))
             }
-            Self::Modes { agent, at } => at.ask(of(agent, "modes")),
-            Self::Models { agent, at } => at.ask(of(agent, "models")),
+            Self::Modes { agent, endpoint } => endpoint.send(of(agent, "modes")),
+            Self::Models { agent, endpoint } => endpoint.send(of(agent, "models")),
         }
     }
 }
 
-impl Sessions {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl SessionsCommand {
+    pub(super) fn run(self) -> Result<(), CliError> {
         match self {
-            Self::List { at } => at.ask(Ask::new(Method::GET, ["sessions"])),
+            Self::List { endpoint } => endpoint.send(ApiRequest::new(Method::GET, ["sessions"])),
             Self::Create {
                 session_id,
                 agent,
@@ -250,8 +251,8 @@ impl Sessions {
                 agent_version,
                 directory,
                 title,
-                at,
-            } => at.ask(session(Method::POST, session_id, &[]).body(json!({
+                endpoint,
+            } => endpoint.send(session(Method::POST, session_id, &[]).body(json!({
                 "agent": agent,
                 "agentMode": agent_mode,
                 "permissionMode": permission_mode,
@@ -261,56 +262,58 @@ impl Sessions {
                 "directory": directory,
                 "title": title,
             }))),
-            Self::Get { session_id, at } => at.ask(session(Method::GET, session_id, &[])),
-            Self::Delete { session_id, at } => at.ask(session(Method::DELETE, session_id, &[])),
-            Self::SendMessage { session_id, message, at } => {
-                at.ask(session(Method::POST, session_id, &["messages"]).body(message.body()))
+            Self::Get { session_id, endpoint } => endpoint.send(session(Method::GET, session_id, &[])),
+            Self::Delete { session_id, endpoint } => endpoint.send(session(Method::DELETE, session_id, &[])),
+            Self::SendMessage { session_id, message, endpoint } => {
+                endpoint.send(session(Method::POST, session_id, &["messages"]).body(message.body()))
             }
-            Self::SendMessageStream { session_id, message, view, at } => {
-                let ask = session(Method::POST, session_id, &["messages", "stream"]).body(message.body());
-                // A person answers from another terminal, in their own time.
-                at.ask(view.of(ask).query("wait", Some(3600)))
+            Self::SendMessageStream { session_id, message, view, endpoint } => {
+                let request = session(Method::POST, session_id, &["messages", "stream"]).body(message.body());
+                // A person answers from another terminal, without a hurry.
+                endpoint.send(view.of(request).query("wait", Some(3600)))
             }
-            Self::Events { session_id, offset, limit, view, at } => {
-                let ask = session(Method::GET, session_id, &["events"]);
-                at.ask(view.of(ask).query("offset", offset).query("limit", limit))
+            Self::Events { session_id, offset, limit, view, endpoint } => {
+                let request = session(Method::GET, session_id, &["events"]);
+                endpoint.send(view.of(request).query("offset", offset).query("limit", limit))
             }
-            Self::EventsSse { session_id, offset, view, at } => {
-                at.ask(view.of(session(Method::GET, session_id, &["events", "sse"])).query("offset", offset))
+            Self::EventsSse { session_id, offset, view, endpoint } => {
+                endpoint.send(view.of(session(Method::GET, session_id, &["events", "sse"])).query("offset", offset))
             }
-            Self::ReplyQuestion { session_id, question_id, answers, at } => {
+            Self::ReplyQuestion { session_id, question_id, answers, endpoint } => {
                 let answers: Value = serde_json::from_str(&answers).map_err(|error| {
-                    Failure::new(format!("the answers are no JSON: {error}")).hint("such as [[\"Yes\"]]")
+                    CliError::new(format!("the answers are no JSON: {error}")).hint("such as [[\"Yes\"]]")
                 })?;
-                let ask = session(Method::POST, session_id, &["questions", &question_id, "reply"]);
-                at.ask(ask.body(json!({"answers": answers})))
+                let request = session(Method::POST, session_id, &["questions", &question_id, "reply"]);
+                endpoint.send(request.body(json!({"answers": answers})))
             }
-            Self::RejectQuestion { session_id, question_id, at } => {
-                at.ask(session(Method::POST, session_id, &["questions", &question_id, "reject"]))
+            Self::RejectQuestion { session_id, question_id, endpoint } => {
+                endpoint.send(session(Method::POST, session_id, &["questions", &question_id, "reject"]))
             }
-            Self::ReplyPermission { session_id, permission_id, reply, message, at } => {
-                let ask = session(Method::POST, session_id, &["permissions", &permission_id, "reply"]);
-                at.ask(ask.body(json!({"reply": reply, "message": message})))
+            Self::ReplyPermission { session_id, permission_id, reply, message, endpoint } => {
+                let request = session(Method::POST, session_id, &["permissions", &permission_id, "reply"]);
+                endpoint.send(request.body(json!({"reply": reply, "message": message})))
             }
-            Self::Abort { session_id, at } => at.ask(session(Method::POST, session_id, &["abort"])),
-            Self::Resume { session_id, at } => at.ask(session(Method::POST, session_id, &["resume"])),
-            Self::Terminate { session_id, at } => at.ask(session(Method::POST, session_id, &["terminate"])),
+            Self::Abort { session_id, endpoint } => endpoint.send(session(Method::POST, session_id, &["abort"])),
+            Self::Resume { session_id, endpoint } => endpoint.send(session(Method::POST, session_id, &["resume"])),
+            Self::Terminate { session_id, endpoint } => {
+                endpoint.send(session(Method::POST, session_id, &["terminate"]))
+            }
         }
     }
 }
 
-fn session(method: Method, id: String, rest: &[&str]) -> Ask {
-    Ask::new(method, ["sessions".to_owned(), id].into_iter().chain(rest.iter().map(|&piece| piece.to_owned())))
+fn session(method: Method, id: String, rest: &[&str]) -> ApiRequest {
+    ApiRequest::new(method, ["sessions".to_owned(), id].into_iter().chain(rest.iter().map(|&piece| piece.to_owned())))
 }
 
-impl Message {
+impl MessageArguments {
     fn body(self) -> Value {
         json!({"message": self.message, "messageId": self.message_id})
     }
 }
 
-impl View {
-    fn of(&self, ask: Ask) -> Ask {
-        ask.query("view", self.full.then_some("full")).query("includeRaw", self.raw.then_some(true))
+impl ViewArguments {
+    fn of(&self, request: ApiRequest) -> ApiRequest {
+        request.query("view", self.full.then_some("full")).query("includeRaw", self.raw.then_some(true))
     }
 }

@@ -1,4 +1,4 @@
-//! Asks a server, and prints what it says.
+//! HTTP client of the command line.
 
 use std::{io::Write as _, net::IpAddr, time::Duration};
 
@@ -6,30 +6,29 @@ use clap::Args;
 use reqwest::{Client, Method, Response, Url};
 use serde_json::Value;
 
-use super::{Failure, token::TokenArguments};
+use super::{CliError, token::TokenArguments};
 
-/// Which server is asked.
 #[derive(Args)]
-pub(super) struct Endpoint {
-    /// The server: http://… or unix:PATH
+pub(super) struct EndpointArguments {
+    /// Server to connect to: http://… or unix:PATH
     #[arg(short, long, default_value = "http://127.0.0.1:2468")]
     endpoint: String,
     #[command(flatten)]
     token: TokenArguments,
 }
 
-/// A request.
-pub(super) struct Ask {
+/// A request to the API.
+pub(super) struct ApiRequest {
     method: Method,
     path: Vec<String>,
     query: Vec<(&'static str, String)>,
     body: Option<Value>,
 }
 
-// === impl Ask ===
+// === impl ApiRequest ===
 
-impl Ask {
-    /// Of a path below `/v1`, whose pieces may be any text.
+impl ApiRequest {
+    /// A path below `/v1`; segments are escaped.
     pub(super) fn new<S: Into<String>>(method: Method, path: impl IntoIterator<Item = S>) -> Self {
         let path = path.into_iter().map(Into::into).collect();
         Self { method, path, query: Vec::new(), body: None }
@@ -40,7 +39,7 @@ impl Ask {
         self
     }
 
-    /// What has no value is left out.
+    /// Sets the body; fields without a value are omitted.
     pub(super) fn body(mut self, mut body: Value) -> Self {
         if let Some(fields) = body.as_object_mut() {
             fields.retain(|_, value| !value.is_null());
@@ -50,42 +49,42 @@ impl Ask {
     }
 }
 
-// === impl Endpoint ===
+// === impl EndpointArguments ===
 
-impl Endpoint {
-    /// Asks, and prints the answer.
-    pub(super) fn ask(&self, ask: Ask) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
-        runtime.block_on(self.send(ask))
+impl EndpointArguments {
+    /// Sends a request and prints the response.
+    pub(super) fn send(&self, request: ApiRequest) -> Result<(), CliError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::new)?;
+        runtime.block_on(self.send_async(request))
     }
 
-    async fn send(&self, ask: Ask) -> Result<(), Failure> {
-        let mut response = self.request(ask)?.send().await.map_err(|error| self.unreachable(&error))?;
-        let streams = header(&response, "content-type").starts_with("text/event-stream");
+    async fn send_async(&self, request: ApiRequest) -> Result<(), CliError> {
+        let mut response = self.build(request)?.send().await.map_err(|error| self.unreachable(&error))?;
+        let is_stream = header(&response, "content-type").starts_with("text/event-stream");
         if !response.status().is_success() {
-            return Err(refusal(response).await);
+            return Err(problem(response).await);
         }
         let mut out = std::io::stdout().lock();
-        let mut whole = Vec::new();
+        let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
-            if streams {
-                // Whoever reads this may have had enough.
+            if is_stream {
+                // The reader of our output may be gone.
                 if out.write_all(&chunk).and_then(|()| out.flush()).is_err() {
                     return Ok(());
                 }
             } else {
-                whole.extend_from_slice(&chunk);
+                body.extend_from_slice(&chunk);
             }
         }
-        let text = match serde_json::from_slice::<Value>(&whole) {
+        let text = match serde_json::from_slice::<Value>(&body) {
             Ok(value) => format!("{value:#}\n").into_bytes(),
-            Err(_) => whole,
+            Err(_) => body,
         };
         let _enough = out.write_all(&text);
         Ok(())
     }
 
-    fn request(&self, ask: Ask) -> Result<reqwest::RequestBuilder, Failure> {
+    fn build(&self, request: ApiRequest) -> Result<reqwest::RequestBuilder, CliError> {
         let token = self.token.get()?;
         let mut builder = Client::builder().connect_timeout(Duration::from_secs(10));
         let base = match self.endpoint.strip_prefix("unix:") {
@@ -95,40 +94,40 @@ impl Endpoint {
             }
             None => &self.endpoint,
         };
-        let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("{} is no endpoint: {error}", self.endpoint));
+        let wrong = |error: &dyn std::fmt::Display| CliError::new(format!("{} is no endpoint: {error}", self.endpoint));
         let mut url = Url::parse(base).map_err(|error| wrong(&error))?;
-        url.path_segments_mut().map_err(|()| wrong(&"it has no path"))?.pop_if_empty().push("v1").extend(&ask.path);
-        if !ask.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(&ask.query);
+        url.path_segments_mut().map_err(|()| wrong(&"it has no path"))?.pop_if_empty().push("v1").extend(&request.path);
+        if !request.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&request.query);
         }
-        // What stays on this machine is no proxy's business, and neither is the token.
-        if url.host_str().is_some_and(is_here) {
+        // Loopback traffic and the token must not go through a proxy.
+        if url.host_str().is_some_and(is_loopback) {
             builder = builder.no_proxy();
         }
-        // The one TLS of this program has to be named once, whoever is asked.
+        // The TLS provider of the process has to be installed once.
         let _named_already = rustls::crypto::ring::default_provider().install_default();
-        let mut request = builder.build().map_err(Failure::new)?.request(ask.method, url);
+        let mut builder = builder.build().map_err(CliError::new)?.request(request.method, url);
         if let Some(token) = token {
-            request = request.bearer_auth(token);
+            builder = builder.bearer_auth(token);
         }
-        if let Some(body) = ask.body {
-            request = request.header("content-type", "application/json").body(body.to_string());
+        if let Some(body) = request.body {
+            builder = builder.header("content-type", "application/json").body(body.to_string());
         }
-        Ok(request)
+        Ok(builder)
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+    fn unreachable(&self, error: &reqwest::Error) -> CliError {
         let mut words = error.to_string();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
             words = format!("{words}: {error}");
             cause = error.source();
         }
-        Failure::new(format!("{}: {words}", self.endpoint)).hint("is `sandbox-agent server` running there?")
+        CliError::new(format!("{}: {words}", self.endpoint)).hint("is `sandbox-agent server` running there?")
     }
 }
 
-fn is_here(host: &str) -> bool {
+fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
@@ -137,15 +136,15 @@ fn header<'response>(response: &'response Response, name: &str) -> &'response st
     response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// The server's own words for its refusal.
-async fn refusal(mut response: Response) -> Failure {
+/// The server's error.
+async fn problem(mut response: Response) -> CliError {
     let status = response.status();
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk);
     }
     match serde_json::from_slice::<Value>(&body) {
-        Ok(problem) => Failure::problem(&problem),
-        Err(_) => Failure::new(format!("the server answered {status}")),
+        Ok(problem) => CliError::problem(&problem),
+        Err(_) => CliError::new(format!("the server answered {status}")),
     }
 }

@@ -1,44 +1,44 @@
-//! `sandbox-agent credentials`: what agents would find, hidden unless it is asked for.
+//! `sandbox-agent credentials`: shows credentials, redacted by default.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::CliError;
 use crate::{
     agent::AgentId,
-    credentials::{Extract, extract_env},
+    credentials::{CredentialQuery, environment_script},
 };
 
 #[derive(Subcommand)]
-pub(super) enum Credentials {
-    /// Show the credentials that were found
+pub(super) enum CredentialsCommand {
+    /// Show the credentials that agents would use
     Extract {
-        /// Of this agent
+        /// Only those of this agent
         #[arg(short, long, value_parser = agent)]
         agent: Option<AgentId>,
-        /// For this provider
+        /// Only those of this provider
         #[arg(short, long)]
         provider: Option<String>,
-        /// Look in this home
+        /// Home directory to search
         #[arg(short = 'd', long, value_name = "DIR")]
         home_dir: Option<PathBuf>,
-        /// Keys only, and no tokens of a login
+        /// Exclude OAuth tokens
         #[arg(short, long)]
         no_oauth: bool,
-        /// Show them in full
+        /// Show secrets in full
         #[arg(short, long)]
         reveal: bool,
     },
-    /// Print them in full, as a shell takes them
+    /// Print credentials in full, as shell variables
     ExtractEnv {
-        /// With `export`
+        /// Prefix each line with `export`
         #[arg(short, long)]
         export: bool,
-        /// Look in this home
+        /// Home directory to search
         #[arg(short = 'd', long, value_name = "DIR")]
         home_dir: Option<PathBuf>,
-        /// Keys only, and no tokens of a login
+        /// Exclude OAuth tokens
         #[arg(short, long)]
         no_oauth: bool,
     },
@@ -48,14 +48,16 @@ fn agent(name: &str) -> Result<AgentId, String> {
     name.parse().map_err(|()| format!("there is no agent {name}"))
 }
 
-impl Credentials {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl CredentialsCommand {
+    pub(super) fn run(self) -> Result<(), CliError> {
         match self {
             Self::Extract { agent, provider, home_dir, no_oauth, reveal } => {
-                let extract = Extract { agent, provider, home: home_dir, no_oauth, reveal };
-                println!("{}", extract.run().map_err(Failure::new)?);
+                let query = CredentialQuery { agent, provider, home: home_dir, no_oauth, reveal };
+                println!("{}", query.run().map_err(CliError::new)?);
             }
-            Self::ExtractEnv { export, home_dir, no_oauth } => print!("{}", extract_env(home_dir, no_oauth, export)),
+            Self::ExtractEnv { export, home_dir, no_oauth } => {
+                print!("{}", environment_script(home_dir, no_oauth, export))
+            }
         }
         Ok(())
     }

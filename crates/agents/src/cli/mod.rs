@@ -15,48 +15,48 @@ use serde_json::Value;
 /// One API over coding agents.
 #[derive(Parser)]
 #[command(name = "sandbox-agent", version, about)]
-struct Arguments {
+struct CliArguments {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Serve the API
-    Server(server::Server),
-    /// Ask a server
+    Server(server::ServerCommand),
+    /// Call the API of a server
     #[command(subcommand)]
-    Api(api::Api),
-    /// The agents of a server
+    Api(api::ApiCommand),
+    /// Manage agents
     #[command(subcommand)]
-    Agents(api::Agents),
-    /// Its sessions
+    Agents(api::AgentsCommand),
+    /// Manage sessions
     #[command(subcommand)]
-    Sessions(api::Sessions),
+    Sessions(api::SessionsCommand),
     /// Install an agent on this machine
-    InstallAgent(install::Install),
-    /// The credentials that agents would find
+    InstallAgent(install::InstallArguments),
+    /// Show the credentials that agents would use
     #[command(subcommand)]
-    Credentials(credentials::Credentials),
+    Credentials(credentials::CredentialsCommand),
 }
 
-/// Runs a command.
+/// Runs the command of the command line.
 pub fn run() -> ExitCode {
-    let done = match Arguments::parse().command {
-        Command::Server(server) => server.run(),
-        Command::Api(api) => api.run(),
-        Command::Agents(agents) => agents.run(),
-        Command::Sessions(sessions) => sessions.run(),
-        Command::InstallAgent(install) => install.run(),
-        Command::Credentials(credentials) => credentials.run(),
+    let done = match CliArguments::parse().command {
+        CliCommand::Server(server) => server.run(),
+        CliCommand::Api(api) => api.run(),
+        CliCommand::Agents(agents) => agents.run(),
+        CliCommand::Sessions(sessions) => sessions.run(),
+        CliCommand::InstallAgent(install) => install.run(),
+        CliCommand::Credentials(credentials) => credentials.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Problem(problem)) => {
+        Err(CliError::Problem(problem)) => {
             eprintln!("{problem}");
             ExitCode::FAILURE
         }
-        Err(Failure::Words { what, hint }) => {
+        Err(CliError::Message { what, hint }) => {
             eprintln!("error: {what}");
             if let Some(hint) = hint {
                 eprintln!("hint: {hint}");
@@ -66,17 +66,17 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Why a command failed: a server's refusal as it came, or what happened and what to do about it.
-enum Failure {
+/// Why a command failed: the server's problem details, or a message with a hint.
+enum CliError {
     Problem(String),
-    Words { what: String, hint: Option<String> },
+    Message { what: String, hint: Option<String> },
 }
 
-// === impl Failure ===
+// === impl CliError ===
 
-impl Failure {
+impl CliError {
     fn new(what: impl std::fmt::Display) -> Self {
-        Self::Words { what: what.to_string(), hint: None }
+        Self::Message { what: what.to_string(), hint: None }
     }
 
     fn problem(problem: &Value) -> Self {
@@ -85,7 +85,7 @@ impl Failure {
 
     fn hint(self, hint: impl Into<String>) -> Self {
         match self {
-            Self::Words { what, .. } => Self::Words { what, hint: Some(hint.into()) },
+            Self::Message { what, .. } => Self::Message { what, hint: Some(hint.into()) },
             problem @ Self::Problem(_) => problem,
         }
     }

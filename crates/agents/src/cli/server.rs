@@ -1,4 +1,4 @@
-//! `sandbox-agent server`: serves until it is told to stop.
+//! `sandbox-agent server`: serves the API until it is stopped.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -8,184 +8,184 @@ use tokio::{
     sync::watch,
 };
 
-use super::{Failure, token::TokenArguments};
+use super::{CliError, token::TokenArguments};
 use crate::{
-    agents::Agents,
+    agents::AgentRegistry,
     child,
-    http::{self, AllowedHosts, App, Cors, Listener, Token},
-    install::Settings,
-    keep::Keep,
-    session::{Locate, Rules},
-    sessions::Sessions,
+    http::{self, AllowedHosts, AppState, CorsPolicy, ServerListener, ServerToken},
+    install::InstallSettings,
+    session::{ProgramLocator, SessionLimits},
+    session_store::SessionStore,
+    sessions::SessionRegistry,
 };
 
-/// How long an agent has to end by itself when the server ends.
-const FAREWELL: Duration = Duration::from_millis(300);
+/// Grace period of an agent when the server shuts down.
+const CLOSE_GRACE: Duration = Duration::from_millis(300);
 
-/// How long all of them have, with what they started, and with what has to be written down.
-const AGENTS: Duration = Duration::from_millis(500);
+/// How long closing all sessions may take, including writes to disk.
+const AGENTS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long what agents share has after that.
-const SHARED: Duration = Duration::from_millis(200);
+/// How long stopping shared processes may take after that.
+const SHARED_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long connections have to take the last events.
-const CONNECTIONS: Duration = Duration::from_millis(100);
+/// How long connections may take to receive the last events.
+const CONNECTION_GRACE: Duration = Duration::from_millis(100);
 
-/// How long work on files may hold up the end.
-const FILES: Duration = Duration::from_millis(100);
+/// How long blocking work may delay the shutdown.
+const BLOCKING_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Serve the API.
 #[derive(Args)]
-pub(super) struct Server {
-    /// The address to listen on
+pub(super) struct ServerCommand {
+    /// Address to listen on
     #[arg(short = 'H', long, default_value = "127.0.0.1")]
     host: String,
-    /// The port to listen on; 0 is a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(short, long, default_value_t = 2468)]
     port: u16,
-    /// Listen on this socket instead
+    /// Listen on this Unix socket instead
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     token: TokenArguments,
-    /// Without a token, also answer requests for this host, whatever its port; by default only for loopback names
+    /// Without a token, also accept requests for this host, on any port; by default only loopback names
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Keep sessions in this directory, so that they outlive the server
+    /// Store sessions in this directory, so that they survive a restart
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// End an agent that had nothing to do for so many seconds; 0 is never. The next message starts it again
+    /// Stop an agent that is idle for this many seconds; 0 disables it. The next message starts it again
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     idle_timeout: u64,
-    /// The most that a session's log may hold
+    /// Maximum size of a session's log
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     log_limit: usize,
-    /// End when the standard input ends, as it does when whoever started the server is gone
+    /// Shut down when standard input is closed, as it is when the parent process exits
     #[arg(long)]
     exit_with_stdin: bool,
-    /// Let pages of this origin in
+    /// Allow browser pages of this origin
     #[arg(short = 'O', long, value_name = "ORIGIN")]
     cors_allow_origin: Vec<String>,
-    /// With this method
+    /// Allow this method for browser pages
     #[arg(short = 'M', long, value_name = "METHOD")]
     cors_allow_method: Vec<String>,
-    /// With this header
+    /// Allow this header for browser pages
     #[arg(short = 'A', long, value_name = "HEADER")]
     cors_allow_header: Vec<String>,
-    /// With credentials
+    /// Allow browser pages to send credentials
     #[arg(short = 'C', long)]
     cors_allow_credentials: bool,
 }
 
-// === impl Server ===
+// === impl ServerCommand ===
 
-impl Server {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl ServerCommand {
+    pub(super) fn run(self) -> Result<(), CliError> {
         let token = self.token()?;
-        let cors = Cors::new(
+        let cors = CorsPolicy::new(
             &self.cors_allow_origin,
             &self.cors_allow_method,
             &self.cors_allow_header,
             self.cors_allow_credentials,
         )
-        .map_err(Failure::new)?;
+        .map_err(CliError::new)?;
         let hosts = AllowedHosts::new(&self.allow_host).map_err(|error| {
-            Failure::new(format!("--allow-host: {error}"))
+            CliError::new(format!("--allow-host: {error}"))
                 .hint("name a host without its port: --allow-host agent.internal")
         })?;
-        let keep = self.data_dir.as_deref().map(Keep::open).transpose().map_err(Failure::new)?;
+        let store = self.data_dir.as_deref().map(SessionStore::open).transpose().map_err(CliError::new)?;
         tracing_subscriber::fmt()
             .with_max_level(tracing::Level::WARN)
             .with_writer(std::io::stderr)
             .with_ansi(false)
             .init();
-        // Every client and every agent takes some.
+        // Every client and every agent takes descriptors.
         child::raise_fd_limit();
-        // One thread: nothing here keeps a core busy, and what happens at once need not be put in order.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::new)?;
-        let served = runtime.block_on(self.serve(token, cors, hosts, keep));
-        runtime.shutdown_timeout(FILES);
+        // One thread is enough: the server does no heavy work, and it needs no locking order.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::new)?;
+        let served = runtime.block_on(self.serve(token, cors, hosts, store));
+        runtime.shutdown_timeout(BLOCKING_TIMEOUT);
         served
     }
 
-    fn token(&self) -> Result<Option<Token>, Failure> {
+    fn token(&self) -> Result<Option<ServerToken>, CliError> {
         match self.token.get()? {
-            Some(token) => Token::new(token)
+            Some(token) => ServerToken::new(token)
                 .map(Some)
-                .ok_or_else(|| Failure::new("the token is empty or has characters that a header cannot carry")),
+                .ok_or_else(|| CliError::new("the token is empty or has characters that a header cannot carry")),
             None if self.token.none() => Ok(None),
-            None => Err(Failure::new("neither a token nor --no-token was given")
+            None => Err(CliError::new("neither a token nor --no-token was given")
                 .hint("pass --token TOKEN, or --no-token where nobody else can connect")),
         }
     }
 
     async fn serve(
         self,
-        token: Option<Token>,
-        cors: Cors,
+        token: Option<ServerToken>,
+        cors: CorsPolicy,
         hosts: AllowedHosts,
-        keep: Option<Keep>,
-    ) -> Result<(), Failure> {
-        let (stop, stopping) = watch::channel(false);
-        let agents = Arc::new(Agents::new(Settings::from_environment()));
-        let locate: Locate = {
+        store: Option<SessionStore>,
+    ) -> Result<(), CliError> {
+        let (stop, shutting_down) = watch::channel(false);
+        let agents = Arc::new(AgentRegistry::new(InstallSettings::from_environment()));
+        let locate: ProgramLocator = {
             let agents = Arc::clone(&agents);
             Arc::new(move |id, directory| agents.locate(id, directory))
         };
-        let rules = Rules {
-            idle: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout)),
-            log_bytes: self.log_limit.saturating_mul(1024 * 1024),
-            ..Rules::default()
+        let limits = SessionLimits {
+            idle_timeout: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout)),
+            max_log_bytes: self.log_limit.saturating_mul(1024 * 1024),
+            ..SessionLimits::default()
         };
-        let sessions = Sessions::new(keep, locate, rules);
+        let sessions = SessionRegistry::new(store, locate, limits);
         let listener = match self.socket {
-            Some(path) => Listener::unix(path),
-            None => Listener::tcp(&self.host, self.port).await,
+            Some(path) => ServerListener::unix(path),
+            None => ServerListener::tcp(&self.host, self.port).await,
         }
-        .map_err(Failure::new)?;
-        let mut asked = [SignalKind::interrupt(), SignalKind::terminate()]
+        .map_err(CliError::new)?;
+        let mut signals = [SignalKind::interrupt(), SignalKind::terminate()]
             .map(signal)
             .into_iter()
             .collect::<Result<Vec<_>, _>>()
-            .map_err(Failure::new)?;
+            .map_err(CliError::new)?;
         if token.is_none() && listener.is_remote() && self.allow_host.is_empty() {
             eprintln!(
                 "warning: without a token, only requests for loopback names are answered, such as http://localhost:PORT"
             );
             eprintln!("hint: pass --token-file FILE, or --allow-host NAME for each name that clients use");
         }
-        let app = Arc::new(App {
+        let app = Arc::new(AppState {
             token,
             hosts: listener.is_tcp().then_some(hosts),
             cors,
             agents: Arc::clone(&agents),
             sessions,
-            stopping: stopping.clone(),
+            shutting_down: shutting_down.clone(),
         });
         app.sessions.restore(|id| Some(agents.driver(id)));
         let router = http::router(Arc::clone(&app));
         eprintln!("listening on {}", listener.address());
-        let server = tokio::spawn(http::serve(listener, router, stopping, CONNECTIONS));
-        let [interrupt, terminate] = asked.as_mut_slice() else { return Ok(()) };
+        let server = tokio::spawn(http::serve(listener, router, shutting_down, CONNECTION_GRACE));
+        let [interrupt, terminate] = signals.as_mut_slice() else { return Ok(()) };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
-            () = orphaned(self.exit_with_stdin) => {}
+            () = stdin_closed(self.exit_with_stdin) => {}
         }
         let _everybody_left = stop.send(true);
-        app.sessions.close(FAREWELL, AGENTS).await;
-        agents.shutdown(SHARED).await;
+        app.sessions.close(CLOSE_GRACE, AGENTS_TIMEOUT).await;
+        agents.shutdown(SHARED_TIMEOUT).await;
         let _ended = server.await;
         Ok(())
     }
 }
 
-/// Waits for the end of the standard input, if that is to be the server's.
-async fn orphaned(wanted: bool) {
+/// Waits until standard input is closed, if that is to stop the server.
+async fn stdin_closed(wanted: bool) {
     if !wanted {
         return std::future::pending().await;
     }
-    // A thread of its own: a read of the standard input cannot be taken back, and must not hold up an end by a signal.
+    // A separate thread: a blocking read cannot be cancelled and must not delay the shutdown.
     let (gone, ended) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         let _until_it_ends = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());

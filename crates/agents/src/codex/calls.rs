@@ -1,4 +1,4 @@
-//! What the app-server was asked, until it answers or has had its time.
+//! Requests to the app-server that are pending, with their deadlines.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,97 +8,93 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::{CallError, inbox::Inbox};
+use super::{CallError, channel::ThreadReceiver};
 
-/// A question to the app-server.
+/// A pending request.
 #[derive(Debug)]
-pub(super) struct Call {
-    /// What.
+pub(super) struct PendingCall {
     pub(super) method: &'static str,
-    /// Who wants to know.
-    pub(super) to: To,
+    pub(super) reply_to: ReplyTarget,
 }
 
-/// To whom an answer goes.
+/// Where a response goes.
 #[derive(Debug)]
-pub(super) enum To {
-    /// Who waits.
+pub(super) enum ReplyTarget {
+    /// The waiting caller.
     Caller(oneshot::Sender<Result<Value, CallError>>),
-    /// Who waits for a thread; from its answer on whatever is said of the thread is theirs.
-    Opener(oneshot::Sender<Result<Opened, CallError>>),
-    /// The conversation of a thread, between what else it is told.
+    /// The caller that opens a thread; it receives the thread's messages from the response on.
+    Opener(oneshot::Sender<Result<OpenedThread, CallError>>),
+    /// The conversation of a thread, in order with its other events.
     Thread(String),
-    /// Nobody.
+    /// Nobody; errors are logged.
     Nobody,
 }
 
 /// A thread that was opened.
 #[derive(Debug)]
-pub(super) struct Opened {
-    /// Its id.
+pub(super) struct OpenedThread {
     pub(super) thread: String,
-    /// What the app-server answered.
+    /// Response of the app-server.
     pub(super) answer: Value,
-    /// What is said of it from now on.
-    pub(super) inbox: Inbox,
-    /// By which it is left.
+    /// Events of the thread.
+    pub(super) receiver: ThreadReceiver,
+    /// Number of the subscription, to leave it.
     pub(super) subscription: u64,
 }
 
-/// All that wait.
+/// All pending requests.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct PendingCalls {
     limit: Duration,
     last: u64,
-    waiting: HashMap<u64, Call>,
-    /// In the order in which they were asked, which is the order of their deadlines.
+    pending: HashMap<u64, PendingCall>,
+    /// In the order in which they were sent, which is that of their deadlines.
     deadlines: VecDeque<(Instant, u64)>,
 }
 
-// === impl Calls ===
+// === impl PendingCalls ===
 
-impl Calls {
+impl PendingCalls {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, last: 0, waiting: HashMap::new(), deadlines: VecDeque::new() }
+        Self { limit, last: 0, pending: HashMap::new(), deadlines: VecDeque::new() }
     }
 
-    /// A number for the next.
-    pub(super) fn number(&mut self) -> u64 {
+    /// The number of the next request.
+    pub(super) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// It was asked, under this number.
-    pub(super) fn asked(&mut self, number: u64, call: Call) {
-        self.waiting.insert(number, call);
+    /// Adds a request that was sent.
+    pub(super) fn insert(&mut self, number: u64, call: PendingCall) {
+        self.pending.insert(number, call);
         self.deadlines.push_back((Instant::now() + self.limit, number));
     }
 
-    /// It was answered, if it was asked.
-    pub(super) fn answered(&mut self, number: u64) -> Option<Call> {
-        self.waiting.remove(&number)
+    /// Removes a request that was answered.
+    pub(super) fn remove(&mut self, number: u64) -> Option<PendingCall> {
+        self.pending.remove(&number)
     }
 
-    /// When the next one has had its time. One that was answered may still be counted.
+    /// The next deadline; it may be that of an answered request.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    /// Those that have had their time.
-    pub(super) fn overdue(&mut self) -> Vec<Call> {
+    /// Removes the requests that timed out.
+    pub(super) fn overdue(&mut self) -> Vec<PendingCall> {
         let now = Instant::now();
-        let over = self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).count();
-        self.deadlines.drain(..over).filter_map(|(_, number)| self.waiting.remove(&number)).collect()
+        let expired = self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).count();
+        self.deadlines.drain(..expired).filter_map(|(_, number)| self.pending.remove(&number)).collect()
     }
 
-    /// All of them.
-    pub(super) fn take(&mut self) -> Vec<Call> {
+    /// Removes all requests.
+    pub(super) fn take(&mut self) -> Vec<PendingCall> {
         self.deadlines.clear();
-        self.waiting.drain().map(|(_, call)| call).collect()
+        self.pending.drain().map(|(_, call)| call).collect()
     }
 
-    /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.pending.is_empty()
     }
 }

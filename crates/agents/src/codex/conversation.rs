@@ -1,4 +1,4 @@
-//! A session's thread on the app-server.
+//! A conversation with Codex: a thread of the app-server.
 
 use std::{
     io::ErrorKind,
@@ -11,72 +11,73 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    CallError, Handle,
-    calls::{Opened, To},
-    convert::{self, Turn},
-    inbox::{Delivery, Inbox},
-    leftovers,
-    modes::{self, Edits, Modes},
-    rpc::Said,
-    server::Command,
+    AppServerHandle, CallError, background_processes,
+    calls::{OpenedThread, ReplyTarget},
+    channel::{ThreadEvent, ThreadReceiver},
+    convert::{self, ThreadState, TurnPhase},
+    modes::{self, EditPolicy, ThreadModes},
+    rpc::RpcRequest,
+    server::AppServerCommand,
 };
 use crate::{
-    agent::{AgentError, AgentMode, Answer, Conversation, Fact, Gone, Opening, PermissionMode, Prompt},
+    agent::{
+        AgentError, AgentEvent, AgentExit, AgentMode, Conversation, ConversationOptions, PermissionMode, Prompt,
+        UserAnswer,
+    },
     child::ChildExit,
+    json_line,
     schema::{EventData, PermissionReply},
-    words,
 };
 
-/// How many facts are gathered before they are handed on.
-const GATHERED: usize = 512;
-/// What asks for the commands of a thread that still run.
-const TERMINALS: &str = "thread/backgroundTerminals/list";
+/// Maximum number of events per batch.
+const MAX_BATCH: usize = 512;
+/// Lists the running commands of a thread.
+const LIST_COMMANDS: &str = "thread/backgroundTerminals/list";
 
-/// A session's thread.
 #[derive(Debug)]
-pub(super) struct Thread {
-    handle: Handle,
-    inbox: Inbox,
+pub(super) struct CodexConversation {
+    handle: AppServerHandle,
+    receiver: ThreadReceiver,
     subscription: u64,
-    state: convert::Thread,
+    state: ThreadState,
     directory: PathBuf,
-    modes: Modes,
+    modes: ThreadModes,
     model: Option<String>,
     effort: Option<String>,
-    /// What Codex itself chose.
-    own: Own,
-    /// Whether the thread was last told to plan. Codex goes on so until it is told otherwise.
-    planning: Option<bool>,
-    /// The turn is to stop as soon as it is known which it is.
-    stopping: bool,
+    /// Codex's own choices.
+    own_processes: ThreadDefaults,
+    /// Whether the thread was last set to plan mode, which lasts until it is changed.
+    plan_mode_sent: Option<bool>,
+    /// Interrupt the turn as soon as its id is known.
+    interrupt_pending: bool,
     /// Commands that ran when their turn was interrupted.
     interrupted: Vec<String>,
-    /// Whether the app-server was asked what still runs.
-    listing: bool,
+    /// Whether a list of running commands was requested.
+    list_pending: bool,
 }
 
-/// What Codex chose for the thread.
+/// Codex's own choices for the thread.
 #[derive(Debug, Default)]
-struct Own {
+struct ThreadDefaults {
     model: Option<String>,
     effort: Option<String>,
 }
 
-// === impl Thread ===
+// === impl CodexConversation ===
 
-impl Thread {
-    /// The request that opens a thread. Codex knows it again only if it was ever given a prompt.
-    pub(super) fn opening(opening: &Opening) -> (&'static str, Value) {
-        let modes = Modes { agent: opening.agent_mode, permission: opening.permission_mode };
+impl CodexConversation {
+    /// The request that opens a thread. Codex can resume it only if it ever received a prompt.
+    pub(super) fn open_request(options: &ConversationOptions) -> (&'static str, Value) {
+        let modes = ThreadModes { agent: options.agent_mode, permission: options.permission_mode };
         let mut params = json!({
-            "cwd": opening.place.directory,
+            "cwd": options.program.directory,
             "approvalPolicy": modes.approval_policy(),
             "sandbox": modes.sandbox(),
         });
-        if let Some(model) = &opening.model {
+        if let Some(model) = &options.model {
             params["model"] = json!(model);
         }
-        match opening.native_id.as_ref().filter(|_| opening.begun) {
+        match options.native_id.as_ref().filter(|_| options.resumable) {
             None => ("thread/start", params),
             Some(id) => {
                 params["threadId"] = json!(id);
@@ -86,73 +87,79 @@ impl Thread {
         }
     }
 
-    pub(super) fn new(handle: Handle, opened: Opened, opening: Opening) -> Self {
-        let Opened { thread, answer, inbox, subscription } = opened;
+    pub(super) fn new(handle: AppServerHandle, opened: OpenedThread, options: ConversationOptions) -> Self {
+        let OpenedThread { thread, answer, receiver, subscription } = opened;
         let text = |key: &str| answer.get(key).and_then(Value::as_str).map(str::to_owned);
-        let resumed = opening.begun && opening.native_id.is_some();
+        let resumed = options.resumable && options.native_id.is_some();
         Self {
-            state: convert::Thread::new(&thread, &handle.name),
+            state: ThreadState::new(&thread, &handle.name),
             handle,
-            inbox,
+            receiver,
             subscription,
-            directory: opening.place.directory,
-            modes: Modes { agent: opening.agent_mode, permission: opening.permission_mode },
-            model: opening.model,
-            effort: opening.variant,
-            own: Own { model: text("model"), effort: text("reasoningEffort") },
-            planning: (!resumed).then_some(false),
-            stopping: false,
+            directory: options.program.directory,
+            modes: ThreadModes { agent: options.agent_mode, permission: options.permission_mode },
+            model: options.model,
+            effort: options.variant,
+            own_processes: ThreadDefaults { model: text("model"), effort: text("reasoningEffort") },
+            plan_mode_sent: (!resumed).then_some(false),
+            interrupt_pending: false,
             interrupted: Vec::new(),
-            listing: false,
+            list_pending: false,
         }
     }
 
-    fn take(&mut self, delivery: Delivery, facts: &mut Vec<Fact>) {
-        match delivery {
-            Delivery::Heard(said, line) => {
-                let raw = words::as_it_came(&line);
-                match &said.id {
-                    None => self.state.heard(&said, raw, facts),
-                    Some(_) if self.decided(&said) => facts.push(convert::notice(&said.method, said.params, raw)),
+    fn take(&mut self, thread_event: ThreadEvent, events: &mut Vec<AgentEvent>) {
+        match thread_event {
+            ThreadEvent::Message(request, line) => {
+                let raw = json_line::to_raw(&line);
+                match &request.id {
+                    None => self.state.handle_notification(&request, raw, events),
+                    Some(_) if self.decided_by_mode(&request) => {
+                        events.push(convert::notice(&request.method, request.params, raw))
+                    }
                     Some(id) => {
-                        if let Err(refusal) = self.state.asked(&said, raw, facts) {
-                            self.handle.tell(Command::Answer(id.clone(), Err(refusal)));
+                        if let Err(rejection) = self.state.handle_request(&request, raw, events) {
+                            self.handle.send(AppServerCommand::Answer(id.clone(), Err(rejection)));
                         }
                     }
                 }
             }
-            Delivery::Unparsed(line, why) => {
+            ThreadEvent::Unparsed(line, why) => {
                 let text = String::from_utf8_lossy(&line).into_owned();
-                facts.push(Fact::event(EventData::unparsed(Value::String(text), why)));
+                events.push(AgentEvent::event(EventData::unparsed(Value::String(text), why)));
             }
-            Delivery::Answered("turn/start", result) => {
+            ThreadEvent::Response("turn/start", result) => {
                 let answer = result.as_ref().map_err(CallError::to_string);
-                self.state.answered(answer, facts);
+                self.state.turn_start_response(answer, events);
             }
-            Delivery::Answered(TERMINALS, result) => self.end_terminals(&result.unwrap_or_default()),
-            Delivery::Answered(method, Err(error)) => {
-                facts.push(Fact::event(EventData::error("jsonrpc.error", format!("{method}: {error}"), None)));
+            ThreadEvent::Response(LIST_COMMANDS, result) => self.terminate_commands(&result.unwrap_or_default()),
+            ThreadEvent::Response(method, Err(error)) => {
+                events.push(AgentEvent::event(EventData::error("jsonrpc.error", format!("{method}: {error}"), None)));
             }
-            Delivery::Answered(_, Ok(_)) => {}
-            Delivery::Gone(exit) => {
-                self.state.close_all(facts);
-                facts.push(Fact::Gone(Gone::ServerExited(exit)));
+            ThreadEvent::Response(_, Ok(_)) => {}
+            ThreadEvent::Exited(exit) => {
+                self.state.close_all(events);
+                events.push(AgentEvent::Exited(AgentExit::ServerExited(exit)));
             }
         }
-        if self.stopping {
+        if self.interrupt_pending {
             self.stop();
         }
         self.interrupted.extend(self.state.take_interrupted());
-        if !self.interrupted.is_empty() && !self.listing {
-            self.listing = true;
+        if !self.interrupted.is_empty() && !self.list_pending {
+            self.list_pending = true;
             let params = json!({"threadId": self.state.id()});
-            self.handle.tell(Command::Call(TERMINALS, params, To::Thread(self.state.id().to_owned())));
+            self.handle.send(AppServerCommand::Call(
+                LIST_COMMANDS,
+                params,
+                ReplyTarget::Thread(self.state.id().to_owned()),
+            ));
         }
     }
 
-    /// Ends the commands that ran when their turn was interrupted: by itself Codex only stops to wait for them.
-    fn end_terminals(&mut self, answer: &Value) {
-        self.listing = false;
+    /// Terminates the commands that ran when their turn was interrupted: Codex itself only stops waiting for them.
+    fn terminate_commands(&mut self, answer: &Value) {
+        self.list_pending = false;
         let interrupted = std::mem::take(&mut self.interrupted);
         for terminal in answer.get("data").and_then(Value::as_array).into_iter().flatten() {
             let text = |key: &str| terminal.get(key).and_then(Value::as_str);
@@ -160,34 +167,39 @@ impl Thread {
                 && interrupted.iter().any(|id| id == item)
             {
                 let params = json!({"threadId": self.state.id(), "processId": process});
-                self.handle.tell(Command::Call("thread/backgroundTerminals/terminate", params, To::Nobody));
+                self.handle.send(AppServerCommand::Call(
+                    "thread/backgroundTerminals/terminate",
+                    params,
+                    ReplyTarget::Nobody,
+                ));
             }
         }
     }
 
-    /// Whether the mode decides about a request, so that nobody is asked.
-    fn decided(&self, said: &Said) -> bool {
-        if said.method != "item/fileChange/requestApproval" {
+    /// Answers a request by the mode. Returns whether it did.
+    fn decided_by_mode(&self, request: &RpcRequest) -> bool {
+        if request.method != "item/fileChange/requestApproval" {
             return false;
         }
-        let paths = self.state.paths(said);
-        let inside = || said.params.get("grantRoot").is_none_or(Value::is_null) && all_within(&self.directory, &paths);
+        let paths = self.state.paths(request);
+        let inside =
+            || request.params.get("grantRoot").is_none_or(Value::is_null) && all_inside(&self.directory, &paths);
         let decision = match self.modes.edits() {
-            Edits::Accepted if inside() => "accept",
-            Edits::Declined => "decline",
-            Edits::Accepted | Edits::Asked => return false,
+            EditPolicy::Accept if inside() => "accept",
+            EditPolicy::Decline => "decline",
+            EditPolicy::Accept | EditPolicy::Ask => return false,
         };
-        let id = said.id.clone().unwrap_or_default();
-        self.handle.tell(Command::Answer(id, Ok(json!({"decision": decision}))));
+        let id = request.id.clone().unwrap_or_default();
+        self.handle.send(AppServerCommand::Answer(id, Ok(json!({"decision": decision}))));
         true
     }
 
-    /// What begins a turn.
+    /// The parameters of a new turn.
     fn turn(&mut self, prompt: &Prompt) -> Value {
-        let model = self.model.clone().or_else(|| self.own.model.clone());
-        let effort = self.effort.clone().or_else(|| self.own.effort.clone());
+        let model = self.model.clone().or_else(|| self.own_processes.model.clone());
+        let effort = self.effort.clone().or_else(|| self.own_processes.effort.clone());
         let plans = self.modes.plans();
-        let by_mode = self.handle.plans && model.is_some();
+        let by_mode = self.handle.supports_plan_mode && model.is_some();
         let text = if plans && !by_mode { modes::plan_first(&prompt.text) } else { prompt.text.clone() };
         let mut params = json!({
             "threadId": self.state.id(),
@@ -197,61 +209,61 @@ impl Thread {
             "sandboxPolicy": self.modes.sandbox_policy(),
         });
         if let Some(model) = model {
-            if by_mode && self.planning != Some(plans) {
+            if by_mode && self.plan_mode_sent != Some(plans) {
                 params["collaborationMode"] = self.modes.collaboration(&model, effort.as_deref());
-                self.planning = Some(plans);
+                self.plan_mode_sent = Some(plans);
             }
             params["model"] = json!(model);
         }
         if let Some(effort) = effort {
             params["effort"] = json!(effort);
         }
-        self.state.prompted(prompt, &text);
+        self.state.prompt_sent(prompt, &text);
         params
     }
 
-    /// Stops the turn, once it is known which.
+    /// Interrupts the turn, once its id is known.
     fn stop(&mut self) {
         let thread = self.state.id().to_owned();
         match self.state.turn() {
-            Turn::Asked => self.stopping = true,
-            Turn::None => self.stopping = false,
-            Turn::Running(turn) => {
+            TurnPhase::Requested => self.interrupt_pending = true,
+            TurnPhase::None => self.interrupt_pending = false,
+            TurnPhase::Running(turn) => {
                 let params = json!({"threadId": thread, "turnId": turn});
-                // A turn that ends meanwhile cannot be stopped; then there is nothing to tell.
-                self.handle.tell(Command::Call("turn/interrupt", params, To::Nobody));
-                self.stopping = false;
+                // If the turn has ended meanwhile, there is nothing to interrupt.
+                self.handle.send(AppServerCommand::Call("turn/interrupt", params, ReplyTarget::Nobody));
+                self.interrupt_pending = false;
             }
         }
     }
 }
 
 #[async_trait]
-impl Conversation for Thread {
+impl Conversation for CodexConversation {
     fn native_id(&self) -> Option<String> {
         Some(self.state.id().to_owned())
     }
 
-    async fn next(&mut self, facts: &mut Vec<Fact>) {
-        while facts.is_empty() {
-            let Some(delivery) = self.inbox.next().await else {
-                self.state.close_all(facts);
-                return facts.push(Fact::Gone(Gone::ServerExited(ChildExit::default())));
+    async fn next(&mut self, events: &mut Vec<AgentEvent>) {
+        while events.is_empty() {
+            let Some(thread_event) = self.receiver.next().await else {
+                self.state.close_all(events);
+                return events.push(AgentEvent::Exited(AgentExit::ServerExited(ChildExit::default())));
             };
-            self.take(delivery, facts);
-            while facts.len() < GATHERED
-                && let Some(delivery) = self.inbox.ready()
+            self.take(thread_event, events);
+            while events.len() < MAX_BATCH
+                && let Some(thread_event) = self.receiver.ready()
             {
-                self.take(delivery, facts);
+                self.take(thread_event, events);
             }
         }
     }
 
     async fn prompt(&mut self, prompt: &Prompt) -> Result<(), AgentError> {
-        self.stopping = false;
+        self.interrupt_pending = false;
         let params = self.turn(prompt);
-        let to = To::Thread(self.state.id().to_owned());
-        self.handle.tell(Command::Call("turn/start", params, to));
+        let reply_to = ReplyTarget::Thread(self.state.id().to_owned());
+        self.handle.send(AppServerCommand::Call("turn/start", params, reply_to));
         Ok(())
     }
 
@@ -260,91 +272,90 @@ impl Conversation for Thread {
         Ok(())
     }
 
-    async fn answer(&mut self, id: &str, answer: Answer) -> Result<(), AgentError> {
+    async fn answer(&mut self, id: &str, answer: UserAnswer) -> Result<(), AgentError> {
         let unknown = || AgentError::Unsupported(format!("Codex does not wait for this answer to {id}"));
-        let ask = self.state.ask(id).ok_or_else(unknown)?;
-        let reply = ask.answer(&answer).ok_or_else(unknown)?;
-        let (request, takes_words) = (ask.id.clone(), ask.takes_words());
-        self.state.take_ask(id);
-        self.handle.tell(Command::Answer(request, Ok(reply)));
-        if let Answer::Permission(PermissionReply::Reject, Some(words)) = answer
-            && !takes_words
-            && let Turn::Running(turn) = self.state.turn()
+        let request = self.state.request(id).ok_or_else(unknown)?;
+        let reply = request.answer(&answer).ok_or_else(unknown)?;
+        let (request, accepts_message) = (request.id.clone(), request.accepts_message());
+        self.state.take_request(id);
+        self.handle.send(AppServerCommand::Answer(request, Ok(reply)));
+        if let UserAnswer::Permission(PermissionReply::Reject, Some(words)) = answer
+            && !accepts_message
+            && let TurnPhase::Running(turn) = self.state.turn()
         {
-            // Codex takes no words with a refusal, but does take them in the middle of a turn.
+            // Codex takes no message with a rejection, but accepts one during a turn.
             let input = json!([{"type": "text", "text": words, "text_elements": []}]);
             let params = json!({"threadId": self.state.id(), "expectedTurnId": turn, "input": input});
-            let to = To::Thread(self.state.id().to_owned());
-            self.handle.tell(Command::Call("turn/steer", params, to));
+            let reply_to = ReplyTarget::Thread(self.state.id().to_owned());
+            self.handle.send(AppServerCommand::Call("turn/steer", params, reply_to));
         }
         Ok(())
     }
 
     async fn set_permission_mode(&mut self, agent: AgentMode, mode: PermissionMode) -> Result<(), AgentError> {
-        self.modes = Modes { agent, permission: mode };
+        self.modes = ThreadModes { agent, permission: mode };
         Ok(())
     }
 
     async fn set_model(&mut self, model: Option<&str>, variant: Option<&str>) -> Result<(), AgentError> {
         self.model = model.map(str::to_owned);
         self.effort = variant.map(str::to_owned);
-        // A mode for plans keeps the model that it was given.
-        self.planning = None;
+        // Plan mode keeps the model that it was started with.
+        self.plan_mode_sent = None;
         Ok(())
     }
 
-    async fn close(mut self: Box<Self>, patience: Duration, last: &mut Vec<Fact>) {
-        for ask in self.state.take_asks() {
-            self.handle.tell(Command::Answer(ask.id.clone(), Ok(ask.refusal())));
+    async fn close(mut self: Box<Self>, grace: Duration, last: &mut Vec<AgentEvent>) {
+        for request in self.state.take_requests() {
+            self.handle.send(AppServerCommand::Answer(request.id.clone(), Ok(request.rejection())));
         }
         let thread = json!({"threadId": self.state.id()});
-        let ended = async {
+        let closing = async {
             self.stop();
-            while self.state.turn() != &Turn::None {
-                // Once it has something to tell, it does not wait any more.
-                let mut facts = Vec::new();
-                self.next(&mut facts).await;
-                let gone = facts.iter().any(|fact| matches!(fact, Fact::Gone(_)));
-                last.append(&mut facts);
+            while self.state.turn() != &TurnPhase::None {
+                // Cancel-safe: once there are events, it returns.
+                let mut events = Vec::new();
+                self.next(&mut events).await;
+                let gone = events.iter().any(|event| matches!(event, AgentEvent::Exited(_)));
+                last.append(&mut events);
                 if gone {
                     return;
                 }
             }
-            // What its commands left running, as far as Codex knows of it, and the thread itself.
+            // Background commands that Codex knows of, and the thread itself.
             let _ = self.handle.call("thread/backgroundTerminals/clean", thread.clone()).await;
             let _ = self.handle.call("thread/unsubscribe", thread.clone()).await;
         };
-        if timeout(patience, ended).await.is_err() {
+        if timeout(grace, closing).await.is_err() {
             tracing::warn!(%thread, "Codex did not close a thread in time");
             for method in ["thread/backgroundTerminals/clean", "thread/unsubscribe"] {
-                self.handle.tell(Command::Call(method, thread.clone(), To::Nobody));
+                self.handle.send(AppServerCommand::Call(method, thread.clone(), ReplyTarget::Nobody));
             }
         }
         self.state.close_all(last);
-        leftovers::end(self.state.id()).await;
+        background_processes::kill_all(self.state.id()).await;
     }
 }
 
-impl Drop for Thread {
+impl Drop for CodexConversation {
     fn drop(&mut self) {
-        self.handle.tell(Command::Leave(self.state.id().to_owned(), self.subscription));
+        self.handle.send(AppServerCommand::Leave(self.state.id().to_owned(), self.subscription));
     }
 }
 
-/// Whether all of these are in the directory, also where links lead out of it. None are if none are known.
-fn all_within(directory: &Path, paths: &[String]) -> bool {
+/// Whether all paths are inside the directory, with symlinks resolved. False if there are none.
+fn all_inside(directory: &Path, paths: &[String]) -> bool {
     let Ok(directory) = directory.canonicalize() else { return false };
     let within = |path: &String| {
         let path = directory.join(path);
         let plain = !path.components().any(|part| part.as_os_str() == "..");
-        plain && place(&path).is_some_and(|there| there.starts_with(&directory))
+        plain && resolve_existing(&path).is_some_and(|there| there.starts_with(&directory))
     };
     !paths.is_empty() && paths.iter().all(within)
 }
 
-/// Where a file is, or will be: one that is not there yet is where its directory is. Of one that is there and leads
-/// nowhere, as a link to what is missing, nobody knows where it will be.
-fn place(path: &Path) -> Option<PathBuf> {
+/// Resolves a path, or its nearest existing ancestor. `None` for a dangling symlink, whose target is unknown.
+fn resolve_existing(path: &Path) -> Option<PathBuf> {
     for path in path.ancestors() {
         match path.symlink_metadata() {
             Ok(_) => return path.canonicalize().ok(),

@@ -1,19 +1,19 @@
-//! Codex: one `codex app-server` for all sessions, which speaks JSON-RPC in lines.
+//! Codex: one `codex app-server` for all sessions, with JSON-RPC in lines.
 //!
-//! The app-server is started by the first session, with that session's credentials, and works for all of them. `CODEX_HOME`
-//! is left as it is. One under the directory for temporary files makes Codex refuse to set up its own helpers.
+//! The first session starts the app-server with its credentials, and all sessions share it. `CODEX_HOME` is unchanged:
+//! with one under the temporary directory, Codex refuses to set up its helpers.
 
-mod asks;
+mod background_processes;
 mod calls;
+mod channel;
 mod conversation;
 mod convert;
-mod ending;
-mod inbox;
 mod items;
-mod leftovers;
 mod modes;
+mod requests;
 mod rpc;
 mod server;
+mod shutdown;
 #[cfg(test)]
 mod tests;
 
@@ -28,80 +28,82 @@ use tokio::{
 use uuid::Uuid;
 
 use self::{
-    calls::{Opened, To},
-    conversation::Thread,
-    rpc::Refusal,
-    server::{Command, PATIENCE, Server},
+    calls::{OpenedThread, ReplyTarget},
+    conversation::CodexConversation,
+    rpc::RpcError,
+    server::{AppServer, AppServerCommand, EXIT_GRACE},
 };
 use crate::{
-    agent::{Agent, AgentError, AgentId, Capabilities, Conversation, Model, Models, Opening, PermissionMode, Place},
+    agent::{
+        Agent, AgentError, AgentId, AgentProgram, Capabilities, Conversation, ConversationOptions, Model, Models,
+        PermissionMode,
+    },
     child::{Child, ProcessSpec},
 };
 
-/// How many pages of models are read: a list that does not end is no list.
-const PAGES: usize = 32;
+/// Maximum number of pages of models.
+const MAX_PAGES: usize = 32;
 
 /// Codex.
 #[derive(Debug)]
 pub struct Codex {
-    limits: Limits,
-    shared: Mutex<Shared>,
-    /// The app-server that was started last, also while it is not known yet whether it runs.
-    last: std::sync::Mutex<Option<mpsc::UnboundedSender<Command>>>,
+    limits: CodexLimits,
+    shared: Mutex<AppServerSlot>,
+    /// The last app-server, even if it is not known yet whether it runs.
+    last: std::sync::Mutex<Option<mpsc::UnboundedSender<AppServerCommand>>>,
 }
 
-/// How long is waited, and how much is kept waiting.
+/// Timeouts and limits of the driver.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// For an answer.
-    pub request: Duration,
-    /// With an app-server that nobody uses.
-    pub idle: Duration,
-    /// For a conversation that does not read what it has.
-    pub patience: Duration,
-    /// From the start of an app-server that died to the start of the next.
-    pub restart: Duration,
-    /// How many bytes a conversation may leave unread before the app-server is not read on.
-    pub waiting: usize,
+pub struct CodexLimits {
+    /// Timeout of a request.
+    pub request_timeout: Duration,
+    /// How long an unused app-server keeps running.
+    pub idle_timeout: Duration,
+    /// How long a conversation may leave its channel full.
+    pub slow_reader_timeout: Duration,
+    /// Minimum time between two starts of an app-server.
+    pub restart_delay: Duration,
+    /// How many bytes a conversation may leave unread before the app-server is not read.
+    pub max_unread_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    running: Option<Handle>,
+struct AppServerSlot {
+    running: Option<AppServerHandle>,
     started: Option<Instant>,
 }
 
-/// An app-server that was started.
+/// Handle of a running app-server.
 #[derive(Clone, Debug)]
-struct Handle {
-    /// Unlike that of every other.
+struct AppServerHandle {
+    /// Unique name.
     name: String,
-    commands: mpsc::UnboundedSender<Command>,
-    /// Whether it has a mode for plans.
-    plans: bool,
+    commands: mpsc::UnboundedSender<AppServerCommand>,
+    supports_plan_mode: bool,
 }
 
-/// Why the app-server did not do what it was asked.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 enum CallError {
     #[error("{}", .0.message)]
-    Refused(Refusal),
+    Rpc(RpcError),
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
     #[error("{0}")]
-    Ended(String),
+    Exited(String),
 }
 
-// === impl Limits ===
+// === impl CodexLimits ===
 
-impl Default for Limits {
+impl Default for CodexLimits {
     fn default() -> Self {
         Self {
-            request: Duration::from_secs(30),
-            idle: Duration::from_secs(60),
-            patience: Duration::from_secs(10),
-            restart: Duration::from_millis(500),
-            waiting: 8 * 1024 * 1024,
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+            slow_reader_timeout: Duration::from_secs(10),
+            restart_delay: Duration::from_millis(500),
+            max_unread_bytes: 8 * 1024 * 1024,
         }
     }
 }
@@ -117,23 +119,23 @@ impl CallError {
     }
 }
 
-// === impl Handle ===
+// === impl AppServerHandle ===
 
-impl Handle {
+impl AppServerHandle {
     async fn call(&self, method: &'static str, params: Value) -> Result<Value, CallError> {
         let (sender, receiver) = oneshot::channel();
-        self.tell(Command::Call(method, params, To::Caller(sender)));
+        self.send(AppServerCommand::Call(method, params, ReplyTarget::Caller(sender)));
         receiver.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    async fn open(&self, method: &'static str, params: Value) -> Result<Opened, CallError> {
+    async fn open(&self, method: &'static str, params: Value) -> Result<OpenedThread, CallError> {
         let (sender, receiver) = oneshot::channel();
-        self.tell(Command::Call(method, params, To::Opener(sender)));
+        self.send(AppServerCommand::Call(method, params, ReplyTarget::Opener(sender)));
         receiver.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Never waits. An app-server that has ended is told nothing: whoever uses it hears of its end.
-    fn tell(&self, command: Command) {
+    /// Never waits. Users of an app-server that exited are notified separately.
+    fn send(&self, command: AppServerCommand) {
         let _ = self.commands.send(command);
     }
 
@@ -143,7 +145,7 @@ impl Handle {
 }
 
 fn ended() -> CallError {
-    CallError::Ended("the app-server ended".to_owned())
+    CallError::Exited("the app-server ended".to_owned())
 }
 
 // === impl Codex ===
@@ -155,75 +157,79 @@ impl Default for Codex {
 }
 
 impl Codex {
-    /// Without an app-server, until there is a session.
+    /// The app-server starts with the first session.
     pub fn new() -> Self {
-        Self::with(Limits::default())
+        Self::with(CodexLimits::default())
     }
 
-    /// The same, with limits of one's own.
-    pub fn with(limits: Limits) -> Self {
+    /// With other limits.
+    pub fn with(limits: CodexLimits) -> Self {
         Self { limits, shared: Mutex::default(), last: std::sync::Mutex::default() }
     }
 
-    /// The app-server that runs, or a new one. Whoever comes meanwhile waits for the same one.
-    async fn connect(&self, place: &Place) -> Result<Handle, AgentError> {
+    /// The running app-server, or a new one. Concurrent callers share it.
+    async fn connect(&self, program: &AgentProgram) -> Result<AppServerHandle, AgentError> {
         let mut shared = self.shared.lock().await;
         if let Some(handle) = shared.running.as_ref().filter(|handle| handle.is_running()) {
             return Ok(handle.clone());
         }
         shared.running = None;
         if let Some(started) = shared.started {
-            // One that dies at once must not be started as fast as that goes.
-            sleep_until(started + self.limits.restart).await;
+            // Limits the rate of restarts if it exits at once.
+            sleep_until(started + self.limits.restart_delay).await;
         }
         shared.started = Some(Instant::now());
-        let handle = self.start(place).await?;
+        let handle = self.start(program).await?;
         shared.running = Some(handle.clone());
         Ok(handle)
     }
 
-    async fn start(&self, place: &Place) -> Result<Handle, AgentError> {
-        let environment = place.environment.iter().map(|(name, value)| (name.into(), Some(value.into()))).collect();
-        // It works for every session, so it is at home in the directory of none.
+    async fn start(&self, program: &AgentProgram) -> Result<AppServerHandle, AgentError> {
+        let environment = program.environment.iter().map(|(name, value)| (name.into(), Some(value.into()))).collect();
+        // It serves all sessions, so it runs in none of their directories.
         let spec = ProcessSpec {
-            program: place.program.clone(),
+            program: program.path.clone(),
             arguments: vec!["app-server".into()],
             directory: PathBuf::from("/"),
             environment,
         };
-        let commands = Server::spawn(Child::spawn(&spec)?, self.limits);
-        if let Some(before) = self.remember(Some(commands.clone())) {
-            // Who started it may have gone before it was known to run.
-            let _ = before.send(Command::End(PATIENCE));
+        let commands = AppServer::spawn(Child::spawn(&spec)?, self.limits);
+        if let Some(before) = self.replace_last(Some(commands.clone())) {
+            // The caller that started it may have been cancelled before it was ready.
+            let _ = before.send(AppServerCommand::End(EXIT_GRACE));
         }
-        let mut handle = Handle { name: format!("codex-{}", Uuid::new_v4().simple()), commands, plans: false };
+        let mut handle =
+            AppServerHandle { name: format!("codex-{}", Uuid::new_v4().simple()), commands, supports_plan_mode: false };
         let introduced = json!({
             "clientInfo": {"name": "carrel", "title": "Carrel", "version": env!("CARGO_PKG_VERSION")},
             "capabilities": {"experimentalApi": true},
         });
         if let Err(error) = handle.call("initialize", introduced).await {
-            handle.tell(Command::End(PATIENCE));
+            handle.send(AppServerCommand::End(EXIT_GRACE));
             return Err(error.of("initialize"));
         }
-        handle.tell(Command::Notify("initialized"));
+        handle.send(AppServerCommand::Notify("initialized"));
         let modes = handle.call("collaborationMode/list", json!({})).await.unwrap_or_default();
         let mut modes = modes.get("data").and_then(Value::as_array).into_iter().flatten();
-        handle.plans = modes.any(|mode| mode.get("mode").and_then(Value::as_str) == Some("plan"));
+        handle.supports_plan_mode = modes.any(|mode| mode.get("mode").and_then(Value::as_str) == Some("plan"));
         Ok(handle)
     }
 
-    /// Remembers the app-server that was started last, and tells which it was before.
-    fn remember(&self, last: Option<mpsc::UnboundedSender<Command>>) -> Option<mpsc::UnboundedSender<Command>> {
+    /// Replaces the last app-server and returns the previous one.
+    fn replace_last(
+        &self,
+        last: Option<mpsc::UnboundedSender<AppServerCommand>>,
+    ) -> Option<mpsc::UnboundedSender<AppServerCommand>> {
         let mut remembered = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *remembered, last)
     }
 
-    /// Another app-server, where one ended before it could answer.
-    async fn connect_again(&self, before: &Handle, place: &Place) -> Result<Handle, AgentError> {
-        // It is told to end for the case that it only takes no more input.
-        before.tell(Command::End(PATIENCE));
+    /// A new app-server, after one exited before it could respond.
+    async fn reconnect(&self, before: &AppServerHandle, program: &AgentProgram) -> Result<AppServerHandle, AgentError> {
+        // Its output may still be open although it takes no input.
+        before.send(AppServerCommand::End(EXIT_GRACE));
         before.commands.closed().await;
-        self.connect(place).await
+        self.connect(program).await
     }
 }
 
@@ -241,10 +247,10 @@ impl Agent for Codex {
         Capabilities { shared_process: true, ..Capabilities::ALL }
     }
 
-    async fn models(&self, place: &Place) -> Result<Models, AgentError> {
-        let handle = self.connect(place).await?;
+    async fn models(&self, program: &AgentProgram) -> Result<Models, AgentError> {
+        let handle = self.connect(program).await?;
         let pages = match pages(&handle).await {
-            Err(CallError::Ended(_)) => pages(&self.connect_again(&handle, place).await?).await,
+            Err(CallError::Exited(_)) => pages(&self.reconnect(&handle, program).await?).await,
             result => result,
         };
         let pages = pages.map_err(|error| error.of("model/list"))?;
@@ -254,30 +260,30 @@ impl Agent for Codex {
         Ok(Models { models: listed().filter_map(model).collect(), default_model })
     }
 
-    async fn open(&self, opening: Opening) -> Result<Box<dyn Conversation>, AgentError> {
-        let (request, params) = Thread::opening(&opening);
-        let mut handle = self.connect(&opening.place).await?;
+    async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
+        let (request, params) = CodexConversation::open_request(&options);
+        let mut handle = self.connect(&options.program).await?;
         let mut opened = handle.open(request, params.clone()).await;
-        if let Err(CallError::Ended(_)) = opened {
-            handle = self.connect_again(&handle, &opening.place).await?;
+        if let Err(CallError::Exited(_)) = opened {
+            handle = self.reconnect(&handle, &options.program).await?;
             opened = handle.open(request, params).await;
         }
         let opened = opened.map_err(|error| error.of(request))?;
-        Ok(Box::new(Thread::new(handle, opened, opening)))
+        Ok(Box::new(CodexConversation::new(handle, opened, options)))
     }
 
-    async fn shutdown(&self, patience: Duration) {
-        if let Some(last) = self.remember(None) {
-            let _ = last.send(Command::End(patience));
+    async fn shutdown(&self, timeout: Duration) {
+        if let Some(last) = self.replace_last(None) {
+            let _ = last.send(AppServerCommand::End(timeout));
             last.closed().await;
         }
     }
 }
 
-async fn pages(handle: &Handle) -> Result<Vec<Value>, CallError> {
+async fn pages(handle: &AppServerHandle) -> Result<Vec<Value>, CallError> {
     let mut pages = Vec::new();
     let mut cursor = Value::Null;
-    while pages.len() < PAGES {
+    while pages.len() < MAX_PAGES {
         let page = handle.call("model/list", json!({"cursor": cursor})).await?;
         cursor = page.get("nextCursor").cloned().unwrap_or_default();
         pages.push(page);

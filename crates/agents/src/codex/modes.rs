@@ -1,44 +1,42 @@
-//! Modes, in Codex's own words.
+//! Modes of Codex.
 //!
-//! What asks, tried with 0.166.0: only `untrusted` asks before a command or a patch, whatever the sandbox. `on-request`
-//! asks when the model wants to, and `granular` asks after Codex's own sandbox stopped a command. That sandbox is
-//! bubblewrap, which cannot run within most containers: every command then fails, even one that was permitted. So there
-//! is no sandbox of Codex's in any mode: what protects is that every command and every patch is asked for, and the
-//! sandbox around us. Its read-only sandbox would not stop more: what is permitted runs outside of it.
+//! Tested with 0.166.0: only `untrusted` asks before every command and patch, whatever the sandbox. `on-request` asks
+//! when the model decides to, and `granular` asks after Codex's own sandbox denied a command. That sandbox is
+//! bubblewrap, which cannot run in most containers: every command then fails, even a permitted one. So Codex's sandbox
+//! is off in all modes; protection comes from the permission requests and from the sandbox around the server. Its
+//! read-only sandbox would add nothing: permitted commands run outside of it.
 //!
-//! That edits are accepted, or declined while it plans, is decided here: Codex has no such modes.
+//! Codex has no modes that accept or decline edits, so this driver decides about them.
 
 use serde_json::{Value, json};
 
 use crate::agent::{AgentMode, PermissionMode};
 
-/// Put before a prompt where Codex has no mode for plans.
+/// Prefix of a prompt if Codex has no plan mode.
 const PLAN_FIRST: &str = "Make a plan first, and change nothing: say step by step what you would do.\n\n";
 
-/// How a thread works.
+/// The modes of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Modes {
-    /// To build, or to plan.
+pub(super) struct ThreadModes {
     pub(super) agent: AgentMode,
-    /// What it may do unasked.
     pub(super) permission: PermissionMode,
 }
 
-/// What happens to a request to change files.
+/// How requests to change files are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Edits {
-    /// The user is asked.
-    Asked,
-    /// Permitted in the session's directory.
-    Accepted,
-    /// Not now.
-    Declined,
+pub(super) enum EditPolicy {
+    /// Ask the user.
+    Ask,
+    /// Accept inside the session's directory.
+    Accept,
+    /// Decline all.
+    Decline,
 }
 
-// === impl Modes ===
+// === impl ThreadModes ===
 
-impl Modes {
-    /// When Codex asks.
+impl ThreadModes {
+    /// Codex's approval policy.
     pub(super) const fn approval_policy(self) -> &'static str {
         match self.permission {
             PermissionMode::Bypass => "never",
@@ -46,38 +44,37 @@ impl Modes {
         }
     }
 
-    /// Codex's own sandbox, as a thread is opened with it.
+    /// Codex's sandbox, as a parameter of a thread.
     pub(super) const fn sandbox(self) -> &'static str {
         "danger-full-access"
     }
 
-    /// The same, as a turn is begun with it.
+    /// Codex's sandbox, as a parameter of a turn.
     pub(super) fn sandbox_policy(self) -> Value {
         json!({"type": "dangerFullAccess"})
     }
 
-    /// What happens to a request to change files: neither mode is one of Codex's.
-    pub(super) const fn edits(self) -> Edits {
+    pub(super) const fn edits(self) -> EditPolicy {
         match self.permission {
-            PermissionMode::Plan => Edits::Declined,
-            PermissionMode::AcceptEdits => Edits::Accepted,
-            PermissionMode::Default | PermissionMode::Bypass => Edits::Asked,
+            PermissionMode::Plan => EditPolicy::Decline,
+            PermissionMode::AcceptEdits => EditPolicy::Accept,
+            PermissionMode::Default | PermissionMode::Bypass => EditPolicy::Ask,
         }
     }
 
-    /// Whether it plans, by either mode.
+    /// Whether either mode is plan.
     pub(super) fn plans(self) -> bool {
         self.agent == AgentMode::Plan || self.permission == PermissionMode::Plan
     }
 
-    /// Codex's mode for plans, or the one without. It needs the model's name, and takes the effort from here too.
+    /// Codex's collaboration mode. It requires the model's name, and also sets the effort.
     pub(super) fn collaboration(self, model: &str, effort: Option<&str>) -> Value {
         let mode = if self.plans() { "plan" } else { "default" };
         json!({"mode": mode, "settings": {"model": model, "reasoning_effort": effort, "developer_instructions": null}})
     }
 }
 
-/// The prompt where Codex has no mode for plans.
+/// A prompt for a Codex without plan mode.
 pub(super) fn plan_first(text: &str) -> String {
     format!("{PLAN_FIRST}{text}")
 }

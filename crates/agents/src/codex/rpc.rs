@@ -1,86 +1,77 @@
-//! The lines of the app-server: JSON-RPC without its version, one message a line.
+//! JSON-RPC messages of the app-server, one per line and without a version field.
 
 use serde_json::{Map, Value, json};
 
-use crate::words;
+use crate::json_line;
 
-/// What the app-server is told when it asks for something that nobody here can do.
-pub(super) const NO_SUCH_METHOD: i64 = -32_601;
+/// JSON-RPC code for an unsupported method.
+pub(super) const METHOD_NOT_FOUND: i64 = -32_601;
 
-/// A line of the app-server.
+/// A message of the app-server.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Line {
-    /// To a request of ours.
-    Answer {
-        /// Which.
-        id: u64,
-        /// What.
-        result: Result<Value, Refusal>,
-    },
-    /// What it says, or asks.
-    Said(Said),
+pub(super) enum RpcMessage {
+    /// Response to a request of ours.
+    Response { id: u64, result: Result<Value, RpcError> },
+    /// A request or notification.
+    Request(RpcRequest),
 }
 
-/// What the app-server says, or asks if there is an id under which it waits for an answer.
+/// A request, or a notification if it has no id.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Said {
-    /// In its own numbers, which begin anew with every app-server.
+pub(super) struct RpcRequest {
+    /// Counts from 0 in each app-server.
     pub(super) id: Option<Value>,
-    /// About what.
     pub(super) method: String,
-    /// It.
     pub(super) params: Value,
 }
 
-/// An answer that says no.
+/// A JSON-RPC error.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Refusal {
-    /// Its number.
+pub(super) struct RpcError {
     pub(super) code: i64,
-    /// Its words.
     pub(super) message: String,
 }
 
-/// Reads a line; or says why it cannot.
-pub(super) fn read(line: &[u8]) -> Result<Line, String> {
-    let mut fields: Map<String, Value> = words::read(line)?;
+/// Parses a line.
+pub(super) fn read(line: &[u8]) -> Result<RpcMessage, String> {
+    let mut fields: Map<String, Value> = json_line::parse(line)?;
     let id = fields.remove("id").filter(|id| !id.is_null());
     match (fields.remove("method"), id) {
         (Some(Value::String(method)), id) => {
-            Ok(Line::Said(Said { id, method, params: fields.remove("params").unwrap_or_default() }))
+            Ok(RpcMessage::Request(RpcRequest { id, method, params: fields.remove("params").unwrap_or_default() }))
         }
         (Some(_), _) => Err("its method is no string".to_owned()),
         (None, id) => {
             let id = id.as_ref().and_then(Value::as_u64).ok_or("it has no method, and answers nothing")?;
             let result = match (fields.remove("error"), fields.remove("result")) {
-                (Some(error), _) if !error.is_null() => Err(Refusal::of(&error)),
+                (Some(error), _) if !error.is_null() => Err(RpcError::of(&error)),
                 (_, Some(result)) => Ok(result),
                 (_, None) => return Err("it has neither a method nor a result".to_owned()),
             };
-            Ok(Line::Answer { id, result })
+            Ok(RpcMessage::Response { id, result })
         }
     }
 }
 
-/// A request of ours.
+/// Encodes a request.
 pub(super) fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"id": id, "method": method, "params": params})
 }
 
-/// Something that is told and needs no answer.
+/// Encodes a notification.
 pub(super) fn notification(method: &str) -> Value {
     json!({"method": method})
 }
 
-/// An answer to what the app-server asked.
-pub(super) fn answer(id: &Value, result: Result<Value, Refusal>) -> Value {
+/// Encodes a response.
+pub(super) fn answer(id: &Value, result: Result<Value, RpcError>) -> Value {
     match result {
         Ok(result) => json!({"id": id, "result": result}),
-        Err(Refusal { code, message }) => json!({"id": id, "error": {"code": code, "message": message}}),
+        Err(RpcError { code, message }) => json!({"id": id, "error": {"code": code, "message": message}}),
     }
 }
 
-/// The thread that the beginning of a line names, where the line cannot be read.
+/// The thread that a truncated line names.
 pub(super) fn thread_named(beginning: &[u8]) -> Option<&str> {
     const KEY: &[u8] = b"\"threadId\":";
     let at = beginning.windows(KEY.len()).position(|bytes| bytes == KEY)?;
@@ -89,24 +80,24 @@ pub(super) fn thread_named(beginning: &[u8]) -> Option<&str> {
     std::str::from_utf8(behind.get(..end)?).ok()
 }
 
-// === impl Said ===
+// === impl RpcRequest ===
 
-impl Said {
-    /// The thread that it is about.
+impl RpcRequest {
+    /// The thread that it belongs to.
     pub(super) fn thread(&self) -> Option<&str> {
         let id = |key: &str| self.params.get(key).and_then(Value::as_str);
         id("threadId").or_else(|| id("conversationId")).or_else(|| self.params.pointer("/thread/id")?.as_str())
     }
 
-    /// The thread that began the thread which it is about.
+    /// The parent of a new thread.
     pub(super) fn parent(&self) -> Option<&str> {
         self.params.pointer("/thread/parentThreadId")?.as_str()
     }
 }
 
-// === impl Refusal ===
+// === impl RpcError ===
 
-impl Refusal {
+impl RpcError {
     fn of(error: &Value) -> Self {
         let message = match error.get("message").and_then(Value::as_str) {
             Some(message) => message.to_owned(),
@@ -115,9 +106,9 @@ impl Refusal {
         Self { code: error.get("code").and_then(Value::as_i64).unwrap_or_default(), message }
     }
 
-    /// Nobody here can do that.
-    pub(super) fn no_such_method(method: &str) -> Self {
-        Self { code: NO_SUCH_METHOD, message: format!("{method} is not supported") }
+    /// The method is not supported.
+    pub(super) fn method_not_found(method: &str) -> Self {
+        Self { code: METHOD_NOT_FOUND, message: format!("{method} is not supported") }
     }
 }
 
@@ -127,22 +118,28 @@ mod tests {
 
     #[test]
     fn answers_notifications_and_requests_are_told_apart() {
-        assert_eq!(read(br#"{"id":3,"result":{}}"#), Ok(Line::Answer { id: 3, result: Ok(json!({})) }));
-        let refusal = Refusal { code: -32_600, message: "no".to_owned() };
+        assert_eq!(read(br#"{"id":3,"result":{}}"#), Ok(RpcMessage::Response { id: 3, result: Ok(json!({})) }));
+        let rejection = RpcError { code: -32_600, message: "no".to_owned() };
         assert_eq!(
             read(br#"{"error":{"code":-32600,"message":"no"},"id":3}"#),
-            Ok(Line::Answer { id: 3, result: Err(refusal) })
+            Ok(RpcMessage::Response { id: 3, result: Err(rejection) })
         );
-        let Ok(Line::Said(said)) = read(br#"{"method":"turn/started","params":{"threadId":"t"}}"#) else { panic!() };
-        assert_eq!((said.id.as_ref(), said.thread()), (None, Some("t")));
-        let Ok(Line::Said(said)) = read(br#"{"method":"x","id":0,"params":{"conversationId":"t"}}"#) else { panic!() };
-        assert_eq!((said.id.as_ref(), said.thread()), (Some(&json!(0)), Some("t")));
+        let Ok(RpcMessage::Request(request)) = read(br#"{"method":"turn/started","params":{"threadId":"t"}}"#) else {
+            panic!()
+        };
+        assert_eq!((request.id.as_ref(), request.thread()), (None, Some("t")));
+        let Ok(RpcMessage::Request(request)) = read(br#"{"method":"x","id":0,"params":{"conversationId":"t"}}"#) else {
+            panic!()
+        };
+        assert_eq!((request.id.as_ref(), request.thread()), (Some(&json!(0)), Some("t")));
     }
 
     #[test]
     fn a_request_with_half_a_character_is_read() {
-        let Ok(Line::Said(said)) = read(br#"{"method":"x","id":0,"params":{"command":"\ud83d"}}"#) else { panic!() };
-        assert_eq!(said.params["command"], "\u{fffd}");
+        let Ok(RpcMessage::Request(request)) = read(br#"{"method":"x","id":0,"params":{"command":"\ud83d"}}"#) else {
+            panic!()
+        };
+        assert_eq!(request.params["command"], "\u{fffd}");
     }
 
     #[test]

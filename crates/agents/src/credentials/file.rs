@@ -1,4 +1,4 @@
-//! Files that hold credentials, read without trust.
+//! Reads credential files, which are untrusted.
 
 use std::{fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt, path::Path};
 
@@ -6,19 +6,19 @@ use rustix::fs::OFlags;
 use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// The most that is read of a file. Claude Code keeps its history beside its key.
-const LONGEST: u64 = 32 * 1024 * 1024;
-/// A number above it counts milliseconds and not seconds: as seconds it is in the year 5138.
-const MILLISECONDS: f64 = 1e11;
+/// Maximum size. Claude Code stores its history beside its key.
+const MAX_FILE_BYTES: u64 = 32 * 1024 * 1024;
+/// Larger numbers are milliseconds, not seconds: as seconds they are after the year 5138.
+const MILLISECONDS_THRESHOLD: f64 = 1e11;
 
-/// What a file holds; nothing, whatever is wrong with it.
+/// Parses a file; `None` on any error.
 pub(super) fn read(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&bytes(path, LONGEST)?).ok()
+    serde_json::from_slice(&bytes(path, MAX_FILE_BYTES)?).ok()
 }
 
-/// The bytes of a file; nothing, if it has more, or is none.
+/// Reads a regular file; `None` if it is larger.
 pub(crate) fn bytes(path: &Path, longest: u64) -> Option<Vec<u8>> {
-    // What is no file, such as a pipe, must not make us wait.
+    // Do not block on a FIFO.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).ok()?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     file.metadata().ok().filter(|about| about.is_file() && about.len() <= longest)?;
@@ -27,13 +27,13 @@ pub(crate) fn bytes(path: &Path, longest: u64) -> Option<Vec<u8>> {
     (bytes.len() as u64 <= longest).then_some(bytes)
 }
 
-/// The text at a path of keys.
+/// A string at a path of keys.
 pub(super) fn text<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a str> {
     keys.iter().try_fold(value, |value, key| value.get(key))?.as_str()
 }
 
-/// Whether the time that a file gives is over: a number of seconds or milliseconds, or a date. What is neither does not say so.
-pub(super) fn is_past(expiry: Option<&Value>) -> bool {
+/// Whether an expiry has passed: seconds, milliseconds or a date. Other values never expire.
+pub(super) fn has_expired(expiry: Option<&Value>) -> bool {
     let now = OffsetDateTime::now_utc();
     let number = match expiry {
         Some(Value::Number(number)) => number.as_f64(),
@@ -44,7 +44,7 @@ pub(super) fn is_past(expiry: Option<&Value>) -> bool {
         _ => None,
     };
     let Some(number) = number else { return false };
-    let seconds = if number > MILLISECONDS { number / 1000.0 } else { number };
+    let seconds = if number > MILLISECONDS_THRESHOLD { number / 1000.0 } else { number };
     #[expect(clippy::cast_precision_loss, reason = "seconds of this age are exact in a float")]
     let now = now.unix_timestamp() as f64;
     seconds <= now
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn dates_and_numbers_both_end() {
-        let past = |value: Value| is_past(Some(&value));
+        let past = |value: Value| has_expired(Some(&value));
         for over in
             [json!("2024-01-01T00:00:00Z"), json!(1_700_000_000), json!(1_700_000_000_000_u64), json!("1700000000")]
         {
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn what_is_no_time_ends_nothing() {
-        assert!(!is_past(None));
-        assert!(!is_past(Some(&json!("soon"))));
-        assert!(!is_past(Some(&json!(null))));
-        assert!(!is_past(Some(&json!({ "at": 1 }))));
+        assert!(!has_expired(None));
+        assert!(!has_expired(Some(&json!("soon"))));
+        assert!(!has_expired(Some(&json!(null))));
+        assert!(!has_expired(Some(&json!({ "at": 1 }))));
     }
 }

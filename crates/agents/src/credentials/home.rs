@@ -1,14 +1,14 @@
-//! The home of the user that we are.
+//! The home directory of the current user.
 
 use std::path::PathBuf;
 
-/// What `HOME` says, and else the list of users. The list is read here, since a static program has nobody to ask.
+/// `HOME`, or else the entry in /etc/passwd, which is read here since a static binary has no NSS.
 pub fn home() -> Option<PathBuf> {
     let said = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     said.or_else(|| listed(&std::fs::read_to_string("/etc/passwd").ok()?, rustix::process::getuid().as_raw()))
 }
 
-/// The home of a user in a list.
+/// The home directory of a user in a passwd file.
 fn listed(list: &str, user: u32) -> Option<PathBuf> {
     let homes = list.lines().filter_map(|line| {
         let mut fields = line.split(':').skip(2);

@@ -1,12 +1,12 @@
-//! Keys and tokens for the agents, from the places where their owners keep them.
+//! Finds API keys and tokens for agents.
 //!
-//! The environment is asked first, then the files of Amp, of the agent itself, and of OpenCode. A file that is missing, too
-//! large or not what it should be is passed over: it says nothing about the others.
+//! The order is: environment, files of Amp, files of the agent itself, files of OpenCode. A file that is missing, too
+//! large or malformed is skipped.
 
-mod extract;
 mod file;
 mod home;
-mod places;
+mod providers;
+mod query;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -15,99 +15,99 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 pub(crate) use self::file::bytes;
 pub use self::{
-    extract::{Extract, ExtractError, extract_env},
     home::home,
-    secret::Secret,
+    query::{CredentialQuery, CredentialQueryError, environment_script},
+    secret::CredentialSecret,
 };
 use crate::agent::AgentId;
 
-/// Where is looked.
-pub struct Sources {
-    /// Whose files.
+/// Where to search.
+pub struct CredentialSources {
+    /// Home directory.
     pub home: Option<PathBuf>,
-    /// The variables that are set.
+    /// Environment variables.
     pub environment: BTreeMap<String, String>,
-    /// Whether tokens of a login count, and not only keys.
+    /// Whether OAuth tokens are included.
     pub oauth: bool,
 }
 
-/// What was found.
+/// The credentials that were found.
 #[derive(Clone, Debug, Default)]
-pub struct Credentials {
+pub struct AgentCredentials {
     /// For Anthropic.
-    pub anthropic: Option<Credential>,
+    pub anthropic: Option<AgentCredential>,
     /// For OpenAI.
-    pub openai: Option<Credential>,
-    /// For others, by their names.
-    pub other: BTreeMap<String, Credential>,
+    pub openai: Option<AgentCredential>,
+    /// For other providers, by name.
+    pub other: BTreeMap<String, AgentCredential>,
 }
 
 /// A key or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
-    /// It.
-    pub secret: Secret,
-    /// Which of the two.
-    pub kind: Kind,
-    /// Where it was.
-    pub origin: Origin,
+pub struct AgentCredential {
+    /// The secret.
+    pub secret: CredentialSecret,
+    /// Key or token.
+    pub kind: CredentialKind,
+    /// Where it was found.
+    pub origin: CredentialOrigin,
 }
 
-/// What a credential is.
+/// Kind of a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A key that does not end.
+pub enum CredentialKind {
+    /// API key, which does not expire.
     ApiKey,
-    /// A token of a login.
+    /// OAuth token.
     Oauth,
 }
 
-/// Where a credential was.
+/// Where a credential was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// In a variable.
+pub enum CredentialOrigin {
+    /// Environment variable.
     Environment,
-    /// In the files of Amp.
+    /// Files of Amp.
     Amp,
-    /// In the files of Claude Code.
+    /// Files of Claude Code.
     Claude,
-    /// In the files of Codex.
+    /// Files of Codex.
     Codex,
-    /// In the files of OpenCode.
+    /// Files of OpenCode.
     OpenCode,
 }
 
-// === impl Sources ===
+// === impl CredentialSources ===
 
-impl Sources {
-    /// The variables and the home of this process.
+impl CredentialSources {
+    /// The environment and home of this process.
     pub fn from_environment() -> Self {
         let environment =
-            places::VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
+            providers::VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
         Self { home: home(), environment: environment.collect(), oauth: true }
     }
 }
 
-// === impl Credentials ===
+// === impl AgentCredentials ===
 
-impl Credentials {
-    /// Looks everywhere; the first of each wins.
-    pub fn find(sources: &Sources) -> Self {
-        let mut opencode = places::opencode(sources);
+impl AgentCredentials {
+    /// Searches all sources; the first match wins.
+    pub fn find(sources: &CredentialSources) -> Self {
+        let mut opencode = providers::opencode(sources);
         let open_anthropic = opencode.remove("anthropic");
         let open_openai = opencode.remove("openai");
         Self {
-            anthropic: places::anthropic_variables(sources)
-                .or_else(|| places::amp(sources))
-                .or_else(|| places::claude(sources))
+            anthropic: providers::anthropic_variables(sources)
+                .or_else(|| providers::amp(sources))
+                .or_else(|| providers::claude(sources))
                 .or(open_anthropic),
-            openai: places::openai_variables(sources).or_else(|| places::codex(sources)).or(open_openai),
+            openai: providers::openai_variables(sources).or_else(|| providers::codex(sources)).or(open_openai),
             other: opencode,
         }
     }
 
-    /// The one that an agent would use.
-    pub fn of(&self, agent: AgentId) -> Option<&Credential> {
+    /// The credential that an agent uses.
+    pub fn of(&self, agent: AgentId) -> Option<&AgentCredential> {
         match agent {
             AgentId::Claude => self.anthropic.as_ref(),
             AgentId::Codex => self.openai.as_ref(),
@@ -115,35 +115,37 @@ impl Credentials {
         }
     }
 
-    /// What an agent is to find in its environment. Nothing, if it knows the credential already: it lies in its own files,
-    /// and the agent can renew it there.
+    /// Variables for an agent's environment. Empty if the credential is in the agent's own files, where the agent can
+    /// refresh it.
     pub fn environment(&self, agent: AgentId) -> Vec<(String, String)> {
         let Some(credential) = self.of(agent) else { return Vec::new() };
         let names: &[&str] = match (agent, credential.kind, credential.origin) {
-            (AgentId::Claude, _, Origin::Claude) | (AgentId::Codex, _, Origin::Codex) => &[],
-            (AgentId::Claude, Kind::ApiKey, _) => &["ANTHROPIC_API_KEY", "CLAUDE_API_KEY"],
-            (AgentId::Claude, Kind::Oauth, _) => &["CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"],
-            (AgentId::Codex, Kind::ApiKey, _) => &["OPENAI_API_KEY", "CODEX_API_KEY"],
-            // Codex takes the token of a login from its own file only.
-            (AgentId::Codex, Kind::Oauth, _) | (AgentId::Mock, ..) => &[],
+            (AgentId::Claude, _, CredentialOrigin::Claude) | (AgentId::Codex, _, CredentialOrigin::Codex) => &[],
+            (AgentId::Claude, CredentialKind::ApiKey, _) => &["ANTHROPIC_API_KEY", "CLAUDE_API_KEY"],
+            (AgentId::Claude, CredentialKind::Oauth, _) => &["CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"],
+            (AgentId::Codex, CredentialKind::ApiKey, _) => &["OPENAI_API_KEY", "CODEX_API_KEY"],
+            // Codex reads OAuth tokens only from its own file.
+            (AgentId::Codex, CredentialKind::Oauth, _) | (AgentId::Mock, ..) => &[],
         };
         names.iter().map(|name| ((*name).to_owned(), credential.secret.expose().to_owned())).collect()
     }
 
-    /// Whether an agent has what it needs.
+    /// Whether an agent has usable credentials.
     pub fn available(&self, agent: AgentId) -> bool {
         match (agent, self.of(agent)) {
             (AgentId::Mock, _) => true,
             (_, None) => false,
-            (AgentId::Codex, Some(found)) => found.kind == Kind::ApiKey || found.origin == Origin::Codex,
+            (AgentId::Codex, Some(found)) => {
+                found.kind == CredentialKind::ApiKey || found.origin == CredentialOrigin::Codex
+            }
             (AgentId::Claude, Some(_)) => true,
         }
     }
 }
 
-// === impl Kind ===
+// === impl CredentialKind ===
 
-impl fmt::Display for Kind {
+impl fmt::Display for CredentialKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ApiKey => "api_key",
@@ -152,9 +154,9 @@ impl fmt::Display for Kind {
     }
 }
 
-// === impl Origin ===
+// === impl CredentialOrigin ===
 
-impl fmt::Display for Origin {
+impl fmt::Display for CredentialOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Environment => "environment",

@@ -7,14 +7,14 @@ use super::*;
 
 const KEY: &str = "sk-ant-from-a-file";
 
-/// A home of a test, with what is set beside it.
-struct Home {
+/// A home directory and environment for a test.
+struct TestHome {
     directory: TempDir,
     environment: BTreeMap<String, String>,
     oauth: bool,
 }
 
-impl Home {
+impl TestHome {
     fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap(), environment: BTreeMap::new(), oauth: true }
     }
@@ -39,17 +39,21 @@ impl Home {
         self
     }
 
-    fn find(&self) -> Credentials {
+    fn find(&self) -> AgentCredentials {
         let home = Some(self.path().to_owned());
-        Credentials::find(&Sources { home, environment: self.environment.clone(), oauth: self.oauth })
+        AgentCredentials::find(&CredentialSources { home, environment: self.environment.clone(), oauth: self.oauth })
     }
 }
 
-fn told(found: Option<&Credential>) -> Option<(String, Kind, Origin)> {
+fn describe(found: Option<&AgentCredential>) -> Option<(String, CredentialKind, CredentialOrigin)> {
     found.map(|found| (found.secret.expose().to_owned(), found.kind, found.origin))
 }
 
-fn some(text: &str, kind: Kind, origin: Origin) -> Option<(String, Kind, Origin)> {
+fn some(
+    text: &str,
+    kind: CredentialKind,
+    origin: CredentialOrigin,
+) -> Option<(String, CredentialKind, CredentialOrigin)> {
     Some((text.into(), kind, origin))
 }
 
@@ -59,7 +63,7 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn an_empty_home_has_nothing_and_the_mock_needs_nothing() {
-    let found = Home::new().find();
+    let found = TestHome::new().find();
     assert_eq!(AgentId::ALL.map(|agent| found.available(agent)), [false, false, true]);
     assert!(AgentId::ALL.iter().all(|agent| found.environment(*agent).is_empty()));
 }
@@ -68,21 +72,24 @@ fn an_empty_home_has_nothing_and_the_mock_needs_nothing() {
 //= agents.credentials.codex-openai-api-key
 #[test]
 fn variables_come_in_their_order_and_before_every_file() {
-    let mut home = Home::new();
+    let mut home = TestHome::new();
     home.json(".claude.json", json!({ "primaryApiKey": KEY }));
     home.json(".codex/auth.json", json!({ "OPENAI_API_KEY": "of-codex" }));
     for (name, kind) in [
-        ("ANTHROPIC_AUTH_TOKEN", Kind::Oauth),
-        ("CLAUDE_CODE_OAUTH_TOKEN", Kind::Oauth),
-        ("CLAUDE_API_KEY", Kind::ApiKey),
-        ("ANTHROPIC_API_KEY", Kind::ApiKey),
+        ("ANTHROPIC_AUTH_TOKEN", CredentialKind::Oauth),
+        ("CLAUDE_CODE_OAUTH_TOKEN", CredentialKind::Oauth),
+        ("CLAUDE_API_KEY", CredentialKind::ApiKey),
+        ("ANTHROPIC_API_KEY", CredentialKind::ApiKey),
     ] {
         home.set(name, name);
-        assert_eq!(told(home.find().anthropic.as_ref()), some(name, kind, Origin::Environment));
+        assert_eq!(describe(home.find().anthropic.as_ref()), some(name, kind, CredentialOrigin::Environment));
     }
     for name in ["CODEX_API_KEY", "OPENAI_API_KEY"] {
         home.set(name, name);
-        assert_eq!(told(home.find().openai.as_ref()), some(name, Kind::ApiKey, Origin::Environment));
+        assert_eq!(
+            describe(home.find().openai.as_ref()),
+            some(name, CredentialKind::ApiKey, CredentialOrigin::Environment)
+        );
     }
     home.set("ANTHROPIC_API_KEY", "  ").set("OPENAI_API_KEY", "");
     let found = home.find();
@@ -94,10 +101,14 @@ fn variables_come_in_their_order_and_before_every_file() {
 fn each_file_of_claude_is_asked_though_the_ones_before_are_missing() {
     for file in [".claude.json.api", ".claude.json", ".claude.json.nathan"] {
         for field in ["primaryApiKey", "apiKey", "anthropicApiKey", "customApiKey"] {
-            let home = Home::new();
+            let home = TestHome::new();
             home.json(file, json!({ field: KEY }));
             let found = home.find();
-            assert_eq!(told(found.anthropic.as_ref()), some(KEY, Kind::ApiKey, Origin::Claude), "{file} {field}");
+            assert_eq!(
+                describe(found.anthropic.as_ref()),
+                some(KEY, CredentialKind::ApiKey, CredentialOrigin::Claude),
+                "{file} {field}"
+            );
             assert!(found.available(AgentId::Claude));
             assert_eq!(found.environment(AgentId::Claude), [], "it is the agent's own");
         }
@@ -106,7 +117,7 @@ fn each_file_of_claude_is_asked_though_the_ones_before_are_missing() {
 
 #[test]
 fn the_files_of_claude_have_an_order_and_their_fields_too() {
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(".claude.json.nathan", json!({ "primaryApiKey": "sk-ant-3" }));
     home.json(".claude.json", json!({ "customApiKey": "sk-ant-2b", "apiKey": "sk-ant-2" }));
     assert_eq!(home.find().anthropic.unwrap().secret.expose(), "sk-ant-2");
@@ -117,12 +128,15 @@ fn the_files_of_claude_have_an_order_and_their_fields_too() {
 #[test]
 fn a_login_of_claude_counts_until_it_ends() {
     for file in [".claude/.credentials.json", ".claude-oauth-credentials.json"] {
-        let mut home = Home::new();
+        let mut home = TestHome::new();
         let login =
             |expiry: serde_json::Value| json!({ "claudeAiOauth": { "accessToken": "login", "expiresAt": expiry } });
         for valid in [json!(null), json!("2999-01-01T00:00:00Z"), json!(32_472_144_000_000_u64)] {
             home.json(file, login(valid));
-            assert_eq!(told(home.find().anthropic.as_ref()), some("login", Kind::Oauth, Origin::Claude));
+            assert_eq!(
+                describe(home.find().anthropic.as_ref()),
+                some("login", CredentialKind::Oauth, CredentialOrigin::Claude)
+            );
         }
         for over in [json!("2024-01-01T00:00:00Z"), json!(1_700_000_000_000_u64)] {
             home.json(file, login(over));
@@ -136,7 +150,7 @@ fn a_login_of_claude_counts_until_it_ends() {
 
 #[test]
 fn a_login_that_is_over_does_not_hide_the_next_one() {
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(".claude/.credentials.json", json!({ "claudeAiOauth": { "accessToken": "old", "expiresAt": 1 } }));
     home.json(".claude-oauth-credentials.json", json!({ "claudeAiOauth": { "accessToken": "new" } }));
     assert_eq!(home.find().anthropic.unwrap().secret.expose(), "new");
@@ -144,15 +158,15 @@ fn a_login_that_is_over_does_not_hide_the_next_one() {
 
 #[test]
 fn a_login_that_claude_can_renew_counts_and_nothing_is_put_over_it() {
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(".local/share/opencode/auth.json", json!({ "anthropic": { "type": "api", "key": "another" } }));
     let login =
         |refresh: &str| json!({ "claudeAiOauth": { "accessToken": "old", "expiresAt": 1, "refreshToken": refresh } });
     home.json(".claude/.credentials.json", login(" "));
-    assert_eq!(home.find().anthropic.unwrap().origin, Origin::OpenCode);
+    assert_eq!(home.find().anthropic.unwrap().origin, CredentialOrigin::OpenCode);
     home.json(".claude/.credentials.json", login("renews"));
     let found = home.find();
-    assert_eq!(told(found.anthropic.as_ref()), some("old", Kind::Oauth, Origin::Claude));
+    assert_eq!(describe(found.anthropic.as_ref()), some("old", CredentialKind::Oauth, CredentialOrigin::Claude));
     assert!(found.available(AgentId::Claude));
     assert_eq!(found.environment(AgentId::Claude), []);
 }
@@ -161,11 +175,11 @@ fn a_login_that_claude_can_renew_counts_and_nothing_is_put_over_it() {
 //= agents.credentials.keys-reach-agents-environment
 #[test]
 fn the_files_of_amp_come_before_those_of_claude() {
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(".claude.json", json!({ "primaryApiKey": KEY }));
     home.json(".amp/config.json", json!({ "auth": { "anthropicApiKey": "of-amp" } }));
     let found = home.find();
-    assert_eq!(told(found.anthropic.as_ref()), some("of-amp", Kind::ApiKey, Origin::Amp));
+    assert_eq!(describe(found.anthropic.as_ref()), some("of-amp", CredentialKind::ApiKey, CredentialOrigin::Amp));
     let expected = pairs(&[("ANTHROPIC_API_KEY", "of-amp"), ("CLAUDE_API_KEY", "of-amp")]);
     assert_eq!(found.environment(AgentId::Claude), expected);
 }
@@ -177,24 +191,28 @@ fn every_field_of_amp_is_asked_and_its_own_token_is_not_taken_for_a_key() {
     let flat = ["anthropicApiKey", "anthropic_api_key", "apiKey", "api_key", "accessToken", "access_token", "token"]
         .map(|key| json!({ key: KEY }));
     for config in nested.into_iter().chain(own).chain(flat) {
-        let home = Home::new();
+        let home = TestHome::new();
         home.json(".amp/config.json", config.clone());
-        assert_eq!(told(home.find().anthropic.as_ref()), some(KEY, Kind::ApiKey, Origin::Amp), "{config}");
+        assert_eq!(
+            describe(home.find().anthropic.as_ref()),
+            some(KEY, CredentialKind::ApiKey, CredentialOrigin::Amp),
+            "{config}"
+        );
     }
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(".amp/config.json", json!({ "accessToken": "sgamp_user_1", "token": "sgamp_user_2" }));
     assert_eq!(home.find().anthropic, None);
 }
 
 #[test]
 fn codex_has_a_key_or_a_login_in_its_file() {
-    let mut home = Home::new();
+    let mut home = TestHome::new();
     let both = json!({ "OPENAI_API_KEY": "key", "tokens": { "access_token": "login" } });
     home.json(".codex/auth.json", both);
-    assert_eq!(told(home.find().openai.as_ref()), some("key", Kind::ApiKey, Origin::Codex));
+    assert_eq!(describe(home.find().openai.as_ref()), some("key", CredentialKind::ApiKey, CredentialOrigin::Codex));
     home.json(".codex/auth.json", json!({ "OPENAI_API_KEY": null, "tokens": { "access_token": "login" } }));
     let found = home.find();
-    assert_eq!(told(found.openai.as_ref()), some("login", Kind::Oauth, Origin::Codex));
+    assert_eq!(describe(found.openai.as_ref()), some("login", CredentialKind::Oauth, CredentialOrigin::Codex));
     assert!(found.available(AgentId::Codex));
     assert_eq!(found.environment(AgentId::Codex), []);
     home.oauth = false;
@@ -206,7 +224,7 @@ fn codex_has_a_key_or_a_login_in_its_file() {
 //= agents.credentials.keys-reach-agents-environment
 #[test]
 fn opencode_is_asked_last_and_knows_others_too() {
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(
         ".local/share/opencode/auth.json",
         json!({
@@ -229,7 +247,7 @@ fn opencode_is_asked_last_and_knows_others_too() {
 
 #[test]
 fn a_login_to_openai_that_codex_does_not_have_is_no_use_to_it() {
-    let home = Home::new();
+    let home = TestHome::new();
     home.json(".local/share/opencode/auth.json", json!({ "openai": { "type": "oauth", "access": "login" } }));
     let found = home.find();
     assert!(found.openai.is_some());
@@ -239,7 +257,7 @@ fn a_login_to_openai_that_codex_does_not_have_is_no_use_to_it() {
 
 #[test]
 fn the_agents_directories_may_be_elsewhere() {
-    let mut home = Home::new();
+    let mut home = TestHome::new();
     let elsewhere = home.path().join("elsewhere");
     home.json("elsewhere/.claude.json", json!({ "primaryApiKey": KEY }));
     home.json("elsewhere/auth.json", json!({ "OPENAI_API_KEY": "moved" }));
@@ -255,7 +273,7 @@ fn the_agents_directories_may_be_elsewhere() {
 fn whatever_is_wrong_with_a_file_the_next_one_is_asked() {
     let deep = "[".repeat(100_000);
     for content in [deep.as_bytes(), b"", b"\xff\xfe", b"[]", b"{\"primaryApiKey\":7}", b"{\"apiKey\":\"\"}"] {
-        let home = Home::new();
+        let home = TestHome::new();
         home.write(".claude.json.api", content).write(".amp/config.json", content).write(".codex/auth.json", content);
         home.write(".local/share/opencode/auth.json", content).write(".claude/.credentials.json", content);
         home.json(".claude.json.nathan", json!({ "primaryApiKey": KEY }));
@@ -265,7 +283,7 @@ fn whatever_is_wrong_with_a_file_the_next_one_is_asked() {
 
 #[test]
 fn a_file_may_be_long_and_not_without_end() {
-    let home = Home::new();
+    let home = TestHome::new();
     let mut content = format!("{{\"primaryApiKey\":\"{KEY}\"}}");
     content += &" ".repeat(32 * 1024 * 1024 - content.len());
     home.write(".claude.json", &content);
@@ -276,7 +294,7 @@ fn a_file_may_be_long_and_not_without_end() {
 
 #[test]
 fn what_is_no_file_is_passed_over_and_a_link_is_followed() {
-    let home = Home::new();
+    let home = TestHome::new();
     let at = |name: &str| home.path().join(name);
     fs::create_dir(at(".claude.json.api")).unwrap();
     let pipe = at(".claude.json");

@@ -1,11 +1,11 @@
-//! Agents over HTTP: which there are, what they can do, and their installation.
+//! HTTP handlers for agents.
 
 use std::sync::Arc;
 
 use super::{
-    App, Problem, ProblemDetails,
-    extract::{MaybeJson, Path},
-    shape::{AgentList, Health, InstallAgent, Mode, ModeList},
+    AppState, Problem, ProblemDetails,
+    api_types::{AgentList, Health, InstallAgent, Mode, ModeList},
+    extract::{OptionalJsonBody, PathParams},
 };
 use crate::agent::Models;
 use axum::{Json as Body, extract::State, http::StatusCode};
@@ -26,7 +26,7 @@ pub(super) async fn health() -> Body<Health> {
     get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
     responses((status = 200, body = AgentList))
 )]
-pub(super) async fn list(State(app): State<Arc<App>>) -> Body<AgentList> {
+pub(super) async fn list(State(app): State<Arc<AppState>>) -> Body<AgentList> {
     Body(AgentList { agents: app.agents.list().await })
 }
 
@@ -38,12 +38,12 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Body<AgentList> {
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn install(
-    State(app): State<Arc<App>>,
-    Path(name): Path<String>,
-    MaybeJson(wanted): MaybeJson<InstallAgent>,
+    State(app): State<Arc<AppState>>,
+    PathParams(name): PathParams<String>,
+    OptionalJsonBody(request): OptionalJsonBody<InstallAgent>,
 ) -> Result<StatusCode, Problem> {
-    let agent = app.agents.get(&name).ok_or_else(|| Problem::no_agent(&name))?;
-    app.agents.install(agent.id(), wanted.reinstall, wanted.version.as_deref()).await?;
+    let agent = app.agents.get(&name).ok_or_else(|| Problem::unsupported_agent(&name))?;
+    app.agents.install(agent.id(), request.reinstall, request.version.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -53,8 +53,11 @@ pub(super) async fn install(
     params(("agent" = String, Path)),
     responses((status = 200, body = ModeList), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
-pub(super) async fn modes(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Body<ModeList>, Problem> {
-    app.agents.get(&name).ok_or_else(|| Problem::no_agent(&name))?;
+pub(super) async fn modes(
+    State(app): State<Arc<AppState>>,
+    PathParams(name): PathParams<String>,
+) -> Result<Body<ModeList>, Problem> {
+    app.agents.get(&name).ok_or_else(|| Problem::unsupported_agent(&name))?;
     Ok(Body(ModeList { modes: MODES.to_vec() }))
 }
 
@@ -64,7 +67,10 @@ pub(super) async fn modes(State(app): State<Arc<App>>, Path(name): Path<String>)
     params(("agent" = String, Path)),
     responses((status = 200, body = Models), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
-pub(super) async fn models(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Body<Models>, Problem> {
-    let agent = app.agents.get(&name).ok_or_else(|| Problem::no_agent(&name))?;
-    Ok(Body(app.agents.models(&*agent).await.map_err(|error| Problem::from(error).of_agent(&name))?))
+pub(super) async fn models(
+    State(app): State<Arc<AppState>>,
+    PathParams(name): PathParams<String>,
+) -> Result<Body<Models>, Problem> {
+    let agent = app.agents.get(&name).ok_or_else(|| Problem::unsupported_agent(&name))?;
+    Ok(Body(app.agents.models(&*agent).await.map_err(|error| Problem::from(error).for_agent(&name))?))
 }

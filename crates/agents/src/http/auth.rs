@@ -1,4 +1,4 @@
-//! Who may come in: whoever has the server's one token.
+//! Authentication with the server's token, and checks for a server without one.
 
 use std::{fmt, sync::Arc};
 
@@ -11,28 +11,28 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::{
-    App,
-    problem::{Code, Problem},
+    AppState,
+    problem::{Problem, ProblemCode},
 };
 
-/// The server's token. It never prints itself.
+/// The server's token, which redacts itself.
 #[derive(Clone)]
-pub struct Token(String);
+pub struct ServerToken(String);
 
-// === impl Token ===
+// === impl ServerToken ===
 
-impl Token {
-    /// A token that a header can carry.
+impl ServerToken {
+    /// `None` if a header cannot carry it.
     pub fn new(token: impl Into<String>) -> Option<Self> {
         let token = token.into();
         let fine = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
         fine.then_some(Self(token))
     }
 
-    /// Whether it is this one; takes as long for a wrong one as for the right one.
-    fn is(&self, other: &[u8]) -> bool {
+    /// Constant-time comparison.
+    fn matches(&self, other: &[u8]) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), other);
-        // Digests have one length, so that nothing is told about that of the token either.
+        // Digests have equal lengths, so the length of the token does not leak either.
         let digest = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes);
         let differences =
             digest(ours).as_ref().iter().zip(digest(theirs).as_ref()).fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -49,70 +49,74 @@ impl Token {
         };
         let value = value.trim();
         match scheme.to_ascii_lowercase().as_str() {
-            "bearer" | "token" => self.is(value.as_bytes()),
-            // Any name, with the token as the password.
+            "bearer" | "token" => self.matches(value.as_bytes()),
+            // Any user name, with the token as password.
             "basic" => BASE64_STANDARD.decode(value).is_ok_and(|pair| {
                 pair.iter()
                     .position(|byte| *byte == b':')
                     .and_then(|colon| pair.get(colon + 1..))
-                    .is_some_and(|password| self.is(password))
+                    .is_some_and(|password| self.matches(password))
             }),
             _ => false,
         }
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for ServerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(****)")
     }
 }
 
-/// Why a request without a token is refused.
+/// Why a request to a server without a token is rejected.
 #[derive(Debug, PartialEq, Eq)]
-enum Refused {
-    /// It is for another host than this.
+enum BrowserRejection {
+    /// Its host is not allowed.
     Host(String),
-    /// A page of a browser made it.
+    /// It comes from a browser page of another origin.
     Origin,
 }
 
-/// Whether a request may come from a page of a browser that has no business here. Without a token nothing else would keep
-/// it out: a browser sends any page's request to an address of its own machine.
-fn check_names(app: &App, request: &Request) -> Result<(), Refused> {
+/// Rejects requests of foreign browser pages. Without a token nothing else would: a browser sends any page's request to
+/// a loopback address.
+fn check_host_and_origin(app: &AppState, request: &Request) -> Result<(), BrowserRejection> {
     let headers = request.headers();
     let text = |value: &HeaderValue| value.to_str().map_or_else(|_| String::new(), str::to_owned);
     let mut hosts = headers.get_all(header::HOST).iter().map(text);
     let host = hosts.next().unwrap_or_default();
     if let Some(allowed) = &app.hosts {
-        // Of two hosts, one that checks and one that routes might each take its own.
+        // With two hosts, the one that is checked and the one that is used might differ.
         let others = hosts.chain(request.uri().authority().map(|authority| authority.as_str().to_owned()));
         if let Some(wrong) = std::iter::once(host.clone()).chain(others).find(|name| !allowed.allows(name)) {
-            return Err(Refused::Host(wrong));
+            return Err(BrowserRejection::Host(wrong));
         }
     }
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, authority)| authority == host);
     let mut origins = headers.get_all(header::ORIGIN).iter().map(text);
-    if origins.all(|origin| is_own(&origin) || app.cors.allows(&origin)) { Ok(()) } else { Err(Refused::Origin) }
+    if origins.all(|origin| is_own(&origin) || app.cors.allows(&origin)) {
+        Ok(())
+    } else {
+        Err(BrowserRejection::Origin)
+    }
 }
 
-/// Refuses a request without the token or, where there is none, one that a page of a browser may have made.
-pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Rejects a request without the token or, if the server has none, one that may come from a browser page.
+pub(super) async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     match &app.token {
-        None => match check_names(&app, &request) {
+        None => match check_host_and_origin(&app, &request) {
             Ok(()) => next.run(request).await,
-            Err(refused) => Problem::new(Code::PermissionDenied, refused.to_string()).into_response(),
+            Err(rejection) => Problem::new(ProblemCode::PermissionDenied, rejection.to_string()).into_response(),
         },
-        Some(token) if !token.admits(request.headers()) => Problem::new(Code::TokenInvalid, "token invalid")
+        Some(token) if !token.admits(request.headers()) => Problem::new(ProblemCode::TokenInvalid, "token invalid")
             .with("message", "missing or invalid token")
             .into_response(),
         _ => next.run(request).await,
     }
 }
 
-// === impl Refused ===
+// === impl BrowserRejection ===
 
-impl fmt::Display for Refused {
+impl fmt::Display for BrowserRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(name) if name.is_empty() => f.write_str(
@@ -136,7 +140,7 @@ mod tests {
 
     fn admitted(value: &str) -> bool {
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-        Token::new("s3cret").unwrap().admits(&headers)
+        ServerToken::new("s3cret").unwrap().admits(&headers)
     }
 
     //= agents.authentication.authorization-bearer-token
@@ -168,7 +172,9 @@ mod tests {
 
     #[test]
     fn a_token_that_no_header_can_carry_is_none_and_none_prints_itself() {
-        assert!(Token::new("").is_none() && Token::new("a b").is_none() && Token::new("a\n").is_none());
-        assert!(!format!("{:?}", Token::new("s3cret")).contains("s3cret"));
+        assert!(
+            ServerToken::new("").is_none() && ServerToken::new("a b").is_none() && ServerToken::new("a\n").is_none()
+        );
+        assert!(!format!("{:?}", ServerToken::new("s3cret")).contains("s3cret"));
     }
 }

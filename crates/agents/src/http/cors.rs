@@ -1,4 +1,4 @@
-//! Which pages of browsers may use the server: none, unless flags say so.
+//! CORS: browser pages have no access unless flags allow it.
 
 use axum::{
     Router,
@@ -6,35 +6,35 @@ use axum::{
 };
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
-/// What the flags say. Without any of them there are no headers for browsers at all.
+/// CORS policy of the flags. Without flags, no CORS headers are sent.
 #[derive(Clone, Debug, Default)]
-pub struct Cors {
+pub struct CorsPolicy {
     layer: Option<CorsLayer>,
-    /// Whose pages may come; a star is everybody's.
+    /// Allowed origins; `*` allows all.
     origins: Vec<String>,
 }
 
-/// Why flags make no sense.
+/// Why the flags are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum CorsError {
-    /// An origin that no browser has.
+    /// Not an origin.
     #[error("{0} is no origin")]
     Origin(String),
-    /// No method.
+    /// Not a method.
     #[error("{0} is no method")]
     Method(String),
-    /// No header's name.
+    /// Not a header name.
     #[error("{0} is no header")]
     Header(String),
-    /// Browsers refuse the two together.
+    /// Browsers reject credentials together with `*`.
     #[error("credentials are allowed only to origins that are named, not to *")]
     CredentialsToAll,
 }
 
-// === impl Cors ===
+// === impl CorsPolicy ===
 
-impl Cors {
-    /// From the flags. Any of them without an origin allows every origin.
+impl CorsPolicy {
+    /// Builds it from the flags. Without an origin, any of them allows every origin.
     pub fn new(
         origins: &[String],
         methods: &[String],
@@ -54,7 +54,7 @@ impl Cors {
         let parsed: Vec<HeaderValue> = parse(origins, CorsError::Origin)?;
         let allow_origin = if any { AllowOrigin::any() } else { AllowOrigin::list(parsed) };
         let parsed: Vec<Method> = parse(methods, CorsError::Method)?;
-        // A star would mean nothing to a browser that sends credentials, and never covers the token's header.
+        // `*` has no effect with credentials, and never covers the authorization header.
         let allow_methods = if parsed.is_empty() { AllowMethods::mirror_request() } else { AllowMethods::list(parsed) };
         let parsed: Vec<HeaderName> = parse(headers, CorsError::Header)?;
         let allow_headers = if parsed.is_empty() { AllowHeaders::mirror_request() } else { AllowHeaders::list(parsed) };
@@ -67,7 +67,7 @@ impl Cors {
         Ok(Self { layer: Some(layer), origins })
     }
 
-    /// Whether pages of this origin may come.
+    /// Whether pages of this origin are allowed.
     pub(super) fn allows(&self, origin: &str) -> bool {
         self.origins.iter().any(|allowed| allowed == "*" || allowed == origin)
     }
@@ -80,7 +80,7 @@ impl Cors {
     }
 }
 
-/// Whether a browser could send it: a scheme, a host and perhaps a port, and nothing behind them.
+/// Whether it is a valid origin: a scheme, a host and an optional port.
 fn is_origin(word: &str) -> bool {
     let bare = |uri: Uri| uri.scheme().is_some() && uri.authority().is_some() && uri.path() == "/";
     matches!(word, "*" | "null") || (!word.ends_with('/') && word.parse().is_ok_and(bare))

@@ -1,4 +1,4 @@
-//! Events over HTTP: a slice of the log, the log as a stream, and one turn as a stream.
+//! HTTP handlers for events: a page of the log, a stream of the log, and a stream of one turn.
 #![allow(unused_qualifications, reason = "utoipa writes parameters out with their paths")]
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -14,23 +14,23 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    App, Problem, ProblemDetails,
-    extract::{Json, Path, Query},
-    sessions::{find, take},
-    shape::PostMessage,
-    sse::{Events, Turn},
+    AppState, Problem, ProblemDetails,
+    api_types::PostMessage,
+    extract::{JsonBody, PathParams, QueryParams},
+    sessions::{enqueue, find},
+    sse::{EventStream, TurnFollower},
 };
 use crate::{
-    log::{Style, View, Wish},
+    log::{EventFormat, EventView, LogReadOptions},
     schema::EventData,
     session::Session,
 };
 
-/// About how much of a slice is given at once.
-const PIECE: usize = 64 * 1024;
+/// Approximate size of a chunk.
+const CHUNK_BYTES: usize = 64 * 1024;
 
-/// How long a stream of one turn waits for somebody's answer unless it is told.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the stream of a turn waits for an answer by default.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What about a session's events is wanted.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -43,7 +43,7 @@ pub struct EventQuery {
     pub limit: Option<usize>,
     /// `default`, or `full` with turns, items, usage and more; ids count in the view.
     #[serde(default)]
-    pub view: View,
+    pub view: EventView,
     /// With `raw`, the agent's own words.
     #[serde(default, alias = "include_raw", deserialize_with = "flag")]
     pub include_raw: bool,
@@ -51,7 +51,7 @@ pub struct EventQuery {
     pub wait: Option<f64>,
 }
 
-/// A flag as people write it.
+/// Parses a boolean query parameter.
 fn flag<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     let word = String::deserialize(deserializer)?;
     match word.to_ascii_lowercase().as_str() {
@@ -96,8 +96,8 @@ pub struct EventList {
 // === impl EventQuery ===
 
 impl EventQuery {
-    const fn wish(&self) -> Wish {
-        Wish { view: self.view, raw: self.include_raw, style: Style::Array }
+    const fn options(&self) -> LogReadOptions {
+        LogReadOptions { view: self.view, raw: self.include_raw, format: EventFormat::JsonArray }
     }
 }
 
@@ -108,13 +108,13 @@ impl EventQuery {
     responses((status = 200, body = EventList), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<EventQuery>,
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+    QueryParams(query): QueryParams<EventQuery>,
 ) -> Result<Response, Problem> {
-    let slice = Slice::of(find(&app, &id)?, &query);
+    let page = EventPage::of(find(&app, &id)?, &query);
     let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], slice.into_body()).into_response())
+    Ok(([(header::CONTENT_TYPE, json)], page.into_body()).into_response())
 }
 
 /// A session's events as they come, behind the last one that was seen.
@@ -124,9 +124,9 @@ pub(super) async fn list(
     responses((status = 200, body = UniversalEvent, content_type = "text/event-stream"), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn stream(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<EventQuery>,
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+    QueryParams(query): QueryParams<EventQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let session = find(&app, &id)?;
@@ -137,7 +137,7 @@ pub(super) async fn stream(
         }
         None => query.offset.unwrap_or(0),
     };
-    Ok(Events::behind(session, query.wish(), after, app.stopping.clone()).into_response())
+    Ok(EventStream::after(session, query.options(), after, app.shutting_down.clone()).into_response())
 }
 
 /// Takes a prompt and streams its turn.
@@ -147,61 +147,62 @@ pub(super) async fn stream(
     responses((status = 200, body = UniversalEvent, content_type = "text/event-stream"), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn message_stream(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<EventQuery>,
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+    QueryParams(query): QueryParams<EventQuery>,
     headers: HeaderMap,
-    Json(message): Json<PostMessage>,
+    JsonBody(message): JsonBody<PostMessage>,
 ) -> Result<Response, Problem> {
-    let patience = match query.wait {
+    let timeout = match query.wait {
         Some(seconds) => {
             Duration::try_from_secs_f64(seconds).map_err(|error| Problem::invalid(format!("wait: {error}")))?
         }
-        None => PATIENCE,
+        None => ANSWER_TIMEOUT,
     };
     let session = find(&app, &id)?;
-    let ticket = take(&session, &headers, message).await?;
-    let events = Events::behind(session, query.wish(), query.offset.unwrap_or(0), app.stopping.clone());
-    Ok(events.of_turn(Turn::new(ticket, patience)).into_response())
+    let handle = enqueue(&session, &headers, message).await?;
+    let events = EventStream::after(session, query.options(), query.offset.unwrap_or(0), app.shutting_down.clone());
+    Ok(events.of_turn(TurnFollower::new(handle, timeout)).into_response())
 }
 
-/// A slice of a log on its way: piece by piece, for it may be large, and others are served meanwhile.
-struct Slice {
+/// A page of the log. It may be large, so it is sent in chunks, and other tasks run in between.
+struct EventPage {
     session: Arc<Session>,
-    wish: Wish,
-    /// The last id that was given, and the last that will be.
+    options: LogReadOptions,
+    /// The last id that was sent, and the last one to send.
     at: u64,
     end: u64,
     more: bool,
     next: Option<Vec<u8>>,
 }
 
-// === impl Slice ===
+// === impl EventPage ===
 
-impl Slice {
+impl EventPage {
     fn of(session: Arc<Session>, query: &EventQuery) -> Self {
         let last = session.log.last().of(query.view);
         let at = query.offset.unwrap_or(0).min(last);
         let limit = query.limit.map_or(u64::MAX, |limit| limit as u64);
         let end = last.min(at.saturating_add(limit));
         let begin = Some(b"{\"events\":[".to_vec());
-        Self { session, wish: query.wish(), at, end, more: end < last, next: begin }
+        Self { session, options: query.options(), at, end, more: end < last, next: begin }
     }
 
-    /// In one piece if it is small, and as a stream otherwise.
+    /// One chunk if it is small, otherwise a stream.
     fn into_body(mut self) -> Body {
-        let first = self.piece().unwrap_or_default();
+        let first = self.next_chunk().unwrap_or_default();
         if self.next.is_none() {
             return Body::from(first);
         }
-        let rest = stream::unfold(self, |mut slice| async move { Some((Ok::<_, Infallible>(slice.piece()?), slice)) });
+        let rest =
+            stream::unfold(self, |mut page| async move { Some((Ok::<_, Infallible>(page.next_chunk()?), page)) });
         Body::from_stream(stream::once(async { Ok(first) }).chain(rest))
     }
 
-    fn piece(&mut self) -> Option<Vec<u8>> {
+    fn next_chunk(&mut self) -> Option<Vec<u8>> {
         let mut out = self.next.take()?;
         let limit = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
-        self.at = self.session.log.read(self.wish, self.at, limit, PIECE, &mut out).last;
+        self.at = self.session.log.read(self.options, self.at, limit, CHUNK_BYTES, &mut out).last;
         if self.at < self.end {
             self.next = Some(b",".to_vec());
         } else {

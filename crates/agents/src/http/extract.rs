@@ -1,4 +1,4 @@
-//! What comes with a request, and refusals in the one shape when it makes no sense.
+//! Request extractors that reject with problem details.
 
 use axum::{
     body::Bytes,
@@ -7,21 +7,21 @@ use axum::{
 };
 use serde::de::DeserializeOwned;
 
-use super::problem::{Code, Problem};
+use super::problem::{Problem, ProblemCode};
 
-/// A body of JSON.
-pub(super) struct Json<T>(pub T);
+/// JSON body.
+pub(super) struct JsonBody<T>(pub T);
 
-/// A body of JSON, or none at all.
-pub(super) struct MaybeJson<T>(pub T);
+/// Optional JSON body.
+pub(super) struct OptionalJsonBody<T>(pub T);
 
-/// What stands behind the question mark.
-pub(super) struct Query<T>(pub T);
+/// Query parameters.
+pub(super) struct QueryParams<T>(pub T);
 
-/// What stands in the path.
-pub(super) struct Path<T>(pub T);
+/// Path parameters.
+pub(super) struct PathParams<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -32,13 +32,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
             });
         if !is_json {
             let detail = "the body has to be JSON, with content-type: application/json";
-            return Err(Problem::new(Code::UnsupportedMediaType, detail));
+            return Err(Problem::new(ProblemCode::UnsupportedMediaType, detail));
         }
         parse(&body(request, state).await?).map(Self)
     }
 }
 
-impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeJson<T> {
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalJsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -50,19 +50,19 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeJson
 async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
     Bytes::from_request(request, state).await.map_err(|error| match error {
         BytesRejection::FailedToBufferBody(error) if error.status().as_u16() == 413 => {
-            Problem::new(Code::PayloadTooLarge, "the body is larger than this server takes")
+            Problem::new(ProblemCode::PayloadTooLarge, "the body is larger than this server takes")
         }
         error => Problem::invalid(error),
     })
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Of what nobody asks for, the parser would not look at the bytes.
+    // The parser does not validate UTF-8 in fields that it ignores.
     let text = std::str::from_utf8(bytes).map_err(Problem::invalid)?;
     serde_json::from_str(text).map_err(Problem::invalid)
 }
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Query<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -71,7 +71,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Query<T
     }
 }
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {

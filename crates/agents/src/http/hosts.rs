@@ -1,20 +1,20 @@
-//! Which names a server without a token answers to: those of the loopback interface, and those that a flag names.
+//! Host names that a server without a token accepts: loopback names, and those of `--allow-host`.
 //!
-//! A browser sends a page's request to whatever address the name of the page leads to, and whoever controls that name can
-//! have it lead to 127.0.0.1 (DNS rebinding). What the browser cannot be made to change is the name itself, in `Host`.
+//! With DNS rebinding, a page's host name can resolve to 127.0.0.1, so that the browser sends its requests to the
+//! server. But the browser cannot be made to change the name in the `Host` header.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The host names that are answered to.
+/// Allowed host names.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(Vec<HostName>);
 
-/// What is not the name of a host.
+/// Not a host name.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a host name or an address, without a port")]
 pub struct HostNameError(String);
 
-/// A host in its one spelling, so that two can be compared.
+/// A host in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostName {
     Name(String),
@@ -25,19 +25,19 @@ enum HostName {
 // === impl AllowedHosts ===
 
 impl AllowedHosts {
-    /// The loopback names and these.
+    /// Loopback names and these.
     pub fn new(names: &[String]) -> Result<Self, HostNameError> {
         let parse = |name: &String| HostName::parse(name).ok_or_else(|| HostNameError(name.clone()));
         names.iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether an authority, which is a host and perhaps a port, is one of them.
+    /// Whether an authority (host and optional port) is allowed.
     pub(super) fn allows(&self, authority: &str) -> bool {
         host(authority).is_some_and(|name| name.is_loopback() || self.0.contains(&name))
     }
 }
 
-/// The host of an authority. User information, an empty port and a port that is none make it no authority at all.
+/// The host of an authority. `None` with user information, or with an empty or invalid port.
 fn host(authority: &str) -> Option<HostName> {
     let colon = authority.rfind(':').filter(|at| authority.rfind(']').is_none_or(|bracket| bracket < *at));
     let name = match colon.and_then(|at| authority.split_at_checked(at)) {
@@ -63,14 +63,14 @@ impl HostName {
         }
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let last = name.rsplit('.').next().unwrap_or_default();
-        // A resolver takes `127.1`, `2130706433` and `0x7f.1` for addresses: one that has another spelling has none here.
+        // Resolvers accept `127.1`, `2130706433` and `0x7f.1` as addresses; other spellings are rejected here.
         let is_numeric = last.starts_with(|first: char| first.is_ascii_digit());
         (name.split('.').all(is_label) && !is_numeric).then_some(Self::Name(name))
     }
 
     fn is_loopback(&self) -> bool {
         match self {
-            // Browsers and resolvers take these for loopback without asking a name server (RFC 6761).
+            // Browsers and resolvers treat these as loopback without DNS (RFC 6761).
             Self::Name(name) => name == "localhost" || name.ends_with(".localhost"),
             Self::V4(address) => address.is_loopback(),
             Self::V6(address) => {

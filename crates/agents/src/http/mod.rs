@@ -1,6 +1,7 @@
-//! The HTTP face: routes, who may come in, and how answers and refusals look.
+//! The HTTP API: routes, authentication and error responses.
 
 mod agents;
+pub mod api_types;
 mod auth;
 mod cors;
 mod events;
@@ -10,7 +11,6 @@ mod openapi;
 mod problem;
 mod serve;
 mod sessions;
-pub mod shape;
 mod sse;
 
 use std::sync::Arc;
@@ -26,39 +26,39 @@ use axum::{
 use tokio::sync::watch;
 
 pub use self::{
-    auth::Token,
-    cors::{Cors, CorsError},
+    auth::ServerToken,
+    cors::{CorsError, CorsPolicy},
     events::{EventList, EventQuery, UniversalEvent},
     hosts::{AllowedHosts, HostNameError},
     openapi::document,
-    problem::{Code, Problem, ProblemDetails},
-    serve::{Listener, ServeError, serve},
+    problem::{Problem, ProblemCode, ProblemDetails},
+    serve::{ServeError, ServerListener, serve},
 };
-use crate::{agents::Agents, sessions::Sessions};
+use crate::{agents::AgentRegistry, sessions::SessionRegistry};
 
-/// How large a request's body may be: a prompt with a file pasted into it.
-const BODY: usize = 32 * 1024 * 1024;
+/// Maximum size of a request's body: a prompt may contain a file.
+const MAX_BODY: usize = 32 * 1024 * 1024;
 
-/// Everything that requests need.
-pub struct App {
-    /// The token, unless anybody may come in.
-    pub token: Option<Token>,
-    /// Which hosts a request without a token may be for; any, on a socket that no browser can reach.
+/// Shared state of all handlers.
+pub struct AppState {
+    /// The token, if one is required.
+    pub token: Option<ServerToken>,
+    /// Hosts that are allowed without a token; any on a Unix socket, which no browser can reach.
     pub hosts: Option<AllowedHosts>,
-    /// Whose pages may come.
-    pub cors: Cors,
-    /// The agents.
-    pub agents: Arc<Agents>,
-    /// The sessions.
-    pub sessions: Sessions,
-    /// Whether the server is about to end: streams end first.
-    pub stopping: watch::Receiver<bool>,
+    /// CORS policy.
+    pub cors: CorsPolicy,
+    /// Agents.
+    pub agents: Arc<AgentRegistry>,
+    /// Sessions.
+    pub sessions: SessionRegistry,
+    /// Becomes true when the server shuts down; streams end first.
+    pub shutting_down: watch::Receiver<bool>,
 }
 
 /// All routes.
-pub fn router(app: Arc<App>) -> Router {
+pub fn router(app: Arc<AppState>) -> Router {
     let cors = app.cors.clone();
-    let guarded = Router::new()
+    let authenticated = Router::new()
         .route("/v1/agents", get(agents::list))
         .route("/v1/agents/{agent}/install", post(agents::install))
         .route("/v1/agents/{agent}/modes", get(agents::modes))
@@ -78,17 +78,17 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/sessions/{session_id}/abort", post(sessions::abort))
         .route("/v1/sessions/{session_id}/resume", post(sessions::resume))
         .route("/v1/sessions/{session_id}/terminate", post(sessions::terminate))
-        .method_not_allowed_fallback(wrong_method)
+        .method_not_allowed_fallback(method_not_allowed)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), auth::check));
     let router = Router::new()
         .route("/", get(banner))
         .route("/v1/health", get(agents::health))
         .route("/openapi.json", get(openapi::serve))
         .route("/v1/openapi.json", get(openapi::serve))
-        .merge(guarded)
-        .method_not_allowed_fallback(wrong_method)
-        .fallback(nothing_here)
-        .layer(DefaultBodyLimit::max(BODY))
+        .merge(authenticated)
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app);
     cors.apply(router)
 }
@@ -97,10 +97,10 @@ async fn banner() -> &'static str {
     concat!("sandbox-agent ", env!("CARGO_PKG_VERSION"), ": one API over coding agents. See /openapi.json\n")
 }
 
-async fn nothing_here(method: Method, uri: Uri) -> impl IntoResponse {
-    Problem::new(Code::NotFound, format!("there is nothing at {method} {}", uri.path()))
+async fn not_found(method: Method, uri: Uri) -> impl IntoResponse {
+    Problem::new(ProblemCode::NotFound, format!("there is nothing at {method} {}", uri.path()))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> impl IntoResponse {
-    Problem::new(Code::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
+async fn method_not_allowed(method: Method, uri: Uri) -> impl IntoResponse {
+    Problem::new(ProblemCode::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
 }

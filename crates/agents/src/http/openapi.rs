@@ -1,4 +1,4 @@
-//! The description of the interface, generated from the code that serves it.
+//! The OpenAPI document, generated from the handlers.
 
 use axum::{
     http::header,
@@ -10,7 +10,7 @@ use utoipa::{
 };
 
 use super::{agents, events, sessions};
-use crate::log::View;
+use crate::log::EventView;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -37,24 +37,24 @@ use crate::log::View;
         sessions::resume,
         sessions::terminate
     ),
-    components(schemas(View)),
-    modifiers(&Bearer),
+    components(schemas(EventView)),
+    modifiers(&BearerSecurity),
     security(("token" = []))
 )]
-struct Document;
+struct ApiDocument;
 
-struct Bearer;
+struct BearerSecurity;
 
-impl Modify for Bearer {
+impl Modify for BearerSecurity {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
         openapi.components.get_or_insert_default().add_security_scheme("token", scheme);
     }
 }
 
-/// The description.
+/// The OpenAPI document.
 pub fn document() -> utoipa::openapi::OpenApi {
-    Document::openapi()
+    ApiDocument::openapi()
 }
 
 pub(super) async fn serve() -> Response {

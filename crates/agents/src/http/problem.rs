@@ -1,4 +1,4 @@
-//! Every refusal in one shape: problem details, with a code that clients can rely on.
+//! Error responses: problem details with stable codes.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::{agent::AgentError, schema::SessionEnded, session::SessionError};
 
-/// What went wrong. It travels in a box, since refusals are rare and results many.
+/// An error response. Boxed, since errors are rare and results common.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem(Box<ProblemDetails>);
 
@@ -38,38 +38,38 @@ pub struct ProblemDetails {
     pub details: Map<String, Value>,
 }
 
-/// The codes, each with its status.
+/// Error codes, each with an HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    /// The request makes no sense.
+pub enum ProblemCode {
+    /// The request is invalid.
     InvalidRequest,
-    /// There is no such agent.
+    /// The agent is unknown.
     UnsupportedAgent,
-    /// The agent is not there.
+    /// The agent is not installed.
     AgentNotInstalled,
-    /// And could not be fetched.
+    /// The installation failed.
     InstallFailed,
-    /// The agent's process has ended.
+    /// The agent's process exited.
     AgentProcessExited,
-    /// The token is wrong or missing.
+    /// The token is missing or wrong.
     TokenInvalid,
-    /// That is not for whoever asks.
+    /// The request is not allowed.
     PermissionDenied,
-    /// There is no such session.
+    /// The session does not exist.
     SessionNotFound,
-    /// There is one already.
+    /// A session of this id exists already.
     SessionAlreadyExists,
-    /// The agent cannot work that way.
+    /// The agent does not support the mode.
     ModeNotSupported,
-    /// The agent could not be told something.
+    /// The agent could not be reached.
     StreamError,
-    /// The agent did not answer in time.
+    /// The agent did not respond in time.
     Timeout,
-    /// Something else stands in the way.
+    /// The request conflicts with the current state.
     Conflict,
-    /// There is nothing at this path.
+    /// The path does not exist.
     NotFound,
-    /// There is, but not for this method.
+    /// The path does not support the method.
     MethodNotAllowed,
     /// The body is not JSON.
     UnsupportedMediaType,
@@ -77,9 +77,9 @@ pub enum Code {
     PayloadTooLarge,
 }
 
-// === impl Code ===
+// === impl ProblemCode ===
 
-impl Code {
+impl ProblemCode {
     const fn name(self) -> &'static str {
         match self {
             Self::InvalidRequest => "invalid_request",
@@ -118,7 +118,7 @@ impl Code {
         }
     }
 
-    /// The code in words, each with a capital letter.
+    /// The code in title case.
     fn title(self) -> String {
         let mut title = String::new();
         for word in self.name().split('_') {
@@ -136,8 +136,8 @@ impl Code {
 // === impl Problem ===
 
 impl Problem {
-    /// A problem with what happened.
-    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+    /// A problem with this detail.
+    pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self(Box::new(ProblemDetails {
             kind: format!("urn:sandbox-agent:error:{}", code.name()),
             title: code.title(),
@@ -149,53 +149,53 @@ impl Problem {
         }))
     }
 
-    /// A request that makes no sense.
+    /// An invalid request.
     pub fn invalid(detail: impl std::fmt::Display) -> Self {
-        Self::new(Code::InvalidRequest, format!("invalid request: {detail}"))
+        Self::new(ProblemCode::InvalidRequest, format!("invalid request: {detail}"))
     }
 
-    /// There is no such session.
-    pub fn no_session(id: &str) -> Self {
-        Self::new(Code::SessionNotFound, format!("session not found: {id}")).of_session(id)
+    /// The session does not exist.
+    pub fn session_not_found(id: &str) -> Self {
+        Self::new(ProblemCode::SessionNotFound, format!("session not found: {id}")).for_session(id)
     }
 
-    /// There is no such agent.
-    pub fn no_agent(name: &str) -> Self {
-        Self::new(Code::UnsupportedAgent, format!("unsupported agent: {name}")).of_agent(name)
+    /// The agent is unknown.
+    pub fn unsupported_agent(name: &str) -> Self {
+        Self::new(ProblemCode::UnsupportedAgent, format!("unsupported agent: {name}")).for_agent(name)
     }
 
-    /// Names the session that it is about.
+    /// Adds the id of the session.
     #[must_use]
-    pub fn of_session(mut self, id: &str) -> Self {
+    pub fn for_session(mut self, id: &str) -> Self {
         self.0.session_id = Some(id.to_owned());
         self
     }
 
-    /// Names the agent that it is about.
+    /// Adds the name of the agent.
     #[must_use]
-    pub fn of_agent(mut self, agent: &str) -> Self {
+    pub fn for_agent(mut self, agent: &str) -> Self {
         self.0.agent = Some(agent.to_owned());
         self
     }
 
-    /// Adds what else is known.
+    /// Adds a field to the details.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.details.insert(key.to_owned(), value.into());
         self
     }
 
-    /// A session's refusal. One that is gone is not there, for whoever asks.
-    pub fn refused(session_id: &str, error: SessionError) -> Self {
+    /// A session's error. A closed session counts as not found.
+    pub fn from_session(session_id: &str, error: SessionError) -> Self {
         match error {
-            SessionError::Gone => Self::no_session(session_id),
-            error => Self::from(error).of_session(session_id),
+            SessionError::Gone => Self::session_not_found(session_id),
+            error => Self::from(error).for_session(session_id),
         }
     }
 
     fn exited(end: &SessionEnded) -> Self {
         let detail = format!("agent process exited: {}", end.message.as_deref().unwrap_or(&end.reason));
-        Self::new(Code::AgentProcessExited, detail)
+        Self::new(ProblemCode::AgentProcessExited, detail)
             .with("exitCode", json!(end.exit_code))
             .with("signal", json!(end.signal))
             .with("stderr", json!(end.stderr))
@@ -211,7 +211,7 @@ impl From<SessionError> for Problem {
                 Self::invalid(detail)
             }
             SessionError::Conflict(_) | SessionError::QueueFull(_) | SessionError::LogFull | SessionError::Gone => {
-                Self::new(Code::Conflict, detail)
+                Self::new(ProblemCode::Conflict, detail)
             }
             SessionError::Agent(error) => error.into(),
         }
@@ -221,10 +221,10 @@ impl From<SessionError> for Problem {
 impl From<AgentError> for Problem {
     fn from(error: AgentError) -> Self {
         let code = match &error {
-            AgentError::Child(_) | AgentError::Refused { .. } => Code::StreamError,
-            AgentError::Timeout { .. } => Code::Timeout,
-            AgentError::Unsupported(_) => Code::ModeNotSupported,
-            AgentError::NotInstalled(_) => Code::AgentNotInstalled,
+            AgentError::Child(_) | AgentError::Refused { .. } => ProblemCode::StreamError,
+            AgentError::Timeout { .. } => ProblemCode::Timeout,
+            AgentError::Unsupported(_) => ProblemCode::ModeNotSupported,
+            AgentError::NotInstalled(_) => ProblemCode::AgentNotInstalled,
         };
         Self::new(code, error.to_string())
     }

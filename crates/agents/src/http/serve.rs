@@ -1,4 +1,4 @@
-//! Listens, and speaks HTTP with whoever connects.
+//! Accepts connections and serves HTTP.
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -14,48 +14,48 @@ use tokio::{
     sync::watch,
 };
 
-use super::sse::LAST_WORDS;
+use super::sse::DRAIN_TIMEOUT;
 
-/// How long a client may take to say what it wants.
-const HEADERS: Duration = Duration::from_secs(30);
+/// How long a client may take to send its headers.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the server listens.
-pub enum Listener {
-    /// On an address.
+/// A listening socket.
+pub enum ServerListener {
+    /// TCP.
     Tcp(TcpListener),
-    /// On a socket of this machine, which goes with the server.
+    /// A Unix socket, which is removed when the server exits.
     Unix(UnixListener, PathBuf),
 }
 
 /// Why the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address.
+    /// TCP failed.
     #[error("cannot listen on {address}: {source}")]
     Address {
-        /// It.
+        /// The address.
         address: String,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
-    /// The socket.
+    /// The Unix socket failed.
     #[error("cannot listen on {}: {source}", .path.display())]
     Socket {
-        /// It.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
 }
 
-// === impl Listener ===
+// === impl ServerListener ===
 
-impl Listener {
-    /// Listens on an address; port 0 is a free one.
+impl ServerListener {
+    /// Listens on an address; port 0 picks a free one.
     pub async fn tcp(host: &str, port: u16) -> Result<Self, ServeError> {
         let address = format!("{host}:{port}");
         let failed = |source| ServeError::Address { address: address.clone(), source };
-        // Names are not looked up: a static program has no resolver of the system, and needs none to listen.
+        // Names are not resolved: a static binary has no NSS.
         let host = if host == "localhost" { "127.0.0.1" } else { host };
         let ip = host.trim_matches(['[', ']']).parse().map_err(|_| {
             failed(io::Error::new(io::ErrorKind::InvalidInput, "the host has to be an address of this machine"))
@@ -63,7 +63,7 @@ impl Listener {
         TcpListener::bind(SocketAddr::new(ip, port)).await.map(Self::Tcp).map_err(failed)
     }
 
-    /// Listens on a socket. One that a server left behind is replaced; one that a server listens on is not.
+    /// Listens on a Unix socket. A stale one is replaced; one that is in use is not.
     pub fn unix(path: PathBuf) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Socket { path: path.clone(), source };
         if std::os::unix::net::UnixStream::connect(&path).is_ok() {
@@ -76,17 +76,17 @@ impl Listener {
             _ => {}
         }
         let listener = UnixListener::bind(&path).map_err(failed)?;
-        // Whoever may write here may use the server.
+        // Write permission on the socket is access to the server.
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).map_err(failed)?;
         Ok(Self::Unix(listener, path))
     }
 
-    /// Whether a browser can connect: it can to an address, and not to a Unix socket.
+    /// Whether a browser can connect: not to a Unix socket.
     pub fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }
 
-    /// Whether other machines can connect.
+    /// Whether other hosts can connect.
     pub fn is_remote(&self) -> bool {
         match self {
             Self::Tcp(listener) => listener.local_addr().is_ok_and(|address| !address.ip().is_loopback()),
@@ -94,7 +94,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, for people and for programs that read it.
+    /// The address, for people and programs.
     pub fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => match listener.local_addr() {
@@ -106,7 +106,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ServerListener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
             let _gone_already = std::fs::remove_file(path);
@@ -114,46 +114,51 @@ impl Drop for Listener {
     }
 }
 
-/// Serves until it is told to stop; then connections have this long to finish after the last words of their sessions.
-pub async fn serve(listener: Listener, router: Router, mut stopping: watch::Receiver<bool>, patience: Duration) {
+/// Serves until shutdown; then connections have a grace period after the last events of their sessions.
+pub async fn serve(
+    listener: ServerListener,
+    router: Router,
+    mut shutting_down: watch::Receiver<bool>,
+    grace: Duration,
+) {
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener) => accepted,
-            _ = stopping.wait_for(|stopping| *stopping) => break,
+            _ = shutting_down.wait_for(|shutting_down| *shutting_down) => break,
         };
         match accepted {
-            Ok(stream) => converse(stream, router.clone(), &graceful),
+            Ok(stream) => serve_connection(stream, router.clone(), &graceful),
             Err(error) => {
-                // Too many descriptors, most often: others must be closed before this goes better.
+                // Usually the descriptor limit: wait until other connections close.
                 tracing::warn!(%error, "a connection was not accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }
     drop(listener);
-    let _too_slow = tokio::time::timeout(LAST_WORDS + patience, graceful.shutdown()).await;
+    let _too_slow = tokio::time::timeout(DRAIN_TIMEOUT + grace, graceful.shutdown()).await;
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-async fn accept(listener: &Listener) -> io::Result<Box<dyn Stream>> {
+async fn accept(listener: &ServerListener) -> io::Result<Box<dyn ByteStream>> {
     Ok(match listener {
-        Listener::Tcp(listener) => {
+        ServerListener::Tcp(listener) => {
             let (stream, _) = listener.accept().await?;
-            // Events are small and want to go at once.
+            // Events are small and must not be delayed.
             let _slower_then = stream.set_nodelay(true);
             Box::new(stream)
         }
-        Listener::Unix(listener, _) => Box::new(listener.accept().await?.0),
+        ServerListener::Unix(listener, _) => Box::new(listener.accept().await?.0),
     })
 }
 
-fn converse(stream: Box<dyn Stream>, router: Router, graceful: &GracefulShutdown) {
+fn serve_connection(stream: Box<dyn ByteStream>, router: Router, graceful: &GracefulShutdown) {
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(HEADER_TIMEOUT)
         .half_close(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let connection = graceful.watch(connection);

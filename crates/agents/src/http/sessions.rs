@@ -1,18 +1,18 @@
-//! Sessions over HTTP: make them, prompt them, answer what they ask, end them.
+//! HTTP handlers for sessions.
 
 use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    App, Code, Problem, ProblemDetails,
-    extract::{Json, MaybeJson, Path},
-    shape::{
+    AppState, Problem, ProblemCode, ProblemDetails,
+    api_types::{
         ChangeSession, CreateSession, Created, PermissionAnswer, PostMessage, QuestionAnswers, SessionInfo, SessionList,
     },
+    extract::{JsonBody, OptionalJsonBody, PathParams},
 };
 use crate::{
-    agent::{AgentMode, Answer, PermissionMode, Prompt},
-    session::{Change, Session, Ticket},
-    sessions::{CreateError, Wanted},
+    agent::{AgentMode, PermissionMode, Prompt, UserAnswer},
+    session::{Session, SessionUpdate, TurnHandle},
+    sessions::{CreateSessionError, NewSession},
 };
 use axum::{
     Json as Body,
@@ -25,7 +25,7 @@ use axum::{
     get, path = "/v1/sessions", operation_id = "list_sessions", tag = "sessions",
     responses((status = 200, body = SessionList))
 )]
-pub(super) async fn list(State(app): State<Arc<App>>) -> Body<SessionList> {
+pub(super) async fn list(State(app): State<Arc<AppState>>) -> Body<SessionList> {
     Body(SessionList { sessions: app.sessions.all().iter().rev().map(|session| SessionInfo::of(session)).collect() })
 }
 
@@ -37,29 +37,29 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Body<SessionList> {
     responses((status = 200, body = Created), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    Path(session_id): Path<String>,
-    Json(wanted): Json<CreateSession>,
+    State(app): State<Arc<AppState>>,
+    PathParams(session_id): PathParams<String>,
+    JsonBody(request): JsonBody<CreateSession>,
 ) -> Result<Body<Created>, Problem> {
     if session_id.len() > 256 || session_id.chars().any(char::is_control) {
         return Err(Problem::invalid("a session id has at most 256 bytes and no control characters"));
     }
-    let agent = app.agents.get(&wanted.agent).ok_or_else(|| Problem::no_agent(&wanted.agent))?;
+    let agent = app.agents.get(&request.agent).ok_or_else(|| Problem::unsupported_agent(&request.agent))?;
     let (agent_mode, permission_mode) =
-        modes(&*agent, wanted.agent_mode.as_deref(), wanted.permission_mode.as_deref())?;
-    let directory = directory(wanted.directory)?;
+        modes(&*agent, request.agent_mode.as_deref(), request.permission_mode.as_deref())?;
+    let directory = directory(request.directory)?;
     let reservation = app.sessions.reserve(&session_id)?;
-    app.agents.ensure(agent.id(), wanted.agent_version.as_deref()).await?;
-    let wanted = Wanted {
+    app.agents.ensure(agent.id(), request.agent_version.as_deref()).await?;
+    let request = NewSession {
         session_id,
         agent_mode,
         permission_mode,
-        model: wanted.model,
-        variant: wanted.variant,
+        model: request.model,
+        variant: request.variant,
         directory,
-        title: wanted.title,
+        title: request.title,
     };
-    let session = reservation.create(agent, wanted).await?;
+    let session = reservation.create(agent, request).await?;
     Ok(Body(Created { healthy: true, agent_session_id: session.snapshot().record.native_id }))
 }
 
@@ -69,7 +69,10 @@ pub(super) async fn create(
     params(("sessionId" = String, Path)),
     responses((status = 200, body = SessionInfo), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
-pub(super) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Body<SessionInfo>, Problem> {
+pub(super) async fn get(
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+) -> Result<Body<SessionInfo>, Problem> {
     Ok(Body(SessionInfo::of(&*find(&app, &id)?)))
 }
 
@@ -81,27 +84,27 @@ pub(super) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
     responses((status = 200, body = SessionInfo), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn change(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Json(wanted): Json<ChangeSession>,
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+    JsonBody(request): JsonBody<ChangeSession>,
 ) -> Result<Body<SessionInfo>, Problem> {
     let session = find(&app, &id)?;
     let record = session.snapshot().record;
     let agent = app.agents.driver(session.agent);
-    let agent_mode = wanted.agent_mode.as_deref().unwrap_or(record.agent_mode.as_str());
-    // Where the one follows from the other, it is not held against it.
+    let agent_mode = request.agent_mode.as_deref().unwrap_or(record.agent_mode.as_str());
+    // A permission mode that follows from plan mode is no conflict.
     let linked =
-        agent.plan_is_a_permission() && (agent_mode == "plan" || record.permission_mode == PermissionMode::Plan);
+        agent.plan_is_permission_mode() && (agent_mode == "plan" || record.permission_mode == PermissionMode::Plan);
     let kept = Some(record.permission_mode.as_str()).filter(|_| !linked);
-    let (agent_mode, permission_mode) = modes(&*agent, Some(agent_mode), wanted.permission_mode.as_deref().or(kept))?;
-    let change = Change {
-        agent_mode: wanted.agent_mode.is_some().then_some(agent_mode),
-        permission_mode: (wanted.permission_mode.is_some() || wanted.agent_mode.is_some()).then_some(permission_mode),
-        model: wanted.model,
-        variant: wanted.variant,
-        title: wanted.title,
+    let (agent_mode, permission_mode) = modes(&*agent, Some(agent_mode), request.permission_mode.as_deref().or(kept))?;
+    let update = SessionUpdate {
+        agent_mode: request.agent_mode.is_some().then_some(agent_mode),
+        permission_mode: (request.permission_mode.is_some() || request.agent_mode.is_some()).then_some(permission_mode),
+        model: request.model,
+        variant: request.variant,
+        title: request.title,
     };
-    session.change(change).await.map_err(|error| Problem::refused(&id, error))?;
+    session.update(update).await.map_err(|error| Problem::from_session(&id, error))?;
     Ok(Body(SessionInfo::of(&session)))
 }
 
@@ -111,9 +114,12 @@ pub(super) async fn change(
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
-pub(super) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+) -> Result<StatusCode, Problem> {
     let session = find(&app, &id)?;
-    // It goes on if the client hangs up.
+    // Runs to its end even if the client disconnects.
     let _done = tokio::spawn(async move { app.sessions.remove(&session).await }).await;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -126,12 +132,12 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) 
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn message(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
     headers: HeaderMap,
-    Json(message): Json<PostMessage>,
+    JsonBody(message): JsonBody<PostMessage>,
 ) -> Result<StatusCode, Problem> {
-    take(&*find(&app, &id)?, &headers, message).await?;
+    enqueue(&*find(&app, &id)?, &headers, message).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -142,11 +148,11 @@ pub(super) async fn message(
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn reply_question(
-    State(app): State<Arc<App>>,
-    Path((id, question)): Path<(String, String)>,
-    Json(answers): Json<QuestionAnswers>,
+    State(app): State<Arc<AppState>>,
+    PathParams((id, question)): PathParams<(String, String)>,
+    JsonBody(answers): JsonBody<QuestionAnswers>,
 ) -> Result<StatusCode, Problem> {
-    answer(&app, &id, question, Answer::Question(answers.answers)).await
+    answer(&app, &id, question, UserAnswer::Question(answers.answers)).await
 }
 
 /// Refuses to answer questions.
@@ -156,10 +162,10 @@ pub(super) async fn reply_question(
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn reject_question(
-    State(app): State<Arc<App>>,
-    Path((id, question)): Path<(String, String)>,
+    State(app): State<Arc<AppState>>,
+    PathParams((id, question)): PathParams<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    answer(&app, &id, question, Answer::QuestionRejected).await
+    answer(&app, &id, question, UserAnswer::QuestionRejected).await
 }
 
 /// Gives or refuses a permission.
@@ -169,11 +175,11 @@ pub(super) async fn reject_question(
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn reply_permission(
-    State(app): State<Arc<App>>,
-    Path((id, permission)): Path<(String, String)>,
-    Json(reply): Json<PermissionAnswer>,
+    State(app): State<Arc<AppState>>,
+    PathParams((id, permission)): PathParams<(String, String)>,
+    JsonBody(reply): JsonBody<PermissionAnswer>,
 ) -> Result<StatusCode, Problem> {
-    answer(&app, &id, permission, Answer::Permission(reply.reply, reply.message)).await
+    answer(&app, &id, permission, UserAnswer::Permission(reply.reply, reply.message)).await
 }
 
 /// Stops the turn; the session goes on.
@@ -182,8 +188,11 @@ pub(super) async fn reply_permission(
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
-pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.abort().await.map_err(|error| Problem::refused(&id, error))?;
+pub(super) async fn abort(
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+) -> Result<StatusCode, Problem> {
+    find(&app, &id)?.abort().await.map_err(|error| Problem::from_session(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -193,8 +202,11 @@ pub(super) async fn abort(State(app): State<Arc<App>>, Path(id): Path<String>) -
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
-pub(super) async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.resume().await.map_err(|error| Problem::refused(&id, error))?;
+pub(super) async fn resume(
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+) -> Result<StatusCode, Problem> {
+    find(&app, &id)?.resume().await.map_err(|error| Problem::from_session(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -205,40 +217,43 @@ pub(super) async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>) 
     responses((status = 204), (status = "default", body = ProblemDetails, content_type = "application/problem+json"))
 )]
 pub(super) async fn terminate(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    MaybeJson(_): MaybeJson<serde_json::Value>,
+    State(app): State<Arc<AppState>>,
+    PathParams(id): PathParams<String>,
+    OptionalJsonBody(_): OptionalJsonBody<serde_json::Value>,
 ) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.terminate().await.map_err(|error| Problem::refused(&id, error))?;
+    find(&app, &id)?.terminate().await.map_err(|error| Problem::from_session(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The session of this id.
-pub(super) fn find(app: &App, id: &str) -> Result<Arc<Session>, Problem> {
-    app.sessions.get(id).ok_or_else(|| Problem::no_session(id))
+pub(super) fn find(app: &AppState, id: &str) -> Result<Arc<Session>, Problem> {
+    app.sessions.get(id).ok_or_else(|| Problem::session_not_found(id))
 }
 
-/// Gives a prompt to a session.
-pub(super) async fn take(session: &Session, headers: &HeaderMap, message: PostMessage) -> Result<Ticket, Problem> {
+/// Queues a prompt.
+pub(super) async fn enqueue(
+    session: &Session,
+    headers: &HeaderMap,
+    message: PostMessage,
+) -> Result<TurnHandle, Problem> {
     let header = headers.get("idempotency-key").map(|value| value.to_str()).transpose();
-    // To take it for no key at all would be to run the prompt twice.
+    // Ignoring an invalid key could run the prompt twice.
     let header = header.map_err(|_| Problem::invalid("Idempotency-Key has to be visible ASCII"))?.map(str::to_owned);
     let name = message.message_id.or(header).filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.len() > 256) {
         return Err(Problem::invalid("a message id has at most 256 bytes"));
     }
-    let named = name.is_some();
+    let has_client_id = name.is_some();
     let prompt = Prompt { id: name.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()), text: message.message };
-    let taken = session.prompt(prompt, named).await;
-    taken.map_err(|error| Problem::refused(&session.id, error).of_agent(session.agent.as_str()))
+    let taken = session.prompt(prompt, has_client_id).await;
+    taken.map_err(|error| Problem::from_session(&session.id, error).for_agent(session.agent.as_str()))
 }
 
-async fn answer(app: &App, id: &str, request: String, answer: Answer) -> Result<StatusCode, Problem> {
-    find(app, id)?.answer(request, answer).await.map_err(|error| Problem::refused(id, error))?;
+async fn answer(app: &AppState, id: &str, request: String, answer: UserAnswer) -> Result<StatusCode, Problem> {
+    find(app, id)?.answer(request, answer).await.map_err(|error| Problem::from_session(id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The modes that were asked for, if they make sense for the agent.
+/// Parses and checks the requested modes.
 fn modes(
     agent: &dyn crate::agent::Agent,
     agent_mode: Option<&str>,
@@ -246,7 +261,7 @@ fn modes(
 ) -> Result<(AgentMode, PermissionMode), Problem> {
     let unsupported = |mode: &str| {
         let detail = format!("mode not supported: {} has no {mode}", agent.id());
-        Problem::new(Code::ModeNotSupported, detail).of_agent(agent.id().as_str()).with("mode", mode)
+        Problem::new(ProblemCode::ModeNotSupported, detail).for_agent(agent.id().as_str()).with("mode", mode)
     };
     let agent_mode = match agent_mode {
         Some(name) => name.parse().map_err(|()| unsupported(name))?,
@@ -254,21 +269,21 @@ fn modes(
     };
     let permission: PermissionMode = match permission_mode {
         Some(name) => name.parse().map_err(|()| Problem::invalid(format!("unknown permission mode: {name}")))?,
-        None if agent_mode == AgentMode::Plan && agent.plan_is_a_permission() => PermissionMode::Plan,
+        None if agent_mode == AgentMode::Plan && agent.plan_is_permission_mode() => PermissionMode::Plan,
         None => PermissionMode::default(),
     };
     if permission != PermissionMode::Default && !agent.permission_modes().contains(&permission) {
         return Err(unsupported(permission.as_str()));
     }
-    if agent_mode == AgentMode::Plan && permission != PermissionMode::Plan && agent.plan_is_a_permission() {
+    if agent_mode == AgentMode::Plan && permission != PermissionMode::Plan && agent.plan_is_permission_mode() {
         return Err(Problem::invalid(format!("the plan mode of {} comes with the permission mode plan", agent.id())));
     }
     Ok((agent_mode, permission))
 }
 
-fn directory(wanted: Option<PathBuf>) -> Result<PathBuf, Problem> {
+fn directory(request: Option<PathBuf>) -> Result<PathBuf, Problem> {
     let here = std::env::current_dir().map_err(|error| Problem::invalid(format!("no working directory: {error}")))?;
-    let directory = match wanted {
+    let directory = match request {
         Some(path) => here.join(path),
         None => here,
     };
@@ -279,13 +294,13 @@ fn directory(wanted: Option<PathBuf>) -> Result<PathBuf, Problem> {
     }
 }
 
-impl From<CreateError> for Problem {
-    fn from(error: CreateError) -> Self {
+impl From<CreateSessionError> for Problem {
+    fn from(error: CreateSessionError) -> Self {
         let detail = error.to_string();
         match error {
-            CreateError::Exists(id) => Self::new(Code::SessionAlreadyExists, detail).of_session(&id),
-            CreateError::Agent(error) => error.into(),
-            CreateError::Keep(_) => Self::new(Code::StreamError, detail),
+            CreateSessionError::Exists(id) => Self::new(ProblemCode::SessionAlreadyExists, detail).for_session(&id),
+            CreateSessionError::Agent(error) => error.into(),
+            CreateSessionError::Store(_) => Self::new(ProblemCode::StreamError, detail),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of events. A stream holds a position in the log and nothing else: whatever the network does, nothing is lost.
+//! Event streams. A stream holds only a position in the log, so nothing is lost when a connection breaks.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -15,65 +15,78 @@ use tokio::{
 };
 
 use crate::{
-    log::{Length, Style, Wish},
-    session::{Session, Ticket},
+    log::{EventFormat, LogReadOptions, LogState},
+    session::{Session, TurnHandle},
 };
 
-/// How often a stream without news says that it is alive.
+/// Keep-alive interval of an idle stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How long a stream waits for the last words of its session when the server ends.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(600);
+/// How long a stream waits for the last events when the server shuts down.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// About how much is given to a connection at once.
-const ROOM: usize = 64 * 1024;
+/// Approximate size of a chunk.
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A stream of a session's events.
-pub(super) struct Events {
+pub(super) struct EventStream {
     session: Arc<Session>,
-    wish: Wish,
-    /// The last id that was given.
+    options: LogReadOptions,
+    /// The last id that was sent.
     at: u64,
-    length: watch::Receiver<Length>,
-    stopping: watch::Receiver<bool>,
-    /// When it ends even if its session has not.
-    last_call: Option<Instant>,
-    turn: Option<Turn>,
+    log_state: watch::Receiver<LogState>,
+    shutting_down: watch::Receiver<bool>,
+    /// When it ends during a shutdown even if its session is still open.
+    drain_deadline: Option<Instant>,
+    turn: Option<TurnFollower>,
 }
 
-/// The turn that a stream follows.
-pub(super) struct Turn {
-    pub(super) ticket: Ticket,
-    /// How long it waits for an answer of somebody's.
-    pub(super) patience: Duration,
-    since: Option<Instant>,
-    begun: bool,
+/// Limits a stream to one turn.
+pub(super) struct TurnFollower {
+    pub(super) handle: TurnHandle,
+    /// How long it waits for the user's answer.
+    pub(super) timeout: Duration,
+    waiting_since: Option<Instant>,
+    started: bool,
 }
 
-// === impl Turn ===
+// === impl TurnFollower ===
 
-impl Turn {
-    pub(super) fn new(ticket: Ticket, patience: Duration) -> Self {
-        Self { ticket, patience, since: None, begun: false }
+impl TurnFollower {
+    pub(super) fn new(handle: TurnHandle, timeout: Duration) -> Self {
+        Self { handle, timeout, waiting_since: None, started: false }
     }
 }
 
-// === impl Events ===
+// === impl EventStream ===
 
-impl Events {
-    /// Everything behind an id, and then what comes.
-    pub(super) fn behind(session: Arc<Session>, wish: Wish, at: u64, stopping: watch::Receiver<bool>) -> Self {
-        let length = session.log.watch();
-        Self { session, wish: Wish { style: Style::Stream, ..wish }, at, length, stopping, last_call: None, turn: None }
+impl EventStream {
+    /// All events after an id, and then new ones.
+    pub(super) fn after(
+        session: Arc<Session>,
+        options: LogReadOptions,
+        at: u64,
+        shutting_down: watch::Receiver<bool>,
+    ) -> Self {
+        let log_state = session.log.watch();
+        Self {
+            session,
+            options: LogReadOptions { format: EventFormat::ServerSent, ..options },
+            at,
+            log_state,
+            shutting_down,
+            drain_deadline: None,
+            turn: None,
+        }
     }
 
-    /// One turn, from its beginning to its end.
-    pub(super) fn of_turn(mut self, turn: Turn) -> Self {
+    /// Limits it to one turn.
+    pub(super) fn of_turn(mut self, turn: TurnFollower) -> Self {
         self.turn = Some(turn);
         self
     }
 
-    /// The answer that carries it.
+    /// The HTTP response.
     pub(super) fn into_response(self) -> Response {
         let chunks = stream::unfold(self, |mut events| async move {
             let chunk = events.next().await?;
@@ -83,41 +96,41 @@ impl Events {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        // Proxies that collect an answer before they pass it on are asked not to.
+        // Asks proxies not to buffer the response.
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
         response
     }
 
-    /// The next bytes, or nothing when the stream is at its end.
+    /// The next chunk; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
-        let quiet = Instant::now() + KEEP_ALIVE;
+        let keep_alive_at = Instant::now() + KEEP_ALIVE;
         loop {
-            let length = *self.length.borrow_and_update();
-            let end = match self.turn_end() {
-                Follow::Until(end) => end,
-                Follow::NotYet => 0,
-                Follow::Done => return None,
+            let log_state = *self.log_state.borrow_and_update();
+            let end = match self.read_limit() {
+                ReadLimit::Until(end) => end,
+                ReadLimit::NotYet => 0,
+                ReadLimit::Done => return None,
             };
             if self.at < end
                 && let Some(chunk) = self.read(end)
             {
                 return Some(chunk);
             }
-            if length.closed {
+            if log_state.closed {
                 return None;
             }
-            if *self.stopping.borrow_and_update() {
-                self.last_call.get_or_insert_with(|| Instant::now() + LAST_WORDS);
+            if *self.shutting_down.borrow_and_update() {
+                self.drain_deadline.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT);
             }
-            // A time that no clock reaches is never.
-            let patience = self.turn.as_ref().and_then(|turn| turn.since?.checked_add(turn.patience));
+            // An instant that overflows means never.
+            let timeout = self.turn.as_ref().and_then(|turn| turn.waiting_since?.checked_add(turn.timeout));
             tokio::select! {
-                changed = self.length.changed() => changed.ok()?,
-                stopping = self.stopping.changed() => stopping.ok()?,
+                changed = self.log_state.changed() => changed.ok()?,
+                shutting_down = self.shutting_down.changed() => shutting_down.ok()?,
                 () = changes(self.turn.as_mut()) => {}
-                () = until(patience) => return None,
-                () = until(self.last_call) => return None,
-                () = sleep_until(quiet) => return Some(Bytes::from_static(b": keep-alive\n\n")),
+                () = until(timeout) => return None,
+                () = until(self.drain_deadline) => return None,
+                () = sleep_until(keep_alive_at) => return Some(Bytes::from_static(b": keep-alive\n\n")),
             }
         }
     }
@@ -125,40 +138,40 @@ impl Events {
     fn read(&mut self, end: u64) -> Option<Bytes> {
         let limit = usize::try_from(end - self.at).unwrap_or(usize::MAX);
         let mut out = Vec::with_capacity(4096);
-        let given = self.session.log.read(self.wish, self.at, limit, ROOM, &mut out);
-        self.at = given.last;
-        (given.count > 0).then(|| out.into())
+        let summary = self.session.log.read(self.options, self.at, limit, CHUNK_BYTES, &mut out);
+        self.at = summary.last;
+        (summary.count > 0).then(|| out.into())
     }
 
-    /// How far the stream may read: without a turn as far as there is.
-    fn turn_end(&mut self) -> Follow {
-        let Some(turn) = &mut self.turn else { return Follow::Until(u64::MAX) };
-        let state = *turn.ticket.borrow_and_update();
-        let Some(begun) = state.begun else {
-            return if state.ended.is_some() { Follow::Done } else { Follow::NotYet };
+    /// How far the stream may read; without a turn there is no limit.
+    fn read_limit(&mut self) -> ReadLimit {
+        let Some(turn) = &mut self.turn else { return ReadLimit::Until(u64::MAX) };
+        let state = *turn.handle.borrow_and_update();
+        let Some(started) = state.started else {
+            return if state.ended.is_some() { ReadLimit::Done } else { ReadLimit::NotYet };
         };
-        if !std::mem::replace(&mut turn.begun, true) {
-            self.at = self.at.max(begun.of(self.wish.view));
+        if !std::mem::replace(&mut turn.started, true) {
+            self.at = self.at.max(started.of(self.options.view));
         }
-        turn.since = state.waiting.then(|| turn.since.unwrap_or_else(Instant::now));
-        match state.ended.map(|end| end.of(self.wish.view)) {
-            Some(end) if self.at >= end => Follow::Done,
-            Some(end) => Follow::Until(end),
-            None => Follow::Until(u64::MAX),
+        turn.waiting_since = state.waiting.then(|| turn.waiting_since.unwrap_or_else(Instant::now));
+        match state.ended.map(|end| end.of(self.options.view)) {
+            Some(end) if self.at >= end => ReadLimit::Done,
+            Some(end) => ReadLimit::Until(end),
+            None => ReadLimit::Until(u64::MAX),
         }
     }
 }
 
-enum Follow {
+enum ReadLimit {
     NotYet,
     Until(u64),
     Done,
 }
 
-async fn changes(turn: Option<&mut Turn>) {
+async fn changes(turn: Option<&mut TurnFollower>) {
     let Some(turn) = turn else { return std::future::pending().await };
-    if turn.ticket.changed().await.is_err() {
-        // The session is gone with its turn: what there is was given.
+    if turn.handle.changed().await.is_err() {
+        // The session was closed with its turn: everything was sent.
         sleep(KEEP_ALIVE).await;
     }
 }
@@ -174,58 +187,64 @@ async fn until(instant: Option<Instant>) {
 mod tests {
     use super::*;
     use crate::{
-        agent::{Answer, Place, Prompt},
-        log::View,
-        mock::Mock,
-        session::{Beginning, Rules},
+        agent::{AgentProgram, Prompt, UserAnswer},
+        log::EventView,
+        mock::MockAgent,
+        session::{SessionLimits, SessionParts},
     };
 
-    const WISH: Wish = Wish { view: View::Default, raw: false, style: Style::Stream };
+    const OPTIONS: LogReadOptions =
+        LogReadOptions { view: EventView::Default, raw: false, format: EventFormat::ServerSent };
 
     fn session() -> Arc<Session> {
         let record = serde_json::json!({
             "sessionId": "s", "agent": "mock", "agentMode": "build", "permissionMode": "default", "begun": false,
             "createdAt": 0, "updatedAt": 0, "directory": "/", "turns": 0, "running": false, "queue": [],
         });
-        Session::start(Beginning {
-            agent: Arc::new(Mock),
-            locate: Arc::new(|_, _| Ok(Place::default())),
+        Session::start(SessionParts {
+            agent: Arc::new(MockAgent),
+            locate: Arc::new(|_, _| Ok(AgentProgram::default())),
             record: serde_json::from_value(record).unwrap(),
             conversation: None,
-            shelf: None,
-            rules: Rules { idle: None, ..Rules::default() },
+            session_dir: None,
+            limits: SessionLimits { idle_timeout: None, ..SessionLimits::default() },
         })
     }
 
-    async fn turn(session: &Arc<Session>, text: &str, patience: Duration, stopping: &watch::Sender<bool>) -> Events {
-        let ticket = session.prompt(Prompt { id: "p".into(), text: text.into() }, false).await.unwrap();
-        let events = Events::behind(Arc::clone(session), WISH, 0, stopping.subscribe());
-        events.of_turn(Turn::new(ticket, patience))
+    async fn turn(
+        session: &Arc<Session>,
+        text: &str,
+        timeout: Duration,
+        shutting_down: &watch::Sender<bool>,
+    ) -> EventStream {
+        let handle = session.prompt(Prompt { id: "p".into(), text: text.into() }, false).await.unwrap();
+        let events = EventStream::after(Arc::clone(session), OPTIONS, 0, shutting_down.subscribe());
+        events.of_turn(TurnFollower::new(handle, timeout))
     }
 
-    /// The next bytes, and how long they took.
-    async fn next(events: &mut Events) -> (Option<String>, Duration) {
-        let begun = Instant::now();
+    /// The next chunk, and how long it took.
+    async fn next(events: &mut EventStream) -> (Option<String>, Duration) {
+        let started = Instant::now();
         let bytes = events.next().await;
-        (bytes.map(|bytes| String::from_utf8(bytes.into()).unwrap()), begun.elapsed())
+        (bytes.map(|bytes| String::from_utf8(bytes.into()).unwrap()), started.elapsed())
     }
 
     //= promises.agents-server.stream-without-news
     #[tokio::test(start_paused = true)]
     async fn a_stream_without_news_says_that_it_is_alive() {
-        let (session, stopping) = (session(), watch::Sender::new(false));
-        let mut events = Events::behind(Arc::clone(&session), WISH, 0, stopping.subscribe());
+        let (session, shutting_down) = (session(), watch::Sender::new(false));
+        let mut events = EventStream::after(Arc::clone(&session), OPTIONS, 0, shutting_down.subscribe());
         assert!(next(&mut events).await.0.is_some_and(|first| first.contains("session.created")));
         let alive = (Some(": keep-alive\n\n".to_owned()), KEEP_ALIVE);
         assert_eq!(next(&mut events).await, alive);
         assert_eq!(next(&mut events).await, alive);
-        // News come at once, and count as a sign of life.
+        // Events arrive at once, and reset the keep-alive timer.
         tokio::time::advance(KEEP_ALIVE / 2).await;
         session.prompt(Prompt { id: "p".into(), text: "hello".into() }, false).await.unwrap();
         let (news, after) = next(&mut events).await;
         assert!(news.is_some_and(|news| news.starts_with("id: 2\n")) && after.is_zero());
         while next(&mut events).await != alive {}
-        // A session that has ended is followed no less.
+        // A terminated session keeps its streams.
         session.terminate().await.unwrap();
         assert_eq!(next(&mut events).await, alive);
         session.close(false, Duration::from_millis(500)).await;
@@ -235,32 +254,32 @@ mod tests {
     //= promises.agents-server.stream-turn
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_waits_for_an_answer_is_followed_for_as_long_as_it_was_said() {
-        let (session, stopping) = (session(), watch::Sender::new(false));
-        let patience = Duration::from_secs(2);
-        let mut events = turn(&session, "question", patience, &stopping).await;
-        let begun = Instant::now();
+        let (session, shutting_down) = (session(), watch::Sender::new(false));
+        let timeout = Duration::from_secs(2);
+        let mut events = turn(&session, "question", timeout, &shutting_down).await;
+        let started = Instant::now();
         while next(&mut events).await.0.is_some() {}
-        assert_eq!(begun.elapsed(), patience);
-        // One that nobody need answer is followed for as long as it lasts.
+        assert_eq!(started.elapsed(), timeout);
+        // A turn that needs no answer is followed to its end.
         session.abort().await.unwrap();
-        let mut events = turn(&session, "slow 60000", patience, &stopping).await;
-        let begun = Instant::now();
+        let mut events = turn(&session, "slow 60000", timeout, &shutting_down).await;
+        let started = Instant::now();
         while next(&mut events).await.0.is_some() {}
-        assert_eq!(begun.elapsed(), Duration::from_secs(60));
+        assert_eq!(started.elapsed(), Duration::from_secs(60));
     }
 
     //= promises.agents-server.stream-turn
     #[tokio::test(start_paused = true)]
     async fn an_answer_in_time_keeps_the_stream_of_a_turn() {
-        let (session, stopping) = (session(), watch::Sender::new(false));
-        let mut events = turn(&session, "plan", Duration::from_secs(2), &stopping).await;
+        let (session, shutting_down) = (session(), watch::Sender::new(false));
+        let mut events = turn(&session, "plan", Duration::from_secs(2), &shutting_down).await;
         let mut heard = String::new();
         while !heard.contains("questionAsked") {
             heard.push_str(&next(&mut events).await.0.unwrap());
         }
         let id = heard.split("\"id\":\"").last().and_then(|rest| rest.split('"').next()).unwrap().to_owned();
         tokio::time::advance(Duration::from_millis(1900)).await;
-        session.answer(id, Answer::QuestionRejected).await.unwrap();
+        session.answer(id, UserAnswer::QuestionRejected).await.unwrap();
         assert!(next(&mut events).await.0.is_some_and(|last| last.contains("not answered")));
         assert_eq!(next(&mut events).await, (None, Duration::ZERO));
     }
@@ -268,10 +287,11 @@ mod tests {
     //= promises.agents-server.sigint-sigterm
     #[tokio::test(start_paused = true)]
     async fn when_the_server_ends_a_stream_waits_for_last_words_but_not_for_ever() {
-        let (session, stopping) = (session(), watch::Sender::new(false));
-        let mut streams = [0, 1].map(|_| Events::behind(Arc::clone(&session), WISH, 1, stopping.subscribe()));
-        stopping.send_replace(true);
-        assert_eq!(next(&mut streams[0]).await, (None, LAST_WORDS));
+        let (session, shutting_down) = (session(), watch::Sender::new(false));
+        let mut streams =
+            [0, 1].map(|_| EventStream::after(Arc::clone(&session), OPTIONS, 1, shutting_down.subscribe()));
+        shutting_down.send_replace(true);
+        assert_eq!(next(&mut streams[0]).await, (None, DRAIN_TIMEOUT));
         session.prompt(Prompt { id: "p".into(), text: "hello".into() }, false).await.unwrap();
         session.close(false, Duration::from_millis(500)).await;
         while let (Some(_), after) = next(&mut streams[1]).await {

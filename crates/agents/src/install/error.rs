@@ -5,67 +5,67 @@ use std::{fmt::Write, io, path::Path, sync::Arc};
 use super::unpack::UnpackError;
 use crate::agent::AgentId;
 
-/// Why an agent could not be installed. Everybody who waited for the same install gets a copy.
+/// Why an agent could not be installed. All callers that waited for the same install get a copy.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum InstallError {
-    /// It has to be there already.
+    /// Installation is disabled.
     #[error("{0} is not installed, and SANDBOX_AGENT_REQUIRE_PREINSTALL forbids to install it")]
     Forbidden(AgentId),
-    /// Nobody publishes it for this machine.
+    /// The agent is not published for this platform.
     #[error("{agent} is not published for {platform}\nhint: put a program `{agent}` in PATH")]
     Platform {
-        /// Which.
+        /// The agent.
         agent: AgentId,
-        /// The machine.
+        /// The platform.
         platform: String,
     },
-    /// That is no version.
+    /// Not a version.
     #[error("{0:?} is not a version\nhint: give it as 1.2.3")]
     Version(String),
-    /// Nowhere could it be had.
+    /// No source has it.
     #[error("cannot get {agent} {version}{}\nhint: {HINT}", list(.tried))]
     Unavailable {
-        /// Which.
+        /// The agent.
         agent: AgentId,
-        /// Of which version.
+        /// The version.
         version: String,
-        /// Where it was looked for, and what came of it.
+        /// The sources that were tried, and their errors.
         tried: Vec<(String, String)>,
     },
-    /// What came is not what was published: it is thrown away.
+    /// A hash does not match: the package is discarded.
     #[error("{origin} is not what was published: {what} is {found}, and should be {expected}")]
     Mismatch {
-        /// Where it came from.
+        /// URL of the source.
         origin: String,
-        /// Of what.
+        /// The file or package.
         what: String,
-        /// The hash that is known.
+        /// The expected hash.
         expected: String,
-        /// The hash that it has.
+        /// The actual hash.
         found: String,
     },
-    /// What came cannot be unpacked, or should not.
+    /// The package cannot be unpacked.
     #[error("{origin}: {error}")]
     Package {
-        /// Where it came from.
+        /// URL of the source.
         origin: String,
-        /// Why.
+        /// The error.
         error: Arc<UnpackError>,
     },
-    /// The file system refuses.
+    /// A file operation failed.
     #[error("cannot {step} {path}: {error}")]
     File {
-        /// What was to be done.
+        /// The operation.
         step: &'static str,
-        /// With what.
+        /// The path.
         path: String,
-        /// Why not.
+        /// The system error.
         error: Arc<io::Error>,
     },
-    /// Another process installs it, and does not come to an end.
+    /// Another process has held the lock for too long.
     #[error("another process has been installing {0} for too long\nhint: end it, and try again")]
     Busy(AgentId),
-    /// The server ended, or the install broke.
+    /// The server shut down, or the install panicked.
     #[error("the install of {0} did not come to its end")]
     Interrupted(AgentId),
 }
@@ -75,7 +75,7 @@ const HINT: &str = "give a registry with --registry or NPM_CONFIG_REGISTRY, or p
 // === impl InstallError ===
 
 impl InstallError {
-    /// For `map_err`: what was to be done with a path.
+    /// For `map_err`: the operation and its path.
     pub(super) fn file(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.display().to_string();
         move |error| Self::File { step, path, error: Arc::new(error) }
@@ -85,7 +85,7 @@ impl InstallError {
 fn list(tried: &[(String, String)]) -> String {
     let mut text = String::new();
     for (place, outcome) in tried {
-        // Writing to a text does not fail.
+        // Writing to a `String` does not fail.
         let _written = write!(text, "\n  {place}: {outcome}");
     }
     text

@@ -1,21 +1,21 @@
-//! Which files of a package are needed, and where they go.
+//! The files of a package that are installed, and their paths.
 
-use super::platform::{Libc, Platform};
+use super::platform::{AgentPlatform, Libc};
 use crate::agent::AgentId;
 
-/// A file that is wanted.
+/// A file of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    /// Its name in the archive.
+pub(super) struct PackageFile {
+    /// Path in the archive.
     pub(super) name: String,
-    /// Its place in the install.
+    /// Path in the install.
     pub(super) place: &'static str,
-    /// Whether the agent is none without it.
+    /// Whether the package is invalid without it.
     pub(super) is_needed: bool,
 }
 
-/// What Codex consists of. The host of its code mode has to be beside it; the rest is found by the description. The voice
-/// that it comes with is left out: nobody speaks to a server.
+/// The files of Codex. The code mode host has to be beside the program; the others are found by the package
+/// description. The voice component is not needed on a server.
 const CODEX: [(&str, bool); 5] = [
     ("bin/codex", true),
     ("bin/codex-code-mode-host", false),
@@ -24,7 +24,7 @@ const CODEX: [(&str, bool); 5] = [
     ("codex-resources/bwrap", false),
 ];
 
-/// Where the program of an agent is in its install.
+/// Path of an agent's program in its install.
 pub(super) fn program(agent: AgentId) -> &'static str {
     match agent {
         AgentId::Claude => "claude",
@@ -33,14 +33,14 @@ pub(super) fn program(agent: AgentId) -> &'static str {
     }
 }
 
-/// What is taken of the package of an agent.
-pub(super) fn files(agent: AgentId, platform: Platform) -> Vec<Wanted> {
+/// The files of an agent's package.
+pub(super) fn files(agent: AgentId, platform: AgentPlatform) -> Vec<PackageFile> {
     match agent {
         AgentId::Claude => {
-            vec![Wanted { name: "package/claude".to_owned(), place: "claude", is_needed: true }]
+            vec![PackageFile { name: "package/claude".to_owned(), place: "claude", is_needed: true }]
         }
         AgentId::Codex => {
-            let wanted = |(place, is_needed): (&'static str, bool)| Wanted {
+            let wanted = |(place, is_needed): (&'static str, bool)| PackageFile {
                 name: format!("package/vendor/{}/{place}", platform.triple()),
                 place,
                 is_needed,
@@ -51,22 +51,22 @@ pub(super) fn files(agent: AgentId, platform: Platform) -> Vec<Wanted> {
     }
 }
 
-/// Whether an install for a platform, by its name, runs on another one. Codex brings its library with it.
-pub(super) fn runs(agent: AgentId, platform: Platform, recorded: &str) -> bool {
+/// Whether an install for the recorded platform runs on this one. Codex is statically linked.
+pub(super) fn runs(agent: AgentId, platform: AgentPlatform, recorded: &str) -> bool {
     match agent {
         AgentId::Codex => recorded.trim_end_matches("-musl") == platform.name(),
         AgentId::Claude | AgentId::Mock => recorded == platform.to_string(),
     }
 }
 
-/// The package of an agent on a platform, and its version in the registry.
-pub(super) fn package(agent: AgentId, platform: Platform, version: &str) -> (String, String) {
+/// The package of an agent for a platform, and its version in the registry.
+pub(super) fn package(agent: AgentId, platform: AgentPlatform, version: &str) -> (String, String) {
     match agent {
         AgentId::Claude => {
             let musl = if platform.libc == Libc::Musl { "-musl" } else { "" };
             (format!("@anthropic-ai/claude-code-{}{musl}", platform.name()), version.to_owned())
         }
-        // A build for a platform is a version of the one package.
+        // Codex publishes each platform as a version of one package.
         AgentId::Codex => ("@openai/codex".to_owned(), format!("{version}-{}", platform.name())),
         AgentId::Mock => (agent.to_string(), version.to_owned()),
     }

@@ -1,23 +1,23 @@
-//! From an agent's name to its program on this machine.
+//! Finds and installs the programs of agents.
 //!
-//! A program comes from the package registry that npm knows here, or from its makers, as the one version whose hashes are in
-//! [`Pin`]. Another version is taken if its registry vouches for it, and its record says so. Whoever asks for the same
-//! install at the same time waits for one download.
+//! A program comes from the package registry that npm is configured with, or from its vendor, in the version whose
+//! hashes are in [`PackagePin`]. Another version is accepted with the hash that its registry reports, which its record
+//! shows. Concurrent callers share one download.
 
-mod bar;
+mod client;
+mod directory;
+mod discovery;
 mod error;
-mod found;
-mod http;
-mod job;
 mod layout;
 mod npm;
 mod pins;
-mod place;
+mod plan;
 mod platform;
 mod progress;
+mod progress_bar;
+mod reader;
 mod settings;
 mod source;
-mod stream;
 mod unpack;
 
 use std::{
@@ -28,96 +28,99 @@ use std::{
 
 use tokio::sync::watch;
 
+use self::{directory::InstallDirectory, discovery::VersionCache, plan::InstallPlan};
 pub use self::{
-    bar::Bar,
+    discovery::InstalledProgram,
     error::InstallError,
-    found::Installed,
-    pins::Pin,
-    platform::{Libc, Machine, Platform},
-    progress::{Phase, Progress},
-    settings::{Downloads, Patience, Settings},
+    pins::PackagePin,
+    platform::{AgentPlatform, CpuArch, Libc},
+    progress::{InstallPhase, InstallProgress},
+    progress_bar::InstallProgressBar,
+    settings::{InstallSettings, InstallTimeouts, VendorDownloads},
     unpack::UnpackError,
 };
-use self::{found::Versions, job::Wish, place::Place};
 use crate::agent::AgentId;
 
-/// The longest version.
+/// Maximum length of a version.
 const LONGEST: usize = 64;
 
-/// Finds agents, and installs them.
+/// Finds and installs agents.
 #[derive(Clone)]
-pub struct Installer(Arc<Inner>);
+pub struct Installer(Arc<InstallerInner>);
 
-/// Is told of every step as it begins, by whoever takes it.
-pub type Observer = Arc<dyn Fn(AgentId, Progress) + Send + Sync>;
+/// Receives every step of every install as it begins.
+pub type Observer = Arc<dyn Fn(AgentId, InstallProgress) + Send + Sync>;
 
-struct Inner {
-    settings: Settings,
+struct InstallerInner {
+    settings: InstallSettings,
     observer: Option<Observer>,
-    versions: Versions,
-    jobs: Mutex<HashMap<AgentId, (Asked, Job)>>,
+    versions: VersionCache,
+    jobs: Mutex<HashMap<AgentId, (InstallRequest, InstallWatch)>>,
 }
 
-/// What an install was asked for with.
+/// Parameters of an install.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Asked {
+struct InstallRequest {
     reinstall: bool,
     version: Option<String>,
 }
 
-/// An install under way, for everybody who waits for it.
-type Job = watch::Receiver<State>;
+/// A running install, for all callers that wait for it.
+type InstallWatch = watch::Receiver<InstallState>;
 
-enum State {
-    Under(Progress),
-    Over(Result<Installed, InstallError>),
+enum InstallState {
+    Running(InstallProgress),
+    Finished(Result<InstalledProgram, InstallError>),
 }
 
 // === impl Installer ===
 
 impl Installer {
     /// With these settings.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: InstallSettings) -> Self {
         Self::with(settings, None)
     }
 
-    /// With somebody who is told of every step of every install.
-    pub fn observed(settings: Settings, observer: Observer) -> Self {
+    /// With an observer.
+    pub fn observed(settings: InstallSettings, observer: Observer) -> Self {
         Self::with(settings, Some(observer))
     }
 
-    fn with(settings: Settings, observer: Option<Observer>) -> Self {
-        Self(Arc::new(Inner { settings, observer, versions: Versions::default(), jobs: Mutex::default() }))
+    fn with(settings: InstallSettings, observer: Option<Observer>) -> Self {
+        Self(Arc::new(InstallerInner { settings, observer, versions: VersionCache::default(), jobs: Mutex::default() }))
     }
 
-    /// The program of an agent: our own install, and else the one in `PATH`. Starts nothing.
-    pub fn find(&self, agent: AgentId) -> Option<Installed> {
+    /// The program of an agent: our own install, or else the one in `PATH`. Starts no process.
+    pub fn find(&self, agent: AgentId) -> Option<InstalledProgram> {
         if agent == AgentId::Mock {
-            return Some(Installed { path: PathBuf::new(), version: Some(env!("CARGO_PKG_VERSION").to_owned()) });
+            return Some(InstalledProgram {
+                path: PathBuf::new(),
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            });
         }
         self.0.own(agent).or_else(|| {
             let path = (self.0.settings.variable())("PATH")?;
-            Some(Installed { path: found::in_path(agent.as_str(), &path)?, version: None })
+            Some(InstalledProgram { path: discovery::in_path(agent.as_str(), &path)?, version: None })
         })
     }
 
-    /// The version of a program. One that was not installed here is asked, once, and for five seconds at most.
-    pub async fn version(&self, installed: &Installed) -> Option<String> {
+    /// The version of a program. One that was not installed here is run once to find out, for five seconds at most.
+    pub async fn version(&self, installed: &InstalledProgram) -> Option<String> {
         match &installed.version {
             Some(version) => Some(version.clone()),
             None => self.0.versions.of(&installed.path).await,
         }
     }
 
-    /// Installs an agent, unless it is there: in this version, if one is given. The install goes on though whoever asked for
-    /// it goes away.
+    /// Installs an agent if it is missing, in this version if one is given. The install continues even if the caller is
+    /// cancelled.
     pub async fn install(
         &self,
         agent: AgentId,
         reinstall: bool,
         version: Option<&str>,
-        mut progress: impl FnMut(Progress),
-    ) -> Result<Installed, InstallError> {
+        mut progress: impl FnMut(InstallProgress),
+    ) -> Result<InstalledProgram, InstallError> {
         let version = version.map(number).transpose()?;
         if let Some(found) = self.find(agent).filter(|_| !reinstall || agent == AgentId::Mock) {
             if agent == AgentId::Mock || version.is_none() || self.version(&found).await == version {
@@ -127,18 +130,19 @@ impl Installer {
         if self.0.settings.preinstalled {
             return Err(InstallError::Forbidden(agent));
         }
-        let mut job = self.join(agent, Asked { reinstall, version }).await?;
+        let mut job = self.join(agent, InstallRequest { reinstall, version }).await?;
         loop {
             match &*job.borrow_and_update() {
-                State::Under(now) => progress(*now),
-                State::Over(outcome) => return outcome.clone(),
+                InstallState::Running(now) => progress(*now),
+                InstallState::Finished(outcome) => return outcome.clone(),
             }
             job.changed().await.map_err(|_| InstallError::Interrupted(agent))?;
         }
     }
 
-    /// The install that is asked for: one under way, or a new one once another of this agent is over.
-    async fn join(&self, agent: AgentId, asked: Asked) -> Result<Job, InstallError> {
+    /// Joins a running install with the same parameters, or starts one after another install of this agent has
+    /// finished.
+    async fn join(&self, agent: AgentId, asked: InstallRequest) -> Result<InstallWatch, InstallError> {
         loop {
             let mut other = {
                 let mut jobs = self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,58 +150,58 @@ impl Installer {
                     Some((same, job)) if *same == asked => return Ok(job.clone()),
                     Some((_, job)) => job.clone(),
                     None => {
-                        let (tell, job) = watch::channel(State::Under(Progress::default()));
-                        self.0.clone().start(Wish::new(agent, &asked, &self.0.settings)?, tell);
+                        let (tell, job) = watch::channel(InstallState::Running(InstallProgress::default()));
+                        self.0.clone().start(InstallPlan::new(agent, &asked, &self.0.settings)?, tell);
                         jobs.insert(agent, (asked, job.clone()));
                         return Ok(job);
                     }
                 }
             };
-            // However it ends, it is over.
-            let _over = other.wait_for(|state| matches!(state, State::Over(_))).await;
+            // Whether it succeeded does not matter here.
+            let _over = other.wait_for(|state| matches!(state, InstallState::Finished(_))).await;
         }
     }
 }
 
-// === impl Inner ===
+// === impl InstallerInner ===
 
-impl Inner {
-    fn start(self: Arc<Self>, wish: Wish, tell: watch::Sender<State>) {
+impl InstallerInner {
+    fn start(self: Arc<Self>, plan: InstallPlan, tell: watch::Sender<InstallState>) {
         tokio::spawn(async move {
-            let agent = wish.agent;
+            let agent = plan.agent;
             let tell = Arc::new(tell);
             let told = {
                 let (tell, observer) = (Arc::clone(&tell), self.observer.clone());
                 move |progress| {
-                    tell.send_replace(State::Under(progress));
+                    tell.send_replace(InstallState::Running(progress));
                     if let Some(observer) = &observer {
                         observer(agent, progress);
                     }
                 }
             };
-            let outcome = job::run(&self.settings, wish, Arc::new(told)).await;
+            let outcome = plan::run(&self.settings, plan, Arc::new(told)).await;
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&agent);
-            tell.send_replace(State::Over(outcome));
+            tell.send_replace(InstallState::Finished(outcome));
         });
     }
 
-    /// What is in our own directory: an install of ours, or a program that somebody put there.
-    fn own(&self, agent: AgentId) -> Option<Installed> {
-        let place = Place::new(&self.settings, agent);
+    /// The program in our own directory: an install, or a program that was put there by hand.
+    fn own(&self, agent: AgentId) -> Option<InstalledProgram> {
+        let place = InstallDirectory::new(&self.settings, agent);
         match place.current() {
             Some(directory) => {
                 let record = place.record(&directory)?;
-                Some(Installed { path: directory.join(layout::program(agent)), version: Some(record.version) })
+                Some(InstalledProgram { path: directory.join(layout::program(agent)), version: Some(record.version) })
             }
             None => {
                 let path = place.link();
-                found::is_program(&path).then_some(Installed { path, version: None })
+                discovery::is_program(&path).then_some(InstalledProgram { path, version: None })
             }
         }
     }
 }
 
-/// A version that a name can be made of.
+/// Checks and normalizes a version.
 fn number(text: &str) -> Result<String, InstallError> {
     let version = text.trim().trim_start_matches('v');
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '+');

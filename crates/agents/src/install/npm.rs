@@ -1,4 +1,4 @@
-//! Where packages come from, as npm was told.
+//! npm's configuration: registries, logins and certificates.
 
 use std::{
     collections::BTreeMap,
@@ -11,33 +11,33 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use reqwest::{Url, header::HeaderValue};
 
-use super::found;
+use super::discovery;
 use crate::credentials;
 
-/// How long npm itself may take to answer.
+/// How long `npm config` may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The most that is read of a file of settings.
+/// Maximum size of a configuration file.
 const LONGEST: u64 = 1024 * 1024;
-/// The most that is read of a file of certificates.
+/// Maximum size of a certificate file.
 const LONGEST_CERTIFICATES: u64 = 16 * 1024 * 1024;
 
-/// How a variable is looked up.
-pub(super) type Lookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
+/// Looks up an environment variable.
+pub(super) type VariableLookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
 
-/// What npm was told, file by file; the first that says something wins.
+/// npm's configuration files in order of precedence.
 #[derive(Default)]
-pub(super) struct Npm {
+pub(super) struct NpmConfig {
     files: Vec<BTreeMap<String, String>>,
     environment: Option<String>,
     asked: Option<String>,
 }
 
-// === impl Npm ===
+// === impl NpmConfig ===
 
-impl Npm {
-    /// What the variables and files say, the user's before the machine's. A file of the directory that we are in is not
-    /// asked: it may be anybody's project.
-    pub(super) fn read(variable: &Lookup, home: Option<&PathBuf>) -> Self {
+impl NpmConfig {
+    /// Reads variables and files, user before global. A file in the working directory is ignored: it may belong to any
+    /// project.
+    pub(super) fn read(variable: &VariableLookup, home: Option<&PathBuf>) -> Self {
         let setting = |name: &str| {
             let names = [name.to_uppercase(), name.to_lowercase()];
             names.iter().find_map(|name| variable(name)).filter(|value| !value.is_empty())
@@ -52,14 +52,14 @@ impl Npm {
         Self { files, environment, asked: None }
     }
 
-    /// Asks npm itself, if it is there and nothing else is known.
+    /// Runs npm to get the registry, if nothing else is configured.
     pub(super) async fn ask(&mut self, npm: Option<PathBuf>) {
         let (Some(npm), None, None) = (npm, &self.environment, self.setting("registry")) else { return };
-        let said = found::said(&npm, &["config", "get", "registry"], Path::new("/"), PATIENCE).await;
+        let said = discovery::output_of(&npm, &["config", "get", "registry"], Path::new("/"), PATIENCE).await;
         self.asked = said.map(|text| text.trim().to_owned());
     }
 
-    /// The registry of a package, with a slash at its end: that of its scope before that of all.
+    /// The registry of a package, with a trailing slash. That of its scope takes precedence.
     pub(super) fn registry(&self, package: &str) -> Option<Url> {
         let scope = package.split_once('/').map(|(scope, _)| format!("{scope}:registry"));
         let scoped = scope.and_then(|scope| self.setting(&scope));
@@ -67,7 +67,7 @@ impl Npm {
         address(said.or(self.asked.as_deref())?)
     }
 
-    /// What a server is shown: the login for the longest path that leads to an address.
+    /// The authorization header for a URL: that of the longest matching path.
     pub(super) fn login(&self, url: &Url) -> Option<HeaderValue> {
         let host = url.host_str()?;
         let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Npm {
         }
     }
 
-    /// The certificates that are trusted too.
+    /// Additional root certificates.
     pub(super) fn certificates(&self) -> Option<Vec<u8>> {
         credentials::bytes(Path::new(self.setting("cafile")?), LONGEST_CERTIFICATES)
     }
@@ -101,7 +101,7 @@ impl Npm {
     }
 }
 
-/// An address that one can ask, with a slash at its end.
+/// Parses an HTTP URL and adds a trailing slash.
 pub(super) fn address(text: &str) -> Option<Url> {
     let mut url = Url::parse(text.trim()).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
     if !url.path().ends_with('/') {
@@ -111,14 +111,14 @@ pub(super) fn address(text: &str) -> Option<Url> {
     Some(url)
 }
 
-/// A file of settings: `key = value`, remarks behind `;` and `#`, variables as `${NAME}`.
+/// Parses a configuration file: `key = value`, comments after `;` and `#`, variables as `${NAME}`.
 fn parse(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     for line in text.lines().map(str::trim) {
         if line.starts_with([';', '#']) {
             continue;
         }
-        // What follows the head of a section is not about npm.
+        // Sections are not npm's.
         if line.starts_with('[') {
             break;
         }
@@ -130,7 +130,7 @@ fn parse(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> BTreeMap<Stri
     settings
 }
 
-/// Puts in the variables that are set, and leaves the others as they are.
+/// Expands variables that are set, and keeps the others.
 fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::new();
     let mut rest = text;
@@ -148,12 +148,12 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
 mod tests {
     use super::*;
 
-    fn npm(text: &str, environment: Option<&str>) -> Npm {
+    fn npm(text: &str, environment: Option<&str>) -> NpmConfig {
         let variable = |name: &str| (name == "TOKEN").then(|| "from-variable".to_owned());
-        Npm { files: vec![parse(text, &variable)], environment: environment.map(Into::into), asked: None }
+        NpmConfig { files: vec![parse(text, &variable)], environment: environment.map(Into::into), asked: None }
     }
 
-    fn registry(npm: &Npm, package: &str) -> String {
+    fn registry(npm: &NpmConfig, package: &str) -> String {
         npm.registry(package).map(String::from).unwrap_or_default()
     }
 
@@ -200,13 +200,15 @@ mod tests {
         std::fs::write(home.path().join(".npmrc"), "registry=http://user.test/\n").unwrap();
         let global = home.path().join("global");
         std::fs::write(&global, format!("registry=http://global.test/\ncafile={}\n", global.display())).unwrap();
-        let lookup: Lookup = Arc::new(move |name| (name == "npm_config_globalconfig").then(|| global.clone().into()));
-        let npm = Npm::read(&lookup, Some(&home.path().to_owned()));
+        let lookup: VariableLookup =
+            Arc::new(move |name| (name == "npm_config_globalconfig").then(|| global.clone().into()));
+        let npm = NpmConfig::read(&lookup, Some(&home.path().to_owned()));
         assert_eq!(registry(&npm, "x"), "http://user.test/");
         assert!(npm.certificates().unwrap().starts_with(b"registry="));
         std::fs::write(home.path().join("mine"), "registry=http://mine.test/\n").unwrap();
         let mine = home.path().join("mine");
-        let lookup: Lookup = Arc::new(move |name| (name == "NPM_CONFIG_USERCONFIG").then(|| mine.clone().into()));
-        assert_eq!(registry(&Npm::read(&lookup, Some(&home.path().to_owned())), "x"), "http://mine.test/");
+        let lookup: VariableLookup =
+            Arc::new(move |name| (name == "NPM_CONFIG_USERCONFIG").then(|| mine.clone().into()));
+        assert_eq!(registry(&NpmConfig::read(&lookup, Some(&home.path().to_owned())), "x"), "http://mine.test/");
     }
 }

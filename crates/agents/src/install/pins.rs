@@ -1,37 +1,36 @@
-//! What is installed unless another version is asked for, with the hashes that it must have.
+//! Pinned packages: the default versions, with the hashes that they must have.
 //!
-//! A hash of a package holds wherever its registry is; the hashes of its files hold for other sources too.
+//! The hash of a package holds for every registry; the hashes of its files also hold for other sources.
 
-use super::platform::{Libc, Machine, Platform};
+use super::platform::{AgentPlatform, CpuArch, Libc};
 use crate::agent::AgentId;
 
-/// A package that was looked at.
+/// A reviewed package.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pin {
-    /// Whose.
+pub struct PackagePin {
+    /// The agent.
     pub agent: AgentId,
-    /// For which machines.
-    pub machine: Machine,
-    /// Against which library; any, if it brings all with it.
+    /// The architecture.
+    pub machine: CpuArch,
+    /// The C library; any if it is statically linked.
     pub libc: Option<Libc>,
     /// Its version.
     pub version: String,
-    /// Of the package as it is downloaded, SHA-256.
+    /// SHA-256 of the package.
     pub package: String,
-    /// Of its files, by their places in the install, SHA-256.
+    /// SHA-256 of its files, by their paths in the install.
     pub files: Vec<(String, String)>,
 }
 
-/// A row of the table.
-type Row = (AgentId, Machine, Option<Libc>, &'static str, &'static str, &'static [(&'static str, &'static str)]);
+type PinRow = (AgentId, CpuArch, Option<Libc>, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const CLAUDE: &str = "2.1.325";
 const CODEX: &str = "0.166.0";
 
-const TABLE: [Row; 6] = [
+const TABLE: [PinRow; 6] = [
     (
         AgentId::Claude,
-        Machine::X64,
+        CpuArch::X64,
         Some(Libc::Glibc),
         CLAUDE,
         "e8735d37521f49c31d65c3dcd8c0c8babe6d1f5f72c2066346b3ae88d32ac31d",
@@ -39,7 +38,7 @@ const TABLE: [Row; 6] = [
     ),
     (
         AgentId::Claude,
-        Machine::X64,
+        CpuArch::X64,
         Some(Libc::Musl),
         CLAUDE,
         "6ccbf87cb5ca169ea6cb683f3c3a1e6ad346536394ee1548b732b745964e9697",
@@ -47,7 +46,7 @@ const TABLE: [Row; 6] = [
     ),
     (
         AgentId::Claude,
-        Machine::Arm64,
+        CpuArch::Arm64,
         Some(Libc::Glibc),
         CLAUDE,
         "f50a204ede2553b62a801bacab66d6812f4c82adf27b5fadf589ec7219459cef",
@@ -55,7 +54,7 @@ const TABLE: [Row; 6] = [
     ),
     (
         AgentId::Claude,
-        Machine::Arm64,
+        CpuArch::Arm64,
         Some(Libc::Musl),
         CLAUDE,
         "972c30c7587d8bc93f7a88c4adaf04170933ab67824e306e8f524d5637d410bd",
@@ -63,7 +62,7 @@ const TABLE: [Row; 6] = [
     ),
     (
         AgentId::Codex,
-        Machine::X64,
+        CpuArch::X64,
         None,
         CODEX,
         "cbc00a26d3d0e2ceefc4be8891f8a81ef1e349b3b175bc0ae308762bc001fd93",
@@ -77,7 +76,7 @@ const TABLE: [Row; 6] = [
     ),
     (
         AgentId::Codex,
-        Machine::Arm64,
+        CpuArch::Arm64,
         None,
         CODEX,
         "9044e840397864fc6c539d13719b25fb26abb35d5353366cbabf7b4555406acd",
@@ -91,12 +90,12 @@ const TABLE: [Row; 6] = [
     ),
 ];
 
-// === impl Pin ===
+// === impl PackagePin ===
 
-impl Pin {
-    /// All of ours.
+impl PackagePin {
+    /// All pinned packages.
     pub fn all() -> Vec<Self> {
-        let pin = |(agent, machine, libc, version, package, files): Row| Self {
+        let pin = |(agent, machine, libc, version, package, files): PinRow| Self {
             agent,
             machine,
             libc,
@@ -108,11 +107,11 @@ impl Pin {
     }
 
     /// Whether it is for an agent on a platform.
-    pub(super) fn is_for(&self, agent: AgentId, platform: Platform) -> bool {
+    pub(super) fn is_for(&self, agent: AgentId, platform: AgentPlatform) -> bool {
         self.agent == agent && self.machine == platform.machine && self.libc.is_none_or(|libc| libc == platform.libc)
     }
 
-    /// What a file must be, if it is known.
+    /// The pinned hash of a file.
     pub(super) fn file(&self, place: &str) -> Option<&str> {
         self.files.iter().find(|(known, _)| known == place).map(|(_, hash)| hash.as_str())
     }
@@ -124,20 +123,20 @@ mod tests {
 
     #[test]
     fn every_agent_has_one_pin_on_every_platform() {
-        let pins = Pin::all();
+        let pins = PackagePin::all();
         for agent in [AgentId::Claude, AgentId::Codex] {
-            for platform in Platform::ALL {
+            for platform in AgentPlatform::ALL {
                 let of: Vec<_> = pins.iter().filter(|pin| pin.is_for(agent, platform)).collect();
                 assert_eq!(of.len(), 1, "{agent} on {platform}");
                 assert!(of[0].file(super::super::layout::program(agent)).is_some());
             }
         }
-        assert!(!pins.iter().any(|pin| Platform::ALL.iter().any(|platform| pin.is_for(AgentId::Mock, *platform))));
+        assert!(!pins.iter().any(|pin| AgentPlatform::ALL.iter().any(|platform| pin.is_for(AgentId::Mock, *platform))));
     }
 
     #[test]
     fn every_hash_is_one_and_none_is_there_twice() {
-        let pins = Pin::all();
+        let pins = PackagePin::all();
         let files = pins.iter().flat_map(|pin| pin.files.iter().map(|(_, hash)| hash));
         let mut hashes: Vec<_> = pins.iter().map(|pin| &pin.package).chain(files).collect();
         let is_hash = |text: &str| text.len() == 64 && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));

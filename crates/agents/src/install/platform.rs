@@ -1,77 +1,77 @@
-//! The machine that an agent is to run on.
+//! Platforms that agents run on.
 
 use std::{fmt, path::Path};
 
-/// A kind of machine and the library that programs find on it.
+/// Architecture and C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Platform {
-    /// Its instructions.
-    pub machine: Machine,
-    /// Its library.
+pub struct AgentPlatform {
+    /// CPU architecture.
+    pub machine: CpuArch,
+    /// C library.
     pub libc: Libc,
 }
 
-/// Which instructions a machine has.
+/// A CPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub enum CpuArch {
     /// x86-64.
     X64,
     /// AArch64.
     Arm64,
 }
 
-/// Which library programs are linked against.
+/// A C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Libc {
-    /// The GNU library.
+    /// glibc.
     Glibc,
     /// musl.
     Musl,
 }
 
-// === impl Platform ===
+// === impl AgentPlatform ===
 
-impl Platform {
-    /// Those that agents are published for.
+impl AgentPlatform {
+    /// All platforms that agents are published for.
     pub const ALL: [Self; 4] = [
-        Self { machine: Machine::X64, libc: Libc::Glibc },
-        Self { machine: Machine::X64, libc: Libc::Musl },
-        Self { machine: Machine::Arm64, libc: Libc::Glibc },
-        Self { machine: Machine::Arm64, libc: Libc::Musl },
+        Self { machine: CpuArch::X64, libc: Libc::Glibc },
+        Self { machine: CpuArch::X64, libc: Libc::Musl },
+        Self { machine: CpuArch::Arm64, libc: Libc::Glibc },
+        Self { machine: CpuArch::Arm64, libc: Libc::Musl },
     ];
 
-    /// This machine; nothing, if no agent is published for it.
+    /// The current platform; `None` if no agent is published for it.
     pub fn here() -> Option<Self> {
         if !cfg!(target_os = "linux") {
             return None;
         }
         let (machine, loader) = match std::env::consts::ARCH {
-            "x86_64" => (Machine::X64, "/lib/ld-musl-x86_64.so.1"),
-            "aarch64" => (Machine::Arm64, "/lib/ld-musl-aarch64.so.1"),
+            "x86_64" => (CpuArch::X64, "/lib/ld-musl-x86_64.so.1"),
+            "aarch64" => (CpuArch::Arm64, "/lib/ld-musl-aarch64.so.1"),
             _ => return None,
         };
-        // We are static ourselves, so what we were linked against says nothing about what is installed.
+        // This binary is static, so it says nothing about the system's library.
         Some(Self { machine, libc: Libc::of(Path::new(loader), Path::new("/lib64"), Path::new("/lib")) })
     }
 
-    /// As packages name it, without the library.
+    /// Name in packages, without the library.
     pub(super) fn name(self) -> &'static str {
         match self.machine {
-            Machine::X64 => "linux-x64",
-            Machine::Arm64 => "linux-arm64",
+            CpuArch::X64 => "linux-x64",
+            CpuArch::Arm64 => "linux-arm64",
         }
     }
 
-    /// As compilers name it, for programs that bring all with them.
+    /// Target triple of static builds.
     pub(super) fn triple(self) -> &'static str {
         match self.machine {
-            Machine::X64 => "x86_64-unknown-linux-musl",
-            Machine::Arm64 => "aarch64-unknown-linux-musl",
+            CpuArch::X64 => "x86_64-unknown-linux-musl",
+            CpuArch::Arm64 => "aarch64-unknown-linux-musl",
         }
     }
 }
 
-impl fmt::Display for Platform {
+impl fmt::Display for AgentPlatform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         if self.libc == Libc::Musl { f.write_str("-musl") } else { Ok(()) }
@@ -81,7 +81,7 @@ impl fmt::Display for Platform {
 // === impl Libc ===
 
 impl Libc {
-    /// By the loaders that are there. A GNU system may have musl beside its own library.
+    /// Detects it by the dynamic loaders. A glibc system may have musl as well.
     fn of(musl: &Path, lib64: &Path, lib: &Path) -> Self {
         let has_gnu = [lib64, lib].iter().any(|directory| {
             ["ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"].iter().any(|loader| directory.join(loader).exists())
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_platform_is_named_as_packages_name_it() {
-        let names = Platform::ALL.map(|platform| platform.to_string());
+        let names = AgentPlatform::ALL.map(|platform| platform.to_string());
         assert_eq!(names, ["linux-x64", "linux-x64-musl", "linux-arm64", "linux-arm64-musl"]);
     }
 }

@@ -1,67 +1,67 @@
-//! How far an install is.
+//! Progress of an install.
 
 use std::fmt;
 
-/// How far an install is.
+/// Progress of an install.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// What is done now.
-    pub phase: Phase,
-    /// How much was downloaded.
+pub struct InstallProgress {
+    /// The current step.
+    pub phase: InstallPhase,
+    /// Bytes downloaded.
     pub bytes: u64,
-    /// Of how much, if the server says.
+    /// Total bytes, if the server reports them.
     pub total: Option<u64>,
 }
 
-/// The steps of an install, in their order.
+/// Steps of an install, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum InstallPhase {
     /// Another process installs the same agent.
     #[default]
     Waiting,
-    /// Asks where the package is.
-    Asking,
+    /// Resolves the package.
+    Resolving,
     /// Downloads and unpacks at once.
     Downloading,
-    /// Compares the hashes.
-    Checking,
-    /// Brings it to the disk.
-    Writing,
-    /// Gives the directory its name.
-    Placing,
-    /// Makes it the one that is used.
+    /// Verifies the hashes.
+    Verifying,
+    /// Syncs the files to disk.
+    Syncing,
+    /// Renames the directory.
+    Renaming,
+    /// Makes it the current install.
     Linking,
-    /// Removes what is used no longer.
-    Sweeping,
+    /// Removes unused installs.
+    CleaningUp,
 }
 
-// === impl Phase ===
+// === impl InstallPhase ===
 
-impl Phase {
-    /// All of them.
+impl InstallPhase {
+    /// All steps.
     pub const ALL: [Self; 8] = [
         Self::Waiting,
-        Self::Asking,
+        Self::Resolving,
         Self::Downloading,
-        Self::Checking,
-        Self::Writing,
-        Self::Placing,
+        Self::Verifying,
+        Self::Syncing,
+        Self::Renaming,
         Self::Linking,
-        Self::Sweeping,
+        Self::CleaningUp,
     ];
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for InstallPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Waiting => "waiting",
-            Self::Asking => "asking",
+            Self::Resolving => "resolving",
             Self::Downloading => "downloading",
-            Self::Checking => "checking",
-            Self::Writing => "writing",
-            Self::Placing => "placing",
+            Self::Verifying => "verifying",
+            Self::Syncing => "syncing",
+            Self::Renaming => "renaming",
             Self::Linking => "linking",
-            Self::Sweeping => "sweeping",
+            Self::CleaningUp => "cleaning up",
         })
     }
 }

@@ -1,85 +1,84 @@
-//! What an install depends on.
+//! Settings of the installer.
 
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{npm::Lookup, pins::Pin, platform::Platform};
+use super::{npm::VariableLookup, pins::PackagePin, platform::AgentPlatform};
 use crate::credentials::home;
 
-/// What an install depends on.
+/// Settings of the installer.
 #[derive(Clone)]
-pub struct Settings {
-    /// Where agents are installed.
+pub struct InstallSettings {
+    /// Directory of the installs.
     pub bin: PathBuf,
-    /// The registry that packages come from, before anything that npm was told.
+    /// Registry that takes precedence over npm's configuration.
     pub registry: Option<String>,
-    /// Whether agents have to be there already.
+    /// Whether installation is disabled.
     pub preinstalled: bool,
-    /// What they are to run on; nothing, if none is published for it.
-    pub platform: Option<Platform>,
-    /// What is known of packages.
-    pub pins: Vec<Pin>,
-    /// Where agents are published beside a registry.
-    pub downloads: Downloads,
-    /// How long is waited.
-    pub patience: Patience,
-    /// Whose settings of npm count.
+    /// Target platform; `None` if no agent is published for it.
+    pub platform: Option<AgentPlatform>,
+    /// Pinned packages.
+    pub pins: Vec<PackagePin>,
+    /// Download URLs of the vendors.
+    pub downloads: VendorDownloads,
+    /// Timeouts and retries.
+    pub timeouts: InstallTimeouts,
+    /// Home directory with npm's user configuration.
     pub home: Option<PathBuf>,
-    variable: Lookup,
+    variable: VariableLookup,
 }
 
-/// Where the makers of agents publish them themselves.
+/// Base URLs of the vendors' own downloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Downloads {
-    /// Of Claude Code: `VERSION/PLATFORM/claude` is below it.
+pub struct VendorDownloads {
+    /// Claude Code: `VERSION/PLATFORM/claude` is below it.
     pub claude: String,
-    /// Of Codex: `rust-vVERSION/FILE` is below it.
+    /// Codex: `rust-vVERSION/FILE` is below it.
     pub codex: String,
 }
 
-/// How long is waited for a server and for others, and how often a server is asked.
+/// Timeouts and retries of an install.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// For a connection.
+pub struct InstallTimeouts {
+    /// Timeout of a connection.
     pub connect: Duration,
-    /// For the next bytes.
-    pub stall: Duration,
-    /// Before it is asked again; the next time twice as long.
-    pub pause: Duration,
-    /// How often in a row without a byte.
-    pub tries: u32,
-    /// For another process that installs the same agent.
+    /// Timeout of a read.
+    pub read: Duration,
+    /// Delay before the first retry; it doubles with each further one.
+    pub retry_delay: Duration,
+    /// Consecutive attempts without progress.
+    pub attempts: u32,
+    /// How long to wait for the lock of another process.
     pub lock: Duration,
 }
 
-// === impl Settings ===
+// === impl InstallSettings ===
 
-impl Settings {
-    /// As this process was told.
+impl InstallSettings {
+    /// From the environment of this process.
     pub fn from_environment() -> Self {
         Self::new(home(), |name| std::env::var_os(name))
     }
 
-    /// With these variables and this home.
+    /// With this home and these variables.
     pub fn new(home: Option<PathBuf>, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
         let data = variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let data = data.or_else(|| Some(home.as_ref()?.join(".local/share")));
         let bin = data.map_or_else(|| PathBuf::from(".sandbox-agent/bin"), |data| data.join("sandbox-agent/bin"));
         Self {
-            // An agent is started in other directories than ours.
+            // Agents run in other directories.
             bin: std::path::absolute(&bin).unwrap_or(bin),
             registry: None,
             preinstalled: variable("SANDBOX_AGENT_REQUIRE_PREINSTALL").is_some_and(|value| is_true(&value)),
-            platform: Platform::here(),
-            pins: Pin::all(),
-            downloads: Downloads::default(),
-            patience: Patience::default(),
+            platform: AgentPlatform::here(),
+            pins: PackagePin::all(),
+            downloads: VendorDownloads::default(),
+            timeouts: InstallTimeouts::default(),
             home,
             variable: Arc::new(variable),
         }
     }
 
-    /// A variable.
-    pub(super) fn variable(&self) -> &Lookup {
+    pub(super) fn variable(&self) -> &VariableLookup {
         &self.variable
     }
 }
@@ -88,9 +87,9 @@ fn is_true(value: &OsString) -> bool {
     value.to_str().is_some_and(|value| matches!(value.trim().to_lowercase().as_str(), "1" | "true" | "yes" | "on"))
 }
 
-// === impl Downloads ===
+// === impl VendorDownloads ===
 
-impl Default for Downloads {
+impl Default for VendorDownloads {
     fn default() -> Self {
         let bucket = "claude-code-dist-86c565f3-f756-42ad-8dfa-d59b1c096819";
         Self {
@@ -100,15 +99,15 @@ impl Default for Downloads {
     }
 }
 
-// === impl Patience ===
+// === impl InstallTimeouts ===
 
-impl Default for Patience {
+impl Default for InstallTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
-            stall: Duration::from_secs(30),
-            pause: Duration::from_millis(300),
-            tries: 4,
+            read: Duration::from_secs(30),
+            retry_delay: Duration::from_millis(300),
+            attempts: 4,
             lock: Duration::from_secs(600),
         }
     }
@@ -118,9 +117,9 @@ impl Default for Patience {
 mod tests {
     use super::*;
 
-    fn settings(home: Option<&str>, variables: &'static [(&str, &str)]) -> Settings {
+    fn settings(home: Option<&str>, variables: &'static [(&str, &str)]) -> InstallSettings {
         let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
-        Settings::new(home.map(PathBuf::from), find)
+        InstallSettings::new(home.map(PathBuf::from), find)
     }
 
     #[test]

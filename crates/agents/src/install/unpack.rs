@@ -1,7 +1,7 @@
-//! From the bytes of a package to the few files of it that are needed.
+//! Unpacks the required files of a package.
 //!
-//! A package is written by anyone until its hashes are compared, which is at its end. So it is bounded in every way, and
-//! nothing of it names where it goes: the files that we want have places of our own choice.
+//! A package is untrusted until its hashes are compared, which is after it was read. So its size is bounded in every
+//! way, and it does not choose where files are written.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,72 +13,71 @@ use std::{
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
 
-use super::{layout::Wanted, stream::hex};
+use super::{layout::PackageFile, reader::hex};
 
-/// The most that a package may become.
+/// Maximum size of an unpacked package.
 pub(super) const LARGEST: u64 = 4 * 1024 * 1024 * 1024;
-/// The most entries that it may have.
+/// Maximum number of entries.
 const MOST: usize = 20_000;
-/// The most that describes the entry after it.
+/// Maximum size of an extension header.
 const LONGEST_EXTENSION: u64 = 1024 * 1024;
 const PIECE: usize = 256 * 1024;
 
-/// Why a package cannot be unpacked, or should not.
+/// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// It ends too early, or is no archive.
+    /// It is truncated or not an archive.
     #[error("cannot read the package: {0}")]
     Read(io::Error),
-    /// The disk refuses.
+    /// Writing failed.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// What was to be written.
+        /// The path.
         path: PathBuf,
-        /// Why it was not.
+        /// The system error.
         error: io::Error,
     },
-    /// A name leads out of the package.
+    /// A path leads out of the package.
     #[error("the package names {0:?}, which is outside")]
     Outside(String),
-    /// It has what no package needs.
+    /// An entry is not a regular file.
     #[error("the package has {0:?}, which is no file")]
     Kind(String),
-    /// A file is there twice.
+    /// A file occurs twice.
     #[error("the package has {0:?} twice")]
     Twice(String),
-    /// It is larger than any package is.
+    /// It is too large.
     #[error("the package is larger than any should be")]
     Large,
-    /// It has more entries than any package has.
+    /// It has too many entries.
     #[error("the package has more than {MOST} entries")]
     Many,
-    /// Something is missing in it.
+    /// A required file is missing.
     #[error("the package has no {0}")]
     Missing(String),
 }
 
-/// A file that is written.
+/// An unpacked file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Written {
-    /// Its place in the install.
+pub(super) struct UnpackedFile {
+    /// Path in the install.
     pub(super) place: &'static str,
-    /// Its hash.
+    /// SHA-256.
     pub(super) sha256: String,
-    /// Its size.
     pub(super) size: u64,
 }
 
-/// Writes the files that are wanted of a compressed archive below a directory.
+/// Unpacks the listed files of a gzipped archive into a directory.
 pub(super) fn archive(
     bytes: impl Read,
-    wanted: &[Wanted],
+    wanted: &[PackageFile],
     into: &Path,
     most: u64,
-) -> Result<Vec<Written>, UnpackError> {
-    let bounded = Bounded { inner: GzDecoder::new(bytes), left: most };
+) -> Result<Vec<UnpackedFile>, UnpackError> {
+    let bounded = BoundedReader { inner: GzDecoder::new(bytes), left: most };
     let mut archive = tar::Archive::new(bounded);
-    let mut written: Vec<Written> = Vec::new();
-    // Raw, because otherwise what describes an entry is read into memory whole, however long it is.
+    let mut written: Vec<UnpackedFile> = Vec::new();
+    // Raw entries, since extension headers would otherwise be read into memory, however large they are.
     for (count, entry) in archive.entries().map_err(reading)?.raw(true).enumerate() {
         let mut entry = entry.map_err(reading)?;
         if count >= MOST {
@@ -87,7 +86,7 @@ pub(super) fn archive(
         let kind = entry.header().entry_type();
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         if is_extension(kind) {
-            // It would give a longer name to the next entry. What we want has short ones.
+            // It would give a long name to the next entry; the required files have short ones.
             if entry.size() > LONGEST_EXTENSION {
                 return Err(UnpackError::Large);
             }
@@ -113,7 +112,7 @@ pub(super) fn archive(
         }
         written.push(file);
     }
-    // The end of the stream has the sum of what came before it.
+    // The trailer of the stream has its checksum.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(reading)?;
     match wanted.iter().find(|wanted| wanted.is_needed && !written.iter().any(|file| file.place == wanted.place)) {
         Some(missing) => Err(UnpackError::Missing(missing.name.clone())),
@@ -121,12 +120,12 @@ pub(super) fn archive(
     }
 }
 
-/// Writes one file that is downloaded as it is.
-pub(super) fn program(bytes: impl Read, place: &'static str, into: &Path) -> Result<Vec<Written>, UnpackError> {
-    Ok(vec![file(&mut Bounded { inner: bytes, left: LARGEST }, place, into)?])
+/// Writes a program that is downloaded without an archive.
+pub(super) fn program(bytes: impl Read, place: &'static str, into: &Path) -> Result<Vec<UnpackedFile>, UnpackError> {
+    Ok(vec![file(&mut BoundedReader { inner: bytes, left: LARGEST }, place, into)?])
 }
 
-fn file(bytes: &mut impl Read, place: &'static str, into: &Path) -> Result<Written, UnpackError> {
+fn file(bytes: &mut impl Read, place: &'static str, into: &Path) -> Result<UnpackedFile, UnpackError> {
     let path = into.join(place);
     let failed = |error| UnpackError::Write { path: path.clone(), error };
     if let Some(parent) = path.parent() {
@@ -144,10 +143,10 @@ fn file(bytes: &mut impl Read, place: &'static str, into: &Path) -> Result<Writt
         size += read as u64;
     }
     set_mode(&file, place).map_err(failed)?;
-    Ok(Written { place, sha256: hex(&hash.finalize()), size })
+    Ok(UnpackedFile { place, sha256: hex(&hash.finalize()), size })
 }
 
-/// Whatever the archive says about it, and whatever our own mask is.
+/// Independent of the archive and of the umask.
 fn set_mode(file: &File, place: &str) -> io::Result<()> {
     let is_text = Path::new(place).extension().is_some_and(|extension| extension == "json");
     file.set_permissions(fs::Permissions::from_mode(if is_text { 0o644 } else { 0o755 }))
@@ -163,7 +162,7 @@ fn is_extension(kind: tar::EntryType) -> bool {
 fn reading(error: io::Error) -> UnpackError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.get_ref().map(|inner| inner as _);
     while let Some(inner) = cause {
-        if inner.is::<TooLarge>() {
+        if inner.is::<SizeLimitExceeded>() {
             return UnpackError::Large;
         }
         cause = inner.source();
@@ -173,20 +172,20 @@ fn reading(error: io::Error) -> UnpackError {
 
 #[derive(Debug, thiserror::Error)]
 #[error("too large")]
-struct TooLarge;
+struct SizeLimitExceeded;
 
-/// So much and no more.
-struct Bounded<R> {
+/// Fails after a number of bytes.
+struct BoundedReader<R> {
     inner: R,
     left: u64,
 }
 
-// === impl Bounded ===
+// === impl BoundedReader ===
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(into)?;
-        self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(TooLarge))?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(SizeLimitExceeded))?;
         Ok(read)
     }
 }
@@ -202,11 +201,11 @@ mod tests {
 
     const MOST_HERE: u64 = 4 * 1024 * 1024;
 
-    /// An archive, entry by entry, as hostile as it wants.
+    /// Builds archives, including hostile ones.
     #[derive(Default)]
-    struct Archive(Vec<u8>);
+    struct TestArchive(Vec<u8>);
 
-    impl Archive {
+    impl TestArchive {
         fn entry(mut self, name: &str, kind: EntryType, content: &[u8]) -> Self {
             let mut header = Header::new_ustar();
             header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -231,20 +230,20 @@ mod tests {
             packed.finish().unwrap()
         }
 
-        fn unpack(self, into: &Path) -> Result<Vec<Written>, UnpackError> {
+        fn unpack(self, into: &Path) -> Result<Vec<UnpackedFile>, UnpackError> {
             archive(self.packed().as_slice(), &wanted(), into, MOST_HERE)
         }
     }
 
-    fn wanted() -> Vec<Wanted> {
-        let wanted = |place, is_needed| Wanted { name: format!("package/{place}"), place, is_needed };
+    fn wanted() -> Vec<PackageFile> {
+        let wanted = |place, is_needed| PackageFile { name: format!("package/{place}"), place, is_needed };
         vec![wanted("claude", true), wanted("bin/extra", false)]
     }
 
     #[test]
     fn only_what_is_wanted_is_written() {
         let into = tempfile::tempdir().unwrap();
-        let package = Archive::default()
+        let package = TestArchive::default()
             .entry("pax_global_header", EntryType::XGlobalHeader, b"13 comment=x\n")
             .entry("package", EntryType::Directory, b"")
             .file("package/README.md", b"words")
@@ -252,7 +251,7 @@ mod tests {
             .file("package/other/claude", b"another");
         let written = package.unpack(into.path()).unwrap();
         let sha256 = hex(&Sha256::digest(b"program"));
-        assert_eq!(written, [Written { place: "claude", sha256, size: 7 }]);
+        assert_eq!(written, [UnpackedFile { place: "claude", sha256, size: 7 }]);
         let names: Vec<_> = fs::read_dir(into.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["claude"]);
         let mode = fs::metadata(into.path().join("claude")).unwrap().permissions().mode();
@@ -261,16 +260,16 @@ mod tests {
 
     #[test]
     fn what_leads_out_or_is_no_file_is_refused() {
-        let refused = |archive: Archive| {
+        let refused = |archive: TestArchive| {
             let into = tempfile::tempdir().unwrap();
             archive.file("package/claude", b"program").unpack(into.path()).unwrap_err().to_string()
         };
         for name in ["../claude", "package/../../claude", "/etc/claude", "package/.."] {
-            let refused = refused(Archive::default().file(name, b"x"));
+            let refused = refused(TestArchive::default().file(name, b"x"));
             assert!(refused.contains("is outside"), "{name}: {refused}");
         }
         for kind in [EntryType::Symlink, EntryType::Link, EntryType::Char, EntryType::Block, EntryType::Fifo] {
-            let refused = refused(Archive::default().entry("package/bin/extra", kind, b""));
+            let refused = refused(TestArchive::default().entry("package/bin/extra", kind, b""));
             assert!(refused.contains("is no file"), "{kind:?}: {refused}");
         }
     }
@@ -278,9 +277,9 @@ mod tests {
     #[test]
     fn a_file_is_there_once_and_not_missing() {
         let into = tempfile::tempdir().unwrap();
-        let twice = Archive::default().file("package/claude", b"1").file("./package/claude", b"2");
+        let twice = TestArchive::default().file("package/claude", b"1").file("./package/claude", b"2");
         assert!(matches!(twice.unpack(into.path()), Err(UnpackError::Twice(_))));
-        let none = Archive::default().file("package/bin/extra", b"1");
+        let none = TestArchive::default().file("package/bin/extra", b"1");
         assert!(matches!(none.unpack(into.path()), Err(UnpackError::Missing(name)) if name == "package/claude"));
     }
 
@@ -288,13 +287,13 @@ mod tests {
     #[test]
     fn what_is_too_large_or_too_much_is_refused() {
         let large = vec![0; usize::try_from(MOST_HERE).unwrap() + 1];
-        let refused = |archive: Archive| archive.unpack(tempfile::tempdir().unwrap().path()).unwrap_err();
-        assert!(matches!(refused(Archive::default().file("package/claude", &large)), UnpackError::Large));
-        assert!(matches!(refused(Archive::default().file("package/unwanted", &large)), UnpackError::Large));
+        let refused = |archive: TestArchive| archive.unpack(tempfile::tempdir().unwrap().path()).unwrap_err();
+        assert!(matches!(refused(TestArchive::default().file("package/claude", &large)), UnpackError::Large));
+        assert!(matches!(refused(TestArchive::default().file("package/unwanted", &large)), UnpackError::Large));
         let extension = &large[..usize::try_from(LONGEST_EXTENSION).unwrap() + 1];
-        let extended = Archive::default().entry("x", EntryType::XHeader, extension);
+        let extended = TestArchive::default().entry("x", EntryType::XHeader, extension);
         assert!(matches!(refused(extended), UnpackError::Large));
-        let many = (0..=MOST).fold(Archive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
+        let many = (0..=MOST).fold(TestArchive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
         let many = archive(many.packed().as_slice(), &wanted(), tempfile::tempdir().unwrap().path(), LARGEST);
         assert!(matches!(many, Err(UnpackError::Many)));
     }
@@ -302,7 +301,7 @@ mod tests {
     #[test]
     fn an_archive_that_ends_too_early_is_refused_wherever_it_ends() {
         let content: Vec<u8> = (0..100_u32).flat_map(u32::to_le_bytes).collect();
-        let whole = Archive::default().file("package/claude", &content).packed();
+        let whole = TestArchive::default().file("package/claude", &content).packed();
         for length in 0..whole.len() {
             let into = tempfile::tempdir().unwrap();
             let cut = archive(&whole[..length], &wanted(), into.path(), MOST_HERE);

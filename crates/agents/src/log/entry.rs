@@ -1,29 +1,29 @@
-//! One event, written down once for all of its readers: everything but its number, which depends on the view.
+//! A log entry: an event in JSON, without its id, which depends on the view.
 
-use super::{Position, Style, Wish};
+use super::{EventFormat, LogPosition, LogReadOptions};
 use crate::{
-    agent::{self, Raw},
+    agent::{self, RawMessage},
     schema::EventData,
 };
 
-/// An event as it is kept.
+/// An event in its stored form.
 #[derive(Debug)]
-pub struct Entry {
-    /// The event's JSON behind its `id`, without the closing brace.
+pub struct LogEntry {
+    /// The event's JSON after its `id`, without the closing brace.
     body: Box<[u8]>,
-    /// The agent's own words.
-    raw: Option<Raw>,
+    /// The agent's raw message.
+    raw: Option<RawMessage>,
     detail: bool,
 }
 
-/// What events of one moment have in common: the JSON from the timestamp to the `data` key.
+/// The fields that events of one flush share: the JSON from the timestamp to the `data` key.
 #[derive(Debug)]
-pub struct Heading(Vec<u8>);
+pub struct EventHeader(Vec<u8>);
 
-// === impl Heading ===
+// === impl EventHeader ===
 
-impl Heading {
-    /// Writes it down.
+impl EventHeader {
+    /// Encodes it.
     pub fn new(timestamp: &str, session_id: &str, agent: &str, native_id: Option<&str>) -> Self {
         let mut text = format!(
             r#""timestamp":{},"sessionId":{},"agent":{}"#,
@@ -40,9 +40,8 @@ impl Heading {
     }
 }
 
-/// The agent's words without the line ends that JSON allows between its tokens: they would end a line of a stream or of a
-/// file.
-fn on_one_line(raw: Raw) -> Option<Raw> {
+/// The raw message without newlines, which would end a line of a stream or file.
+fn on_one_line(raw: RawMessage) -> Option<RawMessage> {
     if !raw.get().contains(['\r', '\n']) {
         return Some(raw);
     }
@@ -54,54 +53,54 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-// === impl Entry ===
+// === impl LogEntry ===
 
-impl Entry {
-    /// An event of this moment.
-    pub fn new(heading: &Heading, data: &EventData, raw: Option<Raw>) -> Self {
-        let mut body = Vec::with_capacity(heading.0.len() + 128);
-        body.extend_from_slice(&heading.0);
+impl LogEntry {
+    /// Encodes an event.
+    pub fn new(header: &EventHeader, data: &EventData, raw: Option<RawMessage>) -> Self {
+        let mut body = Vec::with_capacity(header.0.len() + 128);
+        body.extend_from_slice(&header.0);
         let before = body.len();
         if let Err(error) = serde_json::to_writer(&mut body, data) {
-            // Only a map with keys that are no strings cannot be written, and the schema has none.
+            // Only maps with non-string keys cannot be encoded, and the schema has none.
             body.truncate(before);
             body.extend_from_slice(format!(r#"{{"error":{{"message":{}}}}}"#, quoted(&error.to_string())).as_bytes());
         }
         Self { body: body.into_boxed_slice(), raw: raw.and_then(on_one_line), detail: data.is_detail() }
     }
 
-    /// An event as it was written to a file before.
-    pub(crate) fn restored(body: Vec<u8>, raw: Option<Raw>, detail: bool) -> Self {
+    /// An event that was read from a file.
+    pub(crate) fn restored(body: Vec<u8>, raw: Option<RawMessage>, detail: bool) -> Self {
         Self { body: body.into_boxed_slice(), raw: raw.and_then(on_one_line), detail }
     }
 
-    /// Whether only the full view has it.
+    /// Whether it is only in the full view.
     pub const fn is_detail(&self) -> bool {
         self.detail
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory use.
     pub fn size(&self) -> usize {
         self.body.len() + self.raw.as_deref().map_or(0, |raw| raw.get().len()) + size_of::<Self>()
     }
 
-    /// Writes it with its number in the reader's view.
-    pub fn write(&self, id: u64, wish: Wish, out: &mut Vec<u8>) {
-        let mut digits = Digits::default();
+    /// Writes it with its id in the reader's view.
+    pub fn write(&self, id: u64, options: LogReadOptions, out: &mut Vec<u8>) {
+        let mut digits = DecimalBuffer::default();
         let id = digits.of(id);
-        if wish.style == Style::Stream {
+        if options.format == EventFormat::ServerSent {
             out.extend_from_slice(b"id: ");
             out.extend_from_slice(id);
             out.extend_from_slice(b"\ndata: ");
         }
-        self.json(id, wish.raw, out);
-        if wish.style == Style::Stream {
+        self.json(id, options.raw, out);
+        if options.format == EventFormat::ServerSent {
             out.extend_from_slice(b"\n\n");
         }
     }
 
-    /// A line of a file, with everything.
-    pub(crate) fn write_line(&self, at: Position, out: &mut Vec<u8>) {
+    /// Writes a line of the log file.
+    pub(crate) fn write_line(&self, at: LogPosition, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("{{\"id\":{},\"default\":{},", at.full, at.default).as_bytes());
         self.rest(true, out);
         out.push(b'\n');
@@ -124,16 +123,16 @@ impl Entry {
     }
 }
 
-/// A number in digits, without an allocation for each event.
+/// Formats a number without an allocation.
 #[derive(Default)]
-struct Digits([u8; 20]);
+struct DecimalBuffer([u8; 20]);
 
-impl Digits {
+impl DecimalBuffer {
     fn of(&mut self, number: u64) -> &[u8] {
         use std::io::Write;
         let mut rest = self.0.as_mut_slice();
         let room = rest.len();
-        // Twenty digits hold every number.
+        // Twenty digits hold every `u64`.
         let _fits = write!(rest, "{number}");
         let used = room - rest.len();
         self.0.get(..used).unwrap_or_default()

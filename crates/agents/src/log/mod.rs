@@ -1,7 +1,7 @@
-//! What happened in a session, in order and for good: one writer appends, any number of readers read from where they are.
+//! The log of a session: one writer appends, any number of readers read.
 //!
-//! A reader holds nothing but a position. It is woken when there is more and copies what it can carry, so that a slow one
-//! costs nobody anything and loses nothing.
+//! A reader holds only a position. It is woken by new events and copies as much as it can send, so a slow reader costs
+//! nothing and loses nothing.
 
 mod entry;
 mod view;
@@ -10,149 +10,155 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-pub use entry::{Entry, Heading};
-pub use view::{Position, View};
+pub use entry::{EventHeader, LogEntry};
+pub use view::{EventView, LogPosition};
 
 /// The log of a session.
-pub struct Log {
-    inner: Mutex<Inner>,
-    length: watch::Sender<Length>,
+pub struct SessionLog {
+    inner: Mutex<LogBuffer>,
+    state: watch::Sender<LogState>,
 }
 
-/// How far a log has come.
+/// The end of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Length {
-    /// Its last ids.
-    pub last: Position,
-    /// Whether it ends here: nothing will ever be added.
+pub struct LogState {
+    /// Its last position.
+    pub last: LogPosition,
+    /// Whether it is closed: nothing will be appended.
     pub closed: bool,
 }
 
-/// How events are written down for a reader.
+/// How events are encoded for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// As the elements of an array of JSON.
-    Array,
-    /// As server-sent events.
-    Stream,
+pub enum EventFormat {
+    /// Elements of a JSON array.
+    JsonArray,
+    /// Server-sent events.
+    ServerSent,
 }
 
 #[derive(Default)]
-struct Inner {
-    entries: Vec<Entry>,
-    /// Where in `entries` the events of the default view are.
+struct LogBuffer {
+    entries: Vec<LogEntry>,
+    /// Indices in `entries` of the events of the default view.
     defaults: Vec<usize>,
     bytes: usize,
-    /// Gets what an earlier server wrote down, when somebody wants it.
-    dormant: Option<Dormant>,
+    /// Loads what an earlier server wrote, on first use.
+    loader: Option<LogLoader>,
 }
 
-/// Reads a log back from where it is kept.
-pub type Dormant = Box<dyn FnOnce() -> Vec<Entry> + Send>;
+/// Loads a log from disk.
+pub type LogLoader = Box<dyn FnOnce() -> Vec<LogEntry> + Send>;
 
-/// What a reader asks for.
+/// Options of a read.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
-    /// Which of the two views.
-    pub view: View,
-    /// Whether it wants the agent's own words too.
+pub struct LogReadOptions {
+    /// The view.
+    pub view: EventView,
+    /// Whether to include raw messages.
     pub raw: bool,
-    /// How it wants them written down.
-    pub style: Style,
+    /// The encoding.
+    pub format: EventFormat,
 }
 
-/// What a reader was given.
+/// Summary of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// The id of the last event, or where the reader was.
+pub struct LogReadSummary {
+    /// Id of the last event, or the reader's position if there was none.
     pub last: u64,
-    /// How many events.
+    /// Number of events.
     pub count: usize,
-    /// Whether there is more already.
+    /// Whether there are more.
     pub more: bool,
 }
 
-// === impl Log ===
+// === impl SessionLog ===
 
-impl Default for Log {
+impl Default for SessionLog {
     fn default() -> Self {
-        Self { inner: Mutex::default(), length: watch::Sender::new(Length::default()) }
+        Self { inner: Mutex::default(), state: watch::Sender::new(LogState::default()) }
     }
 }
 
-impl Log {
-    /// A log that was kept: it has come this far, and is read when somebody wants it.
-    pub fn dormant(last: Position, read: Dormant) -> Self {
-        let inner = Inner { dormant: Some(read), ..Inner::default() };
-        Self { inner: Mutex::new(inner), length: watch::Sender::new(Length { last, closed: false }) }
+impl SessionLog {
+    /// A log on disk that ends at this position; it is loaded on first use.
+    pub fn lazy(last: LogPosition, read: LogLoader) -> Self {
+        let inner = LogBuffer { loader: Some(read), ..LogBuffer::default() };
+        Self { inner: Mutex::new(inner), state: watch::Sender::new(LogState { last, closed: false }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, LogBuffer> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = inner.dormant.take() {
+        if let Some(read) = inner.loader.take() {
             inner.extend(read());
         }
         inner
     }
 
-    /// How far it has come, and a way to wait until it has come further.
-    pub fn watch(&self) -> watch::Receiver<Length> {
-        self.length.subscribe()
+    /// Watches the end of the log.
+    pub fn watch(&self) -> watch::Receiver<LogState> {
+        self.state.subscribe()
     }
 
-    /// Its last ids.
-    pub fn last(&self) -> Position {
-        self.length.borrow().last
+    /// Its last position.
+    pub fn last(&self) -> LogPosition {
+        self.state.borrow().last
     }
 
-    /// How many bytes it holds.
+    /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// Appends; readers are woken once.
-    pub fn append(&self, entries: impl IntoIterator<Item = Entry>) {
+    /// Appends events, and wakes readers once.
+    pub fn append(&self, entries: impl IntoIterator<Item = LogEntry>) {
         let mut inner = self.lock();
         inner.extend(entries);
         let last = inner.last();
         drop(inner);
-        self.length.send_if_modified(|length| std::mem::replace(&mut length.last, last) != last);
+        self.state.send_if_modified(|state| std::mem::replace(&mut state.last, last) != last);
     }
 
-    /// Nothing will be added: readers that have everything are at their end.
+    /// Closes it: readers that have everything reach the end.
     pub fn close(&self) {
-        self.length.send_modify(|length| length.closed = true);
+        self.state.send_modify(|state| state.closed = true);
     }
 
-    /// Writes the events behind `after` into `out`: at most `limit`, and no more than fit into about `room` bytes, but one
-    /// at least.
-    pub fn read(&self, wish: Wish, after: u64, limit: usize, room: usize, out: &mut Vec<u8>) -> Given {
+    /// Writes the events after `after` to `out`: at most `limit`, and about `room` bytes, but at least one event.
+    pub fn read(
+        &self,
+        options: LogReadOptions,
+        after: u64,
+        limit: usize,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> LogReadSummary {
         let inner = self.lock();
-        let total = inner.count(wish.view);
+        let total = inner.count(options.view);
         let start = usize::try_from(after).unwrap_or(usize::MAX).min(total);
-        let mut given = Given { last: after, count: 0, more: false };
+        let mut summary = LogReadSummary { last: after, count: 0, more: false };
         let begin = out.len();
         for number in start..total {
-            if given.count == limit || (given.count > 0 && out.len() - begin >= room) {
-                given.more = true;
+            if summary.count == limit || (summary.count > 0 && out.len() - begin >= room) {
+                summary.more = true;
                 break;
             }
-            let Some(entry) = inner.get(wish.view, number) else { break };
-            given.last = number as u64 + 1;
-            if given.count > 0 && wish.style == Style::Array {
+            let Some(entry) = inner.get(options.view, number) else { break };
+            summary.last = number as u64 + 1;
+            if summary.count > 0 && options.format == EventFormat::JsonArray {
                 out.push(b',');
             }
-            entry.write(given.last, wish, out);
-            given.count += 1;
+            entry.write(summary.last, options, out);
+            summary.count += 1;
         }
-        given
+        summary
     }
 }
 
-// === impl Inner ===
+// === impl LogBuffer ===
 
-impl Inner {
-    fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
+impl LogBuffer {
+    fn extend(&mut self, entries: impl IntoIterator<Item = LogEntry>) {
         for entry in entries {
             self.bytes += entry.size();
             if !entry.is_detail() {
@@ -162,21 +168,21 @@ impl Inner {
         }
     }
 
-    fn last(&self) -> Position {
-        Position { default: self.defaults.len() as u64, full: self.entries.len() as u64 }
+    fn last(&self) -> LogPosition {
+        LogPosition { default: self.defaults.len() as u64, full: self.entries.len() as u64 }
     }
 
-    fn count(&self, view: View) -> usize {
+    fn count(&self, view: EventView) -> usize {
         match view {
-            View::Default => self.defaults.len(),
-            View::Full => self.entries.len(),
+            EventView::Default => self.defaults.len(),
+            EventView::Full => self.entries.len(),
         }
     }
 
-    fn get(&self, view: View, number: usize) -> Option<&Entry> {
+    fn get(&self, view: EventView, number: usize) -> Option<&LogEntry> {
         let at = match view {
-            View::Default => *self.defaults.get(number)?,
-            View::Full => number,
+            EventView::Default => *self.defaults.get(number)?,
+            EventView::Full => number,
         };
         self.entries.get(at)
     }

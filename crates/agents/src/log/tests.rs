@@ -1,74 +1,79 @@
-//! What readers of a log are promised.
+//! Guarantees for readers of a log.
 
 use super::*;
 use crate::{agent, schema::EventData};
 
-const ARRAY: Wish = Wish { view: View::Default, raw: false, style: Style::Array };
+const ARRAY: LogReadOptions = LogReadOptions { view: EventView::Default, raw: false, format: EventFormat::JsonArray };
 
-fn entry(data: &EventData) -> Entry {
-    Entry::new(&Heading::new("2026-01-01T00:00:00.000Z", "s\"1", "mock", Some("mock-s")), data, None)
+fn entry(data: &EventData) -> LogEntry {
+    LogEntry::new(&EventHeader::new("2026-01-01T00:00:00.000Z", "s\"1", "mock", Some("mock-s")), data, None)
 }
 
-fn read(log: &Log, wish: Wish, after: u64, limit: usize) -> (Vec<serde_json::Value>, Given) {
+fn read(
+    log: &SessionLog,
+    options: LogReadOptions,
+    after: u64,
+    limit: usize,
+) -> (Vec<serde_json::Value>, LogReadSummary) {
     let mut out = vec![b'['];
-    let given = log.read(wish, after, limit, usize::MAX, &mut out);
+    let summary = log.read(options, after, limit, usize::MAX, &mut out);
     out.push(b']');
-    (serde_json::from_slice(&out).unwrap(), given)
+    (serde_json::from_slice(&out).unwrap(), summary)
 }
 
 //= agents.event-streaming.events-monotonically-increasing-id
 //= promises.agents-server.events-session
 #[test]
 fn each_view_counts_its_own_events_from_one_without_a_gap() {
-    let log = Log::default();
+    let log = SessionLog::default();
     for number in 0..10 {
         let detail =
             EventData::TurnStarted(crate::schema::TurnStarted { turn_id: number.to_string(), message_id: None });
         log.append([entry(&detail), entry(&EventData::assistant(format!("{number}")))]);
     }
-    for (view, count) in [(View::Default, 10), (View::Full, 20)] {
-        let (events, given) = read(&log, Wish { view, ..ARRAY }, 0, usize::MAX);
+    for (view, count) in [(EventView::Default, 10), (EventView::Full, 20)] {
+        let (events, summary) = read(&log, LogReadOptions { view, ..ARRAY }, 0, usize::MAX);
         let ids: Vec<_> = events.iter().map(|event| event["id"].as_u64().unwrap()).collect();
         assert_eq!(ids, (1..=count).collect::<Vec<_>>());
-        assert_eq!(given, Given { last: count, count: usize::try_from(count).unwrap(), more: false });
+        assert_eq!(summary, LogReadSummary { last: count, count: usize::try_from(count).unwrap(), more: false });
     }
-    assert_eq!(log.last(), Position { default: 10, full: 20 });
+    assert_eq!(log.last(), LogPosition { default: 10, full: 20 });
 }
 
 //= agents.event-streaming.event-numbered-appended-told
 #[test]
 fn a_reader_goes_on_behind_the_last_id_that_it_saw() {
-    let log = Log::default();
+    let log = SessionLog::default();
     log.append((0..5).map(|number| entry(&EventData::assistant(format!("{number}")))));
-    let (events, given) = read(&log, ARRAY, 2, 2);
+    let (events, summary) = read(&log, ARRAY, 2, 2);
     assert_eq!(events.iter().map(|event| event["id"].as_u64().unwrap()).collect::<Vec<_>>(), [3, 4]);
-    assert!(given.more);
-    let (events, given) = read(&log, ARRAY, 5, usize::MAX);
-    assert!(events.is_empty() && !given.more && given.last == 5);
-    // Somebody who is ahead of the log waits for what comes, and gets nothing twice.
-    assert_eq!(read(&log, ARRAY, u64::MAX, usize::MAX).1, Given { last: u64::MAX, count: 0, more: false });
+    assert!(summary.more);
+    let (events, summary) = read(&log, ARRAY, 5, usize::MAX);
+    assert!(events.is_empty() && !summary.more && summary.last == 5);
+    // A reader ahead of the log waits, and gets nothing twice.
+    assert_eq!(read(&log, ARRAY, u64::MAX, usize::MAX).1, LogReadSummary { last: u64::MAX, count: 0, more: false });
 }
 
 #[test]
 fn what_a_reader_gets_at_once_is_bounded_but_never_nothing() {
-    let log = Log::default();
+    let log = SessionLog::default();
     log.append((0..100).map(|number| entry(&EventData::assistant(format!("{number} {}", "x".repeat(1000))))));
     let mut out = Vec::new();
-    let given = log.read(ARRAY, 0, usize::MAX, 10, &mut out);
-    assert_eq!((given.count, given.more), (1, true));
-    let given = log.read(ARRAY, 0, usize::MAX, 10_000, &mut out);
-    assert!((8..=11).contains(&given.count) && given.more, "{given:?}");
+    let summary = log.read(ARRAY, 0, usize::MAX, 10, &mut out);
+    assert_eq!((summary.count, summary.more), (1, true));
+    let summary = log.read(ARRAY, 0, usize::MAX, 10_000, &mut out);
+    assert!((8..=11).contains(&summary.count) && summary.more, "{summary:?}");
 }
 
 //= agents.universal-schema.universalevent-id-timestamp-session
 #[test]
 fn an_event_is_written_as_the_document_says() {
-    let log = Log::default();
-    let heading = Heading::new("2026-01-01T00:00:00.000Z", "s\"1", "mock", None);
+    let log = SessionLog::default();
+    let header = EventHeader::new("2026-01-01T00:00:00.000Z", "s\"1", "mock", None);
     let raw = agent::raw(&serde_json::json!({"native": true}));
-    log.append([Entry::new(&heading, &EventData::assistant("hi\n"), raw)]);
+    log.append([LogEntry::new(&header, &EventData::assistant("hi\n"), raw)]);
     let mut out = Vec::new();
-    log.read(Wish { style: Style::Stream, raw: true, ..ARRAY }, 0, 1, 0, &mut out);
+    log.read(LogReadOptions { format: EventFormat::ServerSent, raw: true, ..ARRAY }, 0, 1, 0, &mut out);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         concat!(
@@ -83,7 +88,7 @@ fn an_event_is_written_as_the_document_says() {
 //= agents.event-streaming.event-numbered-appended-told
 #[tokio::test]
 async fn readers_are_woken_by_what_is_added_and_by_the_end() {
-    let log = Log::default();
+    let log = SessionLog::default();
     let mut watch = log.watch();
     log.append([entry(&EventData::assistant("one"))]);
     watch.changed().await.unwrap();

@@ -6,7 +6,8 @@ use utoipa::ToSchema;
 /// Which events of a log are seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum View {
+#[schema(as = View)]
+pub enum EventView {
     /// The document's six kinds.
     #[default]
     Default,
@@ -14,23 +15,23 @@ pub enum View {
     Full,
 }
 
-/// A place in a log, in the numbers of each view.
+/// A position in a log, as the id in each view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// In the default view.
+pub struct LogPosition {
+    /// Id in the default view.
     pub default: u64,
-    /// In the full view.
+    /// Id in the full view.
     pub full: u64,
 }
 
-// === impl Position ===
+// === impl LogPosition ===
 
-impl Position {
-    /// The number in a view.
-    pub const fn of(self, view: View) -> u64 {
+impl LogPosition {
+    /// The id in a view.
+    pub const fn of(self, view: EventView) -> u64 {
         match view {
-            View::Default => self.default,
-            View::Full => self.full,
+            EventView::Default => self.default,
+            EventView::Full => self.full,
         }
     }
 }

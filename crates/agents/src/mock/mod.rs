@@ -1,4 +1,4 @@
-//! An agent that is built in: every kind of event on command, at once, without a process or a network.
+//! The built-in agent: emits every kind of event on command, without a process or a network.
 
 mod script;
 
@@ -8,43 +8,42 @@ use async_trait::async_trait;
 
 use crate::{
     agent::{
-        Agent, AgentError, AgentId, AgentMode, Answer, Conversation, Fact, Gone, Model, Models, Opening,
-        PermissionMode, Place, Prompt,
+        Agent, AgentError, AgentEvent, AgentExit, AgentId, AgentMode, AgentProgram, Conversation, ConversationOptions,
+        Model, Models, PermissionMode, Prompt, UserAnswer,
     },
     child::ChildExit,
     schema::{EventData, TurnOutcome},
 };
 
-/// The agent.
+/// The built-in agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mock;
+pub struct MockAgent;
 
-/// How many events of a burst are told at once.
-const BATCH: u64 = 512;
+const BURST_BATCH: u64 = 512;
 
 struct MockConversation {
     session_id: String,
-    steps: VecDeque<Step>,
-    /// What was asked and not answered.
-    asked: Vec<String>,
+    steps: VecDeque<MockStep>,
+    /// Ids of pending requests.
+    pending: Vec<String>,
     running: bool,
-    /// When the pause that is the next step ends.
+    /// When the current pause ends.
     until: Option<tokio::time::Instant>,
 }
 
-/// What comes next.
-enum Step {
-    Tell(Box<Fact>),
+/// A step of a turn.
+enum MockStep {
+    Emit(Box<AgentEvent>),
     Burst(Range<u64>),
     Pause(Duration),
-    /// Until everything that was asked is answered.
-    Answers,
-    Die(i32),
+    /// Wait until all requests are answered.
+    AwaitAnswers,
+    Crash(i32),
     Finish,
 }
 
 #[async_trait]
-impl Agent for Mock {
+impl Agent for MockAgent {
     fn id(&self) -> AgentId {
         AgentId::Mock
     }
@@ -53,7 +52,7 @@ impl Agent for Mock {
         &PermissionMode::ALL
     }
 
-    async fn models(&self, _: &Place) -> Result<Models, AgentError> {
+    async fn models(&self, _: &AgentProgram) -> Result<Models, AgentError> {
         let model = |id: &str, name: &str, variants: &[&str]| Model {
             id: id.into(),
             name: Some(name.into()),
@@ -66,11 +65,11 @@ impl Agent for Mock {
         })
     }
 
-    async fn open(&self, opening: Opening) -> Result<Box<dyn Conversation>, AgentError> {
+    async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
         Ok(Box::new(MockConversation {
-            session_id: opening.session_id,
+            session_id: options.session_id,
             steps: VecDeque::new(),
-            asked: Vec::new(),
+            pending: Vec::new(),
             running: false,
             until: None,
         }))
@@ -83,40 +82,41 @@ impl Conversation for MockConversation {
         Some(format!("mock-{}", self.session_id))
     }
 
-    async fn next(&mut self, facts: &mut Vec<Fact>) {
+    async fn next(&mut self, events: &mut Vec<AgentEvent>) {
         loop {
             match self.steps.front_mut() {
-                Some(Step::Burst(numbers)) => {
-                    // Readers run on the same thread: between two batches they have their turn.
+                Some(MockStep::Burst(numbers)) => {
+                    // Readers run on the same thread and need time between batches.
                     tokio::task::yield_now().await;
-                    let batch = numbers.start..numbers.end.min(numbers.start + BATCH);
+                    let batch = numbers.start..numbers.end.min(numbers.start + BURST_BATCH);
                     numbers.start = batch.end;
-                    facts.extend(batch.map(|number| Fact::event(EventData::assistant(format!("burst {number}")))));
+                    events
+                        .extend(batch.map(|number| AgentEvent::event(EventData::assistant(format!("burst {number}")))));
                     if numbers.is_empty() {
                         self.steps.pop_front();
                     }
                 }
-                Some(Step::Pause(time)) => {
+                Some(MockStep::Pause(time)) => {
                     let until = *self.until.get_or_insert_with(|| tokio::time::Instant::now() + *time);
                     tokio::time::sleep_until(until).await;
                     self.until = None;
                     self.steps.pop_front();
                 }
-                Some(Step::Answers) if self.asked.is_empty() => drop(self.steps.pop_front()),
-                Some(Step::Tell(_)) => self.tell(facts),
-                Some(Step::Die(code)) => {
+                Some(MockStep::AwaitAnswers) if self.pending.is_empty() => drop(self.steps.pop_front()),
+                Some(MockStep::Emit(_)) => self.emit(events),
+                Some(MockStep::Crash(code)) => {
                     let exit = ChildExit {
                         code: Some(*code),
                         signal: None,
                         stderr: format!("mock: exit code {code} was asked for"),
                     };
                     self.steps.clear();
-                    facts.push(Fact::Gone(Gone::Exited(exit)));
+                    events.push(AgentEvent::Exited(AgentExit::Exited(exit)));
                 }
-                Some(Step::Finish) => self.finish(facts),
-                Some(Step::Answers) | None => std::future::pending().await,
+                Some(MockStep::Finish) => self.finish(events),
+                Some(MockStep::AwaitAnswers) | None => std::future::pending().await,
             }
-            if !facts.is_empty() {
+            if !events.is_empty() {
                 return;
             }
         }
@@ -124,22 +124,23 @@ impl Conversation for MockConversation {
 
     async fn prompt(&mut self, prompt: &Prompt) -> Result<(), AgentError> {
         self.running = true;
-        self.steps = script::play(&prompt.text).into();
+        self.steps = script::steps_for(&prompt.text).into();
         Ok(())
     }
 
     async fn interrupt(&mut self) -> Result<(), AgentError> {
         if std::mem::take(&mut self.running) {
             self.until = None;
-            self.steps = self.asked.drain(..).map(|id| script::step(Fact::Withdrawn(id))).collect();
+            self.steps = self.pending.drain(..).map(|id| script::step(AgentEvent::Withdrawn(id))).collect();
             self.steps.push_back(script::step(script::ended(TurnOutcome::Interrupted)));
         }
         Ok(())
     }
 
-    async fn answer(&mut self, id: &str, answer: Answer) -> Result<(), AgentError> {
-        self.asked.retain(|asked| asked != id);
-        self.steps.push_front(script::step(Fact::event(EventData::assistant(script::heard(id, &answer)))));
+    async fn answer(&mut self, id: &str, answer: UserAnswer) -> Result<(), AgentError> {
+        self.pending.retain(|pending| pending != id);
+        self.steps
+            .push_front(script::step(AgentEvent::event(EventData::assistant(script::describe_answer(id, &answer)))));
         Ok(())
     }
 
@@ -151,32 +152,32 @@ impl Conversation for MockConversation {
         Ok(())
     }
 
-    async fn close(self: Box<Self>, _: Duration, _: &mut Vec<Fact>) {}
+    async fn close(self: Box<Self>, _: Duration, _: &mut Vec<AgentEvent>) {}
 }
 
 // === impl MockConversation ===
 
 impl MockConversation {
-    /// Tells the facts up to the next step of another kind.
-    fn tell(&mut self, facts: &mut Vec<Fact>) {
-        while let Some(Step::Tell(_)) = self.steps.front() {
-            let Some(Step::Tell(fact)) = self.steps.pop_front() else { return };
-            match &*fact {
-                Fact::PermissionAsked(request, _) => self.asked.push(request.id.clone()),
-                Fact::QuestionAsked(request, _) => self.asked.push(request.id.clone()),
-                Fact::TurnEnded { .. } => self.running = false,
+    /// Emits events up to the next step of another kind.
+    fn emit(&mut self, events: &mut Vec<AgentEvent>) {
+        while let Some(MockStep::Emit(_)) = self.steps.front() {
+            let Some(MockStep::Emit(event)) = self.steps.pop_front() else { return };
+            match &*event {
+                AgentEvent::PermissionAsked(request, _) => self.pending.push(request.id.clone()),
+                AgentEvent::QuestionAsked(request, _) => self.pending.push(request.id.clone()),
+                AgentEvent::TurnEnded { .. } => self.running = false,
                 _ => {}
             }
-            facts.push(*fact);
+            events.push(*event);
         }
-        // Both are told together, or the next prompt would come between them.
-        if let Some(Step::Finish) = self.steps.front() {
-            self.finish(facts);
+        // Both are emitted together, so that no prompt comes between them.
+        if let Some(MockStep::Finish) = self.steps.front() {
+            self.finish(events);
         }
     }
 
-    fn finish(&mut self, facts: &mut Vec<Fact>) {
+    fn finish(&mut self, events: &mut Vec<AgentEvent>) {
         self.steps.clear();
-        facts.push(Fact::Gone(Gone::Finished));
+        events.push(AgentEvent::Exited(AgentExit::Finished));
     }
 }

@@ -28,7 +28,7 @@ pub struct TurnEnded {
     pub message: Option<String>,
     /// What it used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
 }
 
 /// How a turn ended.
@@ -126,7 +126,8 @@ pub enum ItemStatus {
 /// What was used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Usage {
+#[schema(as = Usage)]
+pub struct TokenUsage {
     /// Tokens that the model read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,

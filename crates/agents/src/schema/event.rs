@@ -5,8 +5,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    ItemCompleted, ItemDelta, ItemStarted, Message, Notice, PermissionRequest, PermissionResolved, QuestionRequest,
-    QuestionResolved, SessionEnded, SessionResumed, TurnEnded, TurnStarted, Usage,
+    ItemCompleted, ItemDelta, ItemStarted, Notice, PermissionRequest, PermissionResolved, QuestionRequest,
+    QuestionResolved, SessionEnded, SessionResumed, TokenUsage, TurnEnded, TurnStarted, UniversalMessage,
 };
 
 /// What happened. The first six kinds are in every view of a session's log; the others are for clients that ask.
@@ -14,9 +14,9 @@ use super::{
 #[serde(rename_all = "camelCase")]
 pub enum EventData {
     /// Something was said, by the user, the agent or a tool.
-    Message(Message),
+    Message(UniversalMessage),
     /// The session, or something in it, began.
-    Started(Started),
+    Started(StartedEvent),
     /// Something went wrong.
     Error(ErrorEvent),
     /// The agent waits for answers.
@@ -37,7 +37,7 @@ pub enum EventData {
     /// It is whole.
     ItemCompleted(ItemCompleted),
     /// What was used.
-    Usage(Usage),
+    Usage(TokenUsage),
     /// A question waits no longer.
     QuestionResolved(QuestionResolved),
     /// A permission waits no longer.
@@ -52,7 +52,8 @@ pub enum EventData {
 
 /// The session, or something in it, began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Started {
+#[schema(as = Started)]
+pub struct StartedEvent {
     /// What began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -92,12 +93,12 @@ impl EventData {
 
     /// Text that the agent said.
     pub fn assistant(text: impl Into<String>) -> Self {
-        Self::Message(Message::of("assistant", vec![super::Part::text(text)]))
+        Self::Message(UniversalMessage::of("assistant", vec![super::MessagePart::text(text)]))
     }
 
     /// Something that began, by its name.
     pub fn started(message: impl Into<String>, details: Option<Value>) -> Self {
-        Self::Started(Started { message: Some(message.into()), details })
+        Self::Started(StartedEvent { message: Some(message.into()), details })
     }
 
     /// An error of a sort.
@@ -107,6 +108,6 @@ impl EventData {
 
     /// What nobody could make sense of, kept as it came.
     pub fn unparsed(raw: Value, error: impl Into<String>) -> Self {
-        Self::Message(Message::Unparsed(super::UnparsedMessage { raw, error: Some(error.into()) }))
+        Self::Message(UniversalMessage::Unparsed(super::UnparsedMessage { raw, error: Some(error.into()) }))
     }
 }

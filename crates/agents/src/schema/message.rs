@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 /// Something that was said; or what could not be understood, as it came.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub enum Message {
+#[schema(as = Message)]
+pub enum UniversalMessage {
     /// Understood.
     Parsed(ParsedMessage),
     /// Kept as it came.
@@ -27,7 +28,7 @@ pub struct ParsedMessage {
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
     /// What it consists of.
-    pub parts: Vec<Part>,
+    pub parts: Vec<MessagePart>,
 }
 
 /// What could not be understood.
@@ -43,7 +44,8 @@ pub struct UnparsedMessage {
 /// A part of a message. Its fields keep their underscores on the wire.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Part {
+#[schema(as = Part)]
+pub enum MessagePart {
     /// Words.
     Text {
         /// They.
@@ -168,18 +170,18 @@ pub enum AttachmentSource {
     },
 }
 
-// === impl Message ===
+// === impl UniversalMessage ===
 
-impl Message {
+impl UniversalMessage {
     /// A message with nothing but its role and parts.
-    pub fn of(role: &str, parts: Vec<Part>) -> Self {
+    pub fn of(role: &str, parts: Vec<MessagePart>) -> Self {
         Self::Parsed(ParsedMessage { role: role.to_owned(), parts, ..ParsedMessage::default() })
     }
 }
 
-// === impl Part ===
+// === impl MessagePart ===
 
-impl Part {
+impl MessagePart {
     /// Words.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }

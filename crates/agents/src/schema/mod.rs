@@ -7,8 +7,8 @@ mod request;
 
 pub use detail::{
     ItemCompleted, ItemDelta, ItemKind, ItemStarted, ItemStatus, Notice, PermissionOutcome, PermissionResolved,
-    QuestionOutcome, QuestionResolved, SessionEnded, SessionResumed, TurnEnded, TurnOutcome, TurnStarted, Usage,
+    QuestionOutcome, QuestionResolved, SessionEnded, SessionResumed, TokenUsage, TurnEnded, TurnOutcome, TurnStarted,
 };
-pub use event::{ErrorEvent, EventData, Started};
-pub use message::{AttachmentSource, Message, ParsedMessage, Part, UnparsedMessage};
+pub use event::{ErrorEvent, EventData, StartedEvent};
+pub use message::{AttachmentSource, MessagePart, ParsedMessage, UniversalMessage, UnparsedMessage};
 pub use request::{PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest, ToolReference};

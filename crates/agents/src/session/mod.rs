@@ -1,13 +1,13 @@
-//! A session: one agent, its prompts in order, what it asks, and the log of all that.
+//! A session: one agent, its prompts in order, its requests, and the log.
 //!
-//! An actor owns everything that changes and is the only one who writes the log. Whoever wants something sends it an order;
-//! whoever only looks reads the log and the last snapshot, and waits for nobody.
+//! An actor owns the state and is the only writer of the log. Clients send it commands; readers use the log and the
+//! last snapshot, and never wait.
 
 mod actor;
-mod order;
-mod recall;
-mod scribe;
-mod talk;
+mod command;
+mod conversation;
+mod log_writer;
+mod replay;
 mod turn;
 
 use std::{
@@ -21,104 +21,104 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use self::scribe::milliseconds;
-use self::{actor::Actor, order::Order};
+pub(crate) use self::log_writer::now_ms;
+use self::{actor::SessionActor, command::SessionCommand};
 pub use self::{
-    order::{Change, SessionError},
-    turn::{Ticket, TurnState},
+    command::{SessionError, SessionUpdate},
+    turn::{TurnHandle, TurnState},
 };
 use crate::{
-    agent::{Agent, AgentError, AgentId, Answer, Conversation, Place, Prompt},
-    keep::{Record, Shelf},
-    log::Log,
+    agent::{Agent, AgentError, AgentId, AgentProgram, Conversation, Prompt, UserAnswer},
+    log::SessionLog,
+    session_store::{SessionDirectory, SessionRecord},
 };
 
-/// How long an agent has to end by itself.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
+/// Grace period of an agent's termination.
+pub(crate) const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-/// Finds an agent's program and credentials each time that it is started.
-pub type Locate = Arc<dyn Fn(AgentId, &Path) -> Result<Place, AgentError> + Send + Sync>;
+/// Finds an agent's program and credentials each time it is started.
+pub type ProgramLocator = Arc<dyn Fn(AgentId, &Path) -> Result<AgentProgram, AgentError> + Send + Sync>;
 
-/// What every session of a server obeys.
+/// Limits of every session.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// How long an agent without a turn is kept running.
-    pub idle: Option<Duration>,
+pub struct SessionLimits {
+    /// How long an idle agent keeps running; for ever if `None`.
+    pub idle_timeout: Option<Duration>,
     /// How long an agent may take to stop its turn.
-    pub interrupt: Duration,
-    /// How many bytes a log may hold.
-    pub log_bytes: usize,
-    /// How many prompts may wait.
-    pub queue: usize,
-    /// And of how many bytes in all.
-    pub queue_bytes: usize,
+    pub interrupt_timeout: Duration,
+    /// Maximum size of a log.
+    pub max_log_bytes: usize,
+    /// Maximum number of queued prompts.
+    pub max_queued: usize,
+    /// Maximum size of queued prompts.
+    pub max_queued_bytes: usize,
 }
 
-/// What is going on in a session.
+/// State of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// It waits for a prompt.
+pub enum SessionStatus {
+    /// Waiting for a prompt.
     Idle,
-    /// The agent works.
+    /// A turn is running.
     Running,
     /// The agent waits for an answer.
     Waiting,
-    /// It takes no more prompts.
+    /// The session takes no more prompts.
     Ended,
 }
 
-/// A session, for those who look at it and those who want something of it.
+/// Handle of a session for clients and readers.
 pub struct Session {
-    /// The client's id of it.
+    /// Id, chosen by the client.
     pub id: String,
-    /// Who runs in it.
+    /// Its agent.
     pub agent: AgentId,
-    /// What happened in it.
-    pub log: Log,
-    snapshot: Mutex<Snapshot>,
+    /// Its events.
+    pub log: SessionLog,
+    snapshot: Mutex<SessionSnapshot>,
     updated_at: AtomicU64,
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<SessionCommand>,
 }
 
-/// How a session was when something last changed.
+/// State of a session after its last change.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// All that is written down about it, but for the prompts that wait.
-    pub record: Record,
-    /// What is going on.
-    pub status: Status,
-    /// How many prompts wait.
+pub struct SessionSnapshot {
+    /// The stored record, without the queue.
+    pub record: SessionRecord,
+    /// State.
+    pub status: SessionStatus,
+    /// Number of queued prompts.
     pub queued: usize,
-    /// When something last happened.
+    /// Time of the last event.
     pub updated_at: u64,
 }
 
-/// What a session begins with.
-pub struct Beginning {
-    /// Who runs in it.
+/// What a session is started with.
+pub struct SessionParts {
+    /// Driver of its agent.
     pub agent: Arc<dyn Agent>,
-    /// How the agent's program is found when it has to be started again.
-    pub locate: Locate,
-    /// What is known about it.
-    pub record: Record,
+    /// Finds the agent's program when it has to be started again.
+    pub locate: ProgramLocator,
+    /// The stored record.
+    pub record: SessionRecord,
     /// The conversation, if it is open already.
     pub conversation: Option<Box<dyn Conversation>>,
-    /// Where it is kept.
-    pub shelf: Option<Shelf>,
-    /// What it obeys.
-    pub rules: Rules,
+    /// Where it is stored.
+    pub session_dir: Option<SessionDirectory>,
+    /// Limits.
+    pub limits: SessionLimits,
 }
 
-// === impl Rules ===
+// === impl SessionLimits ===
 
-impl Default for Rules {
+impl Default for SessionLimits {
     fn default() -> Self {
         Self {
-            idle: Some(Duration::from_secs(600)),
-            interrupt: Duration::from_secs(10),
-            log_bytes: 512 * 1024 * 1024,
-            queue: 1000,
-            queue_bytes: 64 * 1024 * 1024,
+            idle_timeout: Some(Duration::from_secs(600)),
+            interrupt_timeout: Duration::from_secs(10),
+            max_log_bytes: 512 * 1024 * 1024,
+            max_queued: 1000,
+            max_queued_bytes: 64 * 1024 * 1024,
         }
     }
 }
@@ -127,92 +127,92 @@ impl Default for Rules {
 
 impl Session {
     /// Starts the actor of a session.
-    pub fn start(beginning: Beginning) -> Arc<Self> {
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let queued = beginning.record.queue.len();
-        let record = Record { queue: Vec::new(), ..beginning.record.clone() };
-        // That one had ended before is no news.
-        let status = if record.end.is_some() { Status::Ended } else { Status::Idle };
-        // Only what was there before is kept already.
-        let log = match beginning.shelf.as_ref().filter(|shelf| shelf.last().full > 0) {
-            Some(shelf) => Log::dormant(shelf.last(), shelf.reader()),
-            None => Log::default(),
+    pub fn start(parts: SessionParts) -> Arc<Self> {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let queued = parts.record.queue.len();
+        let record = SessionRecord { queue: Vec::new(), ..parts.record.clone() };
+        // It had ended before the restart.
+        let status = if record.end.is_some() { SessionStatus::Ended } else { SessionStatus::Idle };
+        // Only a restored session has stored events.
+        let log = match parts.session_dir.as_ref().filter(|session_dir| session_dir.last().full > 0) {
+            Some(session_dir) => SessionLog::lazy(session_dir.last(), session_dir.reader()),
+            None => SessionLog::default(),
         };
         let session = Arc::new(Self {
             id: record.session_id.clone(),
             agent: record.agent,
             log,
             updated_at: AtomicU64::new(record.updated_at),
-            snapshot: Mutex::new(Snapshot { status, queued, updated_at: record.updated_at, record }),
-            orders,
+            snapshot: Mutex::new(SessionSnapshot { status, queued, updated_at: record.updated_at, record }),
+            commands,
         });
-        let mut actor = Actor::new(Arc::clone(&session), beginning);
-        // Whoever hears of the session finds its first event.
+        let mut actor = SessionActor::new(Arc::clone(&session), parts);
+        // The first event is logged before the session is visible.
         actor.begin();
         tokio::spawn(actor.run(inbox));
         session
     }
 
-    /// How it is.
-    pub fn snapshot(&self) -> Snapshot {
+    /// The current state.
+    pub fn snapshot(&self) -> SessionSnapshot {
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         snapshot.updated_at = self.updated_at.load(Ordering::Relaxed);
         snapshot
     }
 
-    /// Whether this is what is shown already: the record, and the rest too.
-    fn shows(&self, record: &Record, status: Status, queued: usize) -> (bool, bool) {
+    /// Whether this is published already: the record, and everything.
+    fn shows(&self, record: &SessionRecord, status: SessionStatus, queued: usize) -> (bool, bool) {
         let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let same = snapshot.record == *record;
         (same, same && (snapshot.status, snapshot.queued) == (status, queued))
     }
 
-    fn publish(&self, record: &Record, status: Status, queued: usize) {
+    fn publish(&self, record: &SessionRecord, status: SessionStatus, queued: usize) {
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.record.clone_from(record);
         (snapshot.status, snapshot.queued) = (status, queued);
         self.updated_at.fetch_max(record.updated_at, Ordering::Relaxed);
     }
 
-    /// Takes a prompt. It runs when its turn comes, whatever becomes of who sent it.
-    pub async fn prompt(&self, prompt: Prompt, named: bool) -> Result<Ticket, SessionError> {
-        self.order(|reply| Order::Prompt { prompt, named, reply }).await?
+    /// Queues a prompt. It runs even if the caller disconnects.
+    pub async fn prompt(&self, prompt: Prompt, has_client_id: bool) -> Result<TurnHandle, SessionError> {
+        self.order(|reply| SessionCommand::Prompt { prompt, has_client_id, reply }).await?
     }
 
-    /// Stops the turn and forgets the prompts that wait.
+    /// Interrupts the turn and drops the queue.
     pub async fn abort(&self) -> Result<(), SessionError> {
-        self.order(|reply| Order::Abort { reply }).await?
+        self.order(|reply| SessionCommand::Abort { reply }).await?
     }
 
-    /// Answers what the agent asked.
-    pub async fn answer(&self, id: String, answer: Answer) -> Result<(), SessionError> {
-        self.order(|reply| Order::Answer { id, answer, reply }).await?
+    /// Answers a request of the agent.
+    pub async fn answer(&self, id: String, answer: UserAnswer) -> Result<(), SessionError> {
+        self.order(|reply| SessionCommand::Answer { id, answer, reply }).await?
     }
 
-    /// Changes how the agent works.
-    pub async fn change(&self, change: Change) -> Result<(), SessionError> {
-        self.order(|reply| Order::Change { change, reply }).await?
+    /// Changes settings of the agent.
+    pub async fn update(&self, update: SessionUpdate) -> Result<(), SessionError> {
+        self.order(|reply| SessionCommand::Update { update, reply }).await?
     }
 
-    /// Ends it. It can still be read.
+    /// Terminates the session. Its log stays readable.
     pub async fn terminate(&self) -> Result<(), SessionError> {
-        self.order(|reply| Order::Terminate { reply }).await
+        self.order(|reply| SessionCommand::Terminate { reply }).await
     }
 
-    /// Opens it again after it ended.
+    /// Resumes the session after it ended.
     pub async fn resume(&self) -> Result<(), SessionError> {
-        self.order(|reply| Order::Resume { reply }).await?
+        self.order(|reply| SessionCommand::Resume { reply }).await?
     }
 
-    /// Ends the actor and the agent, which has this long to end by itself; with `remove` nothing stays on disk. Nobody can
-    /// order anything afterwards.
-    pub async fn close(&self, remove: bool, farewell: Duration) {
-        let _gone_already = self.order(|reply| Order::Close { remove, farewell, reply }).await;
+    /// Stops the actor and the agent, with this grace period; `remove` also deletes its files. No command is accepted
+    /// afterwards.
+    pub async fn close(&self, remove: bool, grace: Duration) {
+        let _gone_already = self.order(|reply| SessionCommand::Close { remove, grace, reply }).await;
     }
 
-    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, SessionError> {
+    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> SessionCommand) -> Result<T, SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(order(reply)).map_err(|_| SessionError::Gone)?;
+        self.commands.send(order(reply)).map_err(|_| SessionError::Gone)?;
         answer.await.map_err(|_| SessionError::Gone)
     }
 }

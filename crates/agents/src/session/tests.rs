@@ -1,4 +1,4 @@
-//! What the agent that is built in cannot show: one that takes its time.
+//! Tests with agents that are slow.
 
 use std::{
     sync::{Arc, Mutex},
@@ -8,12 +8,13 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use super::{Beginning, Change, Locate, Rules, Session, SessionError, Status};
+use super::{ProgramLocator, Session, SessionError, SessionLimits, SessionParts, SessionStatus, SessionUpdate};
 use crate::agent::{
-    Agent, AgentError, AgentId, AgentMode, Answer, Conversation, Fact, Models, Opening, PermissionMode, Place, Prompt,
+    Agent, AgentError, AgentEvent, AgentId, AgentMode, AgentProgram, Conversation, ConversationOptions, Models,
+    PermissionMode, Prompt, UserAnswer,
 };
 
-/// Never gets as far as a conversation.
+/// Never opens a conversation.
 struct Slow;
 
 #[async_trait]
@@ -26,31 +27,31 @@ impl Agent for Slow {
         &[]
     }
 
-    async fn models(&self, _: &Place) -> Result<Models, AgentError> {
+    async fn models(&self, _: &AgentProgram) -> Result<Models, AgentError> {
         Ok(Models::default())
     }
 
-    async fn open(&self, _: Opening) -> Result<Box<dyn Conversation>, AgentError> {
+    async fn open(&self, _: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
         std::future::pending().await
     }
 }
 
 fn session() -> Arc<Session> {
-    with(Arc::new(Slow), Arc::new(|_, _| Ok(Place::default())))
+    with(Arc::new(Slow), Arc::new(|_, _| Ok(AgentProgram::default())))
 }
 
-fn with(agent: Arc<dyn Agent>, locate: Locate) -> Arc<Session> {
+fn with(agent: Arc<dyn Agent>, locate: ProgramLocator) -> Arc<Session> {
     let record = serde_json::json!({
         "sessionId": "s", "agent": "mock", "agentMode": "build", "permissionMode": "default", "begun": false,
         "createdAt": 0, "updatedAt": 0, "directory": "/", "turns": 0, "running": false, "queue": [],
     });
-    Session::start(Beginning {
+    Session::start(SessionParts {
         agent,
         locate,
         record: serde_json::from_value(record).unwrap(),
         conversation: None,
-        shelf: None,
-        rules: Rules::default(),
+        session_dir: None,
+        limits: SessionLimits::default(),
     })
 }
 
@@ -61,11 +62,11 @@ async fn whoever_resumes_a_session_that_is_terminated_meanwhile_is_told() {
     let (resumed, terminated) = tokio::join!(session.resume(), session.terminate());
     assert!(matches!(resumed, Err(SessionError::Terminated)));
     terminated.unwrap();
-    let (resumed, ()) = tokio::join!(session.resume(), session.close(false, super::FAREWELL));
+    let (resumed, ()) = tokio::join!(session.resume(), session.close(false, super::CLOSE_GRACE));
     assert!(matches!(resumed, Err(SessionError::Gone)));
 }
 
-/// Opens when it is let, and writes down what it is told.
+/// Opens a conversation when the gate allows it, and records calls.
 struct Gated {
     gate: Arc<Semaphore>,
     told: Arc<Mutex<Vec<String>>>,
@@ -83,12 +84,12 @@ impl Agent for Gated {
         &PermissionMode::ALL
     }
 
-    async fn models(&self, _: &Place) -> Result<Models, AgentError> {
+    async fn models(&self, _: &AgentProgram) -> Result<Models, AgentError> {
         Ok(Models::default())
     }
 
-    async fn open(&self, opening: Opening) -> Result<Box<dyn Conversation>, AgentError> {
-        self.told.lock().unwrap().push(format!("open {}", opening.permission_mode.as_str()));
+    async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
+        self.told.lock().unwrap().push(format!("open {}", options.permission_mode.as_str()));
         self.gate.acquire().await.unwrap().forget();
         Ok(Box::new(Deaf(Arc::clone(&self.told))))
     }
@@ -100,7 +101,7 @@ impl Conversation for Deaf {
         None
     }
 
-    async fn next(&mut self, _: &mut Vec<Fact>) {
+    async fn next(&mut self, _: &mut Vec<AgentEvent>) {
         std::future::pending().await
     }
 
@@ -113,7 +114,7 @@ impl Conversation for Deaf {
         Ok(())
     }
 
-    async fn answer(&mut self, _: &str, _: Answer) -> Result<(), AgentError> {
+    async fn answer(&mut self, _: &str, _: UserAnswer) -> Result<(), AgentError> {
         Ok(())
     }
 
@@ -127,7 +128,7 @@ impl Conversation for Deaf {
         Ok(())
     }
 
-    async fn close(self: Box<Self>, _: Duration, _: &mut Vec<Fact>) {
+    async fn close(self: Box<Self>, _: Duration, _: &mut Vec<AgentEvent>) {
         self.0.lock().unwrap().push("close".into());
     }
 }
@@ -139,35 +140,38 @@ fn prompt(text: &str) -> Prompt {
 #[tokio::test]
 async fn no_prompt_is_left_waiting_for_an_agent_that_is_not_there() {
     let session = with(Arc::new(Slow), Arc::new(|id, _| Err(AgentError::NotInstalled(id))));
-    let mut tickets = Vec::new();
+    let mut handles = Vec::new();
     for text in ["one", "two", "three"] {
-        tickets.push(session.prompt(prompt(text), false).await.unwrap());
+        handles.push(session.prompt(prompt(text), false).await.unwrap());
     }
-    for mut ticket in tickets {
-        ticket.wait_for(|state| state.begun.is_some() && state.ended.is_some()).await.unwrap();
+    for mut handle in handles {
+        handle.wait_for(|state| state.started.is_some() && state.ended.is_some()).await.unwrap();
     }
-    // A session that could not be resumed is as it was.
+    // A failed resume changes nothing.
     session.terminate().await.unwrap();
     assert!(matches!(session.resume().await, Err(SessionError::Agent(AgentError::NotInstalled(_)))));
     let snapshot = session.snapshot();
-    assert_eq!((snapshot.status, snapshot.record.end.unwrap().reason.as_str()), (Status::Ended, "terminated"));
+    assert_eq!((snapshot.status, snapshot.record.end.unwrap().reason.as_str()), (SessionStatus::Ended, "terminated"));
 }
 
 #[tokio::test]
 async fn what_is_changed_while_the_agent_starts_holds_before_it_hears_a_prompt() {
     let (gate, told) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
     let agent = Gated { gate: Arc::clone(&gate), told: Arc::clone(&told) };
-    let session = with(Arc::new(agent), Arc::new(|_, _| Ok(Place::default())));
+    let session = with(Arc::new(agent), Arc::new(|_, _| Ok(AgentProgram::default())));
     let mut first = session.prompt(prompt("one"), false).await.unwrap();
     let mut second = session.prompt(prompt("two"), false).await.unwrap();
-    let change =
-        Change { permission_mode: Some(PermissionMode::Plan), model: Some("large".into()), ..Change::default() };
-    session.change(change).await.unwrap();
+    let change = SessionUpdate {
+        permission_mode: Some(PermissionMode::Plan),
+        model: Some("large".into()),
+        ..SessionUpdate::default()
+    };
+    session.update(change).await.unwrap();
     gate.add_permits(2);
-    for ticket in [&mut first, &mut second] {
-        ticket.wait_for(|state| state.ended.is_some()).await.unwrap();
+    for handle in [&mut first, &mut second] {
+        handle.wait_for(|state| state.ended.is_some()).await.unwrap();
     }
-    // Whoever does not take a prompt is replaced for the next one, and that one is opened as it is now.
+    // An agent that rejects a prompt is replaced, and the new one is opened with the current settings.
     assert_eq!(
         *told.lock().unwrap(),
         ["open default", "mode plan", "model large", "prompt one", "close", "open plan", "prompt two", "close"]

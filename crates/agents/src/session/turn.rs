@@ -1,54 +1,54 @@
-//! Turns: a prompt waits, runs, ends. Who sent it can follow it by its ticket.
+//! Turns: a prompt is queued, runs and ends. Its sender can follow it.
 
 use tokio::sync::watch;
 
-use crate::{agent::Prompt, keep::WaitingRecord, log::Position};
+use crate::{agent::Prompt, log::LogPosition, session_store::QueuedPromptRecord};
 
-/// Where a prompt is.
+/// State of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnState {
-    /// The end of the log before its turn began.
-    pub begun: Option<Position>,
-    /// The end of the log when its turn was over; without a beginning it never ran.
-    pub ended: Option<Position>,
+    /// End of the log before its turn started.
+    pub started: Option<LogPosition>,
+    /// End of the log after its turn; without a start it never ran.
+    pub ended: Option<LogPosition>,
     /// Whether the agent waits for an answer.
     pub waiting: bool,
 }
 
 /// Follows a prompt.
-pub type Ticket = watch::Receiver<TurnState>;
+pub type TurnHandle = watch::Receiver<TurnState>;
 
-/// A prompt that waits for its turn.
-pub(super) struct Queued {
+/// A queued prompt.
+pub(super) struct QueuedPrompt {
     pub(super) prompt: Prompt,
-    /// Whether the client gave it its id.
-    pub(super) named: bool,
+    /// Whether its id is the client's.
+    pub(super) has_client_id: bool,
     pub(super) state: watch::Sender<TurnState>,
 }
 
-/// The turn that is running.
-pub(super) struct Turn {
+/// The running turn.
+pub(super) struct ActiveTurn {
     pub(super) id: String,
-    /// Nobody follows a turn that nobody prompted.
+    /// `None` if the agent started it.
     pub(super) state: Option<watch::Sender<TurnState>>,
-    /// When it was told to stop.
+    /// When the interrupt was sent.
     pub(super) interrupted: Option<tokio::time::Instant>,
 }
 
-// === impl Queued ===
+// === impl QueuedPrompt ===
 
-impl Queued {
-    pub(super) fn new(prompt: Prompt, named: bool) -> Self {
-        Self { prompt, named, state: watch::Sender::new(TurnState::default()) }
+impl QueuedPrompt {
+    pub(super) fn new(prompt: Prompt, has_client_id: bool) -> Self {
+        Self { prompt, has_client_id, state: watch::Sender::new(TurnState::default()) }
     }
 
-    pub(super) fn record(&self) -> WaitingRecord {
-        WaitingRecord { id: self.prompt.id.clone(), text: self.prompt.text.clone(), named: self.named }
+    pub(super) fn record(&self) -> QueuedPromptRecord {
+        QueuedPromptRecord { id: self.prompt.id.clone(), text: self.prompt.text.clone(), named: self.has_client_id }
     }
 }
 
-impl From<WaitingRecord> for Queued {
-    fn from(record: WaitingRecord) -> Self {
+impl From<QueuedPromptRecord> for QueuedPrompt {
+    fn from(record: QueuedPromptRecord) -> Self {
         Self::new(Prompt { id: record.id, text: record.text }, record.named)
     }
 }

@@ -4,7 +4,7 @@ use std::{fs::File, io::Write, process::Command, time::Duration};
 
 use carrel_agents::child::OutputLine;
 
-use crate::bench::{Mark, line, on_one_thread, python, shell, start};
+use crate::support::{ProcessMarker, line, on_one_thread, python, shell, start};
 
 /// Forks twice, with a session of its own in between, and ignores whoever asks it to end.
 const ESCAPE: &str = "
@@ -26,11 +26,11 @@ def escape():
 #[test]
 fn a_grandchild_that_has_detached_itself_ends_with_the_program() {
     on_one_thread(async {
-        let mark = Mark::new();
-        let mut child = start(&mark.on(python(&format!("{ESCAPE}escape()"))));
+        let marker = ProcessMarker::new();
+        let mut child = start(&marker.on(python(&format!("{ESCAPE}escape()"))));
         assert_eq!(line(&mut child).await, "away");
         assert_eq!(child.exit().await.code, Some(0));
-        assert_eq!(mark.bearers(), Vec::<String>::new());
+        assert_eq!(marker.bearers(), Vec::<String>::new());
     });
 }
 
@@ -101,14 +101,14 @@ while time.monotonic() < until:
 ";
     on_one_thread(async {
         for _ in 0..3 {
-            let mark = Mark::new();
-            let mut child = start(&mark.on(python(storm)));
+            let marker = ProcessMarker::new();
+            let mut child = start(&marker.on(python(storm)));
             for _ in 0..4 {
                 assert_eq!(line(&mut child).await, "deep");
             }
-            assert!(mark.bearers().len() > 4);
+            assert!(marker.bearers().len() > 4);
             assert_eq!(child.terminate(Duration::ZERO).await.signal, Some(9));
-            assert_eq!(mark.bearers(), Vec::<String>::new());
+            assert_eq!(marker.bearers(), Vec::<String>::new());
         }
     });
 }

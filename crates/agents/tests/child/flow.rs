@@ -3,7 +3,7 @@
 use carrel_agents::child::{ChildError, OutputLine};
 use futures_util::FutureExt;
 
-use crate::bench::{line, on_one_thread, python, shell, start};
+use crate::support::{line, on_one_thread, python, shell, start};
 
 /// What a pipe holds, and what is read at once.
 const HELD: usize = 2 * 64 * 1024;

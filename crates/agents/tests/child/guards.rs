@@ -8,7 +8,7 @@ use std::{
 
 use carrel_agents::child::Child;
 
-use crate::bench::{Mark, example, line, on_one_thread, program, shell, start};
+use crate::support::{ProcessMarker, example, line, on_one_thread, program, shell, start};
 
 /// A program with descendants that have detached themselves, of whom each holds the pipe.
 const FAMILY: &str = "exec 3>\"$HELD\"; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 1000 & setsid sleep 1000 &
@@ -20,13 +20,13 @@ fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
     on_one_thread(async {
         let mut neighbour = start(&program("cat", &[]));
         let mut own = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let mark = Mark::new();
-        let mut child = start(&mark.on(shell(&format!("{FAMILY} read -r _; kill -9 $PPID; wait; sleep 1000"))));
-        let released = mark.released();
+        let marker = ProcessMarker::new();
+        let mut child = start(&marker.on(shell(&format!("{FAMILY} read -r _; kill -9 $PPID; wait; sleep 1000"))));
+        let released = marker.released();
         assert_eq!(line(&mut child).await, "ready");
         child.send(b"").unwrap();
         assert_eq!(child.exit().await.signal, Some(9));
-        assert_eq!(mark.bearers(), Vec::<String>::new());
+        assert_eq!(marker.bearers(), Vec::<String>::new());
         assert_eq!(child.line().await, None);
         released.wait();
 
@@ -41,14 +41,14 @@ fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
 #[test]
 fn a_guard_that_was_stopped_still_ends_everything() {
     on_one_thread(async {
-        let mark = Mark::new();
-        let mut child = start(&mark.on(shell(&format!("{FAMILY} kill -STOP $PPID; echo stopped; sleep 1000"))));
-        let released = mark.released();
+        let marker = ProcessMarker::new();
+        let mut child = start(&marker.on(shell(&format!("{FAMILY} kill -STOP $PPID; echo stopped; sleep 1000"))));
+        let released = marker.released();
         let mut lines = [line(&mut child).await, line(&mut child).await];
         lines.sort();
         assert_eq!(lines, ["ready", "stopped"]);
         assert_eq!(child.terminate(Duration::from_millis(20)).await.signal, Some(9));
-        assert_eq!(mark.bearers(), Vec::<String>::new());
+        assert_eq!(marker.bearers(), Vec::<String>::new());
         released.wait();
     });
 }
@@ -56,9 +56,9 @@ fn a_guard_that_was_stopped_still_ends_everything() {
 #[test]
 fn a_child_that_is_dropped_is_ended() {
     on_one_thread(async {
-        let mark = Mark::new();
-        let mut child = start(&mark.on(shell(&format!("{FAMILY} wait"))));
-        let released = mark.released();
+        let marker = ProcessMarker::new();
+        let mut child = start(&marker.on(shell(&format!("{FAMILY} wait"))));
+        let released = marker.released();
         assert_eq!(line(&mut child).await, "ready");
         drop(child);
         tokio::task::spawn_blocking(|| released.wait()).await.unwrap();
@@ -67,11 +67,11 @@ fn a_child_that_is_dropped_is_ended() {
 
 #[test]
 fn everything_ends_with_the_runtime() {
-    let mark = Mark::new();
-    let released = mark.released();
+    let marker = ProcessMarker::new();
+    let released = marker.released();
     let mut kept = None;
     on_one_thread(async {
-        let mut child = start(&mark.on(shell(&format!("{FAMILY} wait"))));
+        let mut child = start(&marker.on(shell(&format!("{FAMILY} wait"))));
         assert_eq!(line(&mut child).await, "ready");
         kept = Some(child);
     });
@@ -81,19 +81,19 @@ fn everything_ends_with_the_runtime() {
 //= promises.agents-server.processes-left-agent
 #[test]
 fn everything_ends_with_a_server_that_is_killed() {
-    let mark = Mark::new();
+    let marker = ProcessMarker::new();
     let script = format!("{FAMILY} wait");
-    let marked = mark.on(program("sh", &["-c", &script]));
+    let marked = marker.on(program("sh", &["-c", &script]));
     let mut server = Command::new(example());
     server.args(["sh", "-c", &script]).stdout(Stdio::piped()).stdin(Stdio::null());
     server.envs(marked.environment.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
     let mut server = server.spawn().unwrap();
-    let released = mark.released();
+    let released = marker.released();
     let mut ready = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready, "1 ready\n");
     // The control: they hold it, until the server is gone.
-    assert!(mark.bearers().len() >= 5, "{:?}", mark.bearers());
+    assert!(marker.bearers().len() >= 5, "{:?}", marker.bearers());
     assert!(!released.is_over());
     server.kill().unwrap();
     server.wait().unwrap();
@@ -122,8 +122,8 @@ os.execvp(sys.argv[1], sys.argv[1:])";
 #[test]
 fn two_hundred_live_beside_each_other() {
     on_one_thread(async {
-        let mark = Mark::new();
-        let mut children: Vec<Child> = (0..200).map(|_| start(&mark.on(program("cat", &[])))).collect();
+        let marker = ProcessMarker::new();
+        let mut children: Vec<Child> = (0..200).map(|_| start(&marker.on(program("cat", &[])))).collect();
         for (number, child) in children.iter().enumerate() {
             child.send(number.to_string().as_bytes()).unwrap();
         }
@@ -131,12 +131,12 @@ fn two_hundred_live_beside_each_other() {
             assert_eq!(line(child).await, number.to_string());
         }
         // The programs, and a guard for each.
-        assert_eq!(mark.bearers().len(), 400);
+        assert_eq!(marker.bearers().len(), 400);
         let ends = children.iter_mut().map(|child| child.terminate(Duration::from_secs(50)));
         for exit in futures_util::future::join_all(ends).await {
             // By the end of its input or by the signal, whichever it saw first.
             assert!(matches!((exit.code, exit.signal), (Some(0), None) | (None, Some(15))), "{exit:?}");
         }
-        assert_eq!(mark.bearers(), Vec::<String>::new());
+        assert_eq!(marker.bearers(), Vec::<String>::new());
     });
 }

@@ -2,7 +2,7 @@
 
 use carrel_agents::child::{Child, ChildError, OutputLine};
 
-use crate::bench::{line, on_one_thread, python, shell, start};
+use crate::support::{line, on_one_thread, python, shell, start};
 
 //= agents.architecture-components.daemon-manages-agent-processes
 //= agents.event-streaming.agent-runs-subprocess-output

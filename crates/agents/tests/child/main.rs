@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
-mod bench;
-mod ends;
 mod escapes;
+mod exits;
 mod flow;
 mod guards;
 mod lines;
-mod starts;
+mod spawn;
+mod support;

@@ -2,31 +2,31 @@
 
 use std::{fs, path::Path};
 
-use carrel_agents::claude::convert::Converter;
+use carrel_agents::claude::convert::ClaudeConverter;
 use serde_json::Value;
 
 use crate::support::{has_raw, raw, rendered};
 
 /// Plays a recording as the session would: a prompt is given before the agent says that it has it.
 fn play(recording: &str) -> String {
-    let mut converter = Converter::new(|_| None);
-    let mut facts = String::new();
+    let mut converter = ClaudeConverter::new(|_| None);
+    let mut events = String::new();
     for line in recording.lines() {
         let native: Value = serde_json::from_str(line).unwrap();
         if native["state"] == "queued" {
-            converter.prompted(native["command_uuid"].as_str().unwrap());
+            converter.prompt_sent(native["command_uuid"].as_str().unwrap());
         }
         if native["response"]["request_id"] == "interrupt" {
-            converter.interrupted();
+            converter.interrupt_sent();
         }
-        for fact in converter.line(line.as_bytes()) {
-            assert_eq!(raw(&fact).map(ToString::to_string), has_raw(&fact).then(|| line.to_owned()));
-            facts.push_str(&rendered(&fact).to_string());
-            facts.push('\n');
+        for event in converter.convert_line(line.as_bytes()) {
+            assert_eq!(raw(&event).map(ToString::to_string), has_raw(&event).then(|| line.to_owned()));
+            events.push_str(&rendered(&event).to_string());
+            events.push('\n');
         }
     }
-    assert!(converter.ended().is_empty(), "something was left open");
-    facts
+    assert!(converter.close_all().is_empty(), "something was left open");
+    events
 }
 
 //= agents.schema-pipeline.schemas-extracted-agents-fallbacks
@@ -41,15 +41,15 @@ fn recordings_are_told_as_reviewed() {
     assert!(recordings.len() >= 12, "recordings are missing: {recordings:?}");
     for recording in recordings {
         let reviewed_at = tests.join("snapshots/claude").join(recording.file_name().unwrap());
-        let facts = play(&fs::read_to_string(&recording).unwrap());
+        let events = play(&fs::read_to_string(&recording).unwrap());
         if std::env::var_os("UPDATE_AGENT_SNAPSHOTS").is_some() {
             fs::create_dir_all(reviewed_at.parent().unwrap()).unwrap();
-            fs::write(&reviewed_at, &facts).unwrap();
+            fs::write(&reviewed_at, &events).unwrap();
         }
         let reviewed = fs::read_to_string(&reviewed_at).unwrap_or_default();
-        let first = facts.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
+        let first = events.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
         assert!(
-            facts == reviewed,
+            events == reviewed,
             "the facts of {} differ from {}, first at {first:#?}\nhint: review the change, then run the test with \
              UPDATE_AGENT_SNAPSHOTS=1",
             recording.display(),

@@ -1,39 +1,52 @@
 //! Facts as one can read and compare them.
 
-use carrel_agents::agent::{Fact, Gone};
+use carrel_agents::agent::{AgentEvent, AgentExit};
 use serde_json::{Value, json, value::RawValue};
 
 /// A fact as JSON, without the agent's own words for it.
-pub(crate) fn rendered(fact: &Fact) -> Value {
-    match fact {
-        Fact::Event(data, _) => json!(data),
-        Fact::NativeId(id) => json!({"nativeId": id}),
-        Fact::Modes(agent, permission) => json!({"modes": [agent, permission]}),
-        Fact::TurnStarted => json!("turnStarted"),
-        Fact::TurnEnded { outcome, message, usage, .. } => {
+pub(crate) fn rendered(event: &AgentEvent) -> Value {
+    match event {
+        AgentEvent::Event(data, _) => json!(data),
+        AgentEvent::NativeId(id) => json!({"nativeId": id}),
+        AgentEvent::Modes(agent, permission) => json!({"modes": [agent, permission]}),
+        AgentEvent::TurnStarted => json!("turnStarted"),
+        AgentEvent::TurnEnded { outcome, message, usage, .. } => {
             json!({"turnEnded": {"outcome": outcome, "message": message, "usage": usage}})
         }
-        Fact::PermissionAsked(asked, _) => json!({"permissionAsked": asked}),
-        Fact::QuestionAsked(asked, _) => json!({"questionAsked": asked}),
-        Fact::Withdrawn(id) => json!({"withdrawn": id}),
-        Fact::Gone(Gone::Exited(exit)) => json!({"exited": [exit.code, exit.signal, exit.stderr]}),
-        Fact::Gone(Gone::Finished) => json!("finished"),
-        Fact::Gone(Gone::ServerExited(exit)) => json!({"serverExited": [exit.code, exit.signal, exit.stderr]}),
+        AgentEvent::PermissionAsked(asked, _) => json!({"permissionAsked": asked}),
+        AgentEvent::QuestionAsked(asked, _) => json!({"questionAsked": asked}),
+        AgentEvent::Withdrawn(id) => json!({"withdrawn": id}),
+        AgentEvent::Exited(AgentExit::Exited(exit)) => json!({"exited": [exit.code, exit.signal, exit.stderr]}),
+        AgentEvent::Exited(AgentExit::Finished) => json!("finished"),
+        AgentEvent::Exited(AgentExit::ServerExited(exit)) => {
+            json!({"serverExited": [exit.code, exit.signal, exit.stderr]})
+        }
     }
 }
 
 /// The agent's own words for a fact.
-pub(crate) fn raw(fact: &Fact) -> Option<&RawValue> {
-    match fact {
-        Fact::Event(_, raw)
-        | Fact::TurnEnded { raw, .. }
-        | Fact::PermissionAsked(_, raw)
-        | Fact::QuestionAsked(_, raw) => raw.as_deref(),
-        Fact::NativeId(_) | Fact::Modes(..) | Fact::TurnStarted | Fact::Withdrawn(_) | Fact::Gone(_) => None,
+pub(crate) fn raw(event: &AgentEvent) -> Option<&RawValue> {
+    match event {
+        AgentEvent::Event(_, raw)
+        | AgentEvent::TurnEnded { raw, .. }
+        | AgentEvent::PermissionAsked(_, raw)
+        | AgentEvent::QuestionAsked(_, raw) => raw.as_deref(),
+        AgentEvent::NativeId(_)
+        | AgentEvent::Modes(..)
+        | AgentEvent::TurnStarted
+        | AgentEvent::Withdrawn(_)
+        | AgentEvent::Exited(_) => None,
     }
 }
 
 /// Whether a fact has the agent's own words beside it.
-pub(crate) const fn has_raw(fact: &Fact) -> bool {
-    !matches!(fact, Fact::NativeId(_) | Fact::Modes(..) | Fact::TurnStarted | Fact::Withdrawn(_) | Fact::Gone(_))
+pub(crate) const fn has_raw(event: &AgentEvent) -> bool {
+    !matches!(
+        event,
+        AgentEvent::NativeId(_)
+            | AgentEvent::Modes(..)
+            | AgentEvent::TurnStarted
+            | AgentEvent::Withdrawn(_)
+            | AgentEvent::Exited(_)
+    )
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
-mod bench;
-mod ends;
 mod modes;
+mod shutdown;
+mod support;
 mod threads;

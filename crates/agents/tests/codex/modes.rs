@@ -3,62 +3,63 @@
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use carrel_agents::{
-    agent::{Agent, AgentMode, Answer, Fact, Opening, PermissionMode},
+    agent::{Agent, AgentEvent, AgentMode, ConversationOptions, PermissionMode, UserAnswer},
     schema::{EventData, PermissionReply},
 };
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Talk, on_one_thread};
+use crate::support::{CodexFixture, TestConversation, on_one_thread};
 
-async fn params(talk: &mut Talk) -> Value {
-    serde_json::from_str(&talk.turn("params").await[0]).unwrap()
+async fn params(conversation: &mut TestConversation) -> Value {
+    serde_json::from_str(&conversation.turn("params").await[0]).unwrap()
 }
 
 //= agents.execution-models.thread-start-session-turn
 #[test]
 fn a_turn_is_begun_in_the_mode_and_with_the_model_of_the_session() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        let told = params(&mut talk).await;
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        let told = params(&mut conversation).await;
         assert_eq!(told["approvalPolicy"], "untrusted");
         assert_eq!(told["sandboxPolicy"], json!({"type": "dangerFullAccess"}));
         assert_eq!((&told["model"], &told["effort"]), (&json!("two"), &json!("low")));
         assert!(told.get("collaborationMode").is_none());
 
-        talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
-        talk.conversation.set_model(Some("one"), Some("high")).await.unwrap();
-        let told = params(&mut talk).await;
+        conversation.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Bypass).await.unwrap();
+        conversation.conversation.set_model(Some("one"), Some("high")).await.unwrap();
+        let told = params(&mut conversation).await;
         assert_eq!(told["approvalPolicy"], "never");
         assert_eq!((&told["model"], &told["effort"]), (&json!("one"), &json!("high")));
 
-        talk.conversation.set_permission_mode(AgentMode::Plan, PermissionMode::Default).await.unwrap();
-        let told = params(&mut talk).await;
+        conversation.conversation.set_permission_mode(AgentMode::Plan, PermissionMode::Default).await.unwrap();
+        let told = params(&mut conversation).await;
         assert_eq!(told["approvalPolicy"], "untrusted");
         assert_eq!(told["collaborationMode"]["mode"], "plan");
         assert_eq!(told["collaborationMode"]["settings"]["model"], "one");
         assert_eq!(told["collaborationMode"]["settings"]["reasoning_effort"], "high");
 
-        talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
-        talk.conversation.set_model(None, None).await.unwrap();
-        let told = params(&mut talk).await;
+        conversation.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Default).await.unwrap();
+        conversation.conversation.set_model(None, None).await.unwrap();
+        let told = params(&mut conversation).await;
         assert_eq!(told["collaborationMode"]["mode"], "default");
         assert_eq!((&told["model"], &told["effort"]), (&json!("two"), &json!("low")));
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn where_codex_has_no_mode_for_plans_the_prompt_asks_for_one() {
     on_one_thread(async {
-        let mut bench = Bench::new();
-        bench.environment.push(("NO_PLANS".to_owned(), String::new()));
-        let mut talk = bench.open_with(Opening { agent_mode: AgentMode::Plan, ..bench.opening() }).await;
-        let said = talk.turn("params").await;
+        let mut fixture = CodexFixture::new();
+        fixture.environment.push(("NO_PLANS".to_owned(), String::new()));
+        let mut conversation =
+            fixture.open_with(ConversationOptions { agent_mode: AgentMode::Plan, ..fixture.options() }).await;
+        let said = conversation.turn("params").await;
         // The prompt is another one now, but still ours, and so it is not said back.
         assert_eq!(said.len(), 1);
         assert!(said[0].ends_with("params"), "{said:?}");
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -66,30 +67,32 @@ fn where_codex_has_no_mode_for_plans_the_prompt_asks_for_one() {
 #[test]
 fn the_first_session_brings_the_environment() {
     on_one_thread(async {
-        let mut bench = Bench::new();
-        bench.environment.push(("A_KEY".to_owned(), "the value".to_owned()));
-        let mut talk = bench.open().await;
-        assert_eq!(talk.turn("variable A_KEY").await, ["the value"]);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        let mut fixture = CodexFixture::new();
+        fixture.environment.push(("A_KEY".to_owned(), "the value".to_owned()));
+        let mut conversation = fixture.open().await;
+        assert_eq!(conversation.turn("variable A_KEY").await, ["the value"]);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 /// What becomes of a patch: the decision of the mode, or that it was asked for.
-async fn patch(talk: &mut Talk, path: &str) -> String {
-    talk.prompt(&format!("patch {path}")).await;
-    let decided = |fact| match fact {
-        Fact::PermissionAsked(request, _) => Some(Err(request)),
-        Fact::Event(EventData::Notice(notice), _) if notice.label == "item/fileChange/requestApproval" => Some(Ok(())),
+async fn patch(conversation: &mut TestConversation, path: &str) -> String {
+    conversation.prompt(&format!("patch {path}")).await;
+    let decided = |event| match event {
+        AgentEvent::PermissionAsked(request, _) => Some(Err(request)),
+        AgentEvent::Event(EventData::Notice(notice), _) if notice.label == "item/fileChange/requestApproval" => {
+            Some(Ok(()))
+        }
         _ => None,
     };
-    let asked = talk.find(decided).await;
+    let asked = conversation.find(decided).await;
     if let Err(request) = &asked {
         assert_eq!((request.permission.as_str(), &request.patterns), ("fileChange", &vec![path.to_owned()]));
         assert_eq!(request.metadata["changes"][0]["diff"], "x\n");
-        let answer = Answer::Permission(PermissionReply::Once, None);
-        talk.conversation.answer(&request.id, answer).await.unwrap();
+        let answer = UserAnswer::Permission(PermissionReply::Once, None);
+        conversation.conversation.answer(&request.id, answer).await.unwrap();
     }
-    let said: Value = serde_json::from_str(&talk.said().await[0]).unwrap();
+    let said: Value = serde_json::from_str(&conversation.said().await[0]).unwrap();
     let decision = said["result"]["decision"].as_str().unwrap().to_owned();
     if asked.is_err() { "asked".to_owned() } else { decision }
 }
@@ -98,28 +101,28 @@ async fn patch(talk: &mut Talk, path: &str) -> String {
 #[test]
 fn edits_are_accepted_in_the_directory_only_and_by_plans_never() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let (inside, outside) = (bench.directory().join("project"), bench.directory().join("outside"));
+        let fixture = CodexFixture::new();
+        let (inside, outside) = (fixture.directory().join("project"), fixture.directory().join("outside"));
         fs::create_dir(&inside).unwrap();
         fs::create_dir(&outside).unwrap();
         symlink(&outside, inside.join("link")).unwrap();
         symlink(outside.join("missing"), inside.join("dangling")).unwrap();
-        let mut opening = bench.opening();
-        opening.place.directory.clone_from(&inside);
-        let mut talk = bench.open_with(opening).await;
+        let mut options = fixture.options();
+        options.program.directory.clone_from(&inside);
+        let mut conversation = fixture.open_with(options).await;
         let path = |name: &str| inside.join(name).display().to_string();
-        assert_eq!(patch(&mut talk, &path("new/file")).await, "asked");
+        assert_eq!(patch(&mut conversation, &path("new/file")).await, "asked");
 
-        talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
-        assert_eq!(patch(&mut talk, &path("new/file")).await, "accept");
-        assert_eq!(patch(&mut talk, "file").await, "accept");
+        conversation.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
+        assert_eq!(patch(&mut conversation, &path("new/file")).await, "accept");
+        assert_eq!(patch(&mut conversation, "file").await, "accept");
         let names = ["link/file", "../file", "new/../../file", "dangling", "dangling/file"];
         for leads_out in names.map(path).into_iter().chain([outside.display().to_string()]) {
-            assert_eq!(patch(&mut talk, &leads_out).await, "asked", "{leads_out}");
+            assert_eq!(patch(&mut conversation, &leads_out).await, "asked", "{leads_out}");
         }
 
-        talk.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Plan).await.unwrap();
-        assert_eq!(patch(&mut talk, &path("new/file")).await, "decline");
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        conversation.conversation.set_permission_mode(AgentMode::Build, PermissionMode::Plan).await.unwrap();
+        assert_eq!(patch(&mut conversation, &path("new/file")).await, "decline");
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

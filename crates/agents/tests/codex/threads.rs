@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use carrel_agents::{
-    agent::{Agent, AgentError, Answer, Fact, Gone},
-    codex::Limits,
-    schema::{EventData, Message, PermissionReply, TurnOutcome, UnparsedMessage},
+    agent::{Agent, AgentError, AgentEvent, AgentExit, UserAnswer},
+    codex::CodexLimits,
+    schema::{EventData, PermissionReply, TurnOutcome, UniversalMessage, UnparsedMessage},
 };
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Talk, on_one_thread, text};
+use crate::support::{CodexFixture, TestConversation, on_one_thread, text};
 
-async fn permission(talk: &mut Talk) -> carrel_agents::schema::PermissionRequest {
-    talk.find(|fact| if let Fact::PermissionAsked(request, _) = fact { Some(request) } else { None }).await
+async fn permission(conversation: &mut TestConversation) -> carrel_agents::schema::PermissionRequest {
+    conversation
+        .find(|event| if let AgentEvent::PermissionAsked(request, _) = event { Some(request) } else { None })
+        .await
 }
 
 fn result(said: &[String]) -> Value {
@@ -26,15 +28,15 @@ fn result(said: &[String]) -> Value {
 #[test]
 fn two_threads_share_one_app_server_and_hear_only_their_own() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
-        assert_eq!(bench.starts(), 1);
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
+        assert_eq!(fixture.starts(), 1);
         assert_ne!(one.conversation.native_id(), two.conversation.native_id());
         one.prompt("say for one").await;
         two.prompt("say for two").await;
         assert_eq!(two.said().await, ["for two"]);
         assert_eq!(one.said().await, ["for one"]);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -42,16 +44,16 @@ fn two_threads_share_one_app_server_and_hear_only_their_own() {
 #[test]
 fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        let early = |fact| match fact {
-            Fact::Event(EventData::Notice(notice), raw) => Some((notice.label, raw.is_some())),
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        let early = |event| match event {
+            AgentEvent::Event(EventData::Notice(notice), raw) => Some((notice.label, raw.is_some())),
             other => panic!("{other:?}"),
         };
-        assert_eq!(talk.find(early).await, ("thread/status/changed".to_owned(), true));
-        let id = talk.find(|fact| if let Fact::NativeId(id) = fact { Some(id) } else { None }).await;
-        assert_eq!(Some(id), talk.conversation.native_id());
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        assert_eq!(conversation.find(early).await, ("thread/status/changed".to_owned(), true));
+        let id = conversation.find(|event| if let AgentEvent::NativeId(id) = event { Some(id) } else { None }).await;
+        assert_eq!(Some(id), conversation.conversation.native_id());
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -59,85 +61,88 @@ fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
 #[test]
 fn a_permission_is_answered_each_way() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
         let ways = [
             (PermissionReply::Once, "accept"),
             (PermissionReply::Always, "acceptForSession"),
             (PermissionReply::Reject, "decline"),
         ];
         for (reply, decision) in ways {
-            talk.prompt("command rm -r x").await;
-            let asked = permission(&mut talk).await;
+            conversation.prompt("command rm -r x").await;
+            let asked = permission(&mut conversation).await;
             assert_eq!((asked.permission.as_str(), &asked.patterns), ("commandExecution", &vec!["rm -r x".to_owned()]));
-            talk.conversation.answer(&asked.id, Answer::Permission(reply, None)).await.unwrap();
-            let again = talk.conversation.answer(&asked.id, Answer::Permission(reply, None)).await;
+            conversation.conversation.answer(&asked.id, UserAnswer::Permission(reply, None)).await.unwrap();
+            let again = conversation.conversation.answer(&asked.id, UserAnswer::Permission(reply, None)).await;
             assert!(matches!(again, Err(AgentError::Unsupported(_))));
-            assert_eq!(result(&talk.said().await), json!({"decision": decision}));
+            assert_eq!(result(&conversation.said().await), json!({"decision": decision}));
         }
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn words_with_a_refusal_reach_the_agent() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        talk.prompt("command rm").await;
-        let asked = permission(&mut talk).await;
-        let answer = Answer::Permission(PermissionReply::Reject, Some("not that".to_owned()));
-        talk.conversation.answer(&asked.id, answer).await.unwrap();
-        let told = |fact| match fact {
-            Fact::Event(EventData::Message(message), _) => text(&message).filter(|text| text.starts_with("user: ")),
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        conversation.prompt("command rm").await;
+        let asked = permission(&mut conversation).await;
+        let answer = UserAnswer::Permission(PermissionReply::Reject, Some("not that".to_owned()));
+        conversation.conversation.answer(&asked.id, answer).await.unwrap();
+        let told = |event| match event {
+            AgentEvent::Event(EventData::Message(message), _) => {
+                text(&message).filter(|text| text.starts_with("user: "))
+            }
             _ => None,
         };
-        assert_eq!(talk.find(told).await, "user: not that");
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        assert_eq!(conversation.find(told).await, "user: not that");
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn a_question_is_answered_or_refused() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
         let answers = [
-            (Answer::Question(vec![vec!["Blue".to_owned()]]), json!({"answers": {"q": {"answers": ["Blue"]}}})),
-            (Answer::QuestionRejected, json!({"answers": {}})),
+            (UserAnswer::Question(vec![vec!["Blue".to_owned()]]), json!({"answers": {"q": {"answers": ["Blue"]}}})),
+            (UserAnswer::QuestionRejected, json!({"answers": {}})),
         ];
         for (answer, told) in answers {
-            talk.prompt("ask Which?").await;
-            let asked =
-                talk.find(|fact| if let Fact::QuestionAsked(request, _) = fact { Some(request) } else { None }).await;
+            conversation.prompt("ask Which?").await;
+            let asked = conversation
+                .find(|event| if let AgentEvent::QuestionAsked(request, _) = event { Some(request) } else { None })
+                .await;
             assert_eq!(asked.questions[0].question, "Which?");
             assert_eq!(asked.questions[0].options[1].label, "Blue");
             assert_eq!(asked.questions[0].custom, Some(true));
-            talk.conversation.answer(&asked.id, answer).await.unwrap();
-            assert_eq!(result(&talk.said().await), told);
+            conversation.conversation.answer(&asked.id, answer).await.unwrap();
+            assert_eq!(result(&conversation.said().await), told);
         }
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn what_nobody_can_answer_is_refused_at_once() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        let said = talk.turn("call something").await;
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        let said = conversation.turn("call something").await;
         assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn a_turn_is_interrupted_also_before_it_has_an_id() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
         one.prompt("hang").await;
-        one.find(|fact| matches!(fact, Fact::Event(EventData::Started(_), _)).then_some(())).await;
+        one.find(|event| matches!(event, AgentEvent::Event(EventData::Started(_), _)).then_some(())).await;
         one.conversation.interrupt().await.unwrap();
         assert_eq!(one.ended().await, TurnOutcome::Interrupted);
         // Nothing runs, so nothing is stopped, and the next turn is not either.
@@ -147,96 +152,105 @@ fn a_turn_is_interrupted_also_before_it_has_an_id() {
         one.conversation.interrupt().await.unwrap();
         two.turn("release").await;
         assert_eq!(one.ended().await, TurnOutcome::Interrupted);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn a_command_that_runs_ends_with_its_turn_when_that_is_interrupted() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        talk.prompt("work hard").await;
-        talk.find(|fact| matches!(fact, Fact::Event(EventData::ItemStarted(_), _)).then_some(())).await;
-        talk.conversation.interrupt().await.unwrap();
-        assert_eq!(talk.ended().await, TurnOutcome::Interrupted);
-        let ended = |fact| match fact {
-            Fact::Event(EventData::Notice(notice), _) if notice.label == "warning" => notice.details,
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        conversation.prompt("work hard").await;
+        conversation.find(|event| matches!(event, AgentEvent::Event(EventData::ItemStarted(_), _)).then_some(())).await;
+        conversation.conversation.interrupt().await.unwrap();
+        assert_eq!(conversation.ended().await, TurnOutcome::Interrupted);
+        let ended = |event| match event {
+            AgentEvent::Event(EventData::Notice(notice), _) if notice.label == "warning" => notice.details,
             _ => None,
         };
-        assert_eq!(talk.find(ended).await["message"], "ended 7");
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        assert_eq!(conversation.find(ended).await["message"], "ended 7");
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn a_turn_that_is_refused_fails_and_the_next_one_runs() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        talk.prompt("refuse").await;
-        let failed = |fact| match fact {
-            Fact::TurnEnded { outcome, message, .. } => Some((outcome, message)),
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        conversation.prompt("refuse").await;
+        let failed = |event| match event {
+            AgentEvent::TurnEnded { outcome, message, .. } => Some((outcome, message)),
             _ => None,
         };
-        assert_eq!(talk.find(failed).await, (TurnOutcome::Failed, Some("not this one".to_owned())));
-        assert_eq!(talk.turn("say better").await, ["better"]);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        assert_eq!(conversation.find(failed).await, (TurnOutcome::Failed, Some("not this one".to_owned())));
+        assert_eq!(conversation.turn("say better").await, ["better"]);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
-fn unparsed(fact: Fact) -> Option<UnparsedMessage> {
-    if let Fact::Event(EventData::Message(Message::Unparsed(message)), _) = fact { Some(message) } else { None }
+fn unparsed(event: AgentEvent) -> Option<UnparsedMessage> {
+    if let AgentEvent::Event(EventData::Message(UniversalMessage::Unparsed(message)), _) = event {
+        Some(message)
+    } else {
+        None
+    }
 }
 
 #[test]
 fn the_beginning_of_a_line_that_cannot_be_parsed_is_told_to_whom_it_is_about() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
         one.prompt("stray 100000").await;
         assert_eq!(one.find(unparsed).await.raw.as_str().map(str::len), Some(64 * 1024));
         assert_eq!(one.ended().await, TurnOutcome::Completed);
         two.prompt("say hello").await;
-        let told = |fact| {
-            assert!(!matches!(fact, Fact::Event(EventData::Message(Message::Unparsed(_)), _)), "{fact:?}");
-            matches!(fact, Fact::TurnEnded { .. }).then_some(())
+        let told = |event| {
+            assert!(
+                !matches!(event, AgentEvent::Event(EventData::Message(UniversalMessage::Unparsed(_)), _)),
+                "{event:?}"
+            );
+            matches!(event, AgentEvent::TurnEnded { .. }).then_some(())
         };
         two.find(told).await;
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn what_is_asked_of_nobody_is_refused_once() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
         let said = one.turn("nobodys").await;
         assert_eq!(serde_json::from_str::<Value>(&said[0]).unwrap()["error"]["code"], -32_601);
-        let told = |fact| match fact {
-            Fact::Event(EventData::Notice(notice), Some(_)) => (notice.label == "account/something").then_some(()),
+        let told = |event| match event {
+            AgentEvent::Event(EventData::Notice(notice), Some(_)) => {
+                (notice.label == "account/something").then_some(())
+            }
             _ => None,
         };
         two.find(told).await;
-        for talk in [&mut one, &mut two] {
-            assert_eq!(talk.turn("say still here").await, ["still here"]);
+        for conversation in [&mut one, &mut two] {
+            assert_eq!(conversation.turn("say still here").await, ["still here"]);
         }
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        talk.prompt("half").await;
-        let asked = permission(&mut talk).await;
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        conversation.prompt("half").await;
+        let asked = permission(&mut conversation).await;
         assert_eq!(asked.patterns, ["echo \u{fffd}"]);
-        talk.conversation.answer(&asked.id, Answer::Permission(PermissionReply::Once, None)).await.unwrap();
-        assert_eq!(result(&talk.said().await), json!({"decision": "accept"}));
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        conversation.conversation.answer(&asked.id, UserAnswer::Permission(PermissionReply::Once, None)).await.unwrap();
+        assert_eq!(result(&conversation.said().await), json!({"decision": "accept"}));
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -245,18 +259,18 @@ fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
 #[test]
 fn what_cannot_be_parsed_is_told_to_everybody() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
         one.prompt("garbage").await;
-        for talk in [&mut one, &mut two] {
+        for conversation in [&mut one, &mut two] {
             for line in ["not json", "\u{fffd}\u{fffd}", "[]"] {
-                let message = talk.find(unparsed).await;
+                let message = conversation.find(unparsed).await;
                 assert_eq!(message.raw, line);
                 assert!(message.error.is_some_and(|error| !error.is_empty()));
             }
         }
         assert_eq!(one.ended().await, TurnOutcome::Completed);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -264,27 +278,27 @@ fn what_cannot_be_parsed_is_told_to_everybody() {
 #[test]
 fn a_thread_of_a_thread_asks_in_the_same_session() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let mut talk = bench.open().await;
-        talk.prompt("child").await;
-        let asked = permission(&mut talk).await;
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        conversation.prompt("child").await;
+        let asked = permission(&mut conversation).await;
         assert_eq!(asked.patterns, ["of the child"]);
-        talk.conversation.answer(&asked.id, Answer::Permission(PermissionReply::Once, None)).await.unwrap();
-        assert_eq!(result(&talk.said().await), json!({"decision": "accept"}));
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        conversation.conversation.answer(&asked.id, UserAnswer::Permission(PermissionReply::Once, None)).await.unwrap();
+        assert_eq!(result(&conversation.said().await), json!({"decision": "accept"}));
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 /// Counts the numbers of a flood, which have to come in order.
-async fn flooded(talk: &mut Talk) -> u64 {
+async fn flooded(conversation: &mut TestConversation) -> u64 {
     let mut count = 0;
     loop {
-        match talk.next().await {
-            Fact::Event(EventData::ItemDelta(delta), _) => {
+        match conversation.next().await {
+            AgentEvent::Event(EventData::ItemDelta(delta), _) => {
                 assert_eq!(delta.delta, count.to_string());
                 count += 1;
             }
-            Fact::TurnEnded { .. } | Fact::Gone(_) => return count,
+            AgentEvent::TurnEnded { .. } | AgentEvent::Exited(_) => return count,
             _ => {}
         }
     }
@@ -294,13 +308,13 @@ async fn flooded(talk: &mut Talk) -> u64 {
 #[test]
 fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
     on_one_thread(async {
-        let bench = Bench::with(Limits { waiting: 16 * 1024, ..Limits::default() });
-        let (mut one, mut two) = tokio::join!(bench.open(), bench.open());
+        let fixture = CodexFixture::with(CodexLimits { max_unread_bytes: 16 * 1024, ..CodexLimits::default() });
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
         one.prompt("flood 20000").await;
         let (count, said) = tokio::join!(flooded(&mut one), two.turn("say meanwhile"));
         assert_eq!(count, 20_000);
         assert_eq!(said, ["meanwhile"]);
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
@@ -308,33 +322,37 @@ fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
 #[test]
 fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
     on_one_thread(async {
-        let patience = Duration::from_millis(50);
-        let bench = Bench::with(Limits { waiting: 16 * 1024, patience, ..Limits::default() });
-        let (mut stalled, mut other) = tokio::join!(bench.open(), bench.open());
+        let slow_reader_timeout = Duration::from_millis(50);
+        let fixture = CodexFixture::with(CodexLimits {
+            max_unread_bytes: 16 * 1024,
+            slow_reader_timeout,
+            ..CodexLimits::default()
+        });
+        let (mut stalled, mut other) = tokio::join!(fixture.open(), fixture.open());
         stalled.prompt("flood 20000").await;
         // The flood is more than the pipe and the session hold, so it ends only if the session was given up.
         assert_eq!(other.turn("flooded at last").await, ["at last"]);
         assert_eq!(other.turn("say again").await, ["again"]);
-        let told = |fact| match fact {
-            Fact::TurnEnded { .. } => panic!("the flood was read to its end"),
-            Fact::Gone(Gone::ServerExited(exit)) => Some(exit.stderr),
+        let told = |event| match event {
+            AgentEvent::TurnEnded { .. } => panic!("the flood was read to its end"),
+            AgentEvent::Exited(AgentExit::ServerExited(exit)) => Some(exit.stderr),
             _ => None,
         };
         assert_eq!(stalled.find(told).await, "the session did not read what its agent said");
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }
 
 #[test]
 fn models_are_listed_over_all_pages() {
     on_one_thread(async {
-        let bench = Bench::new();
-        let models = bench.codex.models(&bench.place()).await.unwrap();
+        let fixture = CodexFixture::new();
+        let models = fixture.codex.models(&fixture.program()).await.unwrap();
         assert_eq!(models.default_model.as_deref(), Some("two"));
         let ids: Vec<_> = models.models.iter().map(|model| model.id.as_str()).collect();
         assert_eq!(ids, ["one", "two"]);
         assert_eq!(models.models[0].variants.as_deref(), Some(["low".to_owned(), "high".to_owned()].as_slice()));
         assert_eq!(models.models[0].default_variant.as_deref(), Some("low"));
-        bench.codex.shutdown(Duration::from_secs(2)).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
     });
 }

@@ -1,35 +1,39 @@
-use carrel_agents::{agent::AgentId, install::Phase};
+use carrel_agents::{agent::AgentId, install::InstallPhase};
 
 use crate::{
-    server::Fault,
-    shared::Process,
-    support::{Package, World, program},
+    concurrent::InstallerProcess,
+    registry::RegistryFault,
+    support::{InstallFixture, TestPackage, program},
 };
 
 /// Ends a process in the middle of an install, and looks at what is left; then the next one has to succeed.
-async fn ended(old: Option<&str>, until: impl FnOnce(&World, &Package) -> Process, phase: Phase) {
+async fn ended(
+    old: Option<&str>,
+    until: impl FnOnce(&InstallFixture, &TestPackage) -> InstallerProcess,
+    phase: InstallPhase,
+) {
     let (before, after) = (program(1, 100_000), program(2, 100_000));
-    let (mut world, _) = World::with_claude("1.0.0", &before);
-    world.settings.registry = Some(world.server.url());
+    let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &before);
+    fixture.settings.registry = Some(fixture.server.url());
     if let Some(old) = old {
-        world.version(old).await.unwrap();
+        fixture.version(old).await.unwrap();
     }
-    let package = Package::claude("2.0.0", &after);
-    world.publish(&package);
-    until(&world, &package).kill();
+    let package = TestPackage::claude("2.0.0", &after);
+    fixture.publish(&package);
+    until(&fixture, &package).kill();
 
-    let found = world.installer().find(AgentId::Claude);
+    let found = fixture.installer().find(AgentId::Claude);
     // The link is replaced in one step: until it is, the old one is used, and after it the new one.
-    let expected = if phase > Phase::Linking { Some(("2.0.0", &after)) } else { old.map(|old| (old, &before)) };
+    let expected = if phase > InstallPhase::Linking { Some(("2.0.0", &after)) } else { old.map(|old| (old, &before)) };
     let told = found.as_ref().map(|found| (found.version.as_deref().unwrap(), std::fs::read(&found.path).unwrap()));
     assert_eq!(told, expected.map(|(version, content)| (version, content.clone())), "in {phase}");
 
-    let asked = world.server.asked(&package.path()).len();
-    let installed = world.version("2.0.0").await.unwrap();
+    let asked = fixture.server.asked(&package.path()).len();
+    let installed = fixture.version("2.0.0").await.unwrap();
     assert_eq!(std::fs::read(&installed.path).unwrap(), after);
-    let downloads = world.server.asked(&package.path()).len() - asked;
-    assert_eq!(downloads, usize::from(phase < Phase::Linking), "what is whole is not had again, in {phase}");
-    let left = world.installs();
+    let downloads = fixture.server.asked(&package.path()).len() - asked;
+    assert_eq!(downloads, usize::from(phase < InstallPhase::Linking), "what is whole is not had again, in {phase}");
+    let left = fixture.installs();
     assert!(!left.iter().any(|name| name.starts_with(".staging-")), "in {phase}: {left:?}");
     assert_eq!(left.len(), 2 + usize::from(old.is_some()), "in {phase}: {left:?}");
 }
@@ -37,10 +41,10 @@ async fn ended(old: Option<&str>, until: impl FnOnce(&World, &Package) -> Proces
 //= promises.agents-server.install-killed-steps
 #[tokio::test]
 async fn an_install_that_is_ended_in_any_phase_leaves_the_old_one_or_the_new_one() {
-    for phase in Phase::ALL {
+    for phase in InstallPhase::ALL {
         for old in [None, Some("1.0.0")] {
-            let held = |world: &World, _: &Package| {
-                let mut process = Process::start(world, "2.0.0", &phase.to_string());
+            let held = |fixture: &InstallFixture, _: &TestPackage| {
+                let mut process = InstallerProcess::start(fixture, "2.0.0", &phase.to_string());
                 process.wait_for("held");
                 process
             };
@@ -53,13 +57,13 @@ async fn an_install_that_is_ended_in_any_phase_leaves_the_old_one_or_the_new_one
 #[tokio::test]
 async fn an_install_that_is_ended_in_the_middle_of_its_download_is_begun_again() {
     for old in [None, Some("1.0.0")] {
-        let halfway = |world: &World, package: &Package| {
-            world.server.fail(&package.path(), &[Fault::Hold(50_000)]);
-            let mut process = Process::start(world, "2.0.0", "-");
+        let halfway = |fixture: &InstallFixture, package: &TestPackage| {
+            fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
+            let mut process = InstallerProcess::start(fixture, "2.0.0", "-");
             process.wait_for("downloading 50000");
-            assert!(world.installs().iter().any(|name| name.starts_with(".staging-claude-")));
+            assert!(fixture.installs().iter().any(|name| name.starts_with(".staging-claude-")));
             process
         };
-        ended(old, halfway, Phase::Downloading).await;
+        ended(old, halfway, InstallPhase::Downloading).await;
     }
 }

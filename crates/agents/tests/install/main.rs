@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what a test cannot go on without ends it")]
 
-mod broken;
-mod found;
+mod concurrent;
+mod discovery;
+mod failures;
 mod killed;
-mod server;
-mod shared;
+mod registry;
+mod success;
 mod support;
-mod whole;

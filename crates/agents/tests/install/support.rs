@@ -10,14 +10,17 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use carrel_agents::{
     agent::AgentId,
     child,
-    install::{Downloads, InstallError, Installed, Installer, Libc, Machine, Patience, Pin, Platform, Settings},
+    install::{
+        AgentPlatform, CpuArch, InstallError, InstallSettings, InstallTimeouts, InstalledProgram, Installer, Libc,
+        PackagePin, VendorDownloads,
+    },
 };
 use flate2::{Compression, write::GzEncoder};
 use serde_json::json;
 use sha2::{Digest, Sha256, Sha512};
 use tempfile::TempDir;
 
-use crate::server::Server;
+use crate::registry::TestRegistry;
 
 pub(crate) const CLAUDE: &str = "@anthropic-ai/claude-code-linux-x64";
 pub(crate) const TRIPLE: &str = "package/vendor/x86_64-unknown-linux-musl";
@@ -25,7 +28,7 @@ pub(crate) const TRIPLE: &str = "package/vendor/x86_64-unknown-linux-musl";
 pub(crate) const NOWHERE: &str = "http://127.0.0.1:1/";
 
 /// A package.
-pub(crate) struct Package {
+pub(crate) struct TestPackage {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) tarball: Vec<u8>,
@@ -33,10 +36,10 @@ pub(crate) struct Package {
 }
 
 /// A registry, and a directory in which agents are installed from it.
-pub(crate) struct World {
-    pub(crate) server: Server,
+pub(crate) struct InstallFixture {
+    pub(crate) server: TestRegistry,
     pub(crate) root: TempDir,
-    pub(crate) settings: Settings,
+    pub(crate) settings: InstallSettings,
 }
 
 /// A program that cannot be compressed: what is cut of it is cut of the package.
@@ -66,9 +69,9 @@ pub(crate) fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-// === impl Package ===
+// === impl TestPackage ===
 
-impl Package {
+impl TestPackage {
     pub(crate) fn new(name: &str, version: &str, tarball: Vec<u8>) -> Self {
         let integrity = Some(format!("sha512-{}", STANDARD.encode(Sha512::digest(&tarball))));
         Self { name: name.into(), version: version.into(), tarball, integrity }
@@ -89,10 +92,10 @@ impl Package {
         format!("/{}/{}", self.name.replace('/', "%2f"), self.version)
     }
 
-    pub(crate) fn pin(&self, agent: AgentId, files: &[(&str, &[u8])]) -> Pin {
-        Pin {
+    pub(crate) fn pin(&self, agent: AgentId, files: &[(&str, &[u8])]) -> PackagePin {
+        PackagePin {
             agent,
-            machine: Machine::X64,
+            machine: CpuArch::X64,
             libc: None,
             version: self.version.trim_end_matches("-linux-x64").into(),
             package: sha256(&self.tarball),
@@ -100,57 +103,62 @@ impl Package {
         }
     }
 
-    pub(crate) fn description(&self, server: &Server) -> serde_json::Value {
+    pub(crate) fn description(&self, server: &TestRegistry) -> serde_json::Value {
         let tarball = format!("{}{}", server.url().trim_end_matches('/'), self.path());
         json!({ "name": self.name, "version": self.version, "dist": { "tarball": tarball, "integrity": self.integrity } })
     }
 }
 
-// === impl World ===
+// === impl InstallFixture ===
 
-impl World {
+impl InstallFixture {
     pub(crate) fn new() -> Self {
         child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
-        let server = Server::start();
+        let server = TestRegistry::start();
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("path");
         let variable = move |name: &str| (name == "PATH").then(|| path.clone().into_os_string());
-        let mut settings = Settings::new(Some(root.path().join("home")), variable);
+        let mut settings = InstallSettings::new(Some(root.path().join("home")), variable);
         settings.bin = root.path().join("bin");
         settings.registry = Some(server.url());
-        settings.platform = Some(Platform { machine: Machine::X64, libc: Libc::Glibc });
+        settings.platform = Some(AgentPlatform { machine: CpuArch::X64, libc: Libc::Glibc });
         settings.pins = Vec::new();
-        settings.downloads = Downloads { claude: NOWHERE.into(), codex: NOWHERE.into() };
+        settings.downloads = VendorDownloads { claude: NOWHERE.into(), codex: NOWHERE.into() };
         let second = Duration::from_secs(1);
-        settings.patience =
-            Patience { connect: 60 * second, stall: 60 * second, pause: second / 1000, tries: 3, lock: 60 * second };
+        settings.timeouts = InstallTimeouts {
+            connect: 60 * second,
+            read: 60 * second,
+            retry_delay: second / 1000,
+            attempts: 3,
+            lock: 60 * second,
+        };
         Self { server, root, settings }
     }
 
     /// Puts a package into the registry.
-    pub(crate) fn publish(&self, package: &Package) {
+    pub(crate) fn publish(&self, package: &TestPackage) {
         self.server.put(&package.about(), package.description(&self.server).to_string());
         self.server.put(&package.path(), package.tarball.clone());
     }
 
     /// A registry with one Claude Code, which is pinned.
-    pub(crate) fn with_claude(version: &str, program: &[u8]) -> (Self, Package) {
-        let mut world = Self::new();
-        let package = Package::claude(version, program);
-        world.publish(&package);
-        world.settings.pins = vec![package.pin(AgentId::Claude, &[("claude", program)])];
-        (world, package)
+    pub(crate) fn with_claude(version: &str, program: &[u8]) -> (Self, TestPackage) {
+        let mut fixture = Self::new();
+        let package = TestPackage::claude(version, program);
+        fixture.publish(&package);
+        fixture.settings.pins = vec![package.pin(AgentId::Claude, &[("claude", program)])];
+        (fixture, package)
     }
 
     pub(crate) fn installer(&self) -> Installer {
         Installer::new(self.settings.clone())
     }
 
-    pub(crate) async fn install(&self, agent: AgentId) -> Result<Installed, InstallError> {
+    pub(crate) async fn install(&self, agent: AgentId) -> Result<InstalledProgram, InstallError> {
         self.installer().install(agent, false, None, |_| {}).await
     }
 
-    pub(crate) async fn version(&self, version: &str) -> Result<Installed, InstallError> {
+    pub(crate) async fn version(&self, version: &str) -> Result<InstalledProgram, InstallError> {
         self.installer().install(AgentId::Claude, false, Some(version), |_| {}).await
     }
 

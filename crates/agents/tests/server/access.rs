@@ -4,12 +4,12 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Method, header::AUTHORIZATION};
 use serde_json::Value;
 
-use crate::bench::{Answer, Server, program, refused};
+use crate::support::{TestResponse, TestServer, program, refused};
 
 //= promises.agents-server.routes-need-token
 #[tokio::test]
 async fn health_and_the_description_need_no_token() {
-    let server = Server::with(&["--token", "s3cret"]).await;
+    let server = TestServer::with(&["--token", "s3cret"]).await;
     assert_eq!(server.get("/v1/health").await.is(200)["status"], "ok");
     let description = server.get("/openapi.json").await;
     assert_eq!(description.is(200)["openapi"], "3.1.0");
@@ -20,7 +20,7 @@ async fn health_and_the_description_need_no_token() {
 //= promises.agents-server.routes-need-token
 #[tokio::test]
 async fn everything_else_needs_the_token() {
-    let server = Server::with(&["--token", "s3cret"]).await;
+    let server = TestServer::with(&["--token", "s3cret"]).await;
     let description = server.get("/openapi.json").await.is(200);
     let mut tried = 0;
     for (path, operations) in description["paths"].as_object().unwrap() {
@@ -30,7 +30,7 @@ async fn everything_else_needs_the_token() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let ask = |token: &str| {
                 let request = server.request(method.clone(), &path);
-                Answer::to(if token.is_empty() { request } else { request.header(AUTHORIZATION, token) })
+                TestResponse::to(if token.is_empty() { request } else { request.header(AUTHORIZATION, token) })
             };
             for wrong in ["", "Bearer wrong", "s3cret", "Bearer s3cret2"] {
                 let answer = ask(wrong).await;
@@ -49,9 +49,10 @@ async fn everything_else_needs_the_token() {
 //= agents.authentication.authorization-bearer-token
 #[tokio::test]
 async fn the_token_comes_as_bearer_as_token_or_as_a_password() {
-    let server = Server::with(&["--token", "s3cret"]).await;
+    let server = TestServer::with(&["--token", "s3cret"]).await;
     let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
-    let sessions = |value: String| Answer::to(server.request(Method::GET, "/v1/sessions").header(AUTHORIZATION, value));
+    let sessions =
+        |value: String| TestResponse::to(server.request(Method::GET, "/v1/sessions").header(AUTHORIZATION, value));
     for right in ["Bearer s3cret", "Token s3cret", "bearer s3cret", "token s3cret", "BEARER s3cret"] {
         sessions(right.to_owned()).await.is(200);
     }
@@ -81,14 +82,14 @@ async fn a_token_may_come_by_a_file_or_by_the_environment() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     std::fs::write(&file, "s3cret\n").unwrap();
-    let by_file = Server::with(&["--token-file", file.to_str().unwrap()]).await;
+    let by_file = TestServer::with(&["--token-file", file.to_str().unwrap()]).await;
     let mut command = program(&[]);
     command.env("SANDBOX_AGENT_TOKEN", "s3cret");
-    let by_environment = Server::run(command).await;
+    let by_environment = TestServer::run(command).await;
     for server in [by_file, by_environment] {
         server.get("/v1/sessions").await.refuses(401, "token_invalid");
         let sessions = server.request(Method::GET, "/v1/sessions").header(AUTHORIZATION, "Bearer s3cret");
-        assert_eq!(Answer::to(sessions).await.is(200)["sessions"], Value::Array(Vec::new()));
+        assert_eq!(TestResponse::to(sessions).await.is(200)["sessions"], Value::Array(Vec::new()));
     }
     let said = refused(program(&["--port", "0", "--token-file", "/does/not/exist"])).await;
     assert!(said.contains("cannot read /does/not/exist"), "{said}");
@@ -98,7 +99,7 @@ async fn a_token_may_come_by_a_file_or_by_the_environment() {
 async fn where_there_is_to_be_no_token_everybody_is_let_in() {
     let mut command = program(&["--no-token"]);
     command.env("SANDBOX_AGENT_TOKEN", "s3cret");
-    let server = Server::run(command).await;
+    let server = TestServer::run(command).await;
     server.get("/v1/sessions").await.is(200);
-    Answer::to(server.request(Method::GET, "/v1/sessions").header(AUTHORIZATION, "Bearer any")).await.is(200);
+    TestResponse::to(server.request(Method::GET, "/v1/sessions").header(AUTHORIZATION, "Bearer any")).await.is(200);
 }

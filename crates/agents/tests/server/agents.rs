@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::Server;
+use crate::support::TestServer;
 
 //= agents.modes-capabilities.claude-code-codex-fixed
 #[tokio::test]
 async fn agents_are_listed_whether_they_are_here_or_not() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let list = server.get("/v1/agents").await.is(200);
     let agents = list["agents"].as_array().unwrap();
     assert_eq!(agents.iter().map(|agent| &agent["id"]).collect::<Vec<_>>(), ["claude", "codex", "mock"]);
@@ -22,7 +22,7 @@ async fn agents_are_listed_whether_they_are_here_or_not() {
 
 #[tokio::test]
 async fn models_are_those_of_the_agent() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let models = server.get("/v1/agents/mock/models").await.is(200);
     assert_eq!(models["defaultModel"], "mock");
     assert_eq!(models["models"][0]["variants"], json!(["fast", "slow"]));
@@ -31,7 +31,7 @@ async fn models_are_those_of_the_agent() {
 
 #[tokio::test]
 async fn modes_that_an_agent_does_not_have_are_refused_before_it_is_installed() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let create = async |wanted: Value| server.post("/v1/sessions/s", wanted).await;
     for agent in ["claude", "codex", "mock"] {
         let wanted = json!({"agent": agent, "agentMode": "fly"});

@@ -2,25 +2,25 @@
 
 use reqwest::Method;
 
-use crate::bench::{Answer, Server, program, refused};
+use crate::support::{TestResponse, TestServer, program, refused};
 
 const PAGE: &str = "https://example.org";
 
 /// What a browser asks before it lets a page send something.
-async fn preflight(server: &Server, page: &str) -> Answer {
+async fn preflight(server: &TestServer, page: &str) -> TestResponse {
     let request = server.request(Method::OPTIONS, "/v1/sessions/s");
     let request = request.header("origin", page).header("access-control-request-method", "PATCH");
-    Answer::to(request.header("access-control-request-headers", "authorization")).await
+    TestResponse::to(request.header("access-control-request-headers", "authorization")).await
 }
 
-async fn asked_by(server: &Server, page: &str) -> Answer {
-    Answer::to(server.request(Method::GET, "/v1/health").header("origin", page)).await
+async fn asked_by(server: &TestServer, page: &str) -> TestResponse {
+    TestResponse::to(server.request(Method::GET, "/v1/health").header("origin", page)).await
 }
 
 //= agents.besides-document.cors-flags-alone
 #[tokio::test]
 async fn no_page_is_let_in_unless_a_flag_says_so() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let answers = [asked_by(&server, PAGE).await, preflight(&server, PAGE).await];
     answers[1].refuses(403, "permission_denied");
     for answer in answers {
@@ -31,7 +31,7 @@ async fn no_page_is_let_in_unless_a_flag_says_so() {
 #[tokio::test]
 async fn pages_of_the_origins_that_are_named_are_let_in() {
     let flags = ["--no-token", "--cors-allow-origin", PAGE, "--cors-allow-origin", "http://localhost:3000"];
-    let server = Server::with(&flags).await;
+    let server = TestServer::with(&flags).await;
     for page in [PAGE, "http://localhost:3000"] {
         let answer = asked_by(&server, page).await;
         assert_eq!(answer.header("access-control-allow-origin"), Some(page));
@@ -49,18 +49,18 @@ async fn pages_of_the_origins_that_are_named_are_let_in() {
 #[tokio::test]
 async fn methods_and_headers_are_those_that_are_named() {
     let flags = ["--no-token", "-O", PAGE, "-M", "GET", "-M", "PATCH", "-A", "authorization", "-A", "x-mine"];
-    let answer = preflight(&Server::with(&flags).await, PAGE).await;
+    let answer = preflight(&TestServer::with(&flags).await, PAGE).await;
     assert_eq!(answer.header("access-control-allow-methods"), Some("GET,PATCH"));
     assert_eq!(answer.header("access-control-allow-headers"), Some("authorization,x-mine"));
     // Any flag without an origin is for every page.
-    let answer = preflight(&Server::with(&["--no-token", "--cors-allow-method", "PATCH"]).await, PAGE).await;
+    let answer = preflight(&TestServer::with(&["--no-token", "--cors-allow-method", "PATCH"]).await, PAGE).await;
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
 }
 
 #[tokio::test]
 async fn with_credentials_nothing_is_a_star() {
-    let server = Server::with(&["--token", "s3cret", "-O", PAGE, "--cors-allow-credentials"]).await;
+    let server = TestServer::with(&["--token", "s3cret", "-O", PAGE, "--cors-allow-credentials"]).await;
     // A browser sends no token with the question.
     let answer = preflight(&server, PAGE).await;
     assert_eq!(answer.status, 200);
@@ -69,18 +69,18 @@ async fn with_credentials_nothing_is_a_star() {
     assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
     assert_eq!(answer.header("access-control-allow-headers"), Some("authorization"));
     // A page that is let in can read a refusal.
-    let refusal = Answer::to(server.request(Method::GET, "/v1/sessions").header("origin", PAGE)).await;
+    let refusal = TestResponse::to(server.request(Method::GET, "/v1/sessions").header("origin", PAGE)).await;
     refusal.refuses(401, "token_invalid");
     assert_eq!(refusal.header("access-control-allow-origin"), Some(PAGE));
 }
 
 #[tokio::test]
 async fn without_a_token_no_page_of_a_browser_does_anything() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let abort = || server.request(Method::POST, "/v1/sessions/s/abort");
     let host = server.base.strip_prefix("http://").unwrap();
-    let asked = async |name: &str, value: &str| Answer::to(abort().header(name, value)).await;
+    let asked = async |name: &str, value: &str| TestResponse::to(abort().header(name, value)).await;
     asked("origin", PAGE).await.refuses(403, "permission_denied");
     asked("origin", "null").await.refuses(403, "permission_denied");
     for (name, value) in
@@ -88,15 +88,15 @@ async fn without_a_token_no_page_of_a_browser_does_anything() {
     {
         asked(name, value).await.is(204);
     }
-    let server = Server::with(&["--no-token", "-O", PAGE]).await;
+    let server = TestServer::with(&["--no-token", "-O", PAGE]).await;
     server.create("s").await;
     let abort = server.request(Method::POST, "/v1/sessions/s/abort").header("origin", PAGE);
-    Answer::to(abort).await.is(204);
+    TestResponse::to(abort).await.is(204);
     // With a token it is the token that lets in.
-    let server = Server::with(&["--token", "s3cret"]).await;
+    let server = TestServer::with(&["--token", "s3cret"]).await;
     let list = |token: &str| server.request(Method::GET, "/v1/sessions").header("origin", PAGE).bearer_auth(token);
-    Answer::to(list("wrong")).await.refuses(401, "token_invalid");
-    Answer::to(list("s3cret")).await.is(200);
+    TestResponse::to(list("wrong")).await.refuses(401, "token_invalid");
+    TestResponse::to(list("s3cret")).await.is(200);
 }
 
 //= agents.besides-document.cors-flags-alone

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::{Server, kinds};
+use crate::support::{TestServer, kinds};
 
 fn ids(events: &[Value]) -> Vec<u64> {
     events.iter().map(|event| event["id"].as_u64().unwrap()).collect()
 }
 
-async fn demo() -> Server {
-    let server = Server::start().await;
+async fn demo() -> TestServer {
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "demo").await;
     server
@@ -20,7 +20,7 @@ async fn demo() -> Server {
 //= agents.compatibility.session-ids-session-id
 #[tokio::test]
 async fn the_first_event_says_that_the_session_was_made() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     for query in ["", "?view=full"] {
         let events = server.events("s", query).await;
@@ -103,7 +103,7 @@ async fn a_limit_says_whether_there_is_more() {
 
 #[tokio::test]
 async fn the_agents_own_words_are_there_for_those_who_ask() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "unknown").await;
     let native = json!({"type": "mock.unknown", "value": 1});

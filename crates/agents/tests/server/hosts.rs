@@ -3,7 +3,7 @@
 use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::bench::{Answer, Server, program, refused, soon};
+use crate::support::{TestResponse, TestServer, program, refused, soon};
 
 /// What DNS can be made to lead to 127.0.0.1, and other spellings of it.
 const FOREIGN: [&str; 8] = [
@@ -17,12 +17,12 @@ const FOREIGN: [&str; 8] = [
     "0.0.0.0:2468",
 ];
 
-async fn listed(server: &Server, host: &str) -> Answer {
-    Answer::to(server.request(Method::GET, "/v1/sessions").header("host", host)).await
+async fn listed(server: &TestServer, host: &str) -> TestResponse {
+    TestResponse::to(server.request(Method::GET, "/v1/sessions").header("host", host)).await
 }
 
 /// Sends a request as it is; returns its status.
-async fn raw(server: &Server, request: &str) -> u16 {
+async fn raw(server: &TestServer, request: &str) -> u16 {
     let mut stream = server.connect().await;
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -33,7 +33,7 @@ async fn raw(server: &Server, request: &str) -> u16 {
 
 #[tokio::test]
 async fn without_a_token_only_loopback_names_are_answered_to() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     for host in ["localhost", "LOCALHOST:1", "agent.localhost:2468", "127.9.9.9", "[::1]:9", "[::ffff:127.0.0.1]"] {
         listed(&server, host).await.is(200);
     }
@@ -44,22 +44,22 @@ async fn without_a_token_only_loopback_names_are_answered_to() {
     }
     // A page of such a name is no page of the server's own either.
     let page = server.request(Method::GET, "/v1/sessions").header("host", "myhost").header("origin", "http://myhost");
-    Answer::to(page).await.refuses(403, "permission_denied");
+    TestResponse::to(page).await.refuses(403, "permission_denied");
     for origin in ["http://localhost", "http://myhost", "http://agent.internal", "null", ""] {
         let page = server.request(Method::GET, "/v1/sessions").header("origin", origin);
-        Answer::to(page).await.refuses(403, "permission_denied");
+        TestResponse::to(page).await.refuses(403, "permission_denied");
     }
     // With a token it is the token that decides, which no page has.
-    let server = Server::with(&["--token", "s3cret"]).await;
+    let server = TestServer::with(&["--token", "s3cret"]).await;
     for host in FOREIGN {
         let list = server.request(Method::GET, "/v1/sessions").header("host", host).bearer_auth("s3cret");
-        Answer::to(list).await.is(200);
+        TestResponse::to(list).await.is(200);
     }
 }
 
 #[tokio::test]
 async fn no_way_to_write_a_request_hides_its_host() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     for (request, status) in [
         ("GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\n", 200),
         ("GET http://localhost/v1/sessions HTTP/1.1\r\nhost: localhost\r\n", 200),
@@ -87,7 +87,7 @@ async fn no_way_to_write_a_request_hides_its_host() {
 
 #[tokio::test]
 async fn a_flag_names_other_hosts_and_pages_of_the_servers_own() {
-    let server = Server::with(&["--no-token", "--allow-host", "agent.internal", "--allow-host", "192.0.2.7"]).await;
+    let server = TestServer::with(&["--no-token", "--allow-host", "agent.internal", "--allow-host", "192.0.2.7"]).await;
     for host in ["agent.internal:2468", "AGENT.internal", "192.0.2.7", "localhost"] {
         listed(&server, host).await.is(200);
     }
@@ -95,7 +95,7 @@ async fn a_flag_names_other_hosts_and_pages_of_the_servers_own() {
     listed(&server, "other.internal").await.refuses(403, "permission_denied");
     let own = |origin| {
         let request = server.request(Method::GET, "/v1/sessions").header("host", "agent.internal:2468");
-        Answer::to(request.header("origin", origin))
+        TestResponse::to(request.header("origin", origin))
     };
     own("http://agent.internal:2468").await.is(200);
     own("http://agent.internal:3000").await.refuses(403, "permission_denied");
@@ -108,15 +108,16 @@ async fn a_flag_names_other_hosts_and_pages_of_the_servers_own() {
 #[tokio::test]
 async fn the_rule_holds_on_every_address_and_not_on_a_socket() {
     // Behind a published port the host is the loopback name that its client connects to.
-    let server = Server::with(&["--no-token", "--host", "0.0.0.0"]).await;
+    let server = TestServer::with(&["--no-token", "--host", "0.0.0.0"]).await;
     let port = server.base.rsplit(':').next().unwrap().to_owned();
-    let list =
-        |host: String| Answer::to(server.http.get(format!("http://127.0.0.1:{port}/v1/sessions")).header("host", host));
+    let list = |host: String| {
+        TestResponse::to(server.http.get(format!("http://127.0.0.1:{port}/v1/sessions")).header("host", host))
+    };
     list("127.0.0.1:8080".to_owned()).await.is(200);
     list(format!("myhost:{port}")).await.refuses(403, "permission_denied");
     list(format!("0.0.0.0:{port}")).await.refuses(403, "permission_denied");
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");
-    let server = Server::with(&["--no-token", "--socket", socket.to_str().unwrap()]).await;
+    let server = TestServer::with(&["--no-token", "--socket", socket.to_str().unwrap()]).await;
     listed(&server, "anything").await.is(200);
 }

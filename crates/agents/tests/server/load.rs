@@ -5,8 +5,8 @@ use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
-    bench::{Server, kinds, said, soon},
-    stream::Stream,
+    sse_reader::SseReader,
+    support::{TestServer, kinds, said, soon},
 };
 
 /// One event of the session itself, one prompt, and then the numbers.
@@ -14,11 +14,11 @@ const BURST: u64 = 100_000;
 const LAST: u64 = BURST + 2;
 
 /// Each number once and in order.
-struct Tally(u64);
+struct EventCounter(u64);
 
-impl Tally {
+impl EventCounter {
     /// The next event of a stream; says whether it was the last. Parsing them all would take longer than the burst.
-    async fn take(&mut self, stream: &mut Stream) -> bool {
+    async fn take(&mut self, stream: &mut SseReader) -> bool {
         let block = stream.block().await.unwrap();
         self.0 += 1;
         let head = format!("id: {id}\ndata: {{\"id\":{id},", id = self.0);
@@ -44,21 +44,21 @@ fn next(random: &mut u64) -> u64 {
 //= promises.agents-server.100-000-events-burst
 #[tokio::test]
 async fn each_of_a_hundred_thousand_events_comes_once_whoever_reads() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let stalled = server.stream("s", "").await;
     let fast = async {
-        let (mut stream, mut tally) = (server.stream("s", "").await, Tally(0));
+        let (mut stream, mut tally) = (server.stream("s", "").await, EventCounter(0));
         while !tally.take(&mut stream).await {}
         // The turn is over: only now the one that stood still begins to read.
-        let (mut stream, mut tally) = (stalled, Tally(0));
+        let (mut stream, mut tally) = (stalled, EventCounter(0));
         while !tally.take(&mut stream).await {}
     };
     let cut = async {
-        let (mut tally, mut random, mut cuts) = (Tally(0), 0x2545_f491_4f6c_dd1d, 0);
+        let (mut tally, mut random, mut cuts) = (EventCounter(0), 0x2545_f491_4f6c_dd1d, 0);
         'again: loop {
             let request = server.request(Method::GET, "/v1/sessions/s/events/sse");
-            let mut stream = Stream::of(request.header("last-event-id", tally.0.to_string())).await;
+            let mut stream = SseReader::of(request.header("last-event-id", tally.0.to_string())).await;
             for _ in 0..=next(&mut random) % 2000 {
                 if tally.take(&mut stream).await {
                     break 'again;
@@ -79,7 +79,7 @@ async fn each_of_a_hundred_thousand_events_comes_once_whoever_reads() {
 //= promises.agents-server.50-readers-stand-still
 #[tokio::test]
 async fn readers_that_stand_still_cost_nothing() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let before = {
         server.say("s", "burst 20000").await;
@@ -98,7 +98,7 @@ async fn readers_that_stand_still_cost_nothing() {
 //= promises.agents-server.sessions-once
 #[tokio::test]
 async fn fifty_sessions_at_once_are_fifty_sessions() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     join_all((0..50).map(async |number| {
         let id = format!("s{number}");
         server.create(&id).await;
@@ -120,7 +120,7 @@ async fn fifty_sessions_at_once_are_fifty_sessions() {
 //= promises.agents-server.written-session-log
 #[tokio::test]
 async fn a_log_that_is_full_ends_its_session() {
-    let server = Server::with(&["--no-token", "--log-limit", "1"]).await;
+    let server = TestServer::with(&["--no-token", "--log-limit", "1"]).await;
     server.create("s").await;
     let mut all = server.follow("s").await;
     let turn = server.say("s", "burst 10000000").await;
@@ -139,7 +139,7 @@ async fn a_log_that_is_full_ends_its_session() {
 
 #[tokio::test]
 async fn clients_that_say_nothing_or_nonsense_disturb_nobody() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let mut connections = Vec::new();
     for number in 0..200 {
         let mut connection = server.connect().await;

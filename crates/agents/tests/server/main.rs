@@ -4,20 +4,20 @@
 
 mod access;
 mod agents;
-mod asked;
-mod bench;
 mod cors;
-mod ends;
 mod events;
+mod exits;
 mod hosts;
+mod listener;
 mod load;
 mod openapi;
-mod place;
 mod prompts;
 mod refusals;
+mod requests;
 mod restart;
 mod schema;
 mod sessions;
-mod stream;
+mod sse_reader;
 mod streams;
+mod support;
 mod turns;

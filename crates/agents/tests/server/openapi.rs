@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    bench::{Server, of_kind},
     schema::{check, resolve},
+    support::{TestServer, of_kind},
 };
 
 fn references<'value>(value: &'value Value, found: &mut Vec<&'value Value>) {
@@ -42,7 +42,7 @@ fn the_description_is_the_reviewed_one() {
 //= promises.agents-server.description
 #[tokio::test]
 async fn the_description_is_whole() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let document = server.get("/openapi.json").await.is(200);
     let mut found = Vec::new();
     references(&document, &mut found);
@@ -79,7 +79,7 @@ async fn the_description_is_whole() {
 //= promises.agents-server.description
 #[tokio::test]
 async fn every_event_is_as_described() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let document = server.get("/openapi.json").await.is(200);
     let list = &document["components"]["schemas"]["EventList"];
     let event = &document["components"]["schemas"]["UniversalEvent"];
@@ -113,7 +113,7 @@ async fn every_event_is_as_described() {
 //= promises.agents-server.description
 #[tokio::test]
 async fn every_answer_is_as_described() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let document = server.get("/openapi.json").await.is(200);
     let schema = |path: &str, method: &str, status: &str| {
         let content = &document["paths"][path][method]["responses"][status]["content"];

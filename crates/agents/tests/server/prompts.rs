@@ -4,10 +4,10 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::bench::{Answer, Server, of_kind, said, with_json};
+use crate::support::{TestResponse, TestServer, of_kind, said, with_json};
 
 /// Lets the turn that waits for two answers go on.
-async fn answer_all(server: &Server, id: &str) {
+async fn answer_all(server: &TestServer, id: &str) {
     for question in of_kind(&server.events(id, "").await, "questionAsked") {
         let path = format!("/v1/sessions/{id}/questions/{}/reject", question["id"].as_str().unwrap());
         server.order(&path).await.is(204);
@@ -18,7 +18,7 @@ async fn answer_all(server: &Server, id: &str) {
 //= promises.agents-server.prompts-wait
 #[tokio::test]
 async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut first = server.turn("s", "question", "?wait=60").await;
     first.until_kind("questionAsked").await;
@@ -48,7 +48,7 @@ async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
 //= promises.agents-server.prompts-wait
 #[tokio::test]
 async fn only_so_many_prompts_wait() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.turn("s", "slow", "").await.next().await.unwrap();
     let prompt = || server.post("/v1/sessions/s/messages", json!({"message": "never"}));
@@ -66,7 +66,7 @@ async fn only_so_many_prompts_wait() {
 //= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
 async fn a_prompt_that_comes_a_hundred_times_runs_once() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let named = json!({"message": "hello", "messageId": "m1"});
     let answers = join_all((0..100).map(|number| {
@@ -76,7 +76,7 @@ async fn a_prompt_that_comes_a_hundred_times_runs_once() {
             0 => with_json(request, &named),
             _ => with_json(request.header("idempotency-key", "m1"), &json!({"message": "hello"})),
         };
-        Answer::to(request)
+        TestResponse::to(request)
     }))
     .await;
     for answer in answers {
@@ -84,7 +84,7 @@ async fn a_prompt_that_comes_a_hundred_times_runs_once() {
     }
     // Whoever sends it once more can still follow its turn.
     let again = server.request(Method::POST, "/v1/sessions/s/messages/stream?view=full");
-    let again = crate::stream::Stream::of(with_json(again, &named)).await.rest().await;
+    let again = crate::sse_reader::SseReader::of(with_json(again, &named)).await.rest().await;
     assert_eq!(again[0]["data"]["turnStarted"], json!({"turnId": "turn-1", "messageId": "m1"}));
     assert_eq!((again[1]["data"]["message"]["id"].as_str(), said(&again, "user")), (Some("m1"), vec!["hello".into()]));
     let events = server.events("s", "?view=full").await;
@@ -94,14 +94,14 @@ async fn a_prompt_that_comes_a_hundred_times_runs_once() {
 //= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
 async fn the_id_of_a_prompt_is_for_its_words_alone() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let prompt =
         |id: &str, text: &str| server.post("/v1/sessions/s/messages", json!({"message": text, "messageId": id}));
     prompt("m1", "one").await.is(204);
     prompt("m1", "two").await.refuses(409, "conflict");
     let request = server.request(Method::POST, "/v1/sessions/s/messages").header("idempotency-key", "m1");
-    Answer::to(with_json(request, &json!({"message": "two"}))).await.refuses(409, "conflict");
+    TestResponse::to(with_json(request, &json!({"message": "two"}))).await.refuses(409, "conflict");
     prompt("m2", "one").await.is(204);
     prompt(&"x".repeat(257), "one").await.refuses(400, "invalid_request");
     // Ids are for one session.
@@ -113,17 +113,17 @@ async fn the_id_of_a_prompt_is_for_its_words_alone() {
 
 #[tokio::test]
 async fn a_key_that_nobody_can_read_is_refused_and_not_forgotten() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let key = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
     let request = server.request(Method::POST, "/v1/sessions/s/messages").header("idempotency-key", key);
-    Answer::to(with_json(request, &json!({"message": "never"}))).await.refuses(400, "invalid_request");
+    TestResponse::to(with_json(request, &json!({"message": "never"}))).await.refuses(400, "invalid_request");
     assert_eq!(server.events("s", "").await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_prompt_that_was_dropped_may_come_again() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.turn("s", "slow", "").await.next().await.unwrap();
     let prompt = json!({"message": "hello", "messageId": "m1"});
@@ -137,7 +137,7 @@ async fn a_prompt_that_was_dropped_may_come_again() {
 //= promises.agents-server.prompt-whose-client-leaves
 #[tokio::test]
 async fn a_prompt_outlives_the_client_that_sent_it() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut all = server.follow("s").await;
     let mut turn = server.turn("s", "question", "?wait=60").await;

@@ -3,7 +3,7 @@
 use reqwest::{Method, header::CONTENT_TYPE};
 use serde_json::json;
 
-use crate::bench::{Answer, Server};
+use crate::support::{TestResponse, TestServer};
 
 const BODIES: [(Method, &str); 6] = [
     (Method::POST, "/v1/sessions/new"),
@@ -14,8 +14,8 @@ const BODIES: [(Method, &str); 6] = [
     (Method::POST, "/v1/sessions/s/permissions/p/reply"),
 ];
 
-async fn server() -> Server {
-    let server = Server::start().await;
+async fn server() -> TestServer {
+    let server = TestServer::start().await;
     server.create("s").await;
     server
 }
@@ -27,13 +27,13 @@ async fn a_body_that_is_no_json_is_refused() {
     for (method, path) in BODIES {
         for body in ["", "{", "{\"message\": \"x\"", "not json", "\u{0}", "{} {}", "[]", "null", "\"x\""] {
             let request = server.request(method.clone(), path).header(CONTENT_TYPE, "application/json");
-            Answer::to(request.body(body)).await.refuses(400, "invalid_request");
+            TestResponse::to(request.body(body)).await.refuses(400, "invalid_request");
         }
         let request = server.request(method.clone(), path).header(CONTENT_TYPE, "application/json");
-        Answer::to(request.body(b"{\"message\": \"\xff\"}".to_vec())).await.refuses(400, "invalid_request");
+        TestResponse::to(request.body(b"{\"message\": \"\xff\"}".to_vec())).await.refuses(400, "invalid_request");
     }
     let install = server.request(Method::POST, "/v1/agents/mock/install");
-    Answer::to(install.header(CONTENT_TYPE, "application/json").body("{")).await.refuses(400, "invalid_request");
+    TestResponse::to(install.header(CONTENT_TYPE, "application/json").body("{")).await.refuses(400, "invalid_request");
     assert_eq!(server.events("s", "?view=full").await.len(), 1);
 }
 
@@ -69,13 +69,13 @@ async fn a_body_of_another_kind_is_refused() {
     for (method, path) in BODIES {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", "json", ""] {
             let request = server.request(method.clone(), path).header(CONTENT_TYPE, kind).body("{}");
-            Answer::to(request).await.refuses(415, "unsupported_media_type");
+            TestResponse::to(request).await.refuses(415, "unsupported_media_type");
         }
-        Answer::to(server.request(method, path).body("{}")).await.refuses(415, "unsupported_media_type");
+        TestResponse::to(server.request(method, path).body("{}")).await.refuses(415, "unsupported_media_type");
     }
     for kind in ["application/json; charset=utf-8", "APPLICATION/JSON", "application/vnd.example+json"] {
         let request = server.request(Method::POST, "/v1/sessions/s/messages").header(CONTENT_TYPE, kind);
-        Answer::to(request.body("{\"message\": \"x\"}")).await.is(204);
+        TestResponse::to(request.body("{\"message\": \"x\"}")).await.is(204);
     }
 }
 
@@ -132,7 +132,7 @@ async fn where_there_is_nothing_that_is_said() {
         (Method::POST, "/openapi.json"),
         (Method::from_bytes(b"BREW").unwrap(), "/v1/sessions/s"),
     ] {
-        let answer = Answer::to(server.request(method, path)).await;
+        let answer = TestResponse::to(server.request(method, path)).await;
         answer.refuses(405, "method_not_allowed");
         assert!(answer.header("allow").is_some_and(|allowed| !allowed.is_empty()), "{answer:?}");
     }
@@ -146,7 +146,7 @@ async fn a_body_that_is_too_large_is_refused() {
     let prompt = |size: usize| {
         let request = server.request(Method::POST, "/v1/sessions/s/messages").header(CONTENT_TYPE, "application/json");
         let hello = r#"{"message": "hello"}"#;
-        Answer::to(request.body(format!("{hello}{}", " ".repeat(size - hello.len()))))
+        TestResponse::to(request.body(format!("{hello}{}", " ".repeat(size - hello.len()))))
     };
     prompt(MOST + 1).await.refuses(413, "payload_too_large");
     server.get("/v1/health").await.is(200);

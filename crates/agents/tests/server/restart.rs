@@ -6,20 +6,20 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::bench::{Server, kinds, of_kind, program, refused, said};
+use crate::support::{TestServer, kinds, of_kind, program, refused, said};
 
-async fn on(directory: &Path) -> Server {
-    Server::with(&["--no-token", "--data-dir", directory.to_str().unwrap()]).await
+async fn on(directory: &Path) -> TestServer {
+    TestServer::with(&["--no-token", "--data-dir", directory.to_str().unwrap()]).await
 }
 
 /// Everything that can be read of a session, to the byte.
-async fn all(server: &Server, id: &str) -> [Vec<u8>; 2] {
+async fn all(server: &TestServer, id: &str) -> [Vec<u8>; 2] {
     let read = async |view| server.get(&format!("/v1/sessions/{id}/events?view={view}&includeRaw=true")).await.body;
     [read("default").await, read("full").await]
 }
 
 /// Ends the server and starts another one.
-async fn again(mut server: Server, directory: &Path, signal: Signal) -> Server {
+async fn again(mut server: TestServer, directory: &Path, signal: Signal) -> TestServer {
     server.signal(signal);
     let status = server.end().await;
     assert_eq!(status.code(), (signal == Signal::TERM).then_some(0));
@@ -261,7 +261,7 @@ async fn a_session_that_cannot_be_read_does_not_disturb_the_others() {
 //= agents.session-management.state-memory-lost-server
 #[tokio::test]
 async fn without_a_directory_nothing_is_kept() {
-    let mut server = Server::start().await;
+    let mut server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "hello").await;
     server.signal(Signal::TERM);

@@ -4,12 +4,12 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::bench::{Server, kinds, of_kind, said, soon};
+use crate::support::{TestServer, kinds, of_kind, said, soon};
 
 //= agents.session-management.session-id-agent-modes
 #[tokio::test]
 async fn a_new_session_is_all_that_it_was_asked_to_be() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let wanted = json!({
         "agent": "mock", "agentMode": "plan", "permissionMode": "bypass", "model": "mock", "variant": "slow",
         "directory": "/", "title": "First", "agentVersion": "1.0", "somethingNew": {"of": "tomorrow"},
@@ -30,7 +30,7 @@ async fn a_new_session_is_all_that_it_was_asked_to_be() {
 //= agents.session-management.session-id-agent-modes
 #[tokio::test]
 async fn what_a_session_was_not_asked_to_be_is_the_default() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let info = server.info("s").await;
     assert_eq!((&info["agentMode"], &info["permissionMode"]), (&json!("build"), &json!("default")));
@@ -41,7 +41,7 @@ async fn what_a_session_was_not_asked_to_be_is_the_default() {
 
 #[tokio::test]
 async fn sessions_are_listed_the_newest_first() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     for id in ["b", "c", "a"] {
         server.create(id).await;
     }
@@ -55,7 +55,7 @@ async fn sessions_are_listed_the_newest_first() {
 //= promises.agents-server.ids-sessions
 #[tokio::test]
 async fn an_id_is_taken_once_however_many_want_it() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let create = || server.post("/v1/sessions/s", json!({"agent": "mock"}));
     let answers = join_all((0..20).map(|_| create())).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
@@ -73,7 +73,7 @@ async fn an_id_is_taken_once_however_many_want_it() {
 //= agents.compatibility.opencode-amp-yet
 #[tokio::test]
 async fn an_agent_that_there_is_not_is_refused() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     for agent in ["nobody", "", "Mock", "opencode"] {
         let problem = server.post("/v1/sessions/s", json!({"agent": agent})).await.refuses(400, "unsupported_agent");
         assert_eq!(
@@ -91,7 +91,7 @@ async fn an_agent_that_there_is_not_is_refused() {
 //= agents.modes-capabilities.permission-modes-default-plan
 #[tokio::test]
 async fn modes_are_those_of_the_agent() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let modes = server.get("/v1/agents/mock/modes").await.is(200);
     let ids: Vec<_> = modes["modes"].as_array().unwrap().iter().map(|mode| &mode["id"]).collect();
     assert_eq!(ids, ["build", "plan"]);
@@ -115,7 +115,7 @@ async fn modes_are_those_of_the_agent() {
 //= promises.agents-server.ids-sessions
 #[tokio::test]
 async fn an_id_may_be_any_words() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let long = "x".repeat(256);
     for (path, id) in
         [("a%2Fb%20c", "a/b c"), ("%E2%82%AC", "\u{20ac}"), ("..%2F..", "../.."), ("%25", "%"), (&*long, &*long)]
@@ -132,7 +132,7 @@ async fn an_id_may_be_any_words() {
 
 #[tokio::test]
 async fn an_agent_works_in_a_directory_that_there_is() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     std::fs::create_dir(server.home.path().join("below")).unwrap();
     std::fs::write(server.home.path().join("file"), "").unwrap();
     server.post("/v1/sessions/s", json!({"agent": "mock", "directory": "below"})).await.is(200);
@@ -146,7 +146,7 @@ async fn an_agent_works_in_a_directory_that_there_is() {
 //= agents.besides-document.session-seen-changed-deleted
 #[tokio::test]
 async fn what_a_session_is_can_be_changed() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let change = |change: Value| server.patch("/v1/sessions/s", change);
     let changed = change(json!({"title": "New", "model": "mock-plain", "variant": "fast", "new": 1})).await.is(200);
@@ -171,7 +171,7 @@ async fn what_a_session_is_can_be_changed() {
 
 #[tokio::test]
 async fn a_session_that_is_terminated_can_be_read_and_resumed() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "hello").await;
     for _ in 0..2 {
@@ -199,7 +199,7 @@ async fn a_session_that_is_terminated_can_be_read_and_resumed() {
 
 #[tokio::test]
 async fn a_session_that_is_terminated_ends_what_runs_and_what_waits() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut running = server.turn("s", "question", "?view=full&wait=60").await;
     running.until_kind("questionAsked").await;
@@ -215,7 +215,7 @@ async fn a_session_that_is_terminated_ends_what_runs_and_what_waits() {
 //= agents.besides-document.session-seen-changed-deleted
 #[tokio::test]
 async fn of_a_session_that_is_deleted_nothing_is_left() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "hello").await;
     server.delete("/v1/sessions/s").await.is(204);
@@ -240,7 +240,7 @@ async fn of_a_session_that_is_deleted_nothing_is_left() {
 //= promises.agents-server.agent-dies
 #[tokio::test]
 async fn an_agent_that_dies_says_why() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let turn = server.say("s", "crash 7").await;
     assert_eq!(kinds(&turn), ["message", "error"]);
@@ -267,7 +267,7 @@ async fn an_agent_that_dies_says_why() {
 //= agents.lifecycle.process-terminates-session-marked
 #[tokio::test]
 async fn an_agent_that_is_done_ends_its_session() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut all = server.follow("s").await;
     server.prompt("s", "end").await;
@@ -283,7 +283,7 @@ async fn an_agent_that_is_done_ends_its_session() {
 //= agents.lifecycle.post-v1-sessions-id
 #[tokio::test]
 async fn a_session_has_its_first_event_before_it_is_answered() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let mut stream = server.connect().await;
     // Both at once, so that nothing of the server's runs between the two but what has to.
     let create = "POST /v1/sessions/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n";

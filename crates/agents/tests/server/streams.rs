@@ -5,14 +5,14 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
-    bench::{Answer, Server, kinds, said, soon},
-    stream::Stream,
+    sse_reader::SseReader,
+    support::{TestResponse, TestServer, kinds, said, soon},
 };
 
 //= agents.lifecycle.get-events-sse-subscribes
 #[tokio::test]
 async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "echo one\ntwo\r\nthree\u{2028}four").await;
     let events = server.get("/v1/sessions/s/events").await.is(200);
@@ -35,7 +35,7 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
 //= agents.event-streaming.event-numbered-appended-told
 #[tokio::test]
 async fn what_was_comes_first_and_then_what_comes() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "one").await;
     let mut stream = server.stream("s", "").await;
@@ -50,25 +50,25 @@ async fn what_was_comes_first_and_then_what_comes() {
 //= promises.agents-server.client-cut
 #[tokio::test]
 async fn the_last_event_id_wins_over_the_offset() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "demo").await;
     for (query, view) in [("?offset=1", ""), ("?view=full&offset=1", "?view=full")] {
         let all = server.events("s", view).await;
         let path = format!("/v1/sessions/s/events/sse{query}");
         assert_eq!(server.stream("s", query).await.next().await.as_ref(), Some(&all[1]));
-        let mut stream = Stream::of(server.request(Method::GET, &path).header("last-event-id", "5")).await;
+        let mut stream = SseReader::of(server.request(Method::GET, &path).header("last-event-id", "5")).await;
         assert_eq!(stream.until(|event| event["id"] == all.len()).await, all[5..]);
     }
     for bad in ["", "x", "-1", "1.5", "1 2", "99999999999999999999999"] {
         let request = server.request(Method::GET, "/v1/sessions/s/events/sse").header("last-event-id", bad);
-        Answer::to(request).await.refuses(400, "invalid_request");
+        TestResponse::to(request).await.refuses(400, "invalid_request");
     }
 }
 
 #[tokio::test]
 async fn the_stream_of_a_session_that_ended_stays_open() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.follow("s").await;
     server.order("/v1/sessions/s/terminate").await.is(204);
@@ -84,7 +84,7 @@ async fn the_stream_of_a_session_that_ended_stays_open() {
 
 #[tokio::test]
 async fn the_streams_of_a_session_that_is_deleted_end() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let (mut default, mut full) = (server.stream("s", "").await, server.follow("s").await);
     let mut turn = server.turn("s", "question", "?wait=60").await;
@@ -98,7 +98,7 @@ async fn the_streams_of_a_session_that_is_deleted_end() {
 
 #[tokio::test]
 async fn a_stream_that_begins_behind_the_end_gives_what_comes_behind_that() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.stream("s", "?offset=3").await;
     server.say("s", "one").await;

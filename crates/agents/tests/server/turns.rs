@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::{Server, kinds, of_kind, said};
+use crate::support::{TestServer, kinds, of_kind, said};
 
 //= agents.architecture-components.clients-create-sessions-send
 //= agents.lifecycle.post-messages-stream-posts
 //= promises.agents-server.stream-turn
 #[tokio::test]
 async fn the_stream_of_a_turn_has_this_turn_and_closes() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "before").await;
     let turn = server.say("s", "hello").await;
@@ -28,7 +28,7 @@ async fn the_stream_of_a_turn_has_this_turn_and_closes() {
 //= promises.agents-server.stream-turn
 #[tokio::test]
 async fn the_stream_of_a_turn_closes_when_nobody_answers_and_the_turn_goes_on() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let turn = server.turn("s", "question", "?wait=0.01").await.rest().await;
     assert_eq!(kinds(&turn), ["message", "questionAsked", "questionAsked"]);
@@ -45,7 +45,7 @@ async fn the_stream_of_a_turn_closes_when_nobody_answers_and_the_turn_goes_on() 
 
 #[tokio::test]
 async fn the_stream_of_a_turn_goes_on_when_somebody_answers() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.turn("s", "plan", "?wait=60&view=full").await;
     let asked = stream.until_kind("questionAsked").await;
@@ -58,7 +58,7 @@ async fn the_stream_of_a_turn_goes_on_when_somebody_answers() {
 
 #[tokio::test]
 async fn a_wait_may_be_as_long_as_anybody_likes() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     for wait in ["0", "1e9", "1e19", "1.8e19"] {
         let mut stream = server.turn("s", "question", &format!("?wait={wait}")).await;
@@ -77,7 +77,7 @@ async fn a_wait_may_be_as_long_as_anybody_likes() {
 //= promises.agents-server.abort
 #[tokio::test]
 async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut turn = server.turn("s", "slow", "?view=full").await;
     turn.until_kind("message").await;
@@ -94,7 +94,7 @@ async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
 //= promises.agents-server.abort
 #[tokio::test]
 async fn an_abort_drops_the_prompts_that_wait() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut running = server.turn("s", "slow", "").await;
     running.next().await.unwrap();
@@ -116,7 +116,7 @@ async fn an_abort_drops_the_prompts_that_wait() {
 //= agents.besides-document.turn-aborted-without-session
 #[tokio::test]
 async fn an_abort_without_a_turn_changes_nothing() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let before = server.events("s", "?view=full").await;
     server.order("/v1/sessions/s/abort").await.is(204);
@@ -129,7 +129,7 @@ async fn an_abort_without_a_turn_changes_nothing() {
 
 #[tokio::test]
 async fn a_burst_can_be_aborted_in_its_midst() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     let mut turn = server.turn("s", "burst 10000000", "").await;
     turn.until(|event| event["id"] == 1000).await;
@@ -141,7 +141,7 @@ async fn a_burst_can_be_aborted_in_its_midst() {
 
 #[tokio::test]
 async fn what_an_agent_says_of_itself_ends_no_turn() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     server.create("s").await;
     for word in ["error", "unparsed", "status", "usage", "image", "file", "reasoning", "tool", "help", "markdown"] {
         let turn = server.turn("s", word, "?view=full").await.rest().await;

@@ -1,87 +1,87 @@
-//! Whole messages: what the agent says, and what its tools give.
+//! Complete messages: assistant messages and tool results.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    Converter,
-    items::{Item, Outcome},
-    native::{Native, flag, list, text},
+    ClaudeConverter,
+    items::{ItemOutput, OpenItem},
+    native::{ClaudeMessage, flag, list, text},
     stream::kind_of,
 };
 use crate::{
-    agent::Fact,
-    schema::{EventData, ItemKind, ItemStatus, Message, Notice, ParsedMessage, Part},
+    agent::AgentEvent,
+    schema::{EventData, ItemKind, ItemStatus, MessagePart, Notice, ParsedMessage, UniversalMessage},
 };
 
-/// How many blocks of a message are told one by one. A message of the agent has one, and one of its tools' as many as it
-/// used at once.
-const BLOCKS: usize = 1_024;
+/// How many blocks of a message are converted one by one. Assistant messages have one; tool messages have one per
+/// parallel tool use.
+const MAX_BLOCKS: usize = 1_024;
 
-/// How much of what a message says is remembered.
-const REMEMBERED: usize = 1024 * 1024;
+/// How much text of a message is remembered.
+const MAX_REMEMBERED: usize = 1024 * 1024;
 
-/// The last words of a turn, by which its result is known again.
+/// The last message of a turn, to recognize its text in the turn's result.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct LastMessage {
     message: String,
-    /// All that the message said, and the last of it.
+    /// The text of all blocks, and of the last one.
     whole: String,
     last: String,
 }
 
-// === impl Said ===
+// === impl LastMessage ===
 
-impl Said {
+impl LastMessage {
     fn text(&mut self, message: &str, text: &str) {
         if self.message != message {
             *self = Self { message: message.to_owned(), ..Self::default() };
         }
-        if self.whole.len().saturating_add(text.len()) <= REMEMBERED {
+        if self.whole.len().saturating_add(text.len()) <= MAX_REMEMBERED {
             self.whole.push_str(text);
         }
         text.clone_into(&mut self.last);
     }
 
-    /// Whether this was said.
-    pub(super) fn was(&self, text: &str) -> bool {
+    /// Whether the message had this text.
+    pub(super) fn matches(&self, text: &str) -> bool {
         [&self.whole, &self.last].iter().any(|said| said.trim() == text.trim())
     }
 }
 
-// === impl Converter ===
+// === impl ClaudeConverter ===
 
-impl Converter {
-    pub(super) fn assistant(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+impl ClaudeConverter {
+    pub(super) fn assistant(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
         let message = native.value.get("message").unwrap_or(&Value::Null);
         let id = text(message, "id").unwrap_or_default();
         let content = content(message);
-        let (blocks, rest) = content.split_at(content.len().min(BLOCKS));
+        let (blocks, rest) = content.split_at(content.len().min(MAX_BLOCKS));
         let mut parts = Vec::new();
         for block in blocks {
-            self.block(native, id, block, facts);
+            self.block(native, id, block, events);
             parts.extend(match kind_of(block) {
-                ItemKind::Message => Some(Part::text(text(block, "text").unwrap_or_default())),
+                ItemKind::Message => Some(MessagePart::text(text(block, "text").unwrap_or_default())),
                 ItemKind::Reasoning => None,
-                ItemKind::Tool => Some(Part::ToolCall {
+                ItemKind::Tool => Some(MessagePart::ToolCall {
                     id: text(block, "id").map(str::to_owned),
                     name: text(block, "name").unwrap_or_default().to_owned(),
                     input: block.get("input").cloned().unwrap_or_default(),
                 }),
-                ItemKind::Plan | ItemKind::Other => Some(Part::Unknown { raw: block.clone() }),
+                ItemKind::Plan | ItemKind::Other => Some(MessagePart::Unknown { raw: block.clone() }),
             });
         }
-        facts.extend(too_many(native, rest));
+        events.extend(remaining_blocks(native, rest));
         if !parts.is_empty() {
-            facts.push(self.said(native, "assistant", text(message, "id"), parts));
-        } else if facts.is_empty() {
-            facts.push(native.notice("assistant"));
+            events.push(self.message_event(native, "assistant", text(message, "id"), parts));
+        } else if events.is_empty() {
+            events.push(native.notice("assistant"));
         }
     }
 
-    /// The items of a block that is whole.
-    fn block(&mut self, native: Native<'_>, message: &str, block: &Value, facts: &mut Vec<Fact>) {
+    /// Emits the items of a complete block.
+    fn block(&mut self, native: ClaudeMessage<'_>, message: &str, block: &Value, events: &mut Vec<AgentEvent>) {
         let kind = kind_of(block);
         let said = text(block, if kind == ItemKind::Reasoning { "thinking" } else { "text" });
         let id = match (kind, text(block, "id")) {
@@ -90,60 +90,60 @@ impl Converter {
         };
         let name = (kind == ItemKind::Tool).then(|| text(block, "name").unwrap_or_default().to_owned());
         let parent = native.parent().map(str::to_owned);
-        let item = Item { id: id.clone(), kind, name, message: message.to_owned(), parent, plan: None };
+        let item = OpenItem { id: id.clone(), kind, name, message: message.to_owned(), parent, plan: None };
         let input = (kind == ItemKind::Tool).then(|| block.get("input").cloned()).flatten();
         let plan = input.as_ref().and_then(|input| text(input, "plan")).map(str::to_owned);
-        facts.extend(self.items.start(item, input).map(|data| native.event(data)));
+        events.extend(self.items.start(item, input).map(|data| native.event(data)));
         if kind == ItemKind::Tool {
-            // It is under way until it has given something.
+            // It stays open until its result arrives.
             if let Some(item) = self.items.get_mut(&id) {
                 item.plan = plan;
             }
             return;
         }
         if let (ItemKind::Message, Some(said), None) = (kind, said, native.parent()) {
-            self.said.text(message, said);
+            self.last_message.text(message, said);
         }
         let status = if flag(native.value, "aborted") { ItemStatus::Interrupted } else { ItemStatus::Completed };
-        let outcome = Outcome { text: said.map(str::to_owned), output: None };
-        facts.extend(self.items.finish(&id, status, outcome).map(|data| native.event(data)));
+        let outcome = ItemOutput { text: said.map(str::to_owned), output: None };
+        events.extend(self.items.finish(&id, status, outcome).map(|data| native.event(data)));
     }
 
-    pub(super) fn user(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+    pub(super) fn user(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
         if flag(native.value, "isReplay") {
-            // A prompt of ours, which the session has told already.
-            facts.push(native.murmur("user.replay"));
+            // Our own prompt, which the session has logged already.
+            events.push(native.notice_without_details("user.replay"));
             return;
         }
         let message = native.value.get("message").unwrap_or(&Value::Null);
         let content = content(message);
         if !content.iter().any(|block| text(block, "type") == Some("tool_result")) {
-            facts.push(self.in_the_users_name(native, &content));
+            events.push(self.user_message(native, &content));
             return;
         }
-        let (blocks, rest) = content.split_at(content.len().min(BLOCKS));
+        let (blocks, rest) = content.split_at(content.len().min(MAX_BLOCKS));
         let mut parts = Vec::new();
         for block in blocks {
             parts.push(match text(block, "type") {
-                Some("tool_result") => self.tool_result(native, block, facts),
-                _ => plain(block),
+                Some("tool_result") => self.tool_result(native, block, events),
+                _ => text_part(block),
             });
         }
-        facts.extend(too_many(native, rest));
-        facts.push(self.said(native, "tool", None, parts));
+        events.extend(remaining_blocks(native, rest));
+        events.push(self.message_event(native, "tool", None, parts));
     }
 
-    /// Words that the agent itself puts down as the user's: what a subagent is told to do, or a remark.
-    fn in_the_users_name(&self, native: Native<'_>, content: &[Value]) -> Fact {
+    /// A message in the user's name that the agent wrote itself: the prompt of a subagent, or a remark.
+    fn user_message(&self, native: ClaudeMessage<'_>, content: &[Value]) -> AgentEvent {
         if native.parent().is_some() {
-            return self.said(native, "user", None, content.iter().map(plain).collect());
+            return self.message_event(native, "user", None, content.iter().map(text_part).collect());
         }
         let words: Vec<_> = content.iter().filter_map(|block| text(block, "text")).collect();
         let details = Some(json!({"text": words.join("\n")}));
         native.event(EventData::Notice(Notice { label: "user".into(), details }))
     }
 
-    fn tool_result(&mut self, native: Native<'_>, block: &Value, facts: &mut Vec<Fact>) -> Part {
+    fn tool_result(&mut self, native: ClaudeMessage<'_>, block: &Value, events: &mut Vec<AgentEvent>) -> MessagePart {
         let id = text(block, "tool_use_id").unwrap_or_default();
         let name = self.items.get(id).and_then(|item| item.name.clone());
         let output = block.get("content").cloned().unwrap_or_default();
@@ -154,13 +154,19 @@ impl Converter {
             (true, true) => ItemStatus::Declined,
             (true, false) => ItemStatus::Failed,
         };
-        let outcome = Outcome { text: None, output: Some(output.clone()) };
-        facts.extend(self.items.finish(id, status, outcome).map(|data| native.event(data)));
-        Part::ToolResult { id: Some(id.to_owned()), name, output, is_error: Some(is_error) }
+        let outcome = ItemOutput { text: None, output: Some(output.clone()) };
+        events.extend(self.items.finish(id, status, outcome).map(|data| native.event(data)));
+        MessagePart::ToolResult { id: Some(id.to_owned()), name, output, is_error: Some(is_error) }
     }
 
-    /// A message of the log.
-    fn said(&self, native: Native<'_>, role: &str, id: Option<&str>, parts: Vec<Part>) -> Fact {
+    /// A message event for the log.
+    fn message_event(
+        &self,
+        native: ClaudeMessage<'_>,
+        role: &str,
+        id: Option<&str>,
+        parts: Vec<MessagePart>,
+    ) -> AgentEvent {
         let mut metadata = Map::new();
         for (key, name) in [
             ("parent_tool_use_id", "parentToolUseId"),
@@ -174,11 +180,11 @@ impl Converter {
             }
         }
         let message = ParsedMessage { role: role.to_owned(), id: id.map(str::to_owned), metadata, parts };
-        native.event(EventData::Message(Message::Parsed(message)))
+        native.event(EventData::Message(UniversalMessage::Parsed(message)))
     }
 }
 
-/// The blocks of a message. A message of words alone may come without blocks.
+/// The blocks of a message. A message with plain text may have no blocks.
 fn content(message: &Value) -> Cow<'_, [Value]> {
     match message.get("content") {
         Some(Value::String(words)) => Cow::Owned(vec![json!({"type": "text", "text": words})]),
@@ -186,21 +192,21 @@ fn content(message: &Value) -> Cow<'_, [Value]> {
     }
 }
 
-/// The blocks that are too many to be told one by one.
-fn too_many(native: Native<'_>, rest: &[Value]) -> Option<Fact> {
+/// The blocks beyond the limit, as one raw event.
+fn remaining_blocks(native: ClaudeMessage<'_>, rest: &[Value]) -> Option<AgentEvent> {
     (!rest.is_empty()).then(|| native.event(EventData::Raw(rest.to_vec().into())))
 }
 
-/// A block that is words, or something else.
-fn plain(block: &Value) -> Part {
+/// A text part, or an unknown one.
+fn text_part(block: &Value) -> MessagePart {
     match (text(block, "type"), text(block, "text")) {
-        (Some("text"), Some(words)) => Part::text(words),
-        _ => Part::Unknown { raw: block.clone() },
+        (Some("text"), Some(words)) => MessagePart::text(words),
+        _ => MessagePart::Unknown { raw: block.clone() },
     }
 }
 
-/// Whether the tool was not run because somebody said no.
-fn was_declined(native: Native<'_>, id: &str) -> bool {
+/// Whether the tool did not run because it was declined.
+fn was_declined(native: ClaudeMessage<'_>, id: &str) -> bool {
     list(native.value, "tool_result_meta").iter().filter(|meta| text(meta, "id") == Some(id)).any(|meta| {
         meta.get("non_execution_kind").is_some_and(|kind| !kind.is_null())
             || meta.get("permission_decision").and_then(|made| text(made, "decision")) == Some("reject")

@@ -1,10 +1,10 @@
-//! What Claude Code says, line by line, as facts. Knows nothing of processes and files.
+//! Converts Claude Code's output, line by line, to events. Does no I/O.
 
-mod ask;
 mod blocks;
-mod end;
 mod items;
 mod native;
+mod requests;
+mod result;
 mod stream;
 mod turn;
 
@@ -12,61 +12,61 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::Value;
 
-pub use self::ask::Asked;
-pub(super) use self::ask::AskedKind;
+pub use self::requests::ClaudeRequest;
+pub(super) use self::requests::ClaudeRequestKind;
 use self::{
-    blocks::Said,
-    items::Items,
-    native::{Native, list, text},
-    stream::Streams,
-    turn::Turn,
+    blocks::LastMessage,
+    items::OpenItems,
+    native::{ClaudeMessage, list, text},
+    stream::PartialMessages,
+    turn::ClaudeTurn,
 };
 use super::launch;
 use crate::{
-    agent::{AgentMode, Fact, PermissionMode, raw},
+    agent::{AgentEvent, AgentMode, PermissionMode, raw},
+    json_line,
     schema::EventData,
-    words,
 };
 
-/// What is to be known of earlier lines to understand the next one.
+/// The state that is needed to convert the next line.
 #[derive(Debug)]
-pub struct Converter {
-    /// Whether the agent has introduced itself.
-    introduced: bool,
+pub struct ClaudeConverter {
+    /// Whether the agent has sent its first `init` message.
+    initialized: bool,
     native_id: Option<String>,
     model: Option<String>,
-    turn: Turn,
-    items: Items,
-    streams: Streams,
-    said: Said,
-    asked: BTreeMap<String, Asked>,
-    awaited: Option<Awaited>,
+    turn: ClaudeTurn,
+    items: OpenItems,
+    streams: PartialMessages,
+    last_message: LastMessage,
+    requests: BTreeMap<String, ClaudeRequest>,
+    pending_response: Option<PendingResponse>,
     replies: Vec<Value>,
-    /// What the conversation has cost so far.
+    /// Cost of the conversation so far.
     cost: f64,
-    /// The error with which the last turn failed.
-    complaint: Option<String>,
-    /// How it works, as far as it was told so: for the agent a plan is a mode of its permissions.
+    /// Error of the last failed turn.
+    failure: Option<String>,
+    /// The agent mode that was requested: for Claude Code, plan mode is a permission mode.
     agent_mode: AgentMode,
-    /// Whether it was started to bypass permissions: otherwise it cannot, whatever it says.
+    /// Whether it was started with permission to bypass; otherwise a report of that mode is ignored.
     may_bypass: bool,
-    read_plan: ReadPlan,
+    read_plan: PlanReader,
 }
 
-/// Reads a plan that the agent only names by its file.
-struct ReadPlan(Box<Read>);
+/// Reads a plan that the agent refers to by its path.
+struct PlanReader(Box<PlanReaderFn>);
 
-type Read = dyn Fn(&str) -> Option<String> + Send + Sync;
+type PlanReaderFn = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// A request of ours whose answer somebody waits for.
+/// A request of ours that waits for its response.
 #[derive(Debug)]
-struct Awaited {
+struct PendingResponse {
     id: String,
-    answer: Option<Result<Value, String>>,
+    result: Option<Result<Value, String>>,
 }
 
-/// Kinds of messages that say how the agent is, and nothing of what it does.
-const TALK: [&str; 9] = [
+/// Message types that are logged as notices.
+const NOTICE_TYPES: [&str; 9] = [
     "auth_status",
     "command_lifecycle",
     "control_request_progress",
@@ -78,154 +78,154 @@ const TALK: [&str; 9] = [
     "tool_use_summary",
 ];
 
-/// How much of the agent's own words is kept with all of the facts that one line told. Where it would be more, the last of
-/// them has the words for all: it tells of the whole line.
-const WORDS: usize = 4 * 1024 * 1024;
+/// How many bytes of raw messages the events of one line may hold together. Above it, only the last event keeps the raw
+/// message.
+const MAX_RAW_TOTAL: usize = 4 * 1024 * 1024;
 
-// === impl ReadPlan ===
+// === impl PlanReader ===
 
-impl fmt::Debug for ReadPlan {
+impl fmt::Debug for PlanReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ReadPlan")
     }
 }
 
-// === impl Converter ===
+// === impl ClaudeConverter ===
 
-impl Converter {
-    /// A new one. A plan that the agent only names by its file is read by this function.
+impl ClaudeConverter {
+    /// `read_plan` reads a plan that the agent refers to by its path.
     pub fn new(read_plan: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self {
-            introduced: false,
+            initialized: false,
             native_id: None,
             model: None,
-            turn: Turn::default(),
-            items: Items::default(),
-            streams: Streams::default(),
-            said: Said::default(),
-            asked: BTreeMap::new(),
-            awaited: None,
+            turn: ClaudeTurn::default(),
+            items: OpenItems::default(),
+            streams: PartialMessages::default(),
+            last_message: LastMessage::default(),
+            requests: BTreeMap::new(),
+            pending_response: None,
             replies: Vec::new(),
             cost: 0.0,
-            complaint: None,
+            failure: None,
             agent_mode: AgentMode::default(),
             may_bypass: false,
-            read_plan: ReadPlan(Box::new(read_plan)),
+            read_plan: PlanReader(Box::new(read_plan)),
         }
     }
 
-    /// Whether the agent was started to bypass permissions.
-    pub const fn bypasses(&mut self, may_bypass: bool) {
+    /// Sets whether the agent was started with permission to bypass.
+    pub const fn set_may_bypass(&mut self, may_bypass: bool) {
         self.may_bypass = may_bypass;
     }
 
-    /// The agent was told to work so.
-    pub const fn works(&mut self, mode: AgentMode) {
+    /// Sets the requested agent mode.
+    pub const fn set_agent_mode(&mut self, mode: AgentMode) {
         self.agent_mode = mode;
     }
 
-    /// The facts of a line. One that is not blank has at least one.
-    pub fn line(&mut self, line: &[u8]) -> Vec<Fact> {
+    /// The events of a line: at least one, unless it is blank.
+    pub fn convert_line(&mut self, line: &[u8]) -> Vec<AgentEvent> {
         let line = line.trim_ascii();
         if line.is_empty() {
             return Vec::new();
         }
-        let read = words::read::<Value>(line).map(|value| (value, words::as_it_came(line)));
+        let read = json_line::parse::<Value>(line).map(|value| (value, json_line::to_raw(line)));
         match read {
-            Ok((value, Some(raw))) => sparing(self.message(Native::new(&value, &raw)), line.len()),
+            Ok((value, Some(raw))) => limit_raw(self.message(ClaudeMessage::new(&value, &raw)), line.len()),
             Ok((_, None)) => vec![unparsed(line, "it cannot be kept".to_owned())],
             Err(error) => vec![unparsed(line, error)],
         }
     }
 
-    /// The facts of the beginning of a line that was too long to be read.
-    pub fn cut(&mut self, line: &[u8], longest: usize) -> Vec<Fact> {
-        vec![unparsed(words::beginning(line), format!("a line of more than {longest} bytes"))]
+    /// The events of a line that was truncated.
+    pub fn convert_truncated(&mut self, line: &[u8], longest: usize) -> Vec<AgentEvent> {
+        vec![unparsed(json_line::truncated(line), format!("a line of more than {longest} bytes"))]
     }
 
-    /// A prompt with this id was given.
-    pub fn prompted(&mut self, id: impl Into<String>) {
-        self.turn = Turn::prompted(id);
+    /// Records that a prompt with this id was sent.
+    pub fn prompt_sent(&mut self, id: impl Into<String>) {
+        self.turn = ClaudeTurn::prompted(id);
     }
 
-    /// The agent was told to stop.
-    pub fn interrupted(&mut self) {
+    /// Records that an interrupt was sent.
+    pub fn interrupt_sent(&mut self) {
         self.turn.interrupt();
     }
 
-    /// Nothing follows: what is open is closed.
-    pub fn ended(&mut self) -> Vec<Fact> {
-        self.items.interrupt_all().into_iter().map(Fact::event).collect()
+    /// Completes all open items at the end of the output.
+    pub fn close_all(&mut self) -> Vec<AgentEvent> {
+        self.items.interrupt_all().into_iter().map(AgentEvent::event).collect()
     }
 
-    /// What the agent asked under this id and still waits for.
-    pub fn asked(&self, id: &str) -> Option<&Asked> {
-        self.asked.get(id)
+    /// The pending request of this id.
+    pub fn request(&self, id: &str) -> Option<&ClaudeRequest> {
+        self.requests.get(id)
     }
 
-    /// What the agent asked under this id was answered.
-    pub fn answered(&mut self, id: &str) {
-        self.asked.remove(id);
+    /// Removes a request that was answered.
+    pub fn remove_request(&mut self, id: &str) {
+        self.requests.remove(id);
     }
 
-    /// What is to be said to the agent, since it asked for what nobody here can do.
+    /// Takes responses to requests that are not supported.
     pub fn take_replies(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.replies)
     }
 
-    /// The answer to the request of this id is wanted, and that to no other any more.
-    pub fn expect(&mut self, id: impl Into<String>) {
-        self.awaited = Some(Awaited { id: id.into(), answer: None });
+    /// Waits for the response to the request of this id, and to no other.
+    pub fn expect_response(&mut self, id: impl Into<String>) {
+        self.pending_response = Some(PendingResponse { id: id.into(), result: None });
     }
 
-    /// The answer that is wanted, once it is there.
-    pub fn take_answer(&mut self) -> Option<Result<Value, String>> {
-        let answer = self.awaited.as_mut()?.answer.take()?;
-        self.awaited = None;
-        Some(answer)
+    /// Takes the awaited response once it has arrived.
+    pub fn take_response(&mut self) -> Option<Result<Value, String>> {
+        let result = self.pending_response.as_mut()?.result.take()?;
+        self.pending_response = None;
+        Some(result)
     }
 
-    /// The agent's id of the conversation.
+    /// The agent's own id of the conversation.
     pub fn native_id(&self) -> Option<&str> {
         self.native_id.as_deref()
     }
 
-    /// Why the agent ended before it began, if it said so.
-    pub fn complaint(&self) -> Option<&str> {
-        self.complaint.as_deref().filter(|_| !self.introduced)
+    /// The error with which the agent exited before its first turn.
+    pub fn startup_error(&self) -> Option<&str> {
+        self.failure.as_deref().filter(|_| !self.initialized)
     }
 
-    fn message(&mut self, native: Native<'_>) -> Vec<Fact> {
-        let mut facts = Vec::new();
+    fn message(&mut self, native: ClaudeMessage<'_>) -> Vec<AgentEvent> {
+        let mut events = Vec::new();
         match native.text("type") {
-            Some("system") => self.system(native, &mut facts),
-            Some("assistant") => self.assistant(native, &mut facts),
-            Some("user") => self.user(native, &mut facts),
-            Some("stream_event") => self.stream_event(native, &mut facts),
-            Some("result") => self.result(native, &mut facts),
-            Some("control_request") => self.control_request(native, &mut facts),
-            Some("control_cancel_request") => self.control_cancel_request(native, &mut facts),
-            Some("control_response") => self.control_response(native, &mut facts),
-            Some("command_lifecycle") => self.command_lifecycle(native, &mut facts),
-            Some(kind) if TALK.contains(&kind) => facts.push(native.notice(kind)),
-            _ => facts.push(native.event(EventData::Raw(native.value.clone()))),
+            Some("system") => self.system(native, &mut events),
+            Some("assistant") => self.assistant(native, &mut events),
+            Some("user") => self.user(native, &mut events),
+            Some("stream_event") => self.stream_event(native, &mut events),
+            Some("result") => self.result(native, &mut events),
+            Some("control_request") => self.control_request(native, &mut events),
+            Some("control_cancel_request") => self.control_cancel_request(native, &mut events),
+            Some("control_response") => self.control_response(native, &mut events),
+            Some("command_lifecycle") => self.command_lifecycle(native, &mut events),
+            Some(kind) if NOTICE_TYPES.contains(&kind) => events.push(native.notice(kind)),
+            _ => events.push(native.event(EventData::Raw(native.value.clone()))),
         }
-        facts
+        events
     }
 
-    fn system(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+    fn system(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
         match native.text("subtype") {
-            Some("init") => self.init(native, facts),
+            Some("init") => self.init(native, events),
             Some(subtype) => {
-                facts.extend(native.text("permissionMode").and_then(|name| self.modes(name)));
-                facts.push(native.notice(format!("system.{subtype}")));
+                events.extend(native.text("permissionMode").and_then(|name| self.modes(name)));
+                events.push(native.notice(format!("system.{subtype}")));
             }
-            None => facts.push(native.notice("system")),
+            None => events.push(native.notice("system")),
         }
     }
 
-    /// The modes that Claude Code tells under one name; of what only it knows, or cannot be, nothing is said.
-    fn modes(&mut self, name: &str) -> Option<Fact> {
+    /// The modes behind Claude Code's name for them; `None` for unknown or impossible ones.
+    fn modes(&mut self, name: &str) -> Option<AgentEvent> {
         let mode = match name {
             "plan" => PermissionMode::Plan,
             "default" => PermissionMode::Default,
@@ -236,76 +236,79 @@ impl Converter {
         if mode != PermissionMode::Plan {
             self.agent_mode = AgentMode::Build;
         }
-        Some(Fact::Modes(self.agent_mode, mode))
+        Some(AgentEvent::Modes(self.agent_mode, mode))
     }
 
-    /// The agent introduces itself at every turn.
-    fn init(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
-        if self.turn.introduced(native.value) {
-            facts.push(Fact::TurnStarted);
+    /// The agent sends `init` at the start of every turn.
+    fn init(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
+        if self.turn.started(native.value) {
+            events.push(AgentEvent::TurnStarted);
         }
         let id = native.text("session_id").map(str::to_owned);
         if let Some(id) = id.filter(|id| self.native_id.as_ref() != Some(id)) {
             self.native_id = Some(id.clone());
-            facts.push(Fact::NativeId(id));
+            events.push(AgentEvent::NativeId(id));
         }
         self.model = native.text("model").map(str::to_owned);
-        if self.introduced {
-            facts.push(native.murmur("system.init"));
+        if self.initialized {
+            events.push(native.notice_without_details("system.init"));
         } else {
-            self.introduced = true;
-            facts.push(native.event(EventData::started("system.init", Some(native.value.clone()))));
+            self.initialized = true;
+            events.push(native.event(EventData::started("system.init", Some(native.value.clone()))));
         }
     }
 
-    /// The agent answers a request of ours.
-    fn control_response(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
-        facts.push(native.murmur("control_response"));
+    /// The response to a request of ours.
+    fn control_response(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
+        events.push(native.notice_without_details("control_response"));
         let Some(response) = native.value.get("response") else { return };
-        let answer = match text(response, "subtype") {
+        let result = match text(response, "subtype") {
             Some("error") => Err(text(response, "error").unwrap_or("it did not say why").to_owned()),
             _ => Ok(response.get("response").cloned().unwrap_or_default()),
         };
-        // An interrupt that came before the agent began with the prompt took it back.
-        let cancelled = answer.as_ref().map_or(&[][..], |answer| list(answer, "cancelled"));
+        // An interrupt cancelled a prompt that the agent had not started.
+        let cancelled = result.as_ref().map_or(&[][..], |result| list(result, "cancelled"));
         if cancelled.iter().filter_map(Value::as_str).any(|id| self.turn.cancelled(id)) {
-            self.taken_back(native, facts);
+            self.prompt_cancelled(native, events);
         }
-        if let Some(awaited) = self.awaited.as_mut().filter(|awaited| text(response, "request_id") == Some(&awaited.id))
+        if let Some(pending_response) = self
+            .pending_response
+            .as_mut()
+            .filter(|pending_response| text(response, "request_id") == Some(&pending_response.id))
         {
-            awaited.answer = Some(answer);
+            pending_response.result = Some(result);
         }
     }
 
-    /// What becomes of a prompt.
-    fn command_lifecycle(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
-        facts.push(native.notice("command_lifecycle"));
+    /// The state of a prompt.
+    fn command_lifecycle(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
+        events.push(native.notice("command_lifecycle"));
         let id = native.text("command_uuid").unwrap_or_default();
         match native.text("state") {
-            Some("started") => self.turn.began(id),
-            Some("cancelled") if self.turn.cancelled(id) => self.taken_back(native, facts),
+            Some("started") => self.turn.prompt_started(id),
+            Some("cancelled") if self.turn.cancelled(id) => self.prompt_cancelled(native, events),
             _ => {}
         }
     }
 }
 
-/// The facts with the agent's own words, which all of them have as long as that is not too much.
-fn sparing(mut facts: Vec<Fact>, length: usize) -> Vec<Fact> {
-    if facts.len().saturating_mul(length) > WORDS {
-        let words = facts.iter_mut().rev().filter_map(|fact| match fact {
-            Fact::Event(_, raw)
-            | Fact::TurnEnded { raw, .. }
-            | Fact::PermissionAsked(_, raw)
-            | Fact::QuestionAsked(_, raw) => Some(raw),
+/// Drops raw messages from all events but the last one if they are too large together.
+fn limit_raw(mut events: Vec<AgentEvent>, length: usize) -> Vec<AgentEvent> {
+    if events.len().saturating_mul(length) > MAX_RAW_TOTAL {
+        let words = events.iter_mut().rev().filter_map(|event| match event {
+            AgentEvent::Event(_, raw)
+            | AgentEvent::TurnEnded { raw, .. }
+            | AgentEvent::PermissionAsked(_, raw)
+            | AgentEvent::QuestionAsked(_, raw) => Some(raw),
             _ => None,
         });
         words.skip(1).for_each(|raw| *raw = None);
     }
-    facts
+    events
 }
 
-fn unparsed(line: &[u8], error: String) -> Fact {
+fn unparsed(line: &[u8], error: String) -> AgentEvent {
     let line = Value::String(String::from_utf8_lossy(line).into_owned());
     let raw = raw(&line);
-    Fact::Event(EventData::unparsed(line, error), raw)
+    AgentEvent::Event(EventData::unparsed(line, error), raw)
 }

@@ -1,61 +1,60 @@
-//! A message of the agent, read and as it came.
+//! A message of Claude Code, parsed and raw.
 
 use serde_json::{Map, Value};
 
 use crate::{
-    agent::{Fact, Raw},
+    agent::{AgentEvent, RawMessage},
     schema::{EventData, Notice},
 };
 
-/// A message of the agent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Native<'a> {
+pub(super) struct ClaudeMessage<'a> {
     pub(super) value: &'a Value,
-    raw: &'a Raw,
+    raw: &'a RawMessage,
 }
 
-/// A text of an object.
+/// A string field.
 pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key)?.as_str()
 }
 
-/// A list of an object, empty if there is none.
+/// An array field; empty if it is missing.
 pub(super) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A flag of an object.
+/// A boolean field.
 pub(super) fn flag(value: &Value, key: &str) -> bool {
     value.get(key).and_then(Value::as_bool).unwrap_or_default()
 }
 
-// === impl Native ===
+// === impl ClaudeMessage ===
 
-impl<'a> Native<'a> {
-    /// Fields that say which message it is and nothing about what it says.
+impl<'a> ClaudeMessage<'a> {
+    /// Fields that identify the message and are not part of its content.
     const ENVELOPE: [&'static str; 5] = ["type", "subtype", "uuid", "session_id", "timestamp"];
 
-    pub(super) const fn new(value: &'a Value, raw: &'a Raw) -> Self {
+    pub(super) const fn new(value: &'a Value, raw: &'a RawMessage) -> Self {
         Self { value, raw }
     }
 
-    /// As it came.
-    pub(super) fn raw(self) -> Option<Raw> {
-        Some(Raw::clone(self.raw))
+    /// The raw message.
+    pub(super) fn raw(self) -> Option<RawMessage> {
+        Some(RawMessage::clone(self.raw))
     }
 
-    /// A fact that it told.
-    pub(super) fn event(self, data: EventData) -> Fact {
-        Fact::Event(data, self.raw())
+    /// An event with the raw message.
+    pub(super) fn event(self, data: EventData) -> AgentEvent {
+        AgentEvent::Event(data, self.raw())
     }
 
-    /// Small talk, without its words: they are in what is kept as it came.
-    pub(super) fn murmur(self, label: impl Into<String>) -> Fact {
+    /// A notice without details, which are in the raw message.
+    pub(super) fn notice_without_details(self, label: impl Into<String>) -> AgentEvent {
         self.event(EventData::Notice(Notice { label: label.into(), details: None }))
     }
 
-    /// Small talk.
-    pub(super) fn notice(self, label: impl Into<String>) -> Fact {
+    /// A notice with the message's fields.
+    pub(super) fn notice(self, label: impl Into<String>) -> AgentEvent {
         let details: Map<_, _> = self
             .value
             .as_object()
@@ -72,7 +71,7 @@ impl<'a> Native<'a> {
         text(self.value, key)
     }
 
-    /// The use of a tool on whose behalf a subagent says it.
+    /// The tool use that started the subagent which sent it.
     pub(super) fn parent(self) -> Option<&'a str> {
         self.text("parent_tool_use_id")
     }

@@ -1,32 +1,32 @@
-//! Pieces of messages, as the model writes them.
+//! Partial messages, as the model streams them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::{
-    Converter,
-    items::Item,
-    native::{Native, text},
+    ClaudeConverter,
+    items::OpenItem,
+    native::{ClaudeMessage, text},
 };
-use crate::{agent::Fact, schema::ItemKind};
+use crate::{agent::AgentEvent, schema::ItemKind};
 
-/// The message that is being written, by the main agent and by each subagent.
-pub(super) type Streams = BTreeMap<Option<String>, Stream>;
+/// The partial message of the main agent and of each subagent.
+pub(super) type PartialMessages = BTreeMap<Option<String>, PartialMessage>;
 
-/// A message that is being written.
+/// A message that is being streamed.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct PartialMessage {
     message: String,
-    /// For each block by its number, which item it is.
+    /// Item id of each block, by its index.
     blocks: BTreeMap<u64, String>,
 }
 
-impl Converter {
-    pub(super) fn stream_event(&mut self, native: Native<'_>, facts: &mut Vec<Fact>) {
+impl ClaudeConverter {
+    pub(super) fn stream_event(&mut self, native: ClaudeMessage<'_>, events: &mut Vec<AgentEvent>) {
         let event = native.value.get("event").unwrap_or(&Value::Null);
         let kind = text(event, "type").unwrap_or("event");
-        let told = match kind {
+        let event_or_none = match kind {
             "message_start" => {
                 self.message_start(native, event);
                 None
@@ -35,15 +35,15 @@ impl Converter {
             "content_block_delta" => self.block_delta(native, event),
             _ => None,
         };
-        facts.push(told.unwrap_or_else(|| native.murmur(format!("stream.{kind}"))));
+        events.push(event_or_none.unwrap_or_else(|| native.notice_without_details(format!("stream.{kind}"))));
     }
 
-    fn message_start(&mut self, native: Native<'_>, event: &Value) {
+    fn message_start(&mut self, native: ClaudeMessage<'_>, event: &Value) {
         let message = event.get("message").and_then(|message| text(message, "id")).unwrap_or_default().to_owned();
-        self.streams.insert(native.parent().map(str::to_owned), Stream { message, blocks: BTreeMap::new() });
+        self.streams.insert(native.parent().map(str::to_owned), PartialMessage { message, blocks: BTreeMap::new() });
     }
 
-    fn block_start(&mut self, native: Native<'_>, event: &Value) -> Option<Fact> {
+    fn block_start(&mut self, native: ClaudeMessage<'_>, event: &Value) -> Option<AgentEvent> {
         let block = event.get("content_block")?;
         let number = event.get("index")?.as_u64()?;
         let kind = kind_of(block);
@@ -53,26 +53,26 @@ impl Converter {
         let id = if kind == ItemKind::Tool { text(block, "id").map_or(numbered, str::to_owned) } else { numbered };
         stream.blocks.insert(number, id.clone());
         let name = (kind == ItemKind::Tool).then(|| text(block, "name").unwrap_or_default().to_owned());
-        let item = Item { id, kind, name, message: stream.message.clone(), parent, plan: None };
+        let item = OpenItem { id, kind, name, message: stream.message.clone(), parent, plan: None };
         self.items.start(item, None).map(|data| native.event(data))
     }
 
-    fn block_delta(&mut self, native: Native<'_>, event: &Value) -> Option<Fact> {
+    fn block_delta(&mut self, native: ClaudeMessage<'_>, event: &Value) -> Option<AgentEvent> {
         let delta = event.get("delta")?;
         let field = match text(delta, "type")? {
             "text_delta" => "text",
             "thinking_delta" => "thinking",
             "input_json_delta" => "partial_json",
-            // Signatures and citations are part of no text.
+            // Signatures and citations are not part of the text.
             _ => return None,
         };
         let stream = self.streams.get(&native.parent().map(str::to_owned))?;
         let id = stream.blocks.get(&event.get("index")?.as_u64()?)?;
-        self.items.grow(id, text(delta, field)?).map(|data| native.event(data))
+        self.items.append(id, text(delta, field)?).map(|data| native.event(data))
     }
 }
 
-/// What a block is.
+/// The item kind of a block.
 pub(super) fn kind_of(block: &Value) -> ItemKind {
     match text(block, "type") {
         Some("text") => ItemKind::Message,

@@ -1,63 +1,62 @@
-//! Whose turn it is: a prompt's, or one that the agent began by itself, as it does when a task in the background ends.
+//! The running turn: a prompt's, or one that the agent started itself, such as after a background task.
 
 use serde_json::Value;
 
 use super::native::{list, text};
 
-/// The turn that is under way.
 #[derive(Debug, Default)]
-pub(super) enum Turn {
-    /// None.
+pub(super) enum ClaudeTurn {
+    /// No turn.
     #[default]
     Idle,
-    /// A prompt's.
+    /// Turn of a prompt.
     Prompted {
         /// The prompt's id.
         id: String,
-        /// Whether the agent has begun with it. A turn of its own may be under way until it does.
-        began: bool,
-        /// Whether it was told to stop.
+        /// Whether the agent has started it. Until then, a turn of its own may be running.
+        started: bool,
+        /// Whether an interrupt was sent.
         interrupted: bool,
     },
-    /// One of the agent's own.
+    /// Turn that the agent started itself.
     Own {
-        /// Whether it was told to stop.
+        /// Whether an interrupt was sent.
         interrupted: bool,
     },
 }
 
-// === impl Turn ===
+// === impl ClaudeTurn ===
 
-impl Turn {
+impl ClaudeTurn {
     pub(super) fn prompted(id: impl Into<String>) -> Self {
-        Self::Prompted { id: id.into(), began: false, interrupted: false }
+        Self::Prompted { id: id.into(), started: false, interrupted: false }
     }
 
-    /// The agent introduces itself to a turn. Says whether that is a turn of its own.
-    pub(super) fn introduced(&mut self, init: &Value) -> bool {
+    /// Handles `init`. Returns whether it starts a turn of the agent's own.
+    pub(super) fn started(&mut self, init: &Value) -> bool {
         match self {
             Self::Idle => {
                 *self = Self::Own { interrupted: false };
                 true
             }
-            Self::Prompted { id, began, .. } => {
-                *began |= names(init, id);
+            Self::Prompted { id, started, .. } => {
+                *started |= names_prompt(init, id);
                 false
             }
             Self::Own { .. } => false,
         }
     }
 
-    /// The agent begins with a prompt.
-    pub(super) fn began(&mut self, prompt: &str) {
-        if let Self::Prompted { id, began, .. } = self {
-            *began |= id == prompt;
+    /// The agent started a prompt.
+    pub(super) fn prompt_started(&mut self, prompt: &str) {
+        if let Self::Prompted { id, started, .. } = self {
+            *started |= id == prompt;
         }
     }
 
-    /// The agent will not begin with a prompt. Says whether that ends the turn.
+    /// The agent dropped a prompt. Returns whether that ends the turn.
     pub(super) fn cancelled(&self, prompt: &str) -> bool {
-        matches!(self, Self::Prompted { id, began: false, .. } if id == prompt)
+        matches!(self, Self::Prompted { id, started: false, .. } if id == prompt)
     }
 
     pub(super) const fn interrupt(&mut self) {
@@ -71,22 +70,22 @@ impl Turn {
         matches!(self, Self::Prompted { interrupted: true, .. } | Self::Own { interrupted: true })
     }
 
-    /// Whether this result ends the turn. That of a turn of the agent's own does not end a prompt's that waits behind it.
+    /// Whether this result ends the turn. The result of the agent's own turn does not end that of a queued prompt.
     pub(super) fn is_ended_by(&self, result: &Value) -> bool {
         match self {
             Self::Idle => false,
-            Self::Own { .. } | Self::Prompted { began: true, .. } => true,
-            Self::Prompted { id, began: false, .. } => names(result, id) || !is_unprompted(result),
+            Self::Own { .. } | Self::Prompted { started: true, .. } => true,
+            Self::Prompted { id, started: false, .. } => names_prompt(result, id) || !is_unprompted(result),
         }
     }
 }
 
-/// Whether a message says that it belongs to this prompt.
-fn names(message: &Value, prompt: &str) -> bool {
+/// Whether a message names this prompt.
+fn names_prompt(message: &Value, prompt: &str) -> bool {
     list(message, "user_message_uuids").iter().any(|id| id == prompt)
 }
 
-/// Whether a result says that nobody prompted its turn.
+/// Whether a result belongs to a turn without a prompt.
 fn is_unprompted(result: &Value) -> bool {
     result.get("origin").and_then(|origin| text(origin, "kind")).is_some_and(|kind| kind != "human")
 }

@@ -1,4 +1,4 @@
-//! What the app-server was recorded to say, and what it might.
+//! Recorded and generated messages of the app-server.
 
-mod said;
+mod messages;
 mod snapshots;

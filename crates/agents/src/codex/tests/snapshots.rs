@@ -1,74 +1,74 @@
-//! Recorded sessions of Codex 0.166.0, and what the server makes of them.
+//! Recorded sessions of Codex 0.166.0 and their events.
 
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{Fact, Prompt},
+    agent::{AgentEvent, Prompt},
     codex::{
-        convert::Thread,
-        rpc::{self, Line},
+        convert::ThreadState,
+        rpc::{self, RpcMessage},
     },
-    words,
+    json_line,
 };
 
-/// A fact as a reviewer reads it.
-pub(super) fn rendered(fact: &Fact) -> Value {
-    match fact {
-        Fact::Event(event, _) => json!({"event": event}),
-        Fact::NativeId(id) => json!({"nativeId": id}),
-        Fact::Modes(agent, permission) => json!({"modes": [agent, permission]}),
-        Fact::TurnStarted => json!("turnStarted"),
-        Fact::TurnEnded { outcome, message, usage, .. } => {
+/// An event as a reviewer reads it.
+pub(super) fn rendered(event: &AgentEvent) -> Value {
+    match event {
+        AgentEvent::Event(event, _) => json!({"event": event}),
+        AgentEvent::NativeId(id) => json!({"nativeId": id}),
+        AgentEvent::Modes(agent, permission) => json!({"modes": [agent, permission]}),
+        AgentEvent::TurnStarted => json!("turnStarted"),
+        AgentEvent::TurnEnded { outcome, message, usage, .. } => {
             json!({"turnEnded": {"outcome": outcome, "message": message, "usage": usage}})
         }
-        Fact::PermissionAsked(request, _) => json!({"permissionAsked": request}),
-        Fact::QuestionAsked(request, _) => json!({"questionAsked": request}),
-        Fact::Withdrawn(id) => json!({"withdrawn": id}),
-        Fact::Gone(gone) => json!({"gone": format!("{gone:?}")}),
+        AgentEvent::PermissionAsked(request, _) => json!({"permissionAsked": request}),
+        AgentEvent::QuestionAsked(request, _) => json!({"questionAsked": request}),
+        AgentEvent::Withdrawn(id) => json!({"withdrawn": id}),
+        AgentEvent::Exited(gone) => json!({"gone": format!("{gone:?}")}),
     }
 }
 
-/// The prompt of the turn whose id was answered: it is said back right after.
+/// The prompt of the turn: the app-server echoes it after the response.
 fn prompt_after(lines: &[&str], at: usize) -> Option<Prompt> {
-    let mut said = lines[at..].iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let item = said.find(|said| said["params"]["item"]["type"] == "userMessage")?;
+    let mut request = lines[at..].iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let item = request.find(|request| request["params"]["item"]["type"] == "userMessage")?;
     let text = item["params"]["item"]["content"][0]["text"].as_str()?.to_owned();
     Some(Prompt { id: "ours".to_owned(), text })
 }
 
-/// Plays a recording as the driver would. Nobody answers here, so what was answered then is taken back.
+/// Replays a recording. Nothing is answered here, so answered requests are withdrawn.
 fn play(recording: &str) -> String {
     let lines: Vec<&str> = recording.lines().collect();
-    let mut thread = Thread::default();
-    let mut facts = Vec::new();
+    let mut thread = ThreadState::default();
+    let mut events = Vec::new();
     let mut told = String::new();
     for (at, line) in lines.iter().enumerate() {
         match rpc::read(line.as_bytes()).unwrap() {
-            Line::Answer { result, .. } => {
+            RpcMessage::Response { result, .. } => {
                 let answer = result.unwrap();
                 if let Some(id) = answer.pointer("/thread/id") {
-                    thread = Thread::new(id.as_str().unwrap(), "codex-server");
+                    thread = ThreadState::new(id.as_str().unwrap(), "codex-server");
                 }
                 if answer.pointer("/turn/id").is_some() {
                     let prompt = prompt_after(&lines, at).unwrap();
-                    thread.prompted(&prompt, &prompt.text);
-                    thread.answered(Ok(&answer), &mut facts);
-                    assert!(facts.is_empty());
+                    thread.prompt_sent(&prompt, &prompt.text);
+                    thread.turn_start_response(Ok(&answer), &mut events);
+                    assert!(events.is_empty());
                 }
             }
-            Line::Said(said) => {
-                let raw = words::as_it_came(line.as_bytes());
-                match said.id {
-                    None => thread.heard(&said, raw, &mut facts),
-                    Some(_) => thread.asked(&said, raw, &mut facts).unwrap(),
+            RpcMessage::Request(request) => {
+                let raw = json_line::to_raw(line.as_bytes());
+                match request.id {
+                    None => thread.handle_notification(&request, raw, &mut events),
+                    Some(_) => thread.handle_request(&request, raw, &mut events).unwrap(),
                 }
-                assert!(!facts.is_empty(), "nothing was told of {line}");
+                assert!(!events.is_empty(), "nothing was told of {line}");
             }
         }
-        for fact in facts.drain(..) {
-            told.push_str(&rendered(&fact).to_string());
+        for event in events.drain(..) {
+            told.push_str(&rendered(&event).to_string());
             told.push('\n');
         }
     }
@@ -86,15 +86,15 @@ fn recordings_are_told_as_reviewed() {
     assert!(recordings.len() >= 10, "recordings are missing: {recordings:?}");
     for recording in recordings {
         let reviewed_at = tests.join("snapshots/codex").join(recording.file_name().unwrap());
-        let facts = play(&fs::read_to_string(&recording).unwrap());
+        let events = play(&fs::read_to_string(&recording).unwrap());
         if std::env::var_os("UPDATE_AGENT_SNAPSHOTS").is_some() {
             fs::create_dir_all(reviewed_at.parent().unwrap()).unwrap();
-            fs::write(&reviewed_at, &facts).unwrap();
+            fs::write(&reviewed_at, &events).unwrap();
         }
         let reviewed = fs::read_to_string(&reviewed_at).unwrap_or_default();
-        let first = facts.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
+        let first = events.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
         assert!(
-            facts == reviewed,
+            events == reviewed,
             "the facts of {} differ from {}, first at {first:#?}\nhint: review the change, then run the test with \
              UPDATE_AGENT_SNAPSHOTS=1",
             recording.display(),

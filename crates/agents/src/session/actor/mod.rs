@@ -1,8 +1,8 @@
-//! The actor of a session: takes orders, hears the agent, and writes down both in the order in which they happened.
+//! The actor of a session: handles commands and the agent's events, and logs them in order.
 
-mod asks;
-mod facts;
-mod orders;
+mod commands;
+mod events;
+mod requests;
 mod turns;
 
 use std::{
@@ -16,139 +16,139 @@ use tokio::{
     time::Instant,
 };
 
-pub(super) use self::asks::Asked;
-use self::asks::withdrawn;
+pub(super) use self::requests::PendingRequestKind;
+use self::requests::withdrawn;
 use super::{
-    Beginning, FAREWELL, Locate, Rules, Session, SessionError, Status,
-    order::Order,
-    recall::{self, Digest},
-    scribe::Scribe,
-    talk::{Happened, Opened, Talk},
-    turn::{Queued, Ticket, Turn},
+    CLOSE_GRACE, ProgramLocator, Session, SessionError, SessionLimits, SessionParts, SessionStatus,
+    command::SessionCommand,
+    conversation::{ConversationEvent, ConversationState, OpenResult},
+    log_writer::SessionLogWriter,
+    replay::{self, PromptDigest},
+    turn::{ActiveTurn, QueuedPrompt, TurnHandle},
 };
 use crate::{
-    agent::{Agent, AgentError, AgentMode, Conversation, Fact, Opening, PermissionMode},
-    keep::Record,
-    log::Position,
+    agent::{Agent, AgentError, AgentEvent, AgentMode, Conversation, ConversationOptions, PermissionMode},
+    log::LogPosition,
     schema::{EventData, Notice, SessionEnded, SessionResumed, TurnEnded, TurnOutcome},
+    session_store::SessionRecord,
 };
 
-pub(super) struct Actor {
+pub(super) struct SessionActor {
     session: Arc<Session>,
     agent: Arc<dyn Agent>,
-    locate: Locate,
-    rules: Rules,
-    scribe: Scribe,
-    /// All that is written down, but for the prompts that wait.
-    record: Record,
-    talk: Talk,
-    /// With what the conversation was opened.
-    opened_with: Manner,
-    queue: VecDeque<Queued>,
-    /// Whether prompts came or went since they were written down.
-    queue_changed: bool,
-    turn: Option<Turn>,
-    asked: HashMap<String, Asked>,
-    /// Prompts by the ids that clients gave them: what they say, in short, and where they are.
-    prompts: HashMap<String, (Digest, Ticket)>,
-    /// Whether prompts of an earlier server may be in the log that are not in `prompts` yet.
-    unread: bool,
-    resuming: Vec<oneshot::Sender<Result<(), SessionError>>>,
-    /// How the session had ended that is being opened again.
-    ended_before: Option<SessionEnded>,
-    /// Since when nothing was going on.
+    locate: ProgramLocator,
+    limits: SessionLimits,
+    log_writer: SessionLogWriter,
+    /// The stored record, without the queue.
+    record: SessionRecord,
+    conversation: ConversationState,
+    /// The settings that the conversation was opened with.
+    opened_with: AgentSettings,
+    queue: VecDeque<QueuedPrompt>,
+    /// Whether the queue changed since it was saved.
+    queue_dirty: bool,
+    turn: Option<ActiveTurn>,
+    pending_requests: HashMap<String, PendingRequestKind>,
+    /// Prompts by the ids that clients gave them.
+    prompts: HashMap<String, (PromptDigest, TurnHandle)>,
+    /// Whether the log may have prompts of an earlier server that are not in `prompts` yet.
+    prompts_unread: bool,
+    resume_replies: Vec<oneshot::Sender<Result<(), SessionError>>>,
+    /// How the session ended before it was resumed.
+    previous_end: Option<SessionEnded>,
+    /// When the session became idle.
     idle_since: Instant,
 }
 
-/// How an agent works, as far as that can be changed.
+/// Settings of the agent that can be changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Manner {
+struct AgentSettings {
     agent_mode: AgentMode,
     permission_mode: PermissionMode,
     model: Option<String>,
     variant: Option<String>,
 }
 
-impl Actor {
-    pub(super) fn new(session: Arc<Session>, beginning: Beginning) -> Self {
-        let Beginning { agent, locate, mut record, conversation, shelf, rules } = beginning;
+impl SessionActor {
+    pub(super) fn new(session: Arc<Session>, parts: SessionParts) -> Self {
+        let SessionParts { agent, locate, mut record, conversation, session_dir, limits } = parts;
         let restored = session.log.last().full > 0;
-        let queue = record.queue.drain(..).map(Queued::from).collect();
+        let queue = record.queue.drain(..).map(QueuedPrompt::from).collect();
         Self {
-            scribe: Scribe::new(Arc::clone(&session), shelf),
+            log_writer: SessionLogWriter::new(Arc::clone(&session), session_dir),
             session,
             agent,
             locate,
-            rules,
-            opened_with: Manner::of(&record),
+            limits,
+            opened_with: AgentSettings::of(&record),
             record,
-            talk: conversation.map_or(Talk::None, Talk::Open),
+            conversation: conversation.map_or(ConversationState::Closed, ConversationState::Open),
             queue,
-            queue_changed: true,
+            queue_dirty: true,
             turn: None,
-            asked: HashMap::new(),
+            pending_requests: HashMap::new(),
             prompts: HashMap::new(),
-            unread: restored,
-            resuming: Vec::new(),
-            ended_before: None,
+            prompts_unread: restored,
+            resume_replies: Vec::new(),
+            previous_end: None,
             idle_since: Instant::now(),
         }
     }
 
-    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
-        let mut facts = Vec::new();
+    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<SessionCommand>) {
+        let mut events = Vec::new();
         loop {
             self.advance().await;
-            let alarm = self.alarm();
+            let next_wakeup = self.next_wakeup();
             tokio::select! {
                 order = inbox.recv() => match order {
-                    Some(Order::Close { remove, farewell, reply }) => {
-                        self.close(remove, farewell).await;
+                    Some(SessionCommand::Close { remove, grace, reply }) => {
+                        self.close(remove, grace).await;
                         let _nobody_waits = reply.send(());
                         return;
                     }
                     Some(order) => self.order(order).await,
-                    // The session itself holds a sender: this does not happen while anybody could order anything.
-                    None => return self.close(false, FAREWELL).await,
+                    // The session itself holds a sender, so this happens only when no command can follow.
+                    None => return self.close(false, CLOSE_GRACE).await,
                 },
-                happened = self.talk.happens(&mut facts) => match happened {
-                    Happened::Opened(opened) => self.opened(opened).await,
-                    Happened::Facts => self.facts(&mut facts).await,
+                conversation_event = self.conversation.next_event(&mut events) => match conversation_event {
+                    ConversationEvent::Opened(opened) => self.opened(opened).await,
+                    ConversationEvent::Facts => self.events(&mut events).await,
                 },
-                () = sleep_until(alarm) => self.wake().await,
+                () = sleep_until_wakeup(next_wakeup) => self.wake().await,
             }
         }
     }
 
-    /// The first event of a new session; or what the end of an earlier server left open.
+    /// Logs the first event of a new session, or recovers one of an earlier server.
     pub(super) fn begin(&mut self) {
-        if !self.unread {
-            let native = self.talk.open().and_then(|conversation| conversation.native_id());
+        if !self.prompts_unread {
+            let native = self.conversation.open().and_then(|conversation| conversation.native_id());
             self.record.native_id = native.or(self.record.native_id.take());
-            self.scribe.note(EventData::started("session.created", None), None);
+            self.log_writer.push(EventData::started("session.created", None), None);
         } else if std::mem::take(&mut self.record.running) {
             self.recover();
         }
         self.write();
-        self.changed();
-        self.scribe.rest();
+        self.save_and_publish();
+        self.log_writer.close_file();
     }
 
-    /// Ends the turn that an earlier server did not live to see the end of.
+    /// Ends the turn that an earlier server left open.
     fn recover(&mut self) {
-        let last = recall::last_turn(&self.session.log);
+        let last = replay::last_turn(&self.session.log);
         if last.number > self.record.turns {
-            // It had begun, and the record still has it as one that waits: it is not run a second time.
+            // It had started, although it is still in the stored queue: it must not run twice.
             self.queue.pop_front();
             self.record.turns = last.number;
         }
-        if last.over {
+        if last.ended {
             return;
         }
         let message = "the server ended while the agent worked";
-        self.scribe.note(EventData::error("server_restart", message, None), None);
-        for (id, asked) in last.asked {
-            self.scribe.note(withdrawn(&id, asked), None);
+        self.log_writer.push(EventData::error("server_restart", message, None), None);
+        for (id, asked) in last.pending {
+            self.log_writer.push(withdrawn(&id, asked), None);
         }
         let ended = TurnEnded {
             turn_id: turns::turn_id(self.record.turns),
@@ -156,81 +156,81 @@ impl Actor {
             message: Some(message.to_owned()),
             usage: None,
         };
-        self.scribe.note(EventData::TurnEnded(ended), None);
+        self.log_writer.push(EventData::TurnEnded(ended), None);
     }
 
     // === the conversation ===
 
-    /// Gives the agent the next prompt if it has none, and opens the conversation for it if need be.
+    /// Sends the next prompt if no turn is running, and opens the conversation if necessary.
     async fn advance(&mut self) {
         while self.turn.is_none() && !self.queue.is_empty() && self.record.end.is_none() {
-            match &mut self.talk {
-                Talk::Opening(_) => return,
-                Talk::None => self.open().await,
-                Talk::Open(_) => self.next_turn().await,
+            match &mut self.conversation {
+                ConversationState::Opening(_) => return,
+                ConversationState::Closed => self.open().await,
+                ConversationState::Open(_) => self.next_turn().await,
             }
         }
     }
 
     async fn open(&mut self) {
-        let place = match (self.locate)(self.record.agent, &self.record.directory) {
-            Ok(place) => place,
+        let program = match (self.locate)(self.record.agent, &self.record.directory) {
+            Ok(program) => program,
             Err(error) => return self.opened(Err(error)).await,
         };
-        self.opened_with = Manner::of(&self.record);
-        let opening = Opening {
+        self.opened_with = AgentSettings::of(&self.record);
+        let options = ConversationOptions {
             session_id: self.session.id.clone(),
-            place,
+            program,
             agent_mode: self.record.agent_mode,
             permission_mode: self.record.permission_mode,
             model: self.record.model.clone(),
             variant: self.record.variant.clone(),
             native_id: self.record.native_id.clone(),
-            begun: self.record.begun,
+            resumable: self.record.begun,
         };
         let agent = Arc::clone(&self.agent);
-        self.talk = Talk::Opening(Box::pin(async move { agent.open(opening).await }));
+        self.conversation = ConversationState::Opening(Box::pin(async move { agent.open(options).await }));
     }
 
-    async fn opened(&mut self, opened: Opened) {
+    async fn opened(&mut self, opened: OpenResult) {
         self.idle_since = Instant::now();
         let ready = match opened {
-            Ok(conversation) => self.caught_up(conversation).await,
+            Ok(conversation) => self.apply_changed_settings(conversation).await,
             Err(error) => Err(error),
         };
         match ready {
             Ok(conversation) => {
                 self.record.native_id = conversation.native_id().or(self.record.native_id.take());
-                self.talk = Talk::Open(conversation);
-                if self.ended_before.take().is_some() {
-                    self.scribe.note(EventData::SessionResumed(SessionResumed {}), None);
+                self.conversation = ConversationState::Open(conversation);
+                if self.previous_end.take().is_some() {
+                    self.log_writer.push(EventData::SessionResumed(SessionResumed {}), None);
                     self.write();
                 }
-                self.answer_resuming(|| Ok(()));
+                self.reply_to_resume(|| Ok(()));
             }
             Err(error) => {
-                self.talk = Talk::None;
-                // As it was before somebody tried.
-                self.record.end = self.ended_before.take().or(self.record.end.take());
-                // The prompt that it was opened for has had its chance.
+                self.conversation = ConversationState::Closed;
+                // The state before the attempt to resume.
+                self.record.end = self.previous_end.take().or(self.record.end.take());
+                // The prompt that it was opened for fails.
                 if let Some(queued) = self.queue.pop_front() {
-                    self.queue_changed = true;
+                    self.queue_dirty = true;
                     self.begin_turn(Some(queued));
                     self.fail_turn("agent_start", &error);
                 }
                 let message = error.to_string();
                 let mut error = Some(error);
-                self.answer_resuming(|| {
+                self.reply_to_resume(|| {
                     Err(error.take().unwrap_or_else(|| AgentError::Unsupported(message.clone())).into())
                 });
             }
         }
-        self.changed();
+        self.save_and_publish();
     }
 
-    /// Tells a conversation what was changed while it was being opened, before it hears of any prompt.
-    async fn caught_up(&mut self, mut conversation: Box<dyn Conversation>) -> Opened {
-        let (before, now) = (&self.opened_with, Manner::of(&self.record));
+    /// Applies settings that changed while the conversation was being opened, before the first prompt.
+    async fn apply_changed_settings(&mut self, mut conversation: Box<dyn Conversation>) -> OpenResult {
+        let (before, now) = (&self.opened_with, AgentSettings::of(&self.record));
         let modes = (before.agent_mode, before.permission_mode) != (now.agent_mode, now.permission_mode);
         let models = (&before.model, &before.variant) != (&now.model, &now.variant);
         let told = async {
@@ -243,118 +243,118 @@ impl Actor {
             Ok(())
         };
         if let Err(error) = told.await {
-            conversation.close(FAREWELL, &mut Vec::new()).await;
+            conversation.close(CLOSE_GRACE, &mut Vec::new()).await;
             return Err(error);
         }
         Ok(conversation)
     }
 
-    fn answer_resuming(&mut self, mut result: impl FnMut() -> Result<(), SessionError>) {
-        for reply in self.resuming.drain(..) {
+    fn reply_to_resume(&mut self, mut result: impl FnMut() -> Result<(), SessionError>) {
+        for reply in self.resume_replies.drain(..) {
             let _nobody_waits = reply.send(result());
         }
     }
 
-    /// Ends the conversation and everything that the agent started. What it asked is asked no more.
-    async fn hang_up(&mut self, patience: Duration) {
+    /// Closes the conversation with every process of the agent, and withdraws its requests.
+    async fn close_conversation(&mut self, grace: Duration) {
         let mut last = Vec::new();
-        if let Talk::Open(conversation) = std::mem::take(&mut self.talk) {
-            conversation.close(patience, &mut last).await;
+        if let ConversationState::Open(conversation) = std::mem::take(&mut self.conversation) {
+            conversation.close(grace, &mut last).await;
         }
-        self.hung_up(last);
+        self.conversation_closed(last);
     }
 
-    /// Nobody is there any more: whatever was still to be told is, and nothing is asked.
-    fn hung_up(&mut self, last: Vec<Fact>) {
-        for fact in last {
-            // That it is gone is no news, and the turn's end is told by who hung up.
-            if let Fact::Event(data, raw) = fact {
-                self.scribe.note(data, raw);
+    /// Logs the last events and withdraws all requests.
+    fn conversation_closed(&mut self, last: Vec<AgentEvent>) {
+        for event in last {
+            // The exit is expected, and the caller ends the turn.
+            if let AgentEvent::Event(data, raw) = event {
+                self.log_writer.push(data, raw);
             }
         }
         self.withdraw_all();
         self.write();
-        self.scribe.rest();
+        self.log_writer.close_file();
     }
 
-    /// When to look again although nothing happens.
-    fn alarm(&self) -> Option<Instant> {
+    /// When to wake up without an event.
+    fn next_wakeup(&self) -> Option<Instant> {
         match &self.turn {
-            Some(turn) => turn.interrupted?.checked_add(self.rules.interrupt),
-            None if matches!(self.talk, Talk::Open(_)) && self.asked.is_empty() => {
-                self.idle_since.checked_add(self.rules.idle?)
+            Some(turn) => turn.interrupted?.checked_add(self.limits.interrupt_timeout),
+            None if matches!(self.conversation, ConversationState::Open(_)) && self.pending_requests.is_empty() => {
+                self.idle_since.checked_add(self.limits.idle_timeout?)
             }
             None => None,
         }
     }
 
     async fn wake(&mut self) {
-        self.hang_up(FAREWELL).await;
+        self.close_conversation(CLOSE_GRACE).await;
         if self.turn.is_some() {
-            // It was told to stop and did not: its process is gone, and the next prompt starts it again.
+            // It ignored the interrupt and was killed; the next prompt starts it again.
             self.end_turn(TurnOutcome::Interrupted, Some("the agent did not stop and was ended".into()), None, None);
         } else {
             let notice = Notice { label: "agent.idle".into(), details: None };
-            self.scribe.note(EventData::Notice(notice), None);
+            self.log_writer.push(EventData::Notice(notice), None);
             self.write();
         }
-        self.changed();
+        self.save_and_publish();
     }
 
     // === ends ===
 
-    /// The session takes no more prompts.
+    /// Ends the session: it takes no more prompts.
     fn end(&mut self, end: SessionEnded, outcome: TurnOutcome) {
         self.end_turn(outcome, end.message.clone(), None, None);
-        self.forget_queue();
-        self.scribe.note(EventData::SessionEnded(end.clone()), None);
+        self.drop_queue();
+        self.log_writer.push(EventData::SessionEnded(end.clone()), None);
         self.record.end = Some(end);
         self.write();
-        self.scribe.rest();
+        self.log_writer.close_file();
     }
 
-    async fn close(&mut self, remove: bool, farewell: Duration) {
-        // First what readers and the next server have to know; then the agent, which may take its time.
+    async fn close(&mut self, remove: bool, grace: Duration) {
+        // First what readers and the next server need; then the agent, which may be slow.
         self.withdraw_all();
         self.end_turn(TurnOutcome::Interrupted, Some("the server ended the session".into()), None, None);
-        self.changed();
-        self.answer_resuming(|| Err(SessionError::Gone));
-        self.hang_up(farewell).await;
+        self.save_and_publish();
+        self.reply_to_resume(|| Err(SessionError::Gone));
+        self.close_conversation(grace).await;
         self.queue.clear();
-        self.scribe.close(remove);
+        self.log_writer.close(remove);
     }
 
     // === small things ===
 
-    fn write(&mut self) -> Position {
-        self.scribe.write(self.record.native_id.as_deref())
+    fn write(&mut self) -> LogPosition {
+        self.log_writer.flush(self.record.native_id.as_deref())
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> SessionStatus {
         if self.record.end.is_some() {
-            Status::Ended
-        } else if !self.asked.is_empty() {
-            Status::Waiting
+            SessionStatus::Ended
+        } else if !self.pending_requests.is_empty() {
+            SessionStatus::Waiting
         } else if self.turn.is_some() || !self.queue.is_empty() {
-            Status::Running
+            SessionStatus::Running
         } else {
-            Status::Idle
+            SessionStatus::Idle
         }
     }
 
-    /// Writes down and shows how the session is now. Says whether the disk has it, if there is one.
-    fn changed(&mut self) -> bool {
+    /// Saves and publishes the state. Returns whether it was saved.
+    fn save_and_publish(&mut self) -> bool {
         self.record.running = self.turn.is_some();
         let (status, queued) = (self.status(), self.queue.len());
         let (same_record, same) = self.session.shows(&self.record, status, queued);
         let mut written = true;
-        if !same_record || self.queue_changed {
+        if !same_record || self.queue_dirty {
             if !same_record {
-                self.record.updated_at = super::scribe::milliseconds();
+                self.record.updated_at = super::log_writer::now_ms();
             }
-            let waiting = self.queue.iter().map(Queued::record).collect();
-            written = self.scribe.record(&Record { queue: waiting, ..self.record.clone() });
-            self.queue_changed = !written;
+            let waiting = self.queue.iter().map(QueuedPrompt::record).collect();
+            written = self.log_writer.write_record(&SessionRecord { queue: waiting, ..self.record.clone() });
+            self.queue_dirty = !written;
         }
         if !same {
             self.session.publish(&self.record, status, queued);
@@ -363,10 +363,10 @@ impl Actor {
     }
 }
 
-// === impl Manner ===
+// === impl AgentSettings ===
 
-impl Manner {
-    fn of(record: &Record) -> Self {
+impl AgentSettings {
+    fn of(record: &SessionRecord) -> Self {
         Self {
             agent_mode: record.agent_mode,
             permission_mode: record.permission_mode,
@@ -376,8 +376,8 @@ impl Manner {
     }
 }
 
-async fn sleep_until(alarm: Option<Instant>) {
-    match alarm {
+async fn sleep_until_wakeup(next_wakeup: Option<Instant>) {
+    match next_wakeup {
         Some(instant) => tokio::time::sleep_until(instant).await,
         None => std::future::pending().await,
     }

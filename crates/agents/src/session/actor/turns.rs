@@ -1,78 +1,80 @@
-//! Turns: the agent works on one prompt after the other.
+//! Turns: the agent handles one prompt after the other.
 
 use tokio::time::Instant;
 
-use super::Actor;
+use super::SessionActor;
 use crate::{
-    agent::{AgentError, Raw},
-    schema::{EventData, Message, ParsedMessage, Part, TurnEnded, TurnOutcome, TurnStarted, Usage},
+    agent::{AgentError, RawMessage},
+    schema::{
+        EventData, MessagePart, ParsedMessage, TokenUsage, TurnEnded, TurnOutcome, TurnStarted, UniversalMessage,
+    },
     session::{
-        FAREWELL,
-        turn::{Queued, Turn},
+        CLOSE_GRACE,
+        turn::{ActiveTurn, QueuedPrompt},
     },
 };
 
-impl Actor {
-    /// Gives the next prompt to the agent.
+impl SessionActor {
+    /// Sends the next prompt to the agent.
     pub(super) async fn next_turn(&mut self) {
         let Some(queued) = self.queue.pop_front() else { return };
-        self.queue_changed = true;
+        self.queue_dirty = true;
         let prompt = queued.prompt.clone();
         self.begin_turn(Some(queued));
-        if !self.changed() {
-            // A prompt whose beginning is not written down would run again after a restart.
+        if !self.save_and_publish() {
+            // If the start is not saved, the prompt would run again after a restart.
             let full = AgentError::Unsupported("the disk does not take what has to be kept of this session".into());
             return self.fail_turn("storage", &full);
         }
-        let Some(conversation) = self.talk.open() else { return };
+        let Some(conversation) = self.conversation.open() else { return };
         if let Err(error) = conversation.prompt(&prompt).await {
-            // Whoever does not take a prompt takes none: the next one starts the agent again.
-            self.hang_up(FAREWELL).await;
+            // The agent is restarted for the next prompt.
+            self.close_conversation(CLOSE_GRACE).await;
             self.fail_turn("prompt", &error);
         }
     }
 
-    /// A turn begins, with a prompt or of the agent's own accord.
-    pub(super) fn begin_turn(&mut self, queued: Option<Queued>) {
+    /// Starts a turn, with a prompt or by the agent itself.
+    pub(super) fn begin_turn(&mut self, queued: Option<QueuedPrompt>) {
         let before = self.write();
         self.record.turns += 1;
         let id = turn_id(self.record.turns);
-        let message_id = queued.as_ref().filter(|queued| queued.named).map(|queued| queued.prompt.id.clone());
+        let message_id = queued.as_ref().filter(|queued| queued.has_client_id).map(|queued| queued.prompt.id.clone());
         let started = TurnStarted { turn_id: id.clone(), message_id: message_id.clone() };
-        self.scribe.note(EventData::TurnStarted(started), None);
+        self.log_writer.push(EventData::TurnStarted(started), None);
         let state = queued.map(|queued| {
             let message = ParsedMessage {
                 role: "user".into(),
                 id: message_id,
-                parts: vec![Part::text(queued.prompt.text)],
+                parts: vec![MessagePart::text(queued.prompt.text)],
                 ..ParsedMessage::default()
             };
-            self.scribe.note(EventData::Message(Message::Parsed(message)), None);
-            queued.state.send_modify(|state| state.begun = Some(before));
+            self.log_writer.push(EventData::Message(UniversalMessage::Parsed(message)), None);
+            queued.state.send_modify(|state| state.started = Some(before));
             queued.state
         });
-        self.turn = Some(Turn { id, state, interrupted: None });
+        self.turn = Some(ActiveTurn { id, state, interrupted: None });
         self.write();
     }
 
-    /// The turn could not be.
+    /// Fails the turn.
     pub(super) fn fail_turn(&mut self, kind: &str, error: &AgentError) {
         let message = error.to_string();
-        self.scribe.note(EventData::error(kind, message.clone(), None), None);
+        self.log_writer.push(EventData::error(kind, message.clone(), None), None);
         self.end_turn(TurnOutcome::Failed, Some(message), None, None);
-        self.changed();
+        self.save_and_publish();
     }
 
-    /// The turn is over. What is still asked then is asked by what runs in the background, or withdrawn by the agent.
+    /// Ends the turn. Requests that are still pending belong to background tasks, or are withdrawn by the agent.
     pub(super) fn end_turn(
         &mut self,
         outcome: TurnOutcome,
         message: Option<String>,
-        usage: Option<Usage>,
-        raw: Option<Raw>,
+        usage: Option<TokenUsage>,
+        raw: Option<RawMessage>,
     ) {
         let Some(turn) = self.turn.take() else { return };
-        self.scribe.note(EventData::TurnEnded(TurnEnded { turn_id: turn.id, outcome, message, usage }), raw);
+        self.log_writer.push(EventData::TurnEnded(TurnEnded { turn_id: turn.id, outcome, message, usage }), raw);
         let end = self.write();
         if let Some(state) = turn.state {
             state.send_modify(|state| (state.ended, state.waiting) = (Some(end), false));
@@ -80,18 +82,17 @@ impl Actor {
         self.idle_since = Instant::now();
     }
 
-    /// Prompts that wait will have no turn.
-    pub(super) fn forget_queue(&mut self) {
-        let place = self.session.log.last();
+    /// Drops queued prompts.
+    pub(super) fn drop_queue(&mut self) {
+        let position = self.session.log.last();
         for queued in self.queue.drain(..) {
-            self.queue_changed = true;
+            self.queue_dirty = true;
             self.prompts.remove(&queued.prompt.id);
-            queued.state.send_modify(|state| state.ended = Some(place));
+            queued.state.send_modify(|state| state.ended = Some(position));
         }
     }
 }
 
-/// The name of a turn.
 pub(super) fn turn_id(number: u64) -> String {
     format!("turn-{number}")
 }

@@ -1,0 +1,364 @@
+//! HTTP client for registries: retries failed requests and resumes interrupted downloads.
+
+use std::{
+    error::Error,
+    fmt,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use reqwest::{
+    Client, Response, StatusCode, Url,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE},
+};
+use tokio::{sync::mpsc::Sender, task::spawn_blocking, time::sleep};
+
+use super::{reader::DownloadChunk, settings::InstallTimeouts};
+
+const AGENT: &str = concat!("sandbox-agent/", env!("CARGO_PKG_VERSION"));
+/// Maximum size of package metadata.
+const LONGEST: usize = 64 * 1024 * 1024;
+/// Maximum size of a package.
+const LARGEST: u64 = 2 * 1024 * 1024 * 1024;
+/// Minimum throughput: bytes per interval.
+const LEAST: u64 = 60 * 1024;
+const WHILE: Duration = Duration::from_secs(60);
+/// Maximum number of interruptions of a download.
+const CUTS: u32 = 100;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(super) struct RegistryRequest {
+    pub(super) url: Url,
+    /// Authorization header.
+    pub(super) login: Option<HeaderValue>,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum FetchError {
+    /// A retry may succeed.
+    Retryable(String),
+    /// A retry will fail too.
+    Permanent(String),
+    /// Not found (404 or 410).
+    NotFound,
+    /// The reader of the download has stopped.
+    ReaderGone,
+}
+
+pub(super) struct RegistryClient {
+    timeouts: InstallTimeouts,
+    certificates: Option<Vec<u8>>,
+    near: OnceLock<TrustedClient>,
+    far: OnceLock<TrustedClient>,
+}
+
+/// A client, and whether it has root certificates.
+#[derive(Clone)]
+struct TrustedClient {
+    client: Client,
+    trusts: bool,
+}
+
+/// Measures throughput.
+#[derive(Default)]
+struct Throughput {
+    bytes: u64,
+    waited: Duration,
+}
+
+/// State of a download.
+#[derive(Default)]
+struct DownloadState {
+    bytes: u64,
+    total: Option<u64>,
+    tag: Option<HeaderValue>,
+}
+
+// === impl FetchError ===
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Retryable(why) | Self::Permanent(why) => f.write_str(why),
+            Self::NotFound => f.write_str("there is no such thing"),
+            Self::ReaderGone => f.write_str("nobody reads it"),
+        }
+    }
+}
+
+// === impl RegistryClient ===
+
+impl RegistryClient {
+    /// With additional root certificates in PEM format.
+    pub(super) fn new(timeouts: InstallTimeouts, certificates: Option<Vec<u8>>) -> Self {
+        Self { timeouts, certificates, near: OnceLock::new(), far: OnceLock::new() }
+    }
+
+    /// Fetches a small response.
+    pub(super) async fn text(&self, ask: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
+        let client = self.client(&ask.url).await?;
+        let mut failures = 0;
+        loop {
+            let error = match self.whole(&client, ask).await {
+                Err(FetchError::Retryable(why)) => why,
+                outcome => return outcome,
+            };
+            failures += 1;
+            self.pause(failures, error).await?;
+        }
+    }
+
+    /// Downloads a large response in chunks, and reports progress.
+    pub(super) async fn download(
+        &self,
+        ask: &RegistryRequest,
+        pieces: Sender<DownloadChunk>,
+        tell: &(dyn Fn(u64, Option<u64>) + Send + Sync),
+    ) -> Result<(), FetchError> {
+        let client = self.client(&ask.url).await?;
+        let mut download = DownloadState::default();
+        let mut failures = 0;
+        for _ in 0..CUTS {
+            let before = download.bytes;
+            let error = match self.part(&client, ask, &mut download, &pieces, tell).await {
+                Ok(()) => return pieces.send(DownloadChunk::End).await.map_err(|_| FetchError::ReaderGone),
+                Err(FetchError::Retryable(why)) => why,
+                Err(error) => return Err(error),
+            };
+            failures = if download.bytes > before { 1 } else { failures + 1 };
+            self.pause(failures, error).await?;
+        }
+        Err(FetchError::Permanent(format!("the download was cut {CUTS} times")))
+    }
+
+    async fn whole(&self, client: &Client, ask: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
+        let mut response = self.send(client, ask, None).await?;
+        let mut text = Vec::new();
+        let mut pace = Throughput::default();
+        while let Some(piece) = pace.next(&mut response).await? {
+            text.extend_from_slice(&piece);
+            if text.len() > LONGEST {
+                return Err(FetchError::Permanent("the answer does not end".to_owned()));
+            }
+        }
+        Ok(text)
+    }
+
+    /// Downloads the rest, until it is interrupted.
+    async fn part(
+        &self,
+        client: &Client,
+        ask: &RegistryRequest,
+        download: &mut DownloadState,
+        pieces: &Sender<DownloadChunk>,
+        tell: &(dyn Fn(u64, Option<u64>) + Send + Sync),
+    ) -> Result<(), FetchError> {
+        let mut response = self.send(client, ask, Some(download)).await?;
+        // A server without range requests starts over; what we have is skipped.
+        let mut known = download.resumes(&response)?;
+        let mut pace = Throughput::default();
+        while let Some(mut piece) = pace.next(&mut response).await? {
+            let passed = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
+            known -= passed as u64;
+            let piece = piece.split_off(passed);
+            if piece.is_empty() {
+                continue;
+            }
+            download.bytes += piece.len() as u64;
+            if download.bytes > LARGEST {
+                return Err(FetchError::Permanent("the package is larger than any should be".to_owned()));
+            }
+            pieces.send(DownloadChunk::Bytes(piece)).await.map_err(|_| FetchError::ReaderGone)?;
+            tell(download.bytes, download.total);
+        }
+        match download.total {
+            Some(total) if download.bytes < total => Err(FetchError::Retryable("the download was cut".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    async fn send(
+        &self,
+        client: &Client,
+        ask: &RegistryRequest,
+        download: Option<&DownloadState>,
+    ) -> Result<Response, FetchError> {
+        let mut request = client.get(ask.url.clone());
+        match download {
+            None => request = request.header(ACCEPT, "application/json"),
+            Some(DownloadState { bytes: 0, .. }) => {}
+            Some(DownloadState { bytes, tag, .. }) => {
+                request = request.header(RANGE, format!("bytes={bytes}-"));
+                if let Some(tag) = tag {
+                    request = request.header(IF_RANGE, tag.clone());
+                }
+            }
+        }
+        if let Some(login) = &ask.login {
+            request = request.header(AUTHORIZATION, login.clone());
+        }
+        let response = request.send().await.map_err(broke)?;
+        let status = response.status();
+        match status {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
+            StatusCode::NOT_FOUND | StatusCode::GONE => Err(FetchError::NotFound),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Err(FetchError::Permanent(format!("{status}: does it want another login? Give it in ~/.npmrc")))
+            }
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+                Err(FetchError::Retryable(status.to_string()))
+            }
+            _ if status.is_server_error() => Err(FetchError::Retryable(status.to_string())),
+            _ => Err(FetchError::Permanent(status.to_string())),
+        }
+    }
+
+    async fn pause(&self, failures: u32, why: String) -> Result<(), FetchError> {
+        if failures >= self.timeouts.attempts {
+            return Err(FetchError::Permanent(why));
+        }
+        sleep(
+            self.timeouts
+                .retry_delay
+                .saturating_mul(1 << failures.saturating_sub(1).min(6))
+                .min(Duration::from_secs(10)),
+        )
+        .await;
+        Ok(())
+    }
+
+    /// The system's certificates are many, so each client is built once.
+    async fn client(&self, url: &Url) -> Result<Client, FetchError> {
+        // The proxy of the environment cannot reach our loopback.
+        let is_near = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        let kept = if is_near { &self.near } else { &self.far };
+        let reach = match kept.get() {
+            Some(reach) => reach.clone(),
+            None => {
+                let (timeouts, certificates) = (self.timeouts, self.certificates.clone());
+                let built = spawn_blocking(move || build(timeouts, certificates.as_deref(), is_near)).await;
+                let built = built.map_err(|error| FetchError::Permanent(error.to_string()))??;
+                kept.get_or_init(|| built).clone()
+            }
+        };
+        if url.scheme() == "https" && !reach.trusts {
+            return Err(FetchError::Permanent(format!("no certificates are known here; {CERTIFICATES}")));
+        }
+        Ok(reach.client)
+    }
+}
+
+/// Without certificates it can still use plain HTTP.
+fn build(timeouts: InstallTimeouts, certificates: Option<&[u8]>, is_near: bool) -> Result<TrustedClient, FetchError> {
+    // There is only one provider; it may be installed already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let failed = |error: reqwest::Error| FetchError::Permanent(format!("{}; {CERTIFICATES}", chain(&error)));
+    let own = certificates.map(reqwest::Certificate::from_pem_bundle).transpose().map_err(failed)?.unwrap_or_default();
+    let builder = || {
+        let builder = Client::builder().connect_timeout(timeouts.connect).read_timeout(timeouts.read).user_agent(AGENT);
+        if is_near { builder.no_proxy() } else { builder }
+    };
+    match builder().tls_certs_merge(own).build() {
+        Ok(client) => Ok(TrustedClient { client, trusts: true }),
+        Err(error) => {
+            tracing::debug!(%error, "no certificates are known");
+            let client = builder().tls_certs_only([]).build().map_err(failed)?;
+            Ok(TrustedClient { client, trusts: false })
+        }
+    }
+}
+
+const CERTIFICATES: &str = "are the certificates of the system installed? SSL_CERT_FILE names others";
+
+// === impl Throughput ===
+
+impl Throughput {
+    /// The next chunk, if the throughput is sufficient.
+    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, FetchError> {
+        let since = Instant::now();
+        let piece = response.chunk().await.map_err(broke)?;
+        if let Some(piece) = &piece {
+            self.came(piece.len() as u64, since.elapsed())?;
+        }
+        Ok(piece)
+    }
+
+    fn came(&mut self, bytes: u64, waited: Duration) -> Result<(), FetchError> {
+        self.bytes += bytes;
+        self.waited += waited;
+        if self.waited >= WHILE {
+            let Self { bytes, waited } = std::mem::take(self);
+            if bytes < LEAST {
+                return Err(FetchError::Permanent(format!("too slow: {bytes} bytes in {} s", waited.as_secs())));
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl DownloadState ===
+
+impl DownloadState {
+    /// How many bytes of this response were received before.
+    fn resumes(&mut self, response: &Response) -> Result<u64, FetchError> {
+        let tag = response.headers().get(ETAG).filter(|tag| !tag.as_bytes().starts_with(b"W/"));
+        if self.bytes > 0 && self.tag.is_some() && tag.is_some() && self.tag.as_ref() != tag {
+            return Err(FetchError::Permanent("it changed while it was downloaded".to_owned()));
+        }
+        self.tag = tag.cloned().or(self.tag.take());
+        let length = response.content_length();
+        if response.status() == StatusCode::OK {
+            self.total = length.or(self.total);
+            return Ok(self.bytes);
+        }
+        let part = response.headers().get(CONTENT_RANGE).and_then(|part| part.to_str().ok()).unwrap_or_default();
+        if self.bytes == 0 || !part.starts_with(&format!("bytes {}-", self.bytes)) {
+            return Err(FetchError::Permanent("the server answers with another part than was asked for".to_owned()));
+        }
+        self.total = length.map(|length| self.bytes + length).or(self.total);
+        Ok(0)
+    }
+}
+
+fn broke(error: reqwest::Error) -> FetchError {
+    let why = chain(&error.without_url());
+    // An untrusted certificate stays untrusted.
+    if why.contains("certificate") {
+        FetchError::Permanent(format!("{why}; {CERTIFICATES}"))
+    } else {
+        FetchError::Retryable(why)
+    }
+}
+
+/// The error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_too_slowly_is_given_up() {
+        let second = Duration::from_secs(1);
+        let mut steady = Throughput::default();
+        assert!((0..600).all(|_| steady.came(1024, second).is_ok()));
+        let mut late = Throughput::default();
+        late.came(10 * LEAST, WHILE).unwrap();
+        assert!((0..59).all(|_| late.came(1000, second).is_ok()));
+        assert_eq!(late.came(1000, second), Err(FetchError::Permanent("too slow: 60000 bytes in 60 s".to_owned())));
+    }
+}

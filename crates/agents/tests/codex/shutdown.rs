@@ -1,0 +1,266 @@
+//! How an app-server ends, and what its sessions hear of it.
+
+use std::time::Duration;
+
+use carrel_agents::{
+    agent::{Agent, AgentError, AgentEvent, AgentExit, ConversationOptions},
+    child::ChildExit,
+    codex::{Codex, CodexLimits},
+    schema::{EventData, ItemStatus},
+};
+
+use crate::support::{CodexFixture, TestConversation, on_one_thread};
+
+async fn exit(conversation: &mut TestConversation) -> ChildExit {
+    conversation
+        .find(|event| if let AgentEvent::Exited(AgentExit::ServerExited(exit)) = event { Some(exit) } else { None })
+        .await
+}
+
+//= agents.execution-models.process-lives-long-daemon
+#[test]
+fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
+        let native_id = two.conversation.native_id();
+        one.prompt("crash").await;
+        for conversation in [&mut one, &mut two] {
+            let exit = exit(conversation).await;
+            assert_eq!((exit.code, exit.signal, exit.stderr.trim()), (Some(3), None, "out of luck"));
+        }
+        let mut again = fixture
+            .open_with(ConversationOptions { native_id: native_id.clone(), resumable: true, ..fixture.options() })
+            .await;
+        assert_eq!(again.conversation.native_id(), native_id);
+        assert_eq!(again.turn("say back").await, ["back"]);
+        assert_eq!(fixture.starts(), 2);
+        // What was open before the crash is closed without harm to what is open now.
+        one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        assert_eq!(again.turn("say still").await, ["still"]);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn a_thread_that_was_never_prompted_is_begun_anew() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let native_id = Some("never begun".to_owned());
+        let conversation =
+            fixture.open_with(ConversationOptions { native_id: native_id.clone(), ..fixture.options() }).await;
+        assert_ne!(conversation.conversation.native_id(), native_id);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn a_thread_that_is_lost_is_refused_in_codex_own_words() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let options = ConversationOptions { native_id: Some("lost".to_owned()), resumable: true, ..fixture.options() };
+        let Err(AgentError::Refused { message, .. }) = fixture.codex.open(options).await.map(drop) else { panic!() };
+        assert_eq!(message, "no rollout found");
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn one_that_cannot_run_says_why_and_is_not_started_in_a_rush() {
+    on_one_thread(async {
+        let restart_delay = Duration::from_millis(300);
+        let mut fixture = CodexFixture::with(CodexLimits { restart_delay, ..CodexLimits::default() });
+        fixture.environment.push(("DIES".to_owned(), "yes".to_owned()));
+        let resumable = tokio::time::Instant::now();
+        for _ in 0..2 {
+            let Err(error) = fixture.codex.open(fixture.options()).await.map(drop) else { panic!() };
+            assert!(error.to_string().contains("cannot run here"), "{error}");
+        }
+        assert!(resumable.elapsed() >= restart_delay);
+        assert_eq!(fixture.starts(), 2);
+    });
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let mut options = fixture.options();
+        options.program.path = "/nowhere/codex".into();
+        let Err(error) = fixture.codex.open(options).await.map(drop) else { panic!() };
+        assert!(error.to_string().contains("/nowhere/codex"), "{error}");
+    });
+}
+
+//= agents.execution-models.process-lives-long-daemon
+#[test]
+fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
+    on_one_thread(async {
+        let limits = CodexLimits {
+            idle_timeout: Duration::from_millis(200),
+            restart_delay: Duration::ZERO,
+            ..CodexLimits::default()
+        };
+        let mut fixture = CodexFixture::with(limits);
+        let mut watch = fixture.watch_server();
+        let conversation = fixture.open().await;
+        watch.there().await;
+        conversation.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        watch.gone().await;
+        assert_eq!(fixture.open().await.turn("say hello").await, ["hello"]);
+        assert_eq!(fixture.starts(), 2);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+/// How the items ended that ended in these facts.
+fn items(events: &[AgentEvent]) -> Vec<ItemStatus> {
+    let items = events.iter().filter_map(|event| match event {
+        AgentEvent::Event(EventData::ItemCompleted(item), _) => Some(item.status),
+        _ => None,
+    });
+    items.collect()
+}
+
+/// Begins a turn with a command that does not end.
+async fn work(conversation: &mut TestConversation) {
+    conversation.prompt("work hard").await;
+    conversation.find(|event| matches!(event, AgentEvent::Event(EventData::ItemStarted(_), _)).then_some(())).await;
+}
+
+#[test]
+fn what_is_under_way_is_told_to_be_over_before_the_end() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
+        work(&mut one).await;
+        let mut last = Vec::new();
+        one.conversation.close(Duration::from_secs(10), &mut last).await;
+        assert_eq!(items(&last), [ItemStatus::Interrupted]);
+
+        let mut one = fixture.open().await;
+        work(&mut one).await;
+        two.prompt("crash").await;
+        let mut events = Vec::new();
+        while !events.iter().any(|event| matches!(event, AgentEvent::Exited(_))) {
+            events.push(one.next().await);
+        }
+        assert_eq!(items(&events), [ItemStatus::Interrupted]);
+    });
+}
+
+#[test]
+fn one_that_will_not_end_is_made_to() {
+    on_one_thread(async {
+        let mut fixture = CodexFixture::new();
+        let mut watch = fixture.watch_server();
+        fixture.environment.push(("STUBBORN".to_owned(), String::new()));
+        let conversation = fixture.open().await;
+        watch.there().await;
+        conversation.conversation.close(Duration::from_millis(10), &mut Vec::new()).await;
+        fixture.codex.shutdown(Duration::from_millis(10)).await;
+        watch.gone().await;
+    });
+}
+
+#[test]
+fn what_nobody_can_be_found_for_ends_with_the_last_thread() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let (mut one, two) = tokio::join!(fixture.open(), fixture.open());
+        let mut detached = fixture.watch("detached");
+        one.turn(&format!("detach {}", detached.path)).await;
+        detached.there().await;
+        one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        assert!(detached.is_there());
+        two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        detached.gone().await;
+        assert_eq!(fixture.open().await.turn("say hello").await, ["hello"]);
+        assert_eq!(fixture.starts(), 2);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn one_without_commands_outlives_its_last_thread() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        fixture.open().await.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        assert_eq!(fixture.open().await.turn("say hello").await, ["hello"]);
+        assert_eq!(fixture.starts(), 1);
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+//= agents.execution-models.process-lives-long-daemon
+#[test]
+fn shutdown_leaves_nothing() {
+    on_one_thread(async {
+        let mut fixture = CodexFixture::new();
+        let mut watch = fixture.watch_server();
+        let mut conversation = fixture.open().await;
+        watch.there().await;
+        conversation.prompt("hang").await;
+        conversation.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+        watch.gone().await;
+        Codex::new().shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn one_that_does_not_answer_ends_with_the_wait_or_with_the_server() {
+    on_one_thread(async {
+        let mut fixture =
+            CodexFixture::with(CodexLimits { request_timeout: Duration::from_millis(20), ..CodexLimits::default() });
+        fixture.environment.push(("MUTE".to_owned(), String::new()));
+        let opened = fixture.codex.open(fixture.options()).await.map(drop);
+        assert!(matches!(opened, Err(AgentError::Timeout { request: "initialize", .. })), "{opened:?}");
+
+        let mut fixture = CodexFixture::new();
+        let mut watch = fixture.watch_server();
+        fixture.environment.push(("MUTE".to_owned(), String::new()));
+        let opened = fixture.codex.open(fixture.options());
+        let shutdown = async {
+            watch.started().await;
+            fixture.codex.shutdown(Duration::from_secs(2)).await;
+        };
+        let (opened, ()) = tokio::join!(opened, shutdown);
+        assert!(matches!(opened.map(drop), Err(AgentError::Refused { request: "initialize", .. })));
+        watch.gone().await;
+    });
+}
+
+#[test]
+fn what_a_thread_left_running_ends_with_it_and_not_with_another() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
+        let (mut first, mut second) = (fixture.watch("one"), fixture.watch("two"));
+        one.turn(&format!("leave {}", first.path)).await;
+        two.turn(&format!("leave {}", second.path)).await;
+        tokio::join!(first.there(), second.there());
+        one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        first.gone().await;
+        assert!(second.is_there());
+        assert_eq!(two.turn("say still").await, ["still"]);
+        two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+        second.gone().await;
+        fixture.codex.shutdown(Duration::from_secs(2)).await;
+    });
+}
+
+#[test]
+fn a_session_whose_server_is_gone_takes_prompts_without_harm() {
+    on_one_thread(async {
+        let fixture = CodexFixture::new();
+        let mut conversation = fixture.open().await;
+        conversation.prompt("crash").await;
+        let exit = exit(&mut conversation).await;
+        assert_eq!(exit.code, Some(3));
+        conversation.prompt("say anything").await;
+        conversation.conversation.interrupt().await.unwrap();
+        conversation.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
+    });
+}

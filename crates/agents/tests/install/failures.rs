@@ -1,0 +1,196 @@
+use std::time::Duration;
+
+use carrel_agents::{agent::AgentId, install::InstallError};
+
+use crate::{
+    registry::RegistryFault,
+    support::{CLAUDE, InstallFixture, TestPackage, archive, program},
+};
+
+//= promises.agents-server.package-file-pinned-hash
+#[tokio::test]
+async fn a_package_that_is_not_the_pinned_one_is_thrown_away() {
+    let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    let other = TestPackage::claude("1.0.0", &program(2, 1000));
+    let honest = fixture.settings.pins.clone();
+    for (pin, what) in [
+        (other.pin(AgentId::Claude, &[("claude", &program(1, 1000))]), "the package"),
+        (package.pin(AgentId::Claude, &[("claude", &program(2, 1000))]), "claude"),
+        (package.pin(AgentId::Claude, &[]), "claude"),
+    ] {
+        fixture.settings.pins = vec![pin];
+        let refused = fixture.install(AgentId::Claude).await.unwrap_err();
+        assert!(matches!(&refused, InstallError::Mismatch { what: wrong, .. } if wrong == what), "{refused}");
+        assert!(fixture.is_clean());
+    }
+    fixture.settings.pins = honest;
+    assert!(fixture.install(AgentId::Claude).await.is_ok());
+}
+
+//= promises.agents-server.package-file-pinned-hash
+#[tokio::test]
+async fn a_package_that_is_not_the_published_one_is_thrown_away_pinned_or_not() {
+    let (mut fixture, mut package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    package.integrity = TestPackage::claude("1.0.0", &program(2, 1000)).integrity;
+    fixture.publish(&package);
+    for pins in [fixture.settings.pins.clone(), Vec::new()] {
+        fixture.settings.pins = pins;
+        let refused = fixture.version("1.0.0").await.unwrap_err();
+        assert!(matches!(&refused, InstallError::Mismatch { what, .. } if what == "the package"), "{refused}");
+        assert!(fixture.is_clean());
+    }
+}
+
+#[tokio::test]
+async fn a_download_that_is_cut_goes_on_where_it_was() {
+    let claude = program(1, 200_000);
+    for tag in [None, Some("one")] {
+        let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
+        tag.into_iter().for_each(|tag| fixture.server.tag(tag));
+        fixture.server.fail(
+            &package.path(),
+            &[RegistryFault::Cut(50_000), RegistryFault::Status(503), RegistryFault::Cut(70_000)],
+        );
+        let installed = fixture.install(AgentId::Claude).await.unwrap();
+        assert_eq!(std::fs::read(installed.path).unwrap(), claude);
+        let asked = fixture.server.asked(&package.path());
+        let ranges: Vec<_> = asked.iter().map(|request| request.header("range")).collect();
+        assert_eq!(ranges, [None, Some("bytes=50000-"), Some("bytes=50000-"), Some("bytes=120000-")]);
+        let tagged = tag.map(|tag| format!("\"{tag}\""));
+        assert_eq!(asked[3].header("if-range"), tagged.as_deref());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_parts_begins_anew() {
+    let claude = program(1, 200_000);
+    let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
+    fixture.server.without_ranges();
+    fixture.server.fail(&package.path(), &[RegistryFault::Cut(150_000), RegistryFault::Cut(160_000)]);
+    let installed = fixture.install(AgentId::Claude).await.unwrap();
+    assert_eq!(std::fs::read(installed.path).unwrap(), claude);
+    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_more_is_asked_again() {
+    let claude = program(1, 200_000);
+    let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
+    fixture.settings.timeouts.read = Duration::from_secs(2);
+    fixture.server.fail(&package.path(), &[RegistryFault::Hold(100_000)]);
+    let installed = fixture.install(AgentId::Claude).await.unwrap();
+    assert_eq!(std::fs::read(installed.path).unwrap(), claude);
+    assert_eq!(fixture.server.asked(&package.path())[1].header("range"), Some("bytes=100000-"));
+}
+
+#[tokio::test]
+async fn a_server_in_trouble_is_asked_again_and_not_for_ever() {
+    let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    fixture.server.fail(&package.about(), &[RegistryFault::Status(500), RegistryFault::Status(429)]);
+    fixture.server.fail(&package.path(), &[RegistryFault::Status(502), RegistryFault::Cut(0)]);
+    assert!(fixture.install(AgentId::Claude).await.is_ok());
+    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+
+    let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    fixture.server.fail(&package.path(), &[RegistryFault::Status(500); 9]);
+    let failed = fixture.install(AgentId::Claude).await.unwrap_err().to_string();
+    assert!(failed.contains("500 Internal Server Error"), "{failed}");
+    assert_eq!(fixture.server.asked(&package.path()).len(), 3);
+    assert!(fixture.is_clean());
+}
+
+#[tokio::test]
+async fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
+    let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    fixture.server.fail(&package.about(), &[RegistryFault::Status(404)]);
+    let failed = fixture.install(AgentId::Claude).await.unwrap_err();
+    assert!(matches!(&failed, InstallError::Unavailable { tried, .. } if tried.len() == 2), "{failed}");
+    let failed = failed.to_string();
+    let place = format!("{CLAUDE}@1.0.0 of {}: there is no such thing", fixture.server.url());
+    assert!(failed.starts_with("cannot get claude 1.0.0\n"), "{failed}");
+    assert!(failed.contains(&place) && failed.contains("http://127.0.0.1:1/1.0.0/linux-x64/claude: "), "{failed}");
+    assert!(failed.contains("Connection refused") && failed.contains("\nhint: "), "{failed}");
+    assert_eq!(fixture.server.asked(&package.about()).len(), 1, "what is not there is asked for once");
+
+    fixture.server.fail(&package.about(), &[RegistryFault::Status(401)]);
+    let failed = fixture.install(AgentId::Claude).await.unwrap_err().to_string();
+    assert!(failed.contains("does it want another login?"), "{failed}");
+}
+
+#[tokio::test]
+async fn a_file_that_changes_while_it_is_downloaded_is_not_mixed() {
+    let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 200_000));
+    fixture.server.tag("one");
+    fixture.server.fail(&package.path(), &[RegistryFault::Hold(100_000)]);
+    let installer = fixture.installer();
+    let failed = installer.install(AgentId::Claude, false, None, |now| {
+        if now.bytes > 0 {
+            // The next request meets another file; this one ends with the connection.
+            fixture.server.tag("two");
+            fixture.server.cut();
+        }
+    });
+    let failed = failed.await.unwrap_err().to_string();
+    assert!(failed.contains("it changed while it was downloaded"), "{failed}");
+    assert!(fixture.is_clean());
+}
+
+//= promises.agents-server.package-file-pinned-hash
+#[tokio::test]
+async fn a_hostile_package_leaves_nothing_behind() {
+    let mut fixture = InstallFixture::new();
+    let hostile = |name: &str| {
+        let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        let mut header = tar::Header::new_ustar();
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_size(0);
+        header.set_cksum();
+        archive.append(&header, &[][..]).unwrap();
+        archive.into_inner().unwrap().finish().unwrap()
+    };
+    let outside = fixture.root.path().join("outside");
+    for tarball in [
+        hostile("package/../../outside"),
+        hostile(outside.to_str().unwrap()),
+        archive(&[("package/other", b"no program")]),
+        b"no archive".to_vec(),
+    ] {
+        let package = TestPackage::new(CLAUDE, "1.0.0", tarball);
+        fixture.publish(&package);
+        fixture.settings.pins = vec![package.pin(AgentId::Claude, &[])];
+        let refused = fixture.install(AgentId::Claude).await.unwrap_err();
+        assert!(matches!(refused, InstallError::Package { .. }), "{refused}");
+        assert!(fixture.is_clean() && !outside.exists());
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_nobody_publishes_for_and_a_version_that_is_none_are_told() {
+    let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    assert!(matches!(fixture.version("latest").await, Err(InstallError::Version(_))));
+    fixture.settings.platform = None;
+    assert!(matches!(fixture.install(AgentId::Claude).await, Err(InstallError::Platform { .. })));
+    assert!(fixture.server.asked("").is_empty());
+}
+
+#[tokio::test]
+async fn the_login_in_an_address_is_not_told() {
+    let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    let plain = fixture.server.url();
+    fixture.server.fail(&package.about(), &[RegistryFault::Status(401)]);
+    for registry in [plain.replace("http://", "http://ada:s3cret@"), "http:ada:s3cret@".into(), "ada:s3cret@x".into()] {
+        fixture.settings.registry = Some(registry);
+        let failed = fixture.install(AgentId::Claude).await.unwrap_err();
+        assert!(!format!("{failed} {failed:?}").contains("s3cret"), "{failed}");
+    }
+    let asked = fixture.server.asked(&package.about());
+    assert_eq!(asked[0].header("authorization"), Some("Basic YWRhOnMzY3JldA=="), "and is used all the same");
+}
+
+#[tokio::test]
+async fn a_disk_that_refuses_is_told_with_the_place() {
+    let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
+    std::fs::write(fixture.bin(), "a file").unwrap();
+    let failed = fixture.install(AgentId::Claude).await.unwrap_err();
+    assert!(matches!(&failed, InstallError::File { step: "create", .. }), "{failed}");
+}

@@ -1,0 +1,99 @@
+//! The end of the server, and of agents that have nothing to do.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{TestServer, kinds, of_kind, said};
+
+//= promises.agents-server.sigint-sigterm
+#[tokio::test]
+async fn a_signal_ends_it_whatever_is_going_on() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut server = TestServer::start().await;
+        for id in ["running", "waiting", "idle", "ended", "bursting"] {
+            server.create(id).await;
+        }
+        let mut streams = vec![server.stream("idle", "").await, server.follow("ended").await];
+        server.order("/v1/sessions/ended/terminate").await.is(204);
+        let mut running = server.turn("running", "slow", "").await;
+        running.next().await.unwrap();
+        let mut waiting = server.turn("waiting", "question", "?wait=60").await;
+        waiting.until_kind("questionAsked").await;
+        let mut bursting = server.turn("bursting", "burst 10000000", "").await;
+        bursting.next().await.unwrap();
+        // This one never reads.
+        let _stalled = server.stream("bursting", "").await;
+        streams.extend([running, waiting, bursting, server.turn("running", "queued", "").await]);
+        server.signal(signal);
+        assert_eq!(server.end().await.code(), Some(0));
+        for mut stream in streams {
+            while stream.block().await.is_some() {}
+        }
+    }
+}
+
+//= promises.agents-server.sigint-sigterm
+#[tokio::test]
+async fn clients_are_told_how_far_it_came_before_it_ends() {
+    let mut server = TestServer::start().await;
+    server.create("s").await;
+    let mut stream = server.follow("s").await;
+    stream.next().await.unwrap();
+    server.prompt("s", "slow").await;
+    stream.until_kind("message").await;
+    server.signal(Signal::TERM);
+    let end = stream.rest().await;
+    assert_eq!(server.end().await.code(), Some(0));
+    assert_eq!(kinds(&end), ["turnEnded"]);
+    assert_eq!(end[0]["data"]["turnEnded"]["outcome"], "interrupted");
+}
+
+//= agents.communication-patterns.terminated-turn-complete-session
+//= promises.agents-server.agent-without-work
+#[tokio::test]
+async fn an_agent_with_nothing_to_do_is_ended_and_comes_back() {
+    let server = TestServer::with(&["--no-token", "--idle-timeout", "1"]).await;
+    server.create("s").await;
+    let mut stream = server.follow("s").await;
+    assert_eq!(kinds(&stream.until_kind("notice").await), ["started", "notice"]);
+    // Only those who ask for everything are told; for the others nothing happened.
+    assert_eq!(of_kind(&server.events("s", "?view=full").await, "notice"), [&json!({"label": "agent.idle"})]);
+    assert_eq!(server.events("s", "").await.len(), 1);
+    assert_eq!(server.info("s").await["status"], "idle");
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    stream.until_kind("turnEnded").await;
+    assert_eq!(kinds(&stream.until_kind("notice").await), ["notice"]);
+}
+
+//= promises.agents-server.agent-without-work
+#[tokio::test]
+async fn an_agent_that_works_or_waits_is_not_idle() {
+    let server = TestServer::with(&["--no-token", "--idle-timeout", "1"]).await;
+    server.create("s").await;
+    server.create("clock").await;
+    let asked = server.turn("s", "question", "?wait=0&view=full").await.rest().await;
+    // The other session shows that the time is over.
+    server.follow("clock").await.until_kind("notice").await;
+    let info = server.info("s").await;
+    assert_eq!(info["status"], "waiting");
+    // It may have been idle before its turn began, but not since.
+    let before = asked[0]["id"].as_u64().unwrap();
+    let mut all = server.stream("s", &format!("?view=full&offset={before}")).await;
+    for question in of_kind(&asked, "questionAsked") {
+        let path = format!("/v1/sessions/s/questions/{}/reject", question["id"].as_str().unwrap());
+        server.order(&path).await.is(204);
+    }
+    let events = all.until_kind("turnEnded").await;
+    assert!(of_kind(&events, "notice").is_empty());
+}
+
+#[tokio::test]
+async fn a_timeout_may_be_as_long_as_anybody_likes() {
+    let most = u64::MAX.to_string();
+    for timeout in ["0", &most] {
+        let server = TestServer::with(&["--no-token", "--idle-timeout", timeout, "--log-limit", &most]).await;
+        server.create("s").await;
+        assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+        assert_eq!(said(&server.say("s", "again").await, "assistant"), ["again"]);
+    }
+}

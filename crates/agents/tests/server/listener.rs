@@ -1,0 +1,71 @@
+//! Where the server listens.
+
+use std::{
+    os::unix::{fs::PermissionsExt as _, net::UnixListener},
+    path::Path,
+};
+
+use rustix::process::Signal;
+
+use crate::support::{TestServer, program, refused, said};
+
+async fn on(path: &Path) -> TestServer {
+    TestServer::with(&["--no-token", "--socket", path.to_str().unwrap()]).await
+}
+
+//= agents.besides-document.unix-socket-owner
+#[tokio::test]
+async fn it_serves_on_a_socket_that_goes_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let mut server = on(&path).await;
+    assert_eq!(server.address, format!("unix:{}", path.display()));
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    server.create("s").await;
+    assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().await.code(), Some(0));
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_socket_that_a_server_left_behind_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let mut server = on(&path).await;
+    server.signal(Signal::KILL);
+    server.end().await;
+    assert!(path.exists());
+    on(&path).await.get("/v1/health").await.is(200);
+}
+
+#[tokio::test]
+async fn a_socket_that_is_somebody_elses_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let server = on(&path).await;
+    let another = ["--no-token", "--socket", path.to_str().unwrap()];
+    assert!(refused(program(&another)).await.contains("cannot listen on"));
+    server.get("/v1/health").await.is(200);
+    drop(server);
+    std::fs::remove_file(&path).unwrap();
+    let _theirs = UnixListener::bind(&path).unwrap();
+    assert!(refused(program(&another)).await.contains("cannot listen on"));
+    let file = directory.path().join("file");
+    std::fs::write(&file, "theirs").unwrap();
+    refused(program(&["--no-token", "--socket", file.to_str().unwrap()])).await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_refused() {
+    let server = TestServer::start().await;
+    let port = server.base.rsplit(':').next().unwrap();
+    let said = refused(program(&["--no-token", "--port", port])).await;
+    assert!(said.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{said}");
+    let said = refused(program(&["--no-token", "--port", "0", "--host", "example.org"])).await;
+    assert!(said.contains("the host has to be an address"), "{said}");
+    for host in ["localhost", "127.0.0.2", "::1"] {
+        TestServer::with(&["--no-token", "--host", host]).await.get("/v1/health").await.is(200);
+    }
+}

@@ -1,0 +1,95 @@
+//! A reader of server-sent events that takes nothing but what the framing allows.
+
+use reqwest::header::{CACHE_CONTROL, CONTENT_TYPE};
+use serde_json::Value;
+
+use crate::support::soon;
+
+/// A stream of events.
+pub(crate) struct SseReader {
+    response: reqwest::Response,
+    text: String,
+    /// How much of `text` was given.
+    at: usize,
+    /// The beginning of a letter whose end has not come.
+    half: Vec<u8>,
+}
+
+// === impl SseReader ===
+
+impl SseReader {
+    pub(crate) async fn of(request: reqwest::RequestBuilder) -> Self {
+        let response = soon(request.send()).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
+        Self { response, text: String::new(), at: 0, half: Vec::new() }
+    }
+
+    /// The next event as it came, or nothing at the stream's end.
+    pub(crate) async fn block(&mut self) -> Option<String> {
+        soon(async {
+            loop {
+                while let Some(length) = self.text[self.at..].find("\n\n") {
+                    let block = self.text[self.at..self.at + length].to_owned();
+                    self.at += length + 2;
+                    if !block.starts_with(':') {
+                        return Some(block);
+                    }
+                }
+                self.text.drain(..self.at);
+                self.at = 0;
+                match self.response.chunk().await {
+                    Ok(Some(chunk)) => self.take(&chunk),
+                    // A server that is killed cuts its streams; what is half there is no event.
+                    Ok(None) | Err(_) => return None,
+                }
+            }
+        })
+        .await
+    }
+
+    fn take(&mut self, chunk: &[u8]) {
+        self.half.extend_from_slice(chunk);
+        let whole = std::str::from_utf8(&self.half).map_or_else(|error| error.valid_up_to(), str::len);
+        self.text.push_str(std::str::from_utf8(&self.half[..whole]).unwrap());
+        self.half.drain(..whole);
+    }
+
+    /// The next event. Its id is in its frame and in itself.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        let block = self.block().await?;
+        let (id, data) = block.split_once('\n').unwrap();
+        let event: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(id, format!("id: {}", event["id"]));
+        Some(event)
+    }
+
+    /// All events up to the first for which this holds, and that one.
+    pub(crate) async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut events = Vec::new();
+        loop {
+            let event = self.next().await;
+            let event = event.unwrap_or_else(|| panic!("the stream ended after {events:#?}"));
+            let found = wanted(&event);
+            events.push(event);
+            if found {
+                return events;
+            }
+        }
+    }
+
+    /// All events up to the first of this kind, and that one.
+    pub(crate) async fn until_kind(&mut self, kind: &str) -> Vec<Value> {
+        self.until(|event| event["data"].get(kind).is_some()).await
+    }
+
+    /// All events up to the end of the stream, which has to come.
+    pub(crate) async fn rest(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+}
