@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_character_is_replaced_and_a_whole_one_is_not() {
+    fn a_lone_surrogate_is_replaced_and_a_pair_is_kept() {
         for (line, text) in [
             (r#""a\ud83d""#, "a\u{fffd}"),
             (r#""\udE00b""#, "\u{fffd}b"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_otherwise_stays_wrong() {
+    fn other_syntax_errors_are_not_repaired() {
         for line in [r#""\ud83d"#, r#""\"#, r#""\u12""#, r#""\ud83d\x""#, "\\", ""] {
             assert!(parse::<Value>(line.as_bytes()).is_err(), "{line}");
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_very_many_values_is_not_read_and_a_long_text_is() {
+    fn a_line_with_too_many_values_is_rejected_and_a_long_string_is_not() {
         let many = format!("[{}0]", "0,".repeat(MAX_VALUES + 1));
         assert!(parse::<Value>(many.as_bytes()).unwrap_err().contains("values"));
         let text = format!(r#"["\"{}"]"#, ",".repeat(MAX_VALUES * 2));

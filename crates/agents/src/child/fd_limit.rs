@@ -17,7 +17,7 @@ pub fn raise_fd_limit() {
     let Some(before) = current.filter(|_| current != maximum) else { return };
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => drop(ORIGINAL_LIMIT.set(before)),
-        Err(error) => tracing::warn!(%error, "no more than {before} files can be open"),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files above {before}"),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn spawn_guard<T>(spawn: impl FnOnce() -> io::Result<(Pid, T)>) -> io
     static REAPER: Once = Once::new();
     REAPER.call_once(|| {
         if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
-            tracing::warn!(%error, "what a killed guard leaves behind cannot be found");
+            tracing::warn!(%error, "cannot become a subreaper; orphans of killed guards will not be found");
         }
     });
     let mut guards = guards();
@@ -57,7 +57,7 @@ fn kill_blocking() {
             return;
         }
         if since.elapsed() > KILL_TIMEOUT {
-            tracing::warn!(left = found.len(), "orphans of an agent cannot be ended");
+            tracing::warn!(left = found.len(), "failed to kill orphans of an agent");
             return;
         }
         process_tree::kill(orphans);

@@ -146,9 +146,9 @@ impl OutputLines {
 /// Reads standard error to its end, and keeps the last part.
 pub(super) async fn tail(pipe: pipe::Receiver, gone: watch::Receiver<bool>) -> String {
     let mut pipe = OutputPipe::new(pipe, gone);
-    let mut kept = BytesMut::new();
-    while pipe.read(&mut kept).await > 0 {
-        let _ = kept.split_to(kept.len().saturating_sub(STDERR_TAIL));
+    let mut tail_bytes = BytesMut::new();
+    while pipe.read(&mut tail_bytes).await > 0 {
+        let _ = tail_bytes.split_to(tail_bytes.len().saturating_sub(STDERR_TAIL));
     }
-    String::from_utf8_lossy(&kept).into_owned()
+    String::from_utf8_lossy(&tail_bytes).into_owned()
 }

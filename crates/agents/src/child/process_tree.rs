@@ -84,7 +84,7 @@ fn number(text: &str) -> Option<Pid> {
 fn signal(pid: Pid, signal: Signal) {
     match rustix::process::kill_process(pid, signal) {
         Ok(()) | Err(Errno::SRCH) => {}
-        Err(error) => tracing::debug!(%pid, %error, "a process cannot be signalled"),
+        Err(error) => tracing::debug!(%pid, %error, "failed to signal a process"),
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_of_looking_find_the_children() {
+    fn both_ways_of_listing_children_agree() {
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 1000 & sleep 1000 & echo there; wait"])
             .stdout(Stdio::piped())

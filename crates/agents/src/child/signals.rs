@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_is_read_from_its_lowest_bit() {
+    fn the_mask_of_ignored_signals_is_decoded() {
         let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t8000000000011001\nSigCgt:\tffffffffffffffff\n";
         assert_eq!(ignored(status).collect::<Vec<_>>(), [1, 13, 17, 64]);
         assert_eq!(ignored("").count(), 0);

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_arrives_as_it_was_sent() {
+    fn a_report_survives_encoding() {
         for report in [
             GuardReport::Started(4_194_304),
             GuardReport::SpawnFailed(2),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_stream_and_whatever_is_unknown_is_an_order_to_kill() {
+    fn an_unknown_command_and_the_end_of_the_stream_mean_kill() {
         assert_eq!(GuardCommand::read(&b"t"[..]), GuardCommand::Terminate);
         for bytes in [&b"k"[..], b"", b"?"] {
             assert_eq!(GuardCommand::read(bytes), GuardCommand::Kill);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_is_handed_over() {
+    fn a_descriptor_is_sent_over_the_stream() {
         let (here, there) = UnixStream::pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         send_fd(&here, reader.as_fd()).unwrap();

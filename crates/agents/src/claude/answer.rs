@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn words_of_ones_own_reach_the_planner() {
+    fn a_custom_answer_reaches_the_planner() {
         assert_eq!(plan(&[&["reject", "use tabs"]])["message"], "use tabs");
         assert_eq!(plan(&[&["use tabs"]])["message"], "use tabs");
     }
 
     #[test]
-    fn several_choices_are_joined_and_unanswered_questions_left_out() {
+    fn several_choices_are_joined_and_unanswered_questions_omitted() {
         let questions = ["a?", "b?", "c?"].map(str::to_owned);
         let request =
             ClaudeRequest { kind: ClaudeRequestKind::Questions(questions.to_vec()), input: json!({"questions": []}) };
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_something_else_is_none() {
+    fn an_answer_to_another_request_is_ignored() {
         let request = ClaudeRequest { kind: ClaudeRequestKind::Plan, input: json!({}) };
         assert_eq!(response(&request, &UserAnswer::Permission(PermissionReply::Once, None), "default"), None);
     }

@@ -13,11 +13,11 @@ impl PermissionGrants {
     /// The grants of an `always` answer to this request.
     pub(super) fn of(request: &Value) -> Self {
         let suggested = request.get("permission_suggestions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let kept: Vec<_> = suggested.iter().filter(|suggestion| is_grant(suggestion)).collect();
+        let granted: Vec<_> = suggested.iter().filter(|suggestion| is_grant(suggestion)).collect();
         // With a rule, the mode need not change, which would allow far more.
-        let has_rules = kept.iter().any(|grant| grant["type"] == "addRules");
-        let kept = kept.into_iter().filter(|grant| !has_rules || grant["type"] != "setMode");
-        let mut grants: Vec<_> = kept.cloned().collect();
+        let has_rules = granted.iter().any(|grant| grant["type"] == "addRules");
+        let granted = granted.into_iter().filter(|grant| !has_rules || grant["type"] != "setMode");
+        let mut grants: Vec<_> = granted.cloned().collect();
         if grants.is_empty() {
             grants.extend(rule_for(request));
         }
@@ -33,8 +33,8 @@ impl PermissionGrants {
     }
 
     /// As readable text.
-    pub(super) fn words(&self) -> Vec<String> {
-        self.0.iter().flat_map(words).collect()
+    pub(super) fn describe(&self) -> Vec<String> {
+        self.0.iter().flat_map(describe).collect()
     }
 }
 
@@ -63,7 +63,7 @@ fn rule_for(request: &Value) -> Option<Value> {
     Some(json!({"type": "addRules", "rules": [rule], "behavior": "allow"}))
 }
 
-fn words(grant: &Value) -> Vec<String> {
+fn describe(grant: &Value) -> Vec<String> {
     let list = |key: &str| grant[key].as_array().map_or(&[][..], Vec::as_slice);
     match grant["type"].as_str() {
         Some("addRules") => list("rules")
@@ -90,7 +90,7 @@ mod tests {
 
     //= promises.agents-server.rules-always-writes-workspace
     #[test]
-    fn nothing_that_is_granted_is_written_anywhere() {
+    fn grants_are_never_written_to_settings_files() {
         for destination in ["userSettings", "projectSettings", "localSettings", "cliArg", "session"] {
             let rule = json!({"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "touch *"}],
                 "behavior": "allow", "destination": destination});
@@ -107,32 +107,32 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_enough_and_the_mode_stays() {
+    fn a_suggested_rule_leaves_the_mode_unchanged() {
         let rule =
             json!({"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "touch *"}], "behavior": "allow"});
         let mode = json!({"type": "setMode", "mode": "acceptEdits"});
-        assert_eq!(PermissionGrants::of(&suggested(json!([rule, mode]))).words(), ["Bash(touch *)"]);
-        assert_eq!(PermissionGrants::of(&suggested(json!([mode]))).words(), ["all edits of files"]);
+        assert_eq!(PermissionGrants::of(&suggested(json!([rule, mode]))).describe(), ["Bash(touch *)"]);
+        assert_eq!(PermissionGrants::of(&suggested(json!([mode]))).describe(), ["all edits of files"]);
     }
 
     #[test]
-    fn what_takes_away_or_gives_everything_is_not_granted() {
+    fn suggestions_that_revoke_or_allow_everything_are_not_granted() {
         for suggestion in [
             json!({"type": "setMode", "mode": "bypassPermissions"}),
             json!({"type": "removeRules", "rules": [{"toolName": "Bash"}], "behavior": "deny"}),
             json!({"type": "addRules", "rules": [{"toolName": "Read"}], "behavior": "deny"}),
             json!("all"),
         ] {
-            assert_eq!(PermissionGrants::of(&suggested(json!([suggestion]))).words(), ["Bash(touch a)"]);
+            assert_eq!(PermissionGrants::of(&suggested(json!([suggestion]))).describe(), ["Bash(touch a)"]);
         }
     }
 
     #[test]
-    fn a_command_with_a_star_is_no_rule() {
+    fn a_command_with_a_star_becomes_no_rule() {
         let request = json!({"tool_name": "Bash", "input": {"command": "rm *"}});
         assert_eq!(PermissionGrants::of(&request), PermissionGrants::default());
         assert_eq!(
-            PermissionGrants::of(&json!({"tool_name": "WebSearch", "input": {"query": "a*"}})).words(),
+            PermissionGrants::of(&json!({"tool_name": "WebSearch", "input": {"query": "a*"}})).describe(),
             ["WebSearch"]
         );
     }

@@ -85,16 +85,16 @@ mod tests {
 
     //= agents.execution-models.several-turns-resume
     #[test]
-    fn only_a_conversation_that_was_begun_is_resumed() {
+    fn only_a_resumable_conversation_is_resumed() {
         assert!(arguments(&ConversationOptions::default()).contains(&"--session-id=0000".to_owned()));
-        let resumable = arguments(&ConversationOptions { resumable: true, ..ConversationOptions::default() });
-        assert!(resumable.contains(&"--resume=0000".to_owned()));
-        assert!(!resumable.iter().any(|argument| argument.starts_with("--session-id")));
+        let resumed = arguments(&ConversationOptions { resumable: true, ..ConversationOptions::default() });
+        assert!(resumed.contains(&"--resume=0000".to_owned()));
+        assert!(!resumed.iter().any(|argument| argument.starts_with("--session-id")));
     }
 
     //= agents.execution-models.model-permission-mode-plan
     #[test]
-    fn a_model_cannot_pass_for_an_option() {
+    fn a_model_name_is_never_parsed_as_an_option() {
         let options = ConversationOptions {
             model: Some("--dangerously-skip-permissions".into()),
             ..ConversationOptions::default()
@@ -112,7 +112,7 @@ mod tests {
 
     //= agents.execution-models.model-permission-mode-plan
     #[test]
-    fn a_plan_is_never_carried_out_unasked() {
+    fn plan_mode_never_bypasses_permissions() {
         for permission_mode in PermissionMode::ALL {
             let options =
                 ConversationOptions { agent_mode: AgentMode::Plan, permission_mode, ..ConversationOptions::default() };
@@ -124,7 +124,7 @@ mod tests {
 
     //= agents.execution-models.model-permission-mode-plan
     #[test]
-    fn root_may_bypass_because_it_is_told_of_a_sandbox() {
+    fn root_may_bypass_because_the_sandbox_variable_is_set() {
         let options = ConversationOptions { permission_mode: PermissionMode::Bypass, ..ConversationOptions::default() };
         let has_variable = |is_root| {
             let environment = conversation_spec(&options, "0000", is_root).environment;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_token_is_not_for_the_agent() {
+    fn the_agent_does_not_inherit_the_servers_token() {
         let environment = conversation_spec(&ConversationOptions::default(), "0000", false).environment;
         for name in REMOVED_VARIABLES {
             assert!(environment.contains(&(name.into(), None)), "{name}");

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_have_their_efforts_as_variants() {
+    fn effort_levels_become_variants() {
         let models = read(&json!({"models": [
             {"value": "default", "displayName": "Default", "supportedEffortLevels": ["low", "high"]},
             {"value": "small", "displayName": "Small"},
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_no_models() {
+    fn a_response_without_models_is_an_empty_list() {
         for nothing in [json!({}), json!(null), json!({"models": {}}), json!({"models": [1]})] {
             assert_eq!(read(&nothing), Models::default());
         }

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_among_the_plans_is_read() {
+    fn only_files_in_the_plan_directory_are_read() {
         let home = tempfile::tempdir().unwrap();
         let plans = home.path().join(".claude/plans");
         fs::create_dir_all(&plans).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_settings_may_be_elsewhere() {
+    fn the_plan_directory_follows_the_configured_settings_directory() {
         let of = |variables: &[_]| PlanDirectory::of(&start(variables)).0.unwrap();
         let (home, settings) = (("HOME", Some(Path::new("/h"))), ("CLAUDE_CONFIG_DIR", Some(Path::new("/c"))));
         assert_eq!(of(&[("CLAUDE_CONFIG_DIR", None), home]), Path::new("/h/.claude/plans"));

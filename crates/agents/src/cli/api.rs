@@ -281,7 +281,7 @@ impl SessionsCommand {
             }
             Self::ReplyQuestion { session_id, question_id, answers, endpoint } => {
                 let answers: Value = serde_json::from_str(&answers).map_err(|error| {
-                    CliError::new(format!("the answers are no JSON: {error}")).hint("such as [[\"Yes\"]]")
+                    CliError::new(format!("the answers are not valid JSON: {error}")).hint("--answers '[[\"Yes\"]]'")
                 })?;
                 let request = session(Method::POST, session_id, &["questions", &question_id, "reply"]);
                 endpoint.send(request.body(json!({"answers": answers})))

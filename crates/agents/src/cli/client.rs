@@ -80,7 +80,7 @@ impl EndpointArguments {
             Ok(value) => format!("{value:#}\n").into_bytes(),
             Err(_) => body,
         };
-        let _enough = out.write_all(&text);
+        let _closed = out.write_all(&text);
         Ok(())
     }
 
@@ -94,7 +94,8 @@ impl EndpointArguments {
             }
             None => &self.endpoint,
         };
-        let wrong = |error: &dyn std::fmt::Display| CliError::new(format!("{} is no endpoint: {error}", self.endpoint));
+        let wrong =
+            |error: &dyn std::fmt::Display| CliError::new(format!("invalid endpoint {}: {error}", self.endpoint));
         let mut url = Url::parse(base).map_err(|error| wrong(&error))?;
         url.path_segments_mut().map_err(|()| wrong(&"it has no path"))?.pop_if_empty().push("v1").extend(&request.path);
         if !request.query.is_empty() {
@@ -105,7 +106,7 @@ impl EndpointArguments {
             builder = builder.no_proxy();
         }
         // The TLS provider of the process has to be installed once.
-        let _named_already = rustls::crypto::ring::default_provider().install_default();
+        let _installed_already = rustls::crypto::ring::default_provider().install_default();
         let mut builder = builder.build().map_err(CliError::new)?.request(request.method, url);
         if let Some(token) = token {
             builder = builder.bearer_auth(token);
@@ -117,13 +118,13 @@ impl EndpointArguments {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> CliError {
-        let mut words = error.to_string();
+        let mut message = error.to_string();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
-            words = format!("{words}: {error}");
+            message = format!("{message}: {error}");
             cause = error.source();
         }
-        CliError::new(format!("{}: {words}", self.endpoint)).hint("is `sandbox-agent server` running there?")
+        CliError::new(format!("{}: {message}", self.endpoint)).hint("start the server: sandbox-agent server --no-token")
     }
 }
 
@@ -145,6 +146,6 @@ async fn problem(mut response: Response) -> CliError {
     }
     match serde_json::from_slice::<Value>(&body) {
         Ok(problem) => CliError::problem(&problem),
-        Err(_) => CliError::new(format!("the server answered {status}")),
+        Err(_) => CliError::new(format!("the server responded with {status}")),
     }
 }

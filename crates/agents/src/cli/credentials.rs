@@ -45,7 +45,7 @@ pub(super) enum CredentialsCommand {
 }
 
 fn agent(name: &str) -> Result<AgentId, String> {
-    name.parse().map_err(|()| format!("there is no agent {name}"))
+    name.parse().map_err(|()| format!("unknown agent {name}"))
 }
 
 impl CredentialsCommand {

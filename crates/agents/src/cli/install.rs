@@ -29,7 +29,7 @@ pub(super) struct InstallArguments {
 }
 
 fn agent(name: &str) -> Result<AgentId, String> {
-    name.parse().map_err(|()| format!("there is no agent {name}"))
+    name.parse().map_err(|()| format!("unknown agent {name}"))
 }
 
 // === impl InstallArguments ===
@@ -43,7 +43,7 @@ impl InstallArguments {
         let agents = if self.all { AgentId::ALL.to_vec() } else { self.agents };
         for agent in agents {
             let mut bar = InstallProgressBar::new(agent);
-            let install = installer.install(agent, self.reinstall, self.version.as_deref(), |now| bar.tell(now));
+            let install = installer.install(agent, self.reinstall, self.version.as_deref(), |now| bar.update(now));
             let installed = runtime.block_on(install).map_err(CliError::new)?;
             let version = installed.version.as_deref().unwrap_or("of an unknown version");
             println!("{agent} {version} {}", installed.path.display());

@@ -91,7 +91,7 @@ impl ServerCommand {
         .map_err(CliError::new)?;
         let hosts = AllowedHosts::new(&self.allow_host).map_err(|error| {
             CliError::new(format!("--allow-host: {error}"))
-                .hint("name a host without its port: --allow-host agent.internal")
+                .hint("pass a host without a port: --allow-host agent.internal")
         })?;
         let store = self.data_dir.as_deref().map(SessionStore::open).transpose().map_err(CliError::new)?;
         tracing_subscriber::fmt()
@@ -114,8 +114,8 @@ impl ServerCommand {
                 .map(Some)
                 .ok_or_else(|| CliError::new("the token is empty or has characters that a header cannot carry")),
             None if self.token.none() => Ok(None),
-            None => Err(CliError::new("neither a token nor --no-token was given")
-                .hint("pass --token TOKEN, or --no-token where nobody else can connect")),
+            None => Err(CliError::new("no token given")
+                .hint("pass --token-file FILE, or --no-token if no other user can connect")),
         }
     }
 
@@ -172,7 +172,7 @@ impl ServerCommand {
             _ = terminate.recv() => {}
             () = stdin_closed(self.exit_with_stdin) => {}
         }
-        let _everybody_left = stop.send(true);
+        let _no_receivers = stop.send(true);
         app.sessions.close(CLOSE_GRACE, AGENTS_TIMEOUT).await;
         agents.shutdown(SHARED_TIMEOUT).await;
         let _ended = server.await;
@@ -186,10 +186,10 @@ async fn stdin_closed(wanted: bool) {
         return std::future::pending().await;
     }
     // A separate thread: a blocking read cannot be cancelled and must not delay the shutdown.
-    let (gone, ended) = tokio::sync::oneshot::channel::<()>();
+    let (closed_sender, ended) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
-        let _until_it_ends = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        drop(gone);
+        let _ended_or_failed = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        drop(closed_sender);
     });
     let _closed = ended.await;
 }

@@ -24,12 +24,12 @@ pub(super) async fn kill_all(thread: &str) {
         let markers = markers.clone();
         match spawn_blocking(move || kill(&markers)).await {
             Ok(0) => return,
-            Ok(killed) => tracing::debug!(thread, killed, round, "ended what a thread left running"),
-            Err(error) => return tracing::warn!(thread, %error, "what a thread left running was not ended"),
+            Ok(killed) => tracing::debug!(thread, killed, round, "killed background processes of a thread"),
+            Err(error) => return tracing::warn!(thread, %error, "failed to kill background processes of a thread"),
         }
         sleep(PAUSE).await;
     }
-    tracing::warn!(thread, "what a thread left running does not end");
+    tracing::warn!(thread, "background processes of a thread are still running");
 }
 
 /// Descendants of this process's guard, including detached ones. Zombies do not count.

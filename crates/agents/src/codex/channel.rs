@@ -121,7 +121,7 @@ mod tests {
 
     //= promises.agents-server.session-read-codex-says
     #[test]
-    fn too_much_waits_until_it_is_read_or_nobody_reads() {
+    fn a_channel_is_full_until_it_is_read_or_closed() {
         let drained = Arc::new(Notify::new());
         let (sender, mut receiver) = channel(300, drained);
         let unparsed = |size: usize| ThreadEvent::Unparsed(Bytes::from(vec![0; size]), String::new());

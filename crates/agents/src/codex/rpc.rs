@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_notifications_and_requests_are_told_apart() {
+    fn responses_notifications_and_requests_are_distinguished() {
         assert_eq!(read(br#"{"id":3,"result":{}}"#), Ok(RpcMessage::Response { id: 3, result: Ok(json!({})) }));
         let rejection = RpcError { code: -32_600, message: "no".to_owned() };
         assert_eq!(
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_half_a_character_is_read() {
+    fn a_request_with_a_lone_surrogate_is_parsed() {
         let Ok(RpcMessage::Request(request)) = read(br#"{"method":"x","id":0,"params":{"command":"\ud83d"}}"#) else {
             panic!()
         };
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_known_by_the_beginning_of_a_line() {
+    fn a_truncated_line_names_its_thread() {
         assert_eq!(thread_named(br#"{"method":"x","params":{"threadId": "t","delta":"aaaa"#), Some("t"));
         for nobodys in [&b"not json"[..], br#"{"threadId":"#, br#"{"threadId":7}"#, br#"{"threadId":"t"#] {
             assert_eq!(thread_named(nobodys), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused_with_a_reason() {
+    fn a_malformed_message_is_rejected_with_a_reason() {
         for line in
             [&b"{}"[..], b"[]", b"nonsense", b"{\"id\":1}", b"{\"id\":\"a\",\"result\":1}", b"{\"method\":1}", b"\xff"]
         {

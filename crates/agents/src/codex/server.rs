@@ -171,7 +171,7 @@ impl AppServer {
         };
         // Without its input, the app-server would wait for answers for ever.
         if let Err(error) = &sent {
-            tracing::warn!(%error, "the app-server takes no answers");
+            tracing::warn!(%error, "cannot write to the app-server");
         }
         self.update_idle();
         sent.is_ok() && !self.has_orphaned_commands()
@@ -221,7 +221,7 @@ impl AppServer {
         let last_thread_left =
             background_processes::descendants(self.child.id()).difference(&self.own_processes).count();
         if last_thread_left > 0 {
-            tracing::debug!(last_thread_left, "what threads left running ends with the app-server");
+            tracing::debug!(last_thread_left, "stopping the app-server to kill background commands");
         }
         last_thread_left > 0
     }
@@ -242,7 +242,7 @@ impl AppServer {
         self.threads.retain(|thread, subscriber| {
             let full = subscriber.sender.is_full();
             if full {
-                tracing::warn!(thread, "a session does not read, and is let go of");
+                tracing::warn!(thread, "dropping a session that does not read its events");
                 subscriber
                     .sender
                     .deliver(ThreadEvent::Exited(ChildExit { stderr: stderr.clone(), ..ChildExit::default() }));
@@ -264,7 +264,7 @@ impl AppServer {
             Ok(RpcMessage::Request(request)) => self.route(request, line),
             Ok(RpcMessage::Response { id, result }) => match self.calls.remove(id) {
                 Some(call) => self.deliver_result(call, result.map_err(CallError::Rpc)),
-                None => tracing::debug!(id, "the app-server answers what is not asked, or no longer"),
+                None => tracing::debug!(id, "response to an unknown or expired request"),
             },
             Err(why) => self.report_unparsed(&line, defect.map_or(why, str::to_owned)),
         }
@@ -278,7 +278,7 @@ impl AppServer {
         let thread_event = ThreadEvent::Unparsed(Bytes::copy_from_slice(beginning), why);
         match rpc::thread_named(beginning).map(|thread| self.subscriber_of(thread)) {
             Some(Some(subscriber_of)) => self.deliver(&subscriber_of, thread_event),
-            Some(None) => tracing::debug!(?thread_event, "said of a thread that nobody listens to"),
+            Some(None) => tracing::debug!(?thread_event, "message of a thread without a subscriber"),
             None => self.broadcast(&thread_event),
         }
     }
@@ -292,7 +292,7 @@ impl AppServer {
             ReplyTarget::Opener(opener) => self.opened(opener, result),
             ReplyTarget::Nobody => {
                 if let Err(error) = result {
-                    tracing::debug!(method = call.method, %error, "the app-server refused");
+                    tracing::debug!(method = call.method, %error, "the app-server rejected a request");
                 }
             }
         }
@@ -348,7 +348,9 @@ impl AppServer {
                 self.held_messages.push((request, line))
             }
             (None, Some(id)) => self.refuse(id, &request.method),
-            (None, None) => tracing::debug!(thread, method = request.method, "said of a thread that nobody listens to"),
+            (None, None) => {
+                tracing::debug!(thread, method = request.method, "message of a thread without a subscriber")
+            }
         }
     }
 
@@ -360,7 +362,7 @@ impl AppServer {
 
     fn refuse(&self, id: &Value, method: &str) {
         if let Err(error) = self.send(&rpc::answer(id, Err(RpcError::method_not_found(method)))) {
-            tracing::debug!(%error, method, "the app-server could not be refused");
+            tracing::debug!(%error, method, "failed to reject a request of the app-server");
         }
     }
 
@@ -375,7 +377,7 @@ impl AppServer {
 
     fn broadcast(&mut self, thread_event: &ThreadEvent) {
         if self.threads.is_empty() {
-            tracing::debug!(?thread_event, "said to nobody");
+            tracing::debug!(?thread_event, "message without a subscriber");
         }
         let threads: Vec<String> = self.threads.keys().cloned().collect();
         for thread in threads {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_and_numbers_both_end() {
+    fn dates_and_numbers_expire() {
         let past = |value: Value| has_expired(Some(&value));
         for over in
             [json!("2024-01-01T00:00:00Z"), json!(1_700_000_000), json!(1_700_000_000_000_u64), json!("1700000000")]
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_ends_nothing() {
+    fn an_invalid_expiry_never_expires() {
         assert!(!has_expired(None));
         assert!(!has_expired(Some(&json!("soon"))));
         assert!(!has_expired(Some(&json!(null))));

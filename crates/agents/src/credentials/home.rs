@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_is_found_by_the_number_of_its_user() {
+    fn a_home_directory_is_found_by_user_id() {
         let list = "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:1000:Ada,,,:/home/ada:/bin/sh\nnone:x:7:7:::\n";
         assert_eq!(listed(list, 0), Some("/root".into()));
         assert_eq!(listed(list, 1000), Some("/home/ada".into()));

@@ -157,7 +157,7 @@ mod tests {
 
     //= promises.agents-server.credentials-printed-full
     #[test]
-    fn nothing_is_shown_in_full_unless_asked() {
+    fn secrets_are_redacted_by_default() {
         let all = CredentialQuery::default().render(&found()).unwrap();
         assert!(!all.contains("0123456789") && !all.contains("$(key)") && !all.contains("gsk"), "{all}");
         let all: Value = serde_json::from_str(&all).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_an_agent_or_a_provider_is_a_line() {
+    fn a_single_credential_is_one_line() {
         let ask = |agent, provider: Option<&str>, reveal| {
             CredentialQuery { agent, provider: provider.map(Into::into), reveal, ..CredentialQuery::default() }
                 .render(&found())
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_gets_back_exactly_what_was_kept() {
+    fn a_shell_reads_back_the_exact_secret() {
         let script = lines(&found(), true) + "printf '%s|%s' \"$CODEX_API_KEY\" \"$CLAUDE_API_KEY\"";
         let run = std::process::Command::new("sh").env_clear().args(["-c", &script]).output().unwrap();
         assert_eq!(String::from_utf8(run.stdout).unwrap(), "it's a $(key)|sk-ant-0123456789");

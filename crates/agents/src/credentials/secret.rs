@@ -51,7 +51,7 @@ mod tests {
 
     //= promises.agents-server.credentials-printed-full
     #[test]
-    fn a_secret_prints_its_ends_at_most() {
+    fn a_secret_shows_at_most_its_ends() {
         let printed = |text: &str| CredentialSecret::new(text).unwrap().to_string();
         assert_eq!(printed("short"), "****");
         assert_eq!(printed("12345678"), "****");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_variable_can_carry_is_no_secret() {
+    fn a_value_that_no_variable_can_carry_is_not_a_secret() {
         assert_eq!(CredentialSecret::new(""), None);
         assert_eq!(CredentialSecret::new(" \n"), None);
         assert_eq!(CredentialSecret::new("a\0b"), None);

@@ -62,7 +62,7 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_empty_home_has_nothing_and_the_mock_needs_nothing() {
+fn an_empty_home_has_no_credentials_and_the_mock_needs_none() {
     let found = TestHome::new().find();
     assert_eq!(AgentId::ALL.map(|agent| found.available(agent)), [false, false, true]);
     assert!(AgentId::ALL.iter().all(|agent| found.environment(*agent).is_empty()));
@@ -71,7 +71,7 @@ fn an_empty_home_has_nothing_and_the_mock_needs_nothing() {
 //= agents.credentials.claude-code-anthropic-api
 //= agents.credentials.codex-openai-api-key
 #[test]
-fn variables_come_in_their_order_and_before_every_file() {
+fn variables_have_an_order_and_precede_files() {
     let mut home = TestHome::new();
     home.json(".claude.json", json!({ "primaryApiKey": KEY }));
     home.json(".codex/auth.json", json!({ "OPENAI_API_KEY": "of-codex" }));
@@ -98,7 +98,7 @@ fn variables_come_in_their_order_and_before_every_file() {
 }
 
 #[test]
-fn each_file_of_claude_is_asked_though_the_ones_before_are_missing() {
+fn every_file_and_field_of_claude_is_searched() {
     for file in [".claude.json.api", ".claude.json", ".claude.json.nathan"] {
         for field in ["primaryApiKey", "apiKey", "anthropicApiKey", "customApiKey"] {
             let home = TestHome::new();
@@ -116,7 +116,7 @@ fn each_file_of_claude_is_asked_though_the_ones_before_are_missing() {
 }
 
 #[test]
-fn the_files_of_claude_have_an_order_and_their_fields_too() {
+fn files_and_fields_of_claude_have_an_order() {
     let home = TestHome::new();
     home.json(".claude.json.nathan", json!({ "primaryApiKey": "sk-ant-3" }));
     home.json(".claude.json", json!({ "customApiKey": "sk-ant-2b", "apiKey": "sk-ant-2" }));
@@ -126,7 +126,7 @@ fn the_files_of_claude_have_an_order_and_their_fields_too() {
 }
 
 #[test]
-fn a_login_of_claude_counts_until_it_ends() {
+fn a_login_of_claude_is_used_until_it_expires() {
     for file in [".claude/.credentials.json", ".claude-oauth-credentials.json"] {
         let mut home = TestHome::new();
         let login =
@@ -149,7 +149,7 @@ fn a_login_of_claude_counts_until_it_ends() {
 }
 
 #[test]
-fn a_login_that_is_over_does_not_hide_the_next_one() {
+fn an_expired_login_does_not_hide_the_next_one() {
     let home = TestHome::new();
     home.json(".claude/.credentials.json", json!({ "claudeAiOauth": { "accessToken": "old", "expiresAt": 1 } }));
     home.json(".claude-oauth-credentials.json", json!({ "claudeAiOauth": { "accessToken": "new" } }));
@@ -157,7 +157,7 @@ fn a_login_that_is_over_does_not_hide_the_next_one() {
 }
 
 #[test]
-fn a_login_that_claude_can_renew_counts_and_nothing_is_put_over_it() {
+fn a_login_that_claude_can_refresh_is_used_and_not_overridden() {
     let home = TestHome::new();
     home.json(".local/share/opencode/auth.json", json!({ "anthropic": { "type": "api", "key": "another" } }));
     let login =
@@ -174,7 +174,7 @@ fn a_login_that_claude_can_renew_counts_and_nothing_is_put_over_it() {
 //= agents.credentials.claude-code-anthropic-api
 //= agents.credentials.keys-reach-agents-environment
 #[test]
-fn the_files_of_amp_come_before_those_of_claude() {
+fn files_of_amp_precede_those_of_claude() {
     let home = TestHome::new();
     home.json(".claude.json", json!({ "primaryApiKey": KEY }));
     home.json(".amp/config.json", json!({ "auth": { "anthropicApiKey": "of-amp" } }));
@@ -185,7 +185,7 @@ fn the_files_of_amp_come_before_those_of_claude() {
 }
 
 #[test]
-fn every_field_of_amp_is_asked_and_its_own_token_is_not_taken_for_a_key() {
+fn every_field_of_amp_is_searched_but_its_own_token_is_ignored() {
     let nested = ["anthropicApiKey", "apiKey", "token"].map(|key| json!({ "auth": { key: KEY } }));
     let own = ["apiKey", "token"].map(|key| json!({ "anthropic": { key: KEY } }));
     let flat = ["anthropicApiKey", "anthropic_api_key", "apiKey", "api_key", "accessToken", "access_token", "token"]
@@ -205,7 +205,7 @@ fn every_field_of_amp_is_asked_and_its_own_token_is_not_taken_for_a_key() {
 }
 
 #[test]
-fn codex_has_a_key_or_a_login_in_its_file() {
+fn codex_uses_a_key_or_a_login_of_its_file() {
     let mut home = TestHome::new();
     let both = json!({ "OPENAI_API_KEY": "key", "tokens": { "access_token": "login" } });
     home.json(".codex/auth.json", both);
@@ -223,7 +223,7 @@ fn codex_has_a_key_or_a_login_in_its_file() {
 //= agents.credentials.codex-openai-api-key
 //= agents.credentials.keys-reach-agents-environment
 #[test]
-fn opencode_is_asked_last_and_knows_others_too() {
+fn opencode_is_searched_last_and_has_other_providers() {
     let home = TestHome::new();
     home.json(
         ".local/share/opencode/auth.json",
@@ -246,7 +246,7 @@ fn opencode_is_asked_last_and_knows_others_too() {
 }
 
 #[test]
-fn a_login_to_openai_that_codex_does_not_have_is_no_use_to_it() {
+fn codex_cannot_use_an_openai_login_of_another_tool() {
     let home = TestHome::new();
     home.json(".local/share/opencode/auth.json", json!({ "openai": { "type": "oauth", "access": "login" } }));
     let found = home.find();
@@ -256,7 +256,7 @@ fn a_login_to_openai_that_codex_does_not_have_is_no_use_to_it() {
 }
 
 #[test]
-fn the_agents_directories_may_be_elsewhere() {
+fn agent_directories_are_configurable() {
     let mut home = TestHome::new();
     let elsewhere = home.path().join("elsewhere");
     home.json("elsewhere/.claude.json", json!({ "primaryApiKey": KEY }));
@@ -270,7 +270,7 @@ fn the_agents_directories_may_be_elsewhere() {
 }
 
 #[test]
-fn whatever_is_wrong_with_a_file_the_next_one_is_asked() {
+fn a_bad_file_is_skipped() {
     let deep = "[".repeat(100_000);
     for content in [deep.as_bytes(), b"", b"\xff\xfe", b"[]", b"{\"primaryApiKey\":7}", b"{\"apiKey\":\"\"}"] {
         let home = TestHome::new();
@@ -282,7 +282,7 @@ fn whatever_is_wrong_with_a_file_the_next_one_is_asked() {
 }
 
 #[test]
-fn a_file_may_be_long_and_not_without_end() {
+fn a_file_over_the_size_limit_is_ignored() {
     let home = TestHome::new();
     let mut content = format!("{{\"primaryApiKey\":\"{KEY}\"}}");
     content += &" ".repeat(32 * 1024 * 1024 - content.len());
@@ -293,7 +293,7 @@ fn a_file_may_be_long_and_not_without_end() {
 }
 
 #[test]
-fn what_is_no_file_is_passed_over_and_a_link_is_followed() {
+fn special_files_are_skipped_and_symlinks_followed() {
     let home = TestHome::new();
     let at = |name: &str| home.path().join(name);
     fs::create_dir(at(".claude.json.api")).unwrap();

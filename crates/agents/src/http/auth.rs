@@ -145,7 +145,7 @@ mod tests {
 
     //= agents.authentication.authorization-bearer-token
     #[test]
-    fn the_token_comes_as_bearer_token_or_password() {
+    fn the_token_is_accepted_as_bearer_token_or_password() {
         for good in [
             "Bearer s3cret",
             "Token s3cret",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_no_header_can_carry_is_none_and_none_prints_itself() {
+    fn an_invalid_token_is_rejected_and_a_token_redacts_itself() {
         assert!(
             ServerToken::new("").is_none() && ServerToken::new("a b").is_none() && ServerToken::new("a\n").is_none()
         );

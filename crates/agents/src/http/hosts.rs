@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_loopback_interface_are_answered_to() {
+    fn loopback_names_are_allowed() {
         let hosts = AllowedHosts::default();
         for name in [
             "localhost",
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_name_and_no_other_spelling_is() {
+    fn other_names_and_spellings_are_rejected() {
         let hosts = AllowedHosts::default();
         for name in [
             "",
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flag_names_is_answered_to_whatever_its_port_and_spelling() {
+    fn a_host_of_the_flag_is_allowed_on_any_port_and_in_any_spelling() {
         let names = ["Agent", "box.internal.", "192.0.2.7", "[2001:db8::7]"].map(str::to_owned);
         let hosts = AllowedHosts::new(&names).unwrap();
         for name in ["agent", "AGENT:2468", "agent.", "box.internal:1", "192.0.2.7:80", "[2001:db8:0::7]", "localhost"]

@@ -131,7 +131,7 @@ pub async fn serve(
             Ok(stream) => serve_connection(stream, router.clone(), &graceful),
             Err(error) => {
                 // Usually the descriptor limit: wait until other connections close.
-                tracing::warn!(%error, "a connection was not accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -164,7 +164,7 @@ fn serve_connection(stream: Box<dyn ByteStream>, router: Router, graceful: &Grac
     let connection = graceful.watch(connection);
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended badly");
+            tracing::debug!(%error, "connection failed");
         }
     });
 }

@@ -231,7 +231,7 @@ mod tests {
 
     //= promises.agents-server.stream-without-news
     #[tokio::test(start_paused = true)]
-    async fn a_stream_without_news_says_that_it_is_alive() {
+    async fn an_idle_stream_sends_keep_alives() {
         let (session, shutting_down) = (session(), watch::Sender::new(false));
         let mut events = EventStream::after(Arc::clone(&session), OPTIONS, 0, shutting_down.subscribe());
         assert!(next(&mut events).await.0.is_some_and(|first| first.contains("session.created")));
@@ -253,7 +253,7 @@ mod tests {
 
     //= promises.agents-server.stream-turn
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_waits_for_an_answer_is_followed_for_as_long_as_it_was_said() {
+    async fn the_stream_of_a_turn_waits_for_an_answer_until_its_timeout() {
         let (session, shutting_down) = (session(), watch::Sender::new(false));
         let timeout = Duration::from_secs(2);
         let mut events = turn(&session, "question", timeout, &shutting_down).await;
@@ -270,14 +270,14 @@ mod tests {
 
     //= promises.agents-server.stream-turn
     #[tokio::test(start_paused = true)]
-    async fn an_answer_in_time_keeps_the_stream_of_a_turn() {
+    async fn an_answer_in_time_keeps_the_stream_of_a_turn_open() {
         let (session, shutting_down) = (session(), watch::Sender::new(false));
         let mut events = turn(&session, "plan", Duration::from_secs(2), &shutting_down).await;
-        let mut heard = String::new();
-        while !heard.contains("questionAsked") {
-            heard.push_str(&next(&mut events).await.0.unwrap());
+        let mut received = String::new();
+        while !received.contains("questionAsked") {
+            received.push_str(&next(&mut events).await.0.unwrap());
         }
-        let id = heard.split("\"id\":\"").last().and_then(|rest| rest.split('"').next()).unwrap().to_owned();
+        let id = received.split("\"id\":\"").last().and_then(|rest| rest.split('"').next()).unwrap().to_owned();
         tokio::time::advance(Duration::from_millis(1900)).await;
         session.answer(id, UserAnswer::QuestionRejected).await.unwrap();
         assert!(next(&mut events).await.0.is_some_and(|last| last.contains("not answered")));
@@ -286,7 +286,7 @@ mod tests {
 
     //= promises.agents-server.sigint-sigterm
     #[tokio::test(start_paused = true)]
-    async fn when_the_server_ends_a_stream_waits_for_last_words_but_not_for_ever() {
+    async fn at_shutdown_a_stream_waits_for_the_last_events_until_a_deadline() {
         let (session, shutting_down) = (session(), watch::Sender::new(false));
         let mut streams =
             [0, 1].map(|_| EventStream::after(Arc::clone(&session), OPTIONS, 1, shutting_down.subscribe()));

@@ -16,23 +16,23 @@ use tokio::{sync::mpsc::Sender, task::spawn_blocking, time::sleep};
 
 use super::{reader::DownloadChunk, settings::InstallTimeouts};
 
-const AGENT: &str = concat!("sandbox-agent/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT: &str = concat!("sandbox-agent/", env!("CARGO_PKG_VERSION"));
 /// Maximum size of package metadata.
-const LONGEST: usize = 64 * 1024 * 1024;
+const MAX_METADATA: usize = 64 * 1024 * 1024;
 /// Maximum size of a package.
-const LARGEST: u64 = 2 * 1024 * 1024 * 1024;
+const MAX_PACKAGE: u64 = 2 * 1024 * 1024 * 1024;
 /// Minimum throughput: bytes per interval.
-const LEAST: u64 = 60 * 1024;
-const WHILE: Duration = Duration::from_secs(60);
+const MIN_BYTES: u64 = 60 * 1024;
+const INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of interruptions of a download.
-const CUTS: u32 = 100;
+const MAX_INTERRUPTIONS: u32 = 100;
 
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct RegistryRequest {
     pub(super) url: Url,
     /// Authorization header.
-    pub(super) login: Option<HeaderValue>,
+    pub(super) authorization: Option<HeaderValue>,
 }
 
 /// Why a request failed.
@@ -51,15 +51,15 @@ pub(super) enum FetchError {
 pub(super) struct RegistryClient {
     timeouts: InstallTimeouts,
     certificates: Option<Vec<u8>>,
-    near: OnceLock<TrustedClient>,
-    far: OnceLock<TrustedClient>,
+    loopback: OnceLock<TrustedClient>,
+    remote: OnceLock<TrustedClient>,
 }
 
 /// A client, and whether it has root certificates.
 #[derive(Clone)]
 struct TrustedClient {
     client: Client,
-    trusts: bool,
+    has_certificates: bool,
 }
 
 /// Measures throughput.
@@ -94,15 +94,15 @@ impl fmt::Display for FetchError {
 impl RegistryClient {
     /// With additional root certificates in PEM format.
     pub(super) fn new(timeouts: InstallTimeouts, certificates: Option<Vec<u8>>) -> Self {
-        Self { timeouts, certificates, near: OnceLock::new(), far: OnceLock::new() }
+        Self { timeouts, certificates, loopback: OnceLock::new(), remote: OnceLock::new() }
     }
 
     /// Fetches a small response.
-    pub(super) async fn text(&self, ask: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
-        let client = self.client(&ask.url).await?;
+    pub(super) async fn text(&self, request: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
+        let client = self.client(&request.url).await?;
         let mut failures = 0;
         loop {
-            let error = match self.whole(&client, ask).await {
+            let error = match self.fetch(&client, request).await {
                 Err(FetchError::Retryable(why)) => why,
                 outcome => return outcome,
             };
@@ -114,33 +114,33 @@ impl RegistryClient {
     /// Downloads a large response in chunks, and reports progress.
     pub(super) async fn download(
         &self,
-        ask: &RegistryRequest,
-        pieces: Sender<DownloadChunk>,
-        tell: &(dyn Fn(u64, Option<u64>) + Send + Sync),
+        request: &RegistryRequest,
+        chunks: Sender<DownloadChunk>,
+        report: &(dyn Fn(u64, Option<u64>) + Send + Sync),
     ) -> Result<(), FetchError> {
-        let client = self.client(&ask.url).await?;
+        let client = self.client(&request.url).await?;
         let mut download = DownloadState::default();
         let mut failures = 0;
-        for _ in 0..CUTS {
+        for _ in 0..MAX_INTERRUPTIONS {
             let before = download.bytes;
-            let error = match self.part(&client, ask, &mut download, &pieces, tell).await {
-                Ok(()) => return pieces.send(DownloadChunk::End).await.map_err(|_| FetchError::ReaderGone),
+            let error = match self.download_rest(&client, request, &mut download, &chunks, report).await {
+                Ok(()) => return chunks.send(DownloadChunk::End).await.map_err(|_| FetchError::ReaderGone),
                 Err(FetchError::Retryable(why)) => why,
                 Err(error) => return Err(error),
             };
             failures = if download.bytes > before { 1 } else { failures + 1 };
             self.pause(failures, error).await?;
         }
-        Err(FetchError::Permanent(format!("the download was cut {CUTS} times")))
+        Err(FetchError::Permanent(format!("the download was cut {MAX_INTERRUPTIONS} times")))
     }
 
-    async fn whole(&self, client: &Client, ask: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
-        let mut response = self.send(client, ask, None).await?;
+    async fn fetch(&self, client: &Client, request: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
+        let mut response = self.send(client, request, None).await?;
         let mut text = Vec::new();
-        let mut pace = Throughput::default();
-        while let Some(piece) = pace.next(&mut response).await? {
-            text.extend_from_slice(&piece);
-            if text.len() > LONGEST {
+        let mut throughput = Throughput::default();
+        while let Some(chunk) = throughput.next(&mut response).await? {
+            text.extend_from_slice(&chunk);
+            if text.len() > MAX_METADATA {
                 return Err(FetchError::Permanent("the answer does not end".to_owned()));
             }
         }
@@ -148,31 +148,31 @@ impl RegistryClient {
     }
 
     /// Downloads the rest, until it is interrupted.
-    async fn part(
+    async fn download_rest(
         &self,
         client: &Client,
-        ask: &RegistryRequest,
+        request: &RegistryRequest,
         download: &mut DownloadState,
-        pieces: &Sender<DownloadChunk>,
-        tell: &(dyn Fn(u64, Option<u64>) + Send + Sync),
+        chunks: &Sender<DownloadChunk>,
+        report: &(dyn Fn(u64, Option<u64>) + Send + Sync),
     ) -> Result<(), FetchError> {
-        let mut response = self.send(client, ask, Some(download)).await?;
+        let mut response = self.send(client, request, Some(download)).await?;
         // A server without range requests starts over; what we have is skipped.
         let mut known = download.resumes(&response)?;
-        let mut pace = Throughput::default();
-        while let Some(mut piece) = pace.next(&mut response).await? {
-            let passed = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
+        let mut throughput = Throughput::default();
+        while let Some(mut chunk) = throughput.next(&mut response).await? {
+            let passed = usize::try_from(known).unwrap_or(usize::MAX).min(chunk.len());
             known -= passed as u64;
-            let piece = piece.split_off(passed);
-            if piece.is_empty() {
+            let chunk = chunk.split_off(passed);
+            if chunk.is_empty() {
                 continue;
             }
-            download.bytes += piece.len() as u64;
-            if download.bytes > LARGEST {
+            download.bytes += chunk.len() as u64;
+            if download.bytes > MAX_PACKAGE {
                 return Err(FetchError::Permanent("the package is larger than any should be".to_owned()));
             }
-            pieces.send(DownloadChunk::Bytes(piece)).await.map_err(|_| FetchError::ReaderGone)?;
-            tell(download.bytes, download.total);
+            chunks.send(DownloadChunk::Bytes(chunk)).await.map_err(|_| FetchError::ReaderGone)?;
+            report(download.bytes, download.total);
         }
         match download.total {
             Some(total) if download.bytes < total => Err(FetchError::Retryable("the download was cut".to_owned())),
@@ -183,24 +183,24 @@ impl RegistryClient {
     async fn send(
         &self,
         client: &Client,
-        ask: &RegistryRequest,
+        request: &RegistryRequest,
         download: Option<&DownloadState>,
     ) -> Result<Response, FetchError> {
-        let mut request = client.get(ask.url.clone());
+        let mut builder = client.get(request.url.clone());
         match download {
-            None => request = request.header(ACCEPT, "application/json"),
+            None => builder = builder.header(ACCEPT, "application/json"),
             Some(DownloadState { bytes: 0, .. }) => {}
             Some(DownloadState { bytes, tag, .. }) => {
-                request = request.header(RANGE, format!("bytes={bytes}-"));
+                builder = builder.header(RANGE, format!("bytes={bytes}-"));
                 if let Some(tag) = tag {
-                    request = request.header(IF_RANGE, tag.clone());
+                    builder = builder.header(IF_RANGE, tag.clone());
                 }
             }
         }
-        if let Some(login) = &ask.login {
-            request = request.header(AUTHORIZATION, login.clone());
+        if let Some(authorization) = &request.authorization {
+            builder = builder.header(AUTHORIZATION, authorization.clone());
         }
-        let response = request.send().await.map_err(broke)?;
+        let response = builder.send().await.map_err(fetch_error)?;
         let status = response.status();
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
@@ -233,40 +233,45 @@ impl RegistryClient {
     /// The system's certificates are many, so each client is built once.
     async fn client(&self, url: &Url) -> Result<Client, FetchError> {
         // The proxy of the environment cannot reach our loopback.
-        let is_near = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-        let kept = if is_near { &self.near } else { &self.far };
-        let reach = match kept.get() {
-            Some(reach) => reach.clone(),
+        let is_loopback = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        let cell = if is_loopback { &self.loopback } else { &self.remote };
+        let trusted = match cell.get() {
+            Some(trusted) => trusted.clone(),
             None => {
                 let (timeouts, certificates) = (self.timeouts, self.certificates.clone());
-                let built = spawn_blocking(move || build(timeouts, certificates.as_deref(), is_near)).await;
+                let built = spawn_blocking(move || build(timeouts, certificates.as_deref(), is_loopback)).await;
                 let built = built.map_err(|error| FetchError::Permanent(error.to_string()))??;
-                kept.get_or_init(|| built).clone()
+                cell.get_or_init(|| built).clone()
             }
         };
-        if url.scheme() == "https" && !reach.trusts {
+        if url.scheme() == "https" && !trusted.has_certificates {
             return Err(FetchError::Permanent(format!("no certificates are known here; {CERTIFICATES}")));
         }
-        Ok(reach.client)
+        Ok(trusted.client)
     }
 }
 
 /// Without certificates it can still use plain HTTP.
-fn build(timeouts: InstallTimeouts, certificates: Option<&[u8]>, is_near: bool) -> Result<TrustedClient, FetchError> {
+fn build(
+    timeouts: InstallTimeouts,
+    certificates: Option<&[u8]>,
+    is_loopback: bool,
+) -> Result<TrustedClient, FetchError> {
     // There is only one provider; it may be installed already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let failed = |error: reqwest::Error| FetchError::Permanent(format!("{}; {CERTIFICATES}", chain(&error)));
+    let failed = |error: reqwest::Error| FetchError::Permanent(format!("{}; {CERTIFICATES}", error_chain(&error)));
     let own = certificates.map(reqwest::Certificate::from_pem_bundle).transpose().map_err(failed)?.unwrap_or_default();
     let builder = || {
-        let builder = Client::builder().connect_timeout(timeouts.connect).read_timeout(timeouts.read).user_agent(AGENT);
-        if is_near { builder.no_proxy() } else { builder }
+        let builder =
+            Client::builder().connect_timeout(timeouts.connect).read_timeout(timeouts.read).user_agent(USER_AGENT);
+        if is_loopback { builder.no_proxy() } else { builder }
     };
     match builder().tls_certs_merge(own).build() {
-        Ok(client) => Ok(TrustedClient { client, trusts: true }),
+        Ok(client) => Ok(TrustedClient { client, has_certificates: true }),
         Err(error) => {
-            tracing::debug!(%error, "no certificates are known");
+            tracing::debug!(%error, "no root certificates found");
             let client = builder().tls_certs_only([]).build().map_err(failed)?;
-            Ok(TrustedClient { client, trusts: false })
+            Ok(TrustedClient { client, has_certificates: false })
         }
     }
 }
@@ -279,19 +284,19 @@ impl Throughput {
     /// The next chunk, if the throughput is sufficient.
     async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, FetchError> {
         let since = Instant::now();
-        let piece = response.chunk().await.map_err(broke)?;
-        if let Some(piece) = &piece {
-            self.came(piece.len() as u64, since.elapsed())?;
+        let chunk = response.chunk().await.map_err(fetch_error)?;
+        if let Some(chunk) = &chunk {
+            self.record(chunk.len() as u64, since.elapsed())?;
         }
-        Ok(piece)
+        Ok(chunk)
     }
 
-    fn came(&mut self, bytes: u64, waited: Duration) -> Result<(), FetchError> {
+    fn record(&mut self, bytes: u64, waited: Duration) -> Result<(), FetchError> {
         self.bytes += bytes;
         self.waited += waited;
-        if self.waited >= WHILE {
+        if self.waited >= INTERVAL {
             let Self { bytes, waited } = std::mem::take(self);
-            if bytes < LEAST {
+            if bytes < MIN_BYTES {
                 return Err(FetchError::Permanent(format!("too slow: {bytes} bytes in {} s", waited.as_secs())));
             }
         }
@@ -314,8 +319,12 @@ impl DownloadState {
             self.total = length.or(self.total);
             return Ok(self.bytes);
         }
-        let part = response.headers().get(CONTENT_RANGE).and_then(|part| part.to_str().ok()).unwrap_or_default();
-        if self.bytes == 0 || !part.starts_with(&format!("bytes {}-", self.bytes)) {
+        let download_rest = response
+            .headers()
+            .get(CONTENT_RANGE)
+            .and_then(|download_rest| download_rest.to_str().ok())
+            .unwrap_or_default();
+        if self.bytes == 0 || !download_rest.starts_with(&format!("bytes {}-", self.bytes)) {
             return Err(FetchError::Permanent("the server answers with another part than was asked for".to_owned()));
         }
         self.total = length.map(|length| self.bytes + length).or(self.total);
@@ -323,8 +332,8 @@ impl DownloadState {
     }
 }
 
-fn broke(error: reqwest::Error) -> FetchError {
-    let why = chain(&error.without_url());
+fn fetch_error(error: reqwest::Error) -> FetchError {
+    let why = error_chain(&error.without_url());
     // An untrusted certificate stays untrusted.
     if why.contains("certificate") {
         FetchError::Permanent(format!("{why}; {CERTIFICATES}"))
@@ -334,7 +343,7 @@ fn broke(error: reqwest::Error) -> FetchError {
 }
 
 /// The error with its causes.
-fn chain(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -352,13 +361,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_too_slowly_is_given_up() {
+    fn a_slow_download_is_aborted() {
         let second = Duration::from_secs(1);
         let mut steady = Throughput::default();
-        assert!((0..600).all(|_| steady.came(1024, second).is_ok()));
+        assert!((0..600).all(|_| steady.record(1024, second).is_ok()));
         let mut late = Throughput::default();
-        late.came(10 * LEAST, WHILE).unwrap();
-        assert!((0..59).all(|_| late.came(1000, second).is_ok()));
-        assert_eq!(late.came(1000, second), Err(FetchError::Permanent("too slow: 60000 bytes in 60 s".to_owned())));
+        late.record(10 * MIN_BYTES, INTERVAL).unwrap();
+        assert!((0..59).all(|_| late.record(1000, second).is_ok()));
+        assert_eq!(late.record(1000, second), Err(FetchError::Permanent("too slow: 60000 bytes in 60 s".to_owned())));
     }
 }

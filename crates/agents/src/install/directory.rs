@@ -30,7 +30,7 @@ use crate::agent::AgentId;
 /// File name of the record.
 pub(super) const RECORD: &str = "install.json";
 /// How often the lock is polled.
-const POLL: Duration = Duration::from_millis(50);
+const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Record of an install.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ impl InstallDirectory {
     pub(super) async fn lock(
         &self,
         timeouts: Duration,
-        tell: &(dyn Fn(InstallPhase) + Sync),
+        report: &(dyn Fn(InstallPhase) + Sync),
     ) -> Result<InstallLock, InstallError> {
         let path = self.lock_path();
         let opened = self.clone();
@@ -98,8 +98,8 @@ impl InstallDirectory {
                     return Err(InstallError::Busy(self.agent));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    tell(InstallPhase::Waiting);
-                    tokio::time::sleep(POLL).await;
+                    report(InstallPhase::Waiting);
+                    tokio::time::sleep(LOCK_POLL).await;
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(InstallError::file("lock", &path)(error.into())),
@@ -122,12 +122,12 @@ impl InstallDirectory {
     pub(super) fn current(&self) -> Option<PathBuf> {
         let target = fs::read_link(self.link()).ok()?;
         let directory = target.to_str()?.strip_suffix(layout::program(self.agent))?.strip_suffix('/')?;
-        self.is_ours(OsStr::new(directory)).then(|| self.bin.join(directory))
+        self.is_install(OsStr::new(directory)).then(|| self.bin.join(directory))
     }
 
     /// A complete install of this version, current or not.
-    pub(super) fn whole(&self, version: &str) -> Option<PathBuf> {
-        let found = self.entries().into_iter().filter(|name| self.is_ours(name)).map(|name| self.bin.join(name));
+    pub(super) fn find_complete(&self, version: &str) -> Option<PathBuf> {
+        let found = self.entries().into_iter().filter(|name| self.is_install(name)).map(|name| self.bin.join(name));
         found.into_iter().find(|path| self.record(path).is_some_and(|record| record.version == version))
     }
 
@@ -142,7 +142,7 @@ impl InstallDirectory {
     }
 
     /// Creates a directory to unpack into, on the same file system.
-    pub(super) fn stage(&self) -> Result<StagingDirectory, InstallError> {
+    pub(super) fn create_staging(&self) -> Result<StagingDirectory, InstallError> {
         let path = self.bin.join(format!(".staging-{}-{}", self.agent, uuid::Uuid::new_v4()));
         fs::create_dir(&path).map_err(InstallError::file("create", &path))?;
         Ok(StagingDirectory(path))
@@ -153,24 +153,24 @@ impl InstallDirectory {
         &self,
         staging: StagingDirectory,
         record: &InstallRecord,
-        tell: &dyn Fn(InstallPhase),
+        report: &dyn Fn(InstallPhase),
     ) -> Result<PathBuf, InstallError> {
-        tell(InstallPhase::Syncing);
+        report(InstallPhase::Syncing);
         let path = staging.0.join(RECORD);
         let text = format!("{:#}\n", serde_json::json!(record));
         fs::write(&path, text).map_err(InstallError::file("write", &path))?;
         sync(&staging.0)?;
-        tell(InstallPhase::Renaming);
-        let directory = self.free(&record.version);
+        report(InstallPhase::Renaming);
+        let directory = self.free_path(&record.version);
         fs::rename(&staging.0, &directory).map_err(InstallError::file("rename", &staging.0))?;
         sync_one(&self.bin)?;
-        self.link_to(&directory, tell)?;
+        self.link_to(&directory, report)?;
         Ok(directory)
     }
 
     /// Makes a complete install the current one, and removes unused ones.
-    pub(super) fn link_to(&self, directory: &Path, tell: &dyn Fn(InstallPhase)) -> Result<(), InstallError> {
-        tell(InstallPhase::Linking);
+    pub(super) fn link_to(&self, directory: &Path, report: &dyn Fn(InstallPhase)) -> Result<(), InstallError> {
+        report(InstallPhase::Linking);
         let before = self.current();
         let name = directory.file_name().unwrap_or_default();
         let link = self.bin.join(format!(".staging-{}-{}", self.agent, uuid::Uuid::new_v4()));
@@ -178,9 +178,9 @@ impl InstallDirectory {
             .map_err(InstallError::file("create", &link))?;
         fs::rename(&link, self.link()).map_err(InstallError::file("rename", &link))?;
         sync_one(&self.bin)?;
-        tell(InstallPhase::CleaningUp);
+        report(InstallPhase::CleaningUp);
         // The previous install stays until the next one: a running agent may start programs from it.
-        for name in self.entries().into_iter().filter(|name| self.is_ours(name)) {
+        for name in self.entries().into_iter().filter(|name| self.is_install(name)) {
             let path = self.bin.join(name);
             if path != directory && Some(&path) != before.as_ref() {
                 remove(&path);
@@ -190,7 +190,7 @@ impl InstallDirectory {
     }
 
     /// Removes leftovers of interrupted installs. Only under the lock.
-    pub(super) fn sweep(&self) {
+    pub(super) fn remove_leftovers(&self) {
         let left = format!(".staging-{}-", self.agent);
         for name in self.entries() {
             if name.to_str().is_some_and(|name| name.starts_with(&left)) {
@@ -204,14 +204,14 @@ impl InstallDirectory {
     }
 
     /// A free name: the version, with a number if it is reinstalled.
-    fn free(&self, version: &str) -> PathBuf {
+    fn free_path(&self, version: &str) -> PathBuf {
         let first = self.bin.join(format!("{}-{version}", self.agent));
         let others = (1..).map(|number: u32| self.bin.join(format!("{}-{version}~{number}", self.agent)));
         std::iter::once(first.clone()).chain(others).find(|path| fs::symlink_metadata(path).is_err()).unwrap_or(first)
     }
 
     /// Whether a name is that of an install of this agent.
-    fn is_ours(&self, name: &OsStr) -> bool {
+    fn is_install(&self, name: &OsStr) -> bool {
         let version = name.to_str().and_then(|name| name.strip_prefix(self.agent.as_str())?.strip_prefix('-'));
         version
             .is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()) && !version.contains('/'))

@@ -14,9 +14,9 @@ use tokio::time;
 use crate::child::{Child, OutputLine, ProcessSpec};
 
 /// How long `--version` may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of its output.
-const LONGEST: usize = 64 * 1024;
+const MAX_OUTPUT: usize = 64 * 1024;
 
 /// An installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,14 +41,14 @@ impl VersionCache {
     pub(super) async fn of(&self, program: &Path) -> Option<String> {
         let file = fs::metadata(program).ok()?;
         let stamp = (file.modified().ok()?, file.len());
-        let told = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, version)) = told().get(program) {
+        let cache = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, version)) = cache().get(program) {
             if *known == stamp {
                 return version.clone();
             }
         }
-        let version = ask(program).await;
-        told().insert(program.to_owned(), (stamp, version.clone()));
+        let version = query_version(program).await;
+        cache().insert(program.to_owned(), (stamp, version.clone()));
         version
     }
 }
@@ -64,8 +64,8 @@ pub(super) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-async fn ask(program: &Path) -> Option<String> {
-    number(&output_of(program, &["--version"], Path::new("."), PATIENCE).await?)
+async fn query_version(program: &Path) -> Option<String> {
+    parse_version(&output_of(program, &["--version"], Path::new("."), VERSION_TIMEOUT).await?)
 }
 
 /// The output of a program. It is killed with its descendants after the timeout, or when the future is dropped.
@@ -83,27 +83,27 @@ pub(super) async fn output_of(
     })
     .ok()?;
     child.close_input();
-    let answer = async {
-        let mut said = Vec::new();
+    let result = async {
+        let mut output = Vec::new();
         while let Some(OutputLine::Complete(line) | OutputLine::Truncated(line) | OutputLine::Unterminated(line)) =
             child.line().await
         {
-            said.extend_from_slice(&line);
-            said.push(b'\n');
-            if said.len() > LONGEST {
+            output.extend_from_slice(&line);
+            output.push(b'\n');
+            if output.len() > MAX_OUTPUT {
                 return None;
             }
         }
-        child.exit().await.code.map(|_| said)
+        child.exit().await.code.map(|_| output)
     };
-    let answer = time::timeout(timeouts, answer).await;
+    let result = time::timeout(timeouts, result).await;
     child.terminate(Duration::ZERO).await;
-    answer.ok().flatten().map(|said| String::from_utf8_lossy(&said).into_owned())
+    result.ok().flatten().map(|output| String::from_utf8_lossy(&output).into_owned())
 }
 
 /// The version in a program's output: the first word that looks like one, or else the first line.
-fn number(said: &str) -> Option<String> {
-    let line = said.lines().map(str::trim).find(|line| !line.is_empty())?;
+fn parse_version(output: &str) -> Option<String> {
+    let line = output.lines().map(str::trim).find(|line| !line.is_empty())?;
     let is_number = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.');
     let words = line.split_whitespace().map(|word| word.trim_start_matches('v'));
     Some(words.into_iter().find(is_number).unwrap_or(line).chars().take(100).collect())
@@ -114,16 +114,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_found_in_what_programs_say() {
-        assert_eq!(number("2.1.325 (Claude Code)\n").as_deref(), Some("2.1.325"));
-        assert_eq!(number("\n  codex-cli 0.166.0\nmore").as_deref(), Some("0.166.0"));
-        assert_eq!(number("tool v1.2.3").as_deref(), Some("1.2.3"));
-        assert_eq!(number("unknown").as_deref(), Some("unknown"));
-        assert_eq!(number("\n \n"), None);
+    fn the_version_is_parsed_from_a_programs_output() {
+        assert_eq!(parse_version("2.1.325 (Claude Code)\n").as_deref(), Some("2.1.325"));
+        assert_eq!(parse_version("\n  codex-cli 0.166.0\nmore").as_deref(), Some("0.166.0"));
+        assert_eq!(parse_version("tool v1.2.3").as_deref(), Some("1.2.3"));
+        assert_eq!(parse_version("unknown").as_deref(), Some("unknown"));
+        assert_eq!(parse_version("\n \n"), None);
     }
 
     #[test]
-    fn only_programs_in_absolute_directories_are_found() {
+    fn only_absolute_directories_of_path_are_searched() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         for directory in ["plain", "folder", "here"] {

@@ -9,7 +9,7 @@ pub(super) struct PackageFile {
     /// Path in the archive.
     pub(super) name: String,
     /// Path in the install.
-    pub(super) place: &'static str,
+    pub(super) path_in_install: &'static str,
     /// Whether the package is invalid without it.
     pub(super) is_needed: bool,
 }
@@ -37,12 +37,12 @@ pub(super) fn program(agent: AgentId) -> &'static str {
 pub(super) fn files(agent: AgentId, platform: AgentPlatform) -> Vec<PackageFile> {
     match agent {
         AgentId::Claude => {
-            vec![PackageFile { name: "package/claude".to_owned(), place: "claude", is_needed: true }]
+            vec![PackageFile { name: "package/claude".to_owned(), path_in_install: "claude", is_needed: true }]
         }
         AgentId::Codex => {
-            let wanted = |(place, is_needed): (&'static str, bool)| PackageFile {
-                name: format!("package/vendor/{}/{place}", platform.triple()),
-                place,
+            let wanted = |(path_in_install, is_needed): (&'static str, bool)| PackageFile {
+                name: format!("package/vendor/{}/{path_in_install}", platform.triple()),
+                path_in_install,
                 is_needed,
             };
             CODEX.into_iter().map(wanted).collect()

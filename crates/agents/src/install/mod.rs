@@ -42,7 +42,7 @@ pub use self::{
 use crate::agent::AgentId;
 
 /// Maximum length of a version.
-const LONGEST: usize = 64;
+const MAX_VERSION: usize = 64;
 
 /// Finds and installs agents.
 #[derive(Clone)]
@@ -121,7 +121,7 @@ impl Installer {
         version: Option<&str>,
         mut progress: impl FnMut(InstallProgress),
     ) -> Result<InstalledProgram, InstallError> {
-        let version = version.map(number).transpose()?;
+        let version = version.map(parse_version).transpose()?;
         if let Some(found) = self.find(agent).filter(|_| !reinstall || agent == AgentId::Mock) {
             if agent == AgentId::Mock || version.is_none() || self.version(&found).await == version {
                 return Ok(found);
@@ -142,17 +142,17 @@ impl Installer {
 
     /// Joins a running install with the same parameters, or starts one after another install of this agent has
     /// finished.
-    async fn join(&self, agent: AgentId, asked: InstallRequest) -> Result<InstallWatch, InstallError> {
+    async fn join(&self, agent: AgentId, request: InstallRequest) -> Result<InstallWatch, InstallError> {
         loop {
             let mut other = {
                 let mut jobs = self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner);
                 match jobs.get(&agent).filter(|(_, job)| job.has_changed().is_ok()) {
-                    Some((same, job)) if *same == asked => return Ok(job.clone()),
+                    Some((same, job)) if *same == request => return Ok(job.clone()),
                     Some((_, job)) => job.clone(),
                     None => {
-                        let (tell, job) = watch::channel(InstallState::Running(InstallProgress::default()));
-                        self.0.clone().start(InstallPlan::new(agent, &asked, &self.0.settings)?, tell);
-                        jobs.insert(agent, (asked, job.clone()));
+                        let (report, job) = watch::channel(InstallState::Running(InstallProgress::default()));
+                        self.0.clone().start(InstallPlan::new(agent, &request, &self.0.settings)?, report);
+                        jobs.insert(agent, (request, job.clone()));
                         return Ok(job);
                     }
                 }
@@ -166,35 +166,35 @@ impl Installer {
 // === impl InstallerInner ===
 
 impl InstallerInner {
-    fn start(self: Arc<Self>, plan: InstallPlan, tell: watch::Sender<InstallState>) {
+    fn start(self: Arc<Self>, plan: InstallPlan, report: watch::Sender<InstallState>) {
         tokio::spawn(async move {
             let agent = plan.agent;
-            let tell = Arc::new(tell);
-            let told = {
-                let (tell, observer) = (Arc::clone(&tell), self.observer.clone());
+            let report = Arc::new(report);
+            let progress = {
+                let (report, observer) = (Arc::clone(&report), self.observer.clone());
                 move |progress| {
-                    tell.send_replace(InstallState::Running(progress));
+                    report.send_replace(InstallState::Running(progress));
                     if let Some(observer) = &observer {
                         observer(agent, progress);
                     }
                 }
             };
-            let outcome = plan::run(&self.settings, plan, Arc::new(told)).await;
+            let outcome = plan::run(&self.settings, plan, Arc::new(progress)).await;
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&agent);
-            tell.send_replace(InstallState::Finished(outcome));
+            report.send_replace(InstallState::Finished(outcome));
         });
     }
 
     /// The program in our own directory: an install, or a program that was put there by hand.
     fn own(&self, agent: AgentId) -> Option<InstalledProgram> {
-        let place = InstallDirectory::new(&self.settings, agent);
-        match place.current() {
+        let installs = InstallDirectory::new(&self.settings, agent);
+        match installs.current() {
             Some(directory) => {
-                let record = place.record(&directory)?;
+                let record = installs.record(&directory)?;
                 Some(InstalledProgram { path: directory.join(layout::program(agent)), version: Some(record.version) })
             }
             None => {
-                let path = place.link();
+                let path = installs.link();
                 discovery::is_program(&path).then_some(InstalledProgram { path, version: None })
             }
         }
@@ -202,11 +202,11 @@ impl InstallerInner {
 }
 
 /// Checks and normalizes a version.
-fn number(text: &str) -> Result<String, InstallError> {
+fn parse_version(text: &str) -> Result<String, InstallError> {
     let version = text.trim().trim_start_matches('v');
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '+');
     let is_sound = version.starts_with(|first: char| first.is_ascii_digit())
-        && version.len() <= LONGEST
+        && version.len() <= MAX_VERSION
         && version.chars().all(is_plain)
         && !version.contains("..");
     if is_sound { Ok(version.to_owned()) } else { Err(InstallError::Version(text.to_owned())) }
@@ -217,12 +217,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_a_number_and_no_path() {
+    fn a_version_is_never_a_path() {
         for (text, version) in [("2.1.325", "2.1.325"), ("v0.1.0-alpha.2", "0.1.0-alpha.2"), (" 1.0+b ", "1.0+b")] {
-            assert_eq!(number(text).unwrap(), version);
+            assert_eq!(parse_version(text).unwrap(), version);
         }
         for text in ["", "latest", "1/../2", "1..2", "1 2", "1%2f", &"1".repeat(65)] {
-            assert!(number(text).is_err(), "{text}");
+            assert!(parse_version(text).is_err(), "{text}");
         }
     }
 }

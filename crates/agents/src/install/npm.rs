@@ -15,11 +15,11 @@ use super::discovery;
 use crate::credentials;
 
 /// How long `npm config` may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NPM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a configuration file.
-const LONGEST: u64 = 1024 * 1024;
+const MAX_CONFIG: u64 = 1024 * 1024;
 /// Maximum size of a certificate file.
-const LONGEST_CERTIFICATES: u64 = 16 * 1024 * 1024;
+const MAX_CERTIFICATES: u64 = 16 * 1024 * 1024;
 
 /// Looks up an environment variable.
 pub(super) type VariableLookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
@@ -29,7 +29,7 @@ pub(super) type VariableLookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + S
 pub(super) struct NpmConfig {
     files: Vec<BTreeMap<String, String>>,
     environment: Option<String>,
-    asked: Option<String>,
+    from_npm: Option<String>,
 }
 
 // === impl NpmConfig ===
@@ -46,25 +46,25 @@ impl NpmConfig {
         let global = setting("npm_config_globalconfig").map(PathBuf::from);
         let machine = ["/usr/local/etc/npmrc", "/usr/etc/npmrc", "/etc/npmrc"].map(PathBuf::from);
         let files = user.or_else(|| Some(home?.join(".npmrc"))).into_iter().chain(global).chain(machine);
-        let texts = files.filter_map(|path| String::from_utf8(credentials::bytes(&path, LONGEST)?).ok());
+        let texts = files.filter_map(|path| String::from_utf8(credentials::bytes(&path, MAX_CONFIG)?).ok());
         let files = texts.map(|text| parse(&text, &|name| variable(name)?.into_string().ok())).collect();
         let environment = setting("npm_config_registry").and_then(|value| value.into_string().ok());
-        Self { files, environment, asked: None }
+        Self { files, environment, from_npm: None }
     }
 
     /// Runs npm to get the registry, if nothing else is configured.
-    pub(super) async fn ask(&mut self, npm: Option<PathBuf>) {
+    pub(super) async fn query_npm(&mut self, npm: Option<PathBuf>) {
         let (Some(npm), None, None) = (npm, &self.environment, self.setting("registry")) else { return };
-        let said = discovery::output_of(&npm, &["config", "get", "registry"], Path::new("/"), PATIENCE).await;
-        self.asked = said.map(|text| text.trim().to_owned());
+        let configured = discovery::output_of(&npm, &["config", "get", "registry"], Path::new("/"), NPM_TIMEOUT).await;
+        self.from_npm = configured.map(|text| text.trim().to_owned());
     }
 
     /// The registry of a package, with a trailing slash. That of its scope takes precedence.
     pub(super) fn registry(&self, package: &str) -> Option<Url> {
         let scope = package.split_once('/').map(|(scope, _)| format!("{scope}:registry"));
         let scoped = scope.and_then(|scope| self.setting(&scope));
-        let said = scoped.or(self.environment.as_deref()).or_else(|| self.setting("registry"));
-        address(said.or(self.asked.as_deref())?)
+        let configured = scoped.or(self.environment.as_deref()).or_else(|| self.setting("registry"));
+        address(configured.or(self.from_npm.as_deref())?)
     }
 
     /// The authorization header for a URL: that of the longest matching path.
@@ -93,7 +93,7 @@ impl NpmConfig {
 
     /// Additional root certificates.
     pub(super) fn certificates(&self) -> Option<Vec<u8>> {
-        credentials::bytes(Path::new(self.setting("cafile")?), LONGEST_CERTIFICATES)
+        credentials::bytes(Path::new(self.setting("cafile")?), MAX_CERTIFICATES)
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
@@ -150,7 +150,7 @@ mod tests {
 
     fn npm(text: &str, environment: Option<&str>) -> NpmConfig {
         let variable = |name: &str| (name == "TOKEN").then(|| "from-variable".to_owned());
-        NpmConfig { files: vec![parse(text, &variable)], environment: environment.map(Into::into), asked: None }
+        NpmConfig { files: vec![parse(text, &variable)], environment: environment.map(Into::into), from_npm: None }
     }
 
     fn registry(npm: &NpmConfig, package: &str) -> String {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_comes_before_the_variable_and_that_before_the_file() {
+    fn a_scope_precedes_the_variable_which_precedes_the_file() {
         let text = "registry=http://file.test\n@openai:registry = http://scope.test/npm\n";
         assert_eq!(registry(&npm(text, None), "@anthropic-ai/x"), "http://file.test/");
         assert_eq!(registry(&npm(text, None), "@openai/codex"), "http://scope.test/npm/");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn remarks_quotes_sections_and_variables_are_understood() {
+    fn comments_quotes_sections_and_variables_are_parsed() {
         let text = "; registry=http://1.test\n# x\n\nflag\nregistry = \"http://2.test\"\n//2.test/:_authToken=${TOKEN}\n\
                     other=${UNSET}-${open\n[section]\nregistry=http://3.test";
         let npm = npm(text, None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_shown_to_its_own_host_and_path_only() {
+    fn a_login_is_sent_only_to_its_own_host_and_path() {
         let npm = npm(
             "//a.test/npm/:_authToken=deep\n//a.test/:_auth=c2hhbGxvdw==\n\
              //b.test:8080/:username=ada\n//b.test:8080/:_password=c2VjcmV0\n",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_in_their_order() {
+    fn configuration_files_have_an_order() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(".npmrc"), "registry=http://user.test/\n").unwrap();
         let global = home.path().join("global");

@@ -101,7 +101,7 @@ impl PackagePin {
             libc,
             version: version.to_owned(),
             package: package.to_owned(),
-            files: files.iter().map(|(place, hash)| ((*place).to_owned(), (*hash).to_owned())).collect(),
+            files: files.iter().map(|(path, hash)| ((*path).to_owned(), (*hash).to_owned())).collect(),
         };
         TABLE.into_iter().map(pin).collect()
     }
@@ -112,8 +112,8 @@ impl PackagePin {
     }
 
     /// The pinned hash of a file.
-    pub(super) fn file(&self, place: &str) -> Option<&str> {
-        self.files.iter().find(|(known, _)| known == place).map(|(_, hash)| hash.as_str())
+    pub(super) fn file(&self, path: &str) -> Option<&str> {
+        self.files.iter().find(|(known, _)| known == path).map(|(_, hash)| hash.as_str())
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_agent_has_one_pin_on_every_platform() {
+    fn every_agent_has_one_pin_per_platform() {
         let pins = PackagePin::all();
         for agent in [AgentId::Claude, AgentId::Codex] {
             for platform in AgentPlatform::ALL {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hash_is_one_and_none_is_there_twice() {
+    fn every_pinned_hash_is_valid_and_unique() {
         let pins = PackagePin::all();
         let files = pins.iter().flat_map(|pin| pin.files.iter().map(|(_, hash)| hash));
         let mut hashes: Vec<_> = pins.iter().map(|pin| &pin.package).chain(files).collect();

@@ -12,7 +12,7 @@ use super::{
     directory::{InstallDirectory, InstallRecord, InstalledFile, StagingDirectory, blocking},
     discovery, layout,
     npm::{self, NpmConfig},
-    reader::{DownloadHashes, DownloadReader, WAITING},
+    reader::{DownloadHashes, DownloadReader, MAX_BUFFERED},
     source::{self, PackageFormat, PackageSource},
     unpack::{self, UnpackedFile},
 };
@@ -44,21 +44,21 @@ struct UnpackedPackage {
 pub(super) async fn run(
     settings: &InstallSettings,
     plan: InstallPlan,
-    tell: ProgressReporter,
+    report: ProgressReporter,
 ) -> Result<InstalledProgram, InstallError> {
     let agent = plan.agent;
     let phase = {
-        let tell = Arc::clone(&tell);
-        move |phase| tell(InstallProgress { phase, ..InstallProgress::default() })
+        let report = Arc::clone(&report);
+        move |phase| report(InstallProgress { phase, ..InstallProgress::default() })
     };
-    let place = InstallDirectory::new(settings, agent);
+    let directory = InstallDirectory::new(settings, agent);
     phase(InstallPhase::Waiting);
-    let _lock = place.lock(settings.timeouts.lock, &phase).await?;
-    let here = {
-        let (plan, place, phase) = (plan.clone(), place.clone(), phase.clone());
-        blocking(agent, move || plan.here(&place, &phase)).await??
+    let _lock = directory.lock(settings.timeouts.lock, &phase).await?;
+    let installed_meanwhile = {
+        let (plan, directory, phase) = (plan.clone(), directory.clone(), phase.clone());
+        blocking(agent, move || plan.installed_meanwhile(&directory, &phase)).await??
     };
-    if let Some(installed) = here {
+    if let Some(installed) = installed_meanwhile {
         return Ok(installed);
     }
     phase(InstallPhase::Resolving);
@@ -73,7 +73,7 @@ pub(super) async fn run(
     };
     if settings.registry.is_none() {
         let path = (settings.variable())("PATH").unwrap_or_default();
-        npm.ask(discovery::in_path("npm", &path)).await;
+        npm.query_npm(discovery::in_path("npm", &path)).await;
     }
     let http = RegistryClient::new(settings.timeouts, certificates);
     let mut tried = Vec::new();
@@ -85,18 +85,18 @@ pub(super) async fn run(
                 Some(given) => npm::address(given),
                 None => npm.registry(&package),
             };
-            let registry = registry.map_or_else(|| "the registry".to_owned(), |registry| source::named(&registry));
+            let registry = registry.map_or_else(|| "the registry".to_owned(), |registry| source::redacted(&registry));
             tried.push((format!("{package}@{version} of {registry}"), error.to_string()));
             Vec::new()
         }
     };
-    for source in sources.into_iter().chain(source::makers(&plan, &settings.downloads)) {
+    for source in sources.into_iter().chain(source::vendor(&plan, &settings.downloads)) {
         let staging = {
-            let place = place.clone();
-            blocking(agent, move || place.stage()).await??
+            let directory = directory.clone();
+            blocking(agent, move || directory.create_staging()).await??
         };
-        let error = match fetch(&http, &source, &plan, &staging, &tell).await {
-            Ok(Ok(unpacked)) => return finish(place, plan, &source, unpacked, staging, phase).await,
+        let error = match fetch(&http, &source, &plan, &staging, &report).await {
+            Ok(Ok(unpacked)) => return finish(directory, plan, &source, unpacked, staging, phase).await,
             error => error,
         };
         blocking(agent, move || drop(staging)).await?;
@@ -113,28 +113,28 @@ async fn fetch(
     source: &PackageSource,
     plan: &InstallPlan,
     staging: &StagingDirectory,
-    tell: &ProgressReporter,
+    report: &ProgressReporter,
 ) -> Result<Result<UnpackedPackage, FetchError>, InstallError> {
-    let (pieces, coming) = mpsc::channel(WAITING);
-    let (wanted, format, into) = (source.wanted(plan), source.format.clone(), staging.0.clone());
+    let (chunks, receiver) = mpsc::channel(MAX_BUFFERED);
+    let (required, format, into) = (source.required(plan), source.format.clone(), staging.0.clone());
     let program = layout::program(plan.agent);
     let unpacking = spawn_blocking(move || -> Result<UnpackedPackage, UnpackError> {
-        let mut stream = DownloadReader::new(coming);
+        let mut stream = DownloadReader::new(receiver);
         let files = match format {
             PackageFormat::Program => unpack::program(&mut stream, program, &into),
-            _ => unpack::archive(&mut stream, &wanted, &into, unpack::LARGEST),
+            _ => unpack::archive(&mut stream, &required, &into, unpack::MAX_UNPACKED),
         }?;
         Ok(UnpackedPackage { files, hashes: stream.finish().map_err(UnpackError::Read)? })
     });
-    let progress = |bytes, total| tell(InstallProgress { phase: InstallPhase::Downloading, bytes, total });
+    let progress = |bytes, total| report(InstallProgress { phase: InstallPhase::Downloading, bytes, total });
     progress(0, None);
-    let downloaded = http.download(&source.ask, pieces, &progress).await;
+    let downloaded = http.download(&source.request, chunks, &progress).await;
     let unpacked = unpacking.await.map_err(|_| InstallError::Interrupted(plan.agent))?;
     match (downloaded, unpacked) {
         (Err(error), _) if error != FetchError::ReaderGone => Ok(Err(error)),
         (_, Err(error)) => Err(InstallError::Package { origin: source.name(), error: Arc::new(error) }),
         (_, Ok(unpacked)) => {
-            tell(InstallProgress { phase: InstallPhase::Verifying, ..InstallProgress::default() });
+            report(InstallProgress { phase: InstallPhase::Verifying, ..InstallProgress::default() });
             check(source, plan, &unpacked)?;
             Ok(Ok(unpacked))
         }
@@ -158,9 +158,9 @@ fn check(source: &PackageSource, plan: &InstallPlan, unpacked: &UnpackedPackage)
         return Err(mismatch("the package", &pin.package, &hashes.sha256));
     }
     for file in &unpacked.files {
-        match pin.file(file.place) {
+        match pin.file(file.path_in_install) {
             Some(known) if known == file.sha256 => {}
-            known => return Err(mismatch(file.place, known.unwrap_or("absent"), &file.sha256)),
+            known => return Err(mismatch(file.path_in_install, known.unwrap_or("absent"), &file.sha256)),
         }
     }
     Ok(())
@@ -168,14 +168,18 @@ fn check(source: &PackageSource, plan: &InstallPlan, unpacked: &UnpackedPackage)
 
 /// Moves the package to its final directory.
 async fn finish(
-    place: InstallDirectory,
+    directory: InstallDirectory,
     plan: InstallPlan,
     source: &PackageSource,
     unpacked: UnpackedPackage,
     staging: StagingDirectory,
     phase: impl Fn(InstallPhase) + Send + 'static,
 ) -> Result<InstalledProgram, InstallError> {
-    let file = |file: UnpackedFile| InstalledFile { path: file.place.to_owned(), sha256: file.sha256, size: file.size };
+    let file = |file: UnpackedFile| InstalledFile {
+        path: file.path_in_install.to_owned(),
+        sha256: file.sha256,
+        size: file.size,
+    };
     let agent = plan.agent;
     let record = InstallRecord {
         agent,
@@ -187,7 +191,7 @@ async fn finish(
         installed_at: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
         files: unpacked.files.into_iter().map(file).collect(),
     };
-    let put = move || Ok(plan.installed(&place.finish(staging, &record, &phase)?));
+    let put = move || Ok(plan.installed(&directory.finish(staging, &record, &phase)?));
     blocking(agent, put).await?
 }
 
@@ -197,17 +201,17 @@ impl InstallPlan {
     /// The requested version, or else the pinned one.
     pub(super) fn new(
         agent: AgentId,
-        asked: &InstallRequest,
+        request: &InstallRequest,
         settings: &InstallSettings,
     ) -> Result<Self, InstallError> {
         let nowhere = |platform: String| InstallError::Platform { agent, platform };
-        let here = || format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
-        let platform = settings.platform.ok_or_else(|| nowhere(here()))?;
+        let installed_meanwhile = || format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
+        let platform = settings.platform.ok_or_else(|| nowhere(installed_meanwhile()))?;
         let pin = settings.pins.iter().find(|pin| pin.is_for(agent, platform));
-        let version = asked.version.as_ref().or(pin.map(|pin| &pin.version));
+        let version = request.version.as_ref().or(pin.map(|pin| &pin.version));
         let version = version.ok_or_else(|| nowhere(platform.to_string()))?.clone();
         let pin = pin.filter(|pin| pin.version == version).cloned();
-        Ok(Self { agent, version, platform, pin, reinstall: asked.reinstall, is_any: asked.version.is_none() })
+        Ok(Self { agent, version, platform, pin, reinstall: request.reinstall, is_any: request.version.is_none() })
     }
 
     /// Name and registry version of the package.
@@ -216,27 +220,27 @@ impl InstallPlan {
     }
 
     /// What another process has installed in the meantime. Call it under the lock.
-    fn here(
+    fn installed_meanwhile(
         &self,
-        place: &InstallDirectory,
-        tell: &dyn Fn(InstallPhase),
+        installs: &InstallDirectory,
+        report: &dyn Fn(InstallPhase),
     ) -> Result<Option<InstalledProgram>, InstallError> {
-        place.sweep();
+        installs.remove_leftovers();
         if self.reinstall {
             return Ok(None);
         }
-        if let Some(installed) = self.present(place) {
+        if let Some(installed) = self.present(installs) {
             return Ok(Some(installed));
         }
         // It was complete, but interrupted before it was linked.
-        let Some(directory) = place.whole(&self.version) else { return Ok(None) };
-        place.link_to(&directory, tell)?;
+        let Some(directory) = installs.find_complete(&self.version) else { return Ok(None) };
+        installs.link_to(&directory, report)?;
         Ok(Some(self.installed(&directory)))
     }
 
-    fn present(&self, place: &InstallDirectory) -> Option<InstalledProgram> {
-        let directory = place.current()?;
-        let version = place.record(&directory)?.version;
+    fn present(&self, installs: &InstallDirectory) -> Option<InstalledProgram> {
+        let directory = installs.current()?;
+        let version = installs.record(&directory)?.version;
         let will_do = self.is_any || version == self.version;
         will_do.then(|| InstalledProgram { path: directory.join(layout::program(self.agent)), version: Some(version) })
     }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_is_known_by_its_loader() {
+    fn the_c_library_is_detected_by_its_loader() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         let libc = || Libc::of(&at("ld-musl-x86_64.so.1"), &at("lib64"), &at("lib"));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_is_named_as_packages_name_it() {
+    fn a_platform_has_the_name_of_its_packages() {
         let names = AgentPlatform::ALL.map(|platform| platform.to_string());
         assert_eq!(names, ["linux-x64", "linux-x64-musl", "linux-arm64", "linux-arm64-musl"]);
     }

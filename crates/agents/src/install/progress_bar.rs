@@ -8,10 +8,10 @@ use super::{InstallPhase, InstallProgress};
 use crate::agent::AgentId;
 
 /// Redraws per second.
-const RATE: u8 = 10;
+const REDRAWS_PER_SECOND: u8 = 10;
 const STYLE: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_bytes_per_sec}  {msg}";
 /// A line is printed every so many percent.
-const STEP: u64 = 25;
+const PERCENT_STEP: u64 = 25;
 
 /// Shows the progress of an install.
 pub struct InstallProgressBar {
@@ -26,7 +26,7 @@ impl InstallProgressBar {
     /// For one agent.
     pub fn new(agent: AgentId) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(RATE));
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND));
             bar.set_prefix(agent.to_string());
             bar.with_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
@@ -34,7 +34,7 @@ impl InstallProgressBar {
     }
 
     /// Shows this progress.
-    pub fn tell(&mut self, progress: InstallProgress) {
+    pub fn update(&mut self, progress: InstallProgress) {
         if let Some(bar) = &self.bar {
             if progress.phase == InstallPhase::Downloading {
                 bar.set_position(progress.bytes);
@@ -51,12 +51,12 @@ impl InstallProgressBar {
     /// The next line, if it differs from the last one.
     fn line(&mut self, progress: InstallProgress) -> Option<String> {
         let hundredths = |total: u64| progress.bytes.saturating_mul(100).checked_div(total).unwrap_or_default();
-        let come = progress.total.map(hundredths).unwrap_or_default() / STEP * STEP;
-        let is_new = self.last != Some((progress.phase, come));
-        self.last = Some((progress.phase, come));
-        match progress.total.filter(|_| come > 0) {
+        let percent = progress.total.map(hundredths).unwrap_or_default() / PERCENT_STEP * PERCENT_STEP;
+        let is_new = self.last != Some((progress.phase, percent));
+        self.last = Some((progress.phase, percent));
+        match progress.total.filter(|_| percent > 0) {
             _ if !is_new => None,
-            Some(total) => Some(format!("{come} % of {} MiB", total / 1024 / 1024)),
+            Some(total) => Some(format!("{percent} % of {} MiB", total / 1024 / 1024)),
             None => Some(progress.phase.to_string()),
         }
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_few_and_say_what_is_new() {
+    fn progress_lines_are_few_and_never_repeated() {
         let mut bar = InstallProgressBar { agent: AgentId::Claude, bar: None, last: None };
         let total = Some(400 * 1024 * 1024);
         let mut lines = Vec::new();

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256, Sha512};
 use tokio::sync::mpsc::Receiver;
 
 /// How many chunks are buffered.
-pub(super) const WAITING: usize = 32;
+pub(super) const MAX_BUFFERED: usize = 32;
 
 /// A chunk of a download. Without `End` it was interrupted.
 pub(super) enum DownloadChunk {
@@ -18,9 +18,9 @@ pub(super) enum DownloadChunk {
 
 /// Reads a download on a blocking thread.
 pub(super) struct DownloadReader {
-    pieces: Receiver<DownloadChunk>,
+    chunks: Receiver<DownloadChunk>,
     rest: Bytes,
-    is_over: bool,
+    ended: bool,
     sha256: Sha256,
     sha512: Sha512,
 }
@@ -37,8 +37,8 @@ pub(super) struct DownloadHashes {
 // === impl DownloadReader ===
 
 impl DownloadReader {
-    pub(super) fn new(pieces: Receiver<DownloadChunk>) -> Self {
-        Self { pieces, rest: Bytes::new(), is_over: false, sha256: Sha256::new(), sha512: Sha512::new() }
+    pub(super) fn new(chunks: Receiver<DownloadChunk>) -> Self {
+        Self { chunks, rest: Bytes::new(), ended: false, sha256: Sha256::new(), sha512: Sha512::new() }
     }
 
     /// Reads the rest, and returns the hashes.
@@ -50,22 +50,22 @@ impl DownloadReader {
 }
 
 impl Read for DownloadReader {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while self.rest.is_empty() && !self.is_over {
-            match self.pieces.blocking_recv() {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() && !self.ended {
+            match self.chunks.blocking_recv() {
                 Some(DownloadChunk::Bytes(bytes)) => {
                     self.sha256.update(&bytes);
                     self.sha512.update(&bytes);
                     self.rest = bytes;
                 }
-                Some(DownloadChunk::End) => self.is_over = true,
+                Some(DownloadChunk::End) => self.ended = true,
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-        let read = self.rest.len().min(into.len());
-        let piece = self.rest.split_to(read);
-        if let Some(into) = into.get_mut(..read) {
-            into.copy_from_slice(&piece);
+        let read = self.rest.len().min(buffer.len());
+        let chunk = self.rest.split_to(read);
+        if let Some(buffer) = buffer.get_mut(..read) {
+            buffer.copy_from_slice(&chunk);
         }
         Ok(read)
     }

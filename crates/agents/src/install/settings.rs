@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_with_the_data_of_their_user() {
+    fn agents_are_installed_in_the_users_data_directory() {
         let bin = |home, variables| settings(home, variables).bin;
         assert_eq!(bin(Some("/home/ada"), &[]), PathBuf::from("/home/ada/.local/share/sandbox-agent/bin"));
         assert_eq!(bin(Some("/x"), &[("XDG_DATA_HOME", "/data")]), PathBuf::from("/data/sandbox-agent/bin"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn to_have_agents_installed_before_is_asked_for_by_a_variable() {
+    fn a_variable_disables_installation() {
         assert!(settings(None, &[("SANDBOX_AGENT_REQUIRE_PREINSTALL", "1")]).preinstalled);
         assert!(settings(None, &[("SANDBOX_AGENT_REQUIRE_PREINSTALL", "true")]).preinstalled);
         assert!(!settings(None, &[("SANDBOX_AGENT_REQUIRE_PREINSTALL", "0")]).preinstalled);

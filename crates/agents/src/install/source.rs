@@ -15,7 +15,7 @@ use crate::agent::AgentId;
 /// A source of a package.
 #[derive(Clone, Debug)]
 pub(super) struct PackageSource {
-    pub(super) ask: RegistryRequest,
+    pub(super) request: RegistryRequest,
     pub(super) format: PackageFormat,
     /// Hashes that the registry reports; any of them may match.
     pub(super) integrity: Vec<String>,
@@ -50,28 +50,31 @@ struct PackageDist {
 pub(super) async fn registry(
     http: &RegistryClient,
     npm: &NpmConfig,
-    given: Option<&str>,
+    configured: Option<&str>,
     plan: &InstallPlan,
 ) -> Result<Vec<PackageSource>, FetchError> {
     let (package, version) = plan.package();
-    let registry = match given {
-        Some(given) => npm::address(given).ok_or_else(|| FetchError::Permanent("this is no address".to_owned()))?,
+    let registry = match configured {
+        Some(configured) => {
+            npm::address(configured).ok_or_else(|| FetchError::Permanent("this is no address".to_owned()))?
+        }
         None => npm.registry(&package).ok_or_else(|| FetchError::Permanent("no registry is known".to_owned()))?,
     };
-    let described = describe(http, npm, &registry, &package, &version).await?;
-    let integrity: Vec<_> = described.dist.integrity.iter().flat_map(|all| all.split_whitespace()).collect();
+    let metadata = fetch_metadata(http, npm, &registry, &package, &version).await?;
+    let integrity: Vec<_> = metadata.dist.integrity.iter().flat_map(|all| all.split_whitespace()).collect();
     let integrity = integrity.iter().filter(|hash| hash.starts_with("sha512-"));
     let integrity: Vec<_> = integrity.map(|hash| hash.split('?').next().unwrap_or(hash).to_string()).collect();
     if integrity.is_empty() && plan.pin.is_none() {
         return Err(FetchError::Permanent("the registry does not say what the package hashes to".to_owned()));
     }
-    let no_place = || {
-        let place = Url::parse(&described.dist.tarball).map_or_else(|_| "nowhere".to_owned(), |url| named(&url));
-        FetchError::Permanent(format!("the registry sends us to {place}"))
+    let bad_tarball = || {
+        let path_in_install =
+            Url::parse(&metadata.dist.tarball).map_or_else(|_| "nowhere".to_owned(), |url| redacted(&url));
+        FetchError::Permanent(format!("the registry sends us to {path_in_install}"))
     };
-    let tarball = registry.join(&described.dist.tarball).map_err(|_| no_place())?;
+    let tarball = registry.join(&metadata.dist.tarball).map_err(|_| bad_tarball())?;
     if !matches!(tarball.scheme(), "http" | "https") {
-        return Err(no_place());
+        return Err(bad_tarball());
     }
     // The metadata of a mirror may refer to the original registry, which may be unreachable.
     let file = tarball.path().rsplit('/').next().unwrap_or_default();
@@ -79,7 +82,7 @@ pub(super) async fn registry(
     let source = |url: Url| {
         let login = npm.login(&url).filter(|_| url.scheme() == "https" || url.origin() == registry.origin());
         PackageSource {
-            ask: RegistryRequest { url, login },
+            request: RegistryRequest { url, authorization: login },
             format: PackageFormat::Registry,
             integrity: integrity.clone(),
         }
@@ -88,7 +91,7 @@ pub(super) async fn registry(
 }
 
 /// Fetches the metadata of a version, or else of the whole package.
-async fn describe(
+async fn fetch_metadata(
     http: &RegistryClient,
     npm: &NpmConfig,
     registry: &Url,
@@ -97,24 +100,24 @@ async fn describe(
 ) -> Result<PackageVersion, FetchError> {
     let ask = |path: String| {
         let url = registry.join(&path).map_err(|_| FetchError::Permanent("this is no address".to_owned()))?;
-        Ok(RegistryRequest { login: npm.login(&url), url })
+        Ok(RegistryRequest { authorization: npm.login(&url), url })
     };
     let name = package.replace('/', "%2f");
-    let strange = |error: serde_json::Error| FetchError::Permanent(format!("its answer is no description: {error}"));
+    let malformed = |error: serde_json::Error| FetchError::Permanent(format!("its answer is no description: {error}"));
     match http.text(&ask(format!("{name}/{version}"))?).await {
-        Ok(text) => serde_json::from_slice(&text).map_err(strange),
+        Ok(text) => serde_json::from_slice(&text).map_err(malformed),
         Err(FetchError::NotFound) => {
             let text = http.text(&ask(name)?).await?;
-            let mut all: Value = serde_json::from_slice(&text).map_err(strange)?;
+            let mut all: Value = serde_json::from_slice(&text).map_err(malformed)?;
             let one = all.get_mut("versions").and_then(|versions| versions.get_mut(version)).map(Value::take);
-            serde_json::from_value(one.ok_or(FetchError::NotFound)?).map_err(strange)
+            serde_json::from_value(one.ok_or(FetchError::NotFound)?).map_err(malformed)
         }
         Err(error) => Err(error),
     }
 }
 
 /// Sources of the vendor. They have no hashes, so only pinned versions are used.
-pub(super) fn makers(plan: &InstallPlan, downloads: &super::VendorDownloads) -> Vec<PackageSource> {
+pub(super) fn vendor(plan: &InstallPlan, downloads: &super::VendorDownloads) -> Vec<PackageSource> {
     let (version, platform) = (&plan.version, plan.platform);
     let places = match plan.agent {
         AgentId::Claude => vec![(&downloads.claude, format!("{version}/{platform}/claude"), PackageFormat::Program)],
@@ -132,7 +135,7 @@ pub(super) fn makers(plan: &InstallPlan, downloads: &super::VendorDownloads) -> 
     let known = places.into_iter().filter(|_| plan.pin.is_some());
     let source = |(base, path, format): (&String, String, PackageFormat)| {
         let url = npm::address(base)?.join(&path).ok()?;
-        Some(PackageSource { ask: RegistryRequest { url, login: None }, format, integrity: Vec::new() })
+        Some(PackageSource { request: RegistryRequest { url, authorization: None }, format, integrity: Vec::new() })
     };
     known.filter_map(source).collect()
 }
@@ -142,16 +145,16 @@ pub(super) fn makers(plan: &InstallPlan, downloads: &super::VendorDownloads) -> 
 impl PackageSource {
     /// The URL without credentials.
     pub(super) fn name(&self) -> String {
-        named(&self.ask.url)
+        redacted(&self.request.url)
     }
 
     /// The files to unpack.
-    pub(super) fn wanted(&self, plan: &InstallPlan) -> Vec<layout::PackageFile> {
+    pub(super) fn required(&self, plan: &InstallPlan) -> Vec<layout::PackageFile> {
         match &self.format {
             PackageFormat::Registry | PackageFormat::Mirror => layout::files(plan.agent, plan.platform),
             PackageFormat::ProgramArchive(name) => {
-                let place = layout::program(plan.agent);
-                vec![layout::PackageFile { name: name.clone(), place, is_needed: true }]
+                let path_in_install = layout::program(plan.agent);
+                vec![layout::PackageFile { name: name.clone(), path_in_install, is_needed: true }]
             }
             PackageFormat::Program => Vec::new(),
         }
@@ -159,7 +162,7 @@ impl PackageSource {
 }
 
 /// A URL without credentials, query and fragment.
-pub(super) fn named(url: &Url) -> String {
+pub(super) fn redacted(url: &Url) -> String {
     let mut url = url.clone();
     // A URL without an authority has no credentials.
     let _cleared = (url.set_username(""), url.set_password(None));

@@ -16,12 +16,12 @@ use sha2::{Digest, Sha256};
 use super::{layout::PackageFile, reader::hex};
 
 /// Maximum size of an unpacked package.
-pub(super) const LARGEST: u64 = 4 * 1024 * 1024 * 1024;
+pub(super) const MAX_UNPACKED: u64 = 4 * 1024 * 1024 * 1024;
 /// Maximum number of entries.
-const MOST: usize = 20_000;
+const MAX_ENTRIES: usize = 20_000;
 /// Maximum size of an extension header.
-const LONGEST_EXTENSION: u64 = 1024 * 1024;
-const PIECE: usize = 256 * 1024;
+const MAX_EXTENSION: u64 = 1024 * 1024;
+const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum UnpackError {
     #[error("the package is larger than any should be")]
     Large,
     /// It has too many entries.
-    #[error("the package has more than {MOST} entries")]
+    #[error("the package has more than {MAX_ENTRIES} entries")]
     Many,
     /// A required file is missing.
     #[error("the package has no {0}")]
@@ -61,7 +61,7 @@ pub enum UnpackError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnpackedFile {
     /// Path in the install.
-    pub(super) place: &'static str,
+    pub(super) path_in_install: &'static str,
     /// SHA-256.
     pub(super) sha256: String,
     pub(super) size: u64,
@@ -70,24 +70,24 @@ pub(super) struct UnpackedFile {
 /// Unpacks the listed files of a gzipped archive into a directory.
 pub(super) fn archive(
     bytes: impl Read,
-    wanted: &[PackageFile],
-    into: &Path,
-    most: u64,
+    required: &[PackageFile],
+    target: &Path,
+    limit: u64,
 ) -> Result<Vec<UnpackedFile>, UnpackError> {
-    let bounded = BoundedReader { inner: GzDecoder::new(bytes), left: most };
+    let bounded = BoundedReader { inner: GzDecoder::new(bytes), left: limit };
     let mut archive = tar::Archive::new(bounded);
     let mut written: Vec<UnpackedFile> = Vec::new();
     // Raw entries, since extension headers would otherwise be read into memory, however large they are.
     for (count, entry) in archive.entries().map_err(reading)?.raw(true).enumerate() {
         let mut entry = entry.map_err(reading)?;
-        if count >= MOST {
+        if count >= MAX_ENTRIES {
             return Err(UnpackError::Many);
         }
         let kind = entry.header().entry_type();
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         if is_extension(kind) {
             // It would give a long name to the next entry; the required files have short ones.
-            if entry.size() > LONGEST_EXTENSION {
+            if entry.size() > MAX_EXTENSION {
                 return Err(UnpackError::Large);
             }
             continue;
@@ -101,12 +101,14 @@ pub(super) fn archive(
         if !kind.is_file() {
             return Err(UnpackError::Kind(name));
         }
-        let Some(wanted) = wanted.iter().find(|wanted| wanted.name == name.trim_start_matches("./")) else { continue };
-        if written.iter().any(|written| written.place == wanted.place) {
+        let Some(required) = required.iter().find(|required| required.name == name.trim_start_matches("./")) else {
+            continue;
+        };
+        if written.iter().any(|written| written.path_in_install == required.path_in_install) {
             return Err(UnpackError::Twice(name));
         }
         let size = entry.size();
-        let file = file(&mut entry, wanted.place, into)?;
+        let file = file(&mut entry, required.path_in_install, target)?;
         if file.size != size {
             return Err(UnpackError::Read(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -114,19 +116,25 @@ pub(super) fn archive(
     }
     // The trailer of the stream has its checksum.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(reading)?;
-    match wanted.iter().find(|wanted| wanted.is_needed && !written.iter().any(|file| file.place == wanted.place)) {
+    match required.iter().find(|required| {
+        required.is_needed && !written.iter().any(|file| file.path_in_install == required.path_in_install)
+    }) {
         Some(missing) => Err(UnpackError::Missing(missing.name.clone())),
         None => Ok(written),
     }
 }
 
 /// Writes a program that is downloaded without an archive.
-pub(super) fn program(bytes: impl Read, place: &'static str, into: &Path) -> Result<Vec<UnpackedFile>, UnpackError> {
-    Ok(vec![file(&mut BoundedReader { inner: bytes, left: LARGEST }, place, into)?])
+pub(super) fn program(
+    bytes: impl Read,
+    path_in_install: &'static str,
+    target: &Path,
+) -> Result<Vec<UnpackedFile>, UnpackError> {
+    Ok(vec![file(&mut BoundedReader { inner: bytes, left: MAX_UNPACKED }, path_in_install, target)?])
 }
 
-fn file(bytes: &mut impl Read, place: &'static str, into: &Path) -> Result<UnpackedFile, UnpackError> {
-    let path = into.join(place);
+fn file(bytes: &mut impl Read, path_in_install: &'static str, target: &Path) -> Result<UnpackedFile, UnpackError> {
+    let path = target.join(path_in_install);
     let failed = |error| UnpackError::Write { path: path.clone(), error };
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
@@ -134,21 +142,21 @@ fn file(bytes: &mut impl Read, place: &'static str, into: &Path) -> Result<Unpac
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path).map_err(failed)?;
     let mut hash = Sha256::new();
     let mut size = 0;
-    let mut piece = vec![0; PIECE];
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        let read = bytes.read(&mut piece).map_err(reading)?;
-        let Some(piece) = piece.get(..read).filter(|piece| !piece.is_empty()) else { break };
-        hash.update(piece);
-        file.write_all(piece).map_err(failed)?;
+        let read = bytes.read(&mut chunk).map_err(reading)?;
+        let Some(chunk) = chunk.get(..read).filter(|chunk| !chunk.is_empty()) else { break };
+        hash.update(chunk);
+        file.write_all(chunk).map_err(failed)?;
         size += read as u64;
     }
-    set_mode(&file, place).map_err(failed)?;
-    Ok(UnpackedFile { place, sha256: hex(&hash.finalize()), size })
+    set_mode(&file, path_in_install).map_err(failed)?;
+    Ok(UnpackedFile { path_in_install, sha256: hex(&hash.finalize()), size })
 }
 
 /// Independent of the archive and of the umask.
-fn set_mode(file: &File, place: &str) -> io::Result<()> {
-    let is_text = Path::new(place).extension().is_some_and(|extension| extension == "json");
+fn set_mode(file: &File, path_in_install: &str) -> io::Result<()> {
+    let is_text = Path::new(path_in_install).extension().is_some_and(|extension| extension == "json");
     file.set_permissions(fs::Permissions::from_mode(if is_text { 0o644 } else { 0o755 }))
 }
 
@@ -183,8 +191,8 @@ struct BoundedReader<R> {
 // === impl BoundedReader ===
 
 impl<R: Read> Read for BoundedReader<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(into)?;
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(target)?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(SizeLimitExceeded))?;
         Ok(read)
     }
@@ -199,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    const MOST_HERE: u64 = 4 * 1024 * 1024;
+    const TEST_LIMIT: u64 = 4 * 1024 * 1024;
 
     /// Builds archives, including hostile ones.
     #[derive(Default)]
@@ -230,39 +238,43 @@ mod tests {
             packed.finish().unwrap()
         }
 
-        fn unpack(self, into: &Path) -> Result<Vec<UnpackedFile>, UnpackError> {
-            archive(self.packed().as_slice(), &wanted(), into, MOST_HERE)
+        fn unpack(self, target: &Path) -> Result<Vec<UnpackedFile>, UnpackError> {
+            archive(self.packed().as_slice(), &required(), target, TEST_LIMIT)
         }
     }
 
-    fn wanted() -> Vec<PackageFile> {
-        let wanted = |place, is_needed| PackageFile { name: format!("package/{place}"), place, is_needed };
-        vec![wanted("claude", true), wanted("bin/extra", false)]
+    fn required() -> Vec<PackageFile> {
+        let required = |path_in_install, is_needed| PackageFile {
+            name: format!("package/{path_in_install}"),
+            path_in_install,
+            is_needed,
+        };
+        vec![required("claude", true), required("bin/extra", false)]
     }
 
     #[test]
-    fn only_what_is_wanted_is_written() {
-        let into = tempfile::tempdir().unwrap();
+    fn only_required_files_are_written() {
+        let target = tempfile::tempdir().unwrap();
         let package = TestArchive::default()
             .entry("pax_global_header", EntryType::XGlobalHeader, b"13 comment=x\n")
             .entry("package", EntryType::Directory, b"")
             .file("package/README.md", b"words")
             .file("package/claude", b"program")
             .file("package/other/claude", b"another");
-        let written = package.unpack(into.path()).unwrap();
+        let written = package.unpack(target.path()).unwrap();
         let sha256 = hex(&Sha256::digest(b"program"));
-        assert_eq!(written, [UnpackedFile { place: "claude", sha256, size: 7 }]);
-        let names: Vec<_> = fs::read_dir(into.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(written, [UnpackedFile { path_in_install: "claude", sha256, size: 7 }]);
+        let names: Vec<_> = fs::read_dir(target.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["claude"]);
-        let mode = fs::metadata(into.path().join("claude")).unwrap().permissions().mode();
+        let mode = fs::metadata(target.path().join("claude")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755);
     }
 
     #[test]
-    fn what_leads_out_or_is_no_file_is_refused() {
+    fn paths_outside_the_package_and_special_files_are_rejected() {
         let refused = |archive: TestArchive| {
-            let into = tempfile::tempdir().unwrap();
-            archive.file("package/claude", b"program").unpack(into.path()).unwrap_err().to_string()
+            let target = tempfile::tempdir().unwrap();
+            archive.file("package/claude", b"program").unpack(target.path()).unwrap_err().to_string()
         };
         for name in ["../claude", "package/../../claude", "/etc/claude", "package/.."] {
             let refused = refused(TestArchive::default().file(name, b"x"));
@@ -275,36 +287,37 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_there_once_and_not_missing() {
-        let into = tempfile::tempdir().unwrap();
+    fn a_file_that_occurs_twice_or_is_missing_is_rejected() {
+        let target = tempfile::tempdir().unwrap();
         let twice = TestArchive::default().file("package/claude", b"1").file("./package/claude", b"2");
-        assert!(matches!(twice.unpack(into.path()), Err(UnpackError::Twice(_))));
+        assert!(matches!(twice.unpack(target.path()), Err(UnpackError::Twice(_))));
         let none = TestArchive::default().file("package/bin/extra", b"1");
-        assert!(matches!(none.unpack(into.path()), Err(UnpackError::Missing(name)) if name == "package/claude"));
+        assert!(matches!(none.unpack(target.path()), Err(UnpackError::Missing(name)) if name == "package/claude"));
     }
 
     //= promises.agents-server.package-agent
     #[test]
-    fn what_is_too_large_or_too_much_is_refused() {
-        let large = vec![0; usize::try_from(MOST_HERE).unwrap() + 1];
+    fn a_package_over_a_limit_is_rejected() {
+        let large = vec![0; usize::try_from(TEST_LIMIT).unwrap() + 1];
         let refused = |archive: TestArchive| archive.unpack(tempfile::tempdir().unwrap().path()).unwrap_err();
         assert!(matches!(refused(TestArchive::default().file("package/claude", &large)), UnpackError::Large));
         assert!(matches!(refused(TestArchive::default().file("package/unwanted", &large)), UnpackError::Large));
-        let extension = &large[..usize::try_from(LONGEST_EXTENSION).unwrap() + 1];
+        let extension = &large[..usize::try_from(MAX_EXTENSION).unwrap() + 1];
         let extended = TestArchive::default().entry("x", EntryType::XHeader, extension);
         assert!(matches!(refused(extended), UnpackError::Large));
-        let many = (0..=MOST).fold(TestArchive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
-        let many = archive(many.packed().as_slice(), &wanted(), tempfile::tempdir().unwrap().path(), LARGEST);
+        let many =
+            (0..=MAX_ENTRIES).fold(TestArchive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
+        let many = archive(many.packed().as_slice(), &required(), tempfile::tempdir().unwrap().path(), MAX_UNPACKED);
         assert!(matches!(many, Err(UnpackError::Many)));
     }
 
     #[test]
-    fn an_archive_that_ends_too_early_is_refused_wherever_it_ends() {
+    fn a_truncated_archive_is_rejected() {
         let content: Vec<u8> = (0..100_u32).flat_map(u32::to_le_bytes).collect();
         let whole = TestArchive::default().file("package/claude", &content).packed();
         for length in 0..whole.len() {
-            let into = tempfile::tempdir().unwrap();
-            let cut = archive(&whole[..length], &wanted(), into.path(), MOST_HERE);
+            let target = tempfile::tempdir().unwrap();
+            let cut = archive(&whole[..length], &required(), target.path(), TEST_LIMIT);
             assert!(matches!(cut, Err(UnpackError::Read(_) | UnpackError::Missing(_))), "{length} of {}", whole.len());
         }
     }

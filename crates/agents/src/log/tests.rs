@@ -24,7 +24,7 @@ fn read(
 //= agents.event-streaming.events-monotonically-increasing-id
 //= promises.agents-server.events-session
 #[test]
-fn each_view_counts_its_own_events_from_one_without_a_gap() {
+fn each_view_numbers_its_events_from_one_without_gaps() {
     let log = SessionLog::default();
     for number in 0..10 {
         let detail =
@@ -42,7 +42,7 @@ fn each_view_counts_its_own_events_from_one_without_a_gap() {
 
 //= agents.event-streaming.event-numbered-appended-told
 #[test]
-fn a_reader_goes_on_behind_the_last_id_that_it_saw() {
+fn a_reader_resumes_after_the_last_id_it_saw() {
     let log = SessionLog::default();
     log.append((0..5).map(|number| entry(&EventData::assistant(format!("{number}")))));
     let (events, summary) = read(&log, ARRAY, 2, 2);
@@ -55,7 +55,7 @@ fn a_reader_goes_on_behind_the_last_id_that_it_saw() {
 }
 
 #[test]
-fn what_a_reader_gets_at_once_is_bounded_but_never_nothing() {
+fn a_read_is_bounded_but_returns_at_least_one_event() {
     let log = SessionLog::default();
     log.append((0..100).map(|number| entry(&EventData::assistant(format!("{number} {}", "x".repeat(1000))))));
     let mut out = Vec::new();
@@ -67,7 +67,7 @@ fn what_a_reader_gets_at_once_is_bounded_but_never_nothing() {
 
 //= agents.universal-schema.universalevent-id-timestamp-session
 #[test]
-fn an_event_is_written_as_the_document_says() {
+fn an_event_is_encoded_as_documented() {
     let log = SessionLog::default();
     let header = EventHeader::new("2026-01-01T00:00:00.000Z", "s\"1", "mock", None);
     let raw = agent::raw(&serde_json::json!({"native": true}));
@@ -87,7 +87,7 @@ fn an_event_is_written_as_the_document_says() {
 
 //= agents.event-streaming.event-numbered-appended-told
 #[tokio::test]
-async fn readers_are_woken_by_what_is_added_and_by_the_end() {
+async fn readers_are_woken_by_new_events_and_by_the_end() {
     let log = SessionLog::default();
     let mut watch = log.watch();
     log.append([entry(&EventData::assistant("one"))]);

@@ -194,7 +194,7 @@ fn tool() -> Vec<MockStep> {
         output: json!("nothing was found"),
         is_error: Some(true),
     };
-    let resumable = EventData::ItemStarted(ItemStarted {
+    let started = EventData::ItemStarted(ItemStarted {
         item_id: id.clone(),
         kind: ItemKind::Tool,
         name: Some("mock.search".into()),
@@ -209,7 +209,7 @@ fn tool() -> Vec<MockStep> {
         status: ItemStatus::Failed,
     });
     vec![
-        emit(resumable),
+        emit(started),
         emit(EventData::Message(UniversalMessage::of("assistant", vec![call]))),
         emit(EventData::Message(UniversalMessage::of("tool", vec![result]))),
         emit(failed),

@@ -52,7 +52,7 @@ impl SessionLogWriter {
             if let Err(error) = &write_failed
                 && !self.write_failed
             {
-                tracing::error!(session = self.session.id, %error, "a session's log was not written to disk");
+                tracing::error!(session = self.session.id, %error, "failed to write the log of a session");
             }
             self.write_failed = write_failed.is_err();
         }
@@ -71,7 +71,7 @@ impl SessionLogWriter {
         let Some(session_dir) = &self.session_dir else { return true };
         let written = session_dir.write_record(record);
         if let Err(error) = &written {
-            tracing::error!(session = self.session.id, %error, "a session's record was not written to disk");
+            tracing::error!(session = self.session.id, %error, "failed to write the record of a session");
         }
         written.is_ok()
     }
@@ -92,7 +92,7 @@ impl SessionLogWriter {
             None => Ok(()),
         };
         if let Err(error) = done {
-            tracing::error!(session = self.session.id, %error, "a session was not put away");
+            tracing::error!(session = self.session.id, %error, "failed to close the files of a session");
         }
     }
 }

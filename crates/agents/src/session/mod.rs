@@ -207,7 +207,7 @@ impl Session {
     /// Stops the actor and the agent, with this grace period; `remove` also deletes its files. No command is accepted
     /// afterwards.
     pub async fn close(&self, remove: bool, grace: Duration) {
-        let _gone_already = self.order(|reply| SessionCommand::Close { remove, grace, reply }).await;
+        let _closed_already = self.order(|reply| SessionCommand::Close { remove, grace, reply }).await;
     }
 
     async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> SessionCommand) -> Result<T, SessionError> {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read_hides_no_prompt() {
+    fn unreadable_events_hide_no_prompt() {
         let mut deep = serde_json::Value::Null;
         for _ in 0..126 {
             deep = serde_json::json!([deep]);

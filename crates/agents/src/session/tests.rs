@@ -56,7 +56,7 @@ fn with(agent: Arc<dyn Agent>, locate: ProgramLocator) -> Arc<Session> {
 }
 
 #[tokio::test]
-async fn whoever_resumes_a_session_that_is_terminated_meanwhile_is_told() {
+async fn a_resume_fails_if_the_session_is_terminated_meanwhile() {
     let session = session();
     session.terminate().await.unwrap();
     let (resumed, terminated) = tokio::join!(session.resume(), session.terminate());
@@ -69,7 +69,7 @@ async fn whoever_resumes_a_session_that_is_terminated_meanwhile_is_told() {
 /// Opens a conversation when the gate allows it, and records calls.
 struct Gated {
     gate: Arc<Semaphore>,
-    told: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
 }
 
 struct Deaf(Arc<Mutex<Vec<String>>>);
@@ -89,9 +89,9 @@ impl Agent for Gated {
     }
 
     async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
-        self.told.lock().unwrap().push(format!("open {}", options.permission_mode.as_str()));
+        self.calls.lock().unwrap().push(format!("open {}", options.permission_mode.as_str()));
         self.gate.acquire().await.unwrap().forget();
-        Ok(Box::new(Deaf(Arc::clone(&self.told))))
+        Ok(Box::new(Deaf(Arc::clone(&self.calls))))
     }
 }
 
@@ -138,7 +138,7 @@ fn prompt(text: &str) -> Prompt {
 }
 
 #[tokio::test]
-async fn no_prompt_is_left_waiting_for_an_agent_that_is_not_there() {
+async fn queued_prompts_fail_if_the_agent_is_not_installed() {
     let session = with(Arc::new(Slow), Arc::new(|id, _| Err(AgentError::NotInstalled(id))));
     let mut handles = Vec::new();
     for text in ["one", "two", "three"] {
@@ -155,9 +155,9 @@ async fn no_prompt_is_left_waiting_for_an_agent_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn what_is_changed_while_the_agent_starts_holds_before_it_hears_a_prompt() {
-    let (gate, told) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
-    let agent = Gated { gate: Arc::clone(&gate), told: Arc::clone(&told) };
+async fn settings_that_change_while_the_agent_starts_apply_before_the_first_prompt() {
+    let (gate, calls) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let agent = Gated { gate: Arc::clone(&gate), calls: Arc::clone(&calls) };
     let session = with(Arc::new(agent), Arc::new(|_, _| Ok(AgentProgram::default())));
     let mut first = session.prompt(prompt("one"), false).await.unwrap();
     let mut second = session.prompt(prompt("two"), false).await.unwrap();
@@ -173,7 +173,7 @@ async fn what_is_changed_while_the_agent_starts_holds_before_it_hears_a_prompt()
     }
     // An agent that rejects a prompt is replaced, and the new one is opened with the current settings.
     assert_eq!(
-        *told.lock().unwrap(),
+        *calls.lock().unwrap(),
         ["open default", "mode plan", "model large", "prompt one", "close", "open plan", "prompt two", "close"]
     );
 }

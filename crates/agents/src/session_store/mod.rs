@@ -67,7 +67,9 @@ impl SessionStore {
         match std::fs::rename(&path, &renamed) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Err(_) => {}
-            Ok(()) => tracing::warn!(session_id, renamed = %renamed.display(), "an unreadable session was put aside"),
+            Ok(()) => {
+                tracing::warn!(session_id, renamed = %renamed.display(), "renamed an unreadable session directory")
+            }
         }
         DirBuilder::new().mode(0o700).create(&path)?;
         SessionDirectory::new(path)
@@ -82,7 +84,11 @@ impl SessionStore {
             .filter_map(|path| {
                 let path = path.path();
                 let found = SessionDirectory::open(path.clone());
-                found.inspect_err(|error| tracing::warn!(%error, path = %path.display(), "a session was not read")).ok()
+                found
+                    .inspect_err(
+                        |error| tracing::warn!(%error, path = %path.display(), "skipped an unreadable session"),
+                    )
+                    .ok()
             })
             .collect();
         loaded.sort_by(|(one, _), (other, _)| {

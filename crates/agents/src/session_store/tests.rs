@@ -49,7 +49,7 @@ fn text(log: &SessionLog, view: EventView) -> String {
 }
 
 #[test]
-fn what_was_kept_is_read_again_to_the_byte() {
+fn a_stored_session_is_restored_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let before = SessionLog::default();
     before.append(entries(50));
@@ -73,7 +73,7 @@ fn what_was_kept_is_read_again_to_the_byte() {
 
 //= promises.agents-server.data-dir-events-after
 #[test]
-fn a_log_that_was_torn_anywhere_goes_on_behind_its_last_whole_line() {
+fn a_log_with_an_incomplete_line_continues_after_the_last_complete_one() {
     let dir = tempfile::tempdir().unwrap();
     let (path, whole) = {
         let store = SessionStore::open(dir.path()).unwrap();
@@ -141,7 +141,7 @@ fn two_servers_do_not_share_a_directory() {
 }
 
 #[test]
-fn a_session_that_is_removed_leaves_nothing() {
+fn a_removed_session_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let store = SessionStore::open(dir.path()).unwrap();
     let session_dir = store.create("s").unwrap();

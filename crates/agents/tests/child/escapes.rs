@@ -24,7 +24,7 @@ def escape():
 
 //= promises.agents-server.processes-left-agent
 #[test]
-fn a_grandchild_that_has_detached_itself_ends_with_the_program() {
+fn a_detached_grandchild_is_killed_with_the_program() {
     on_one_thread(async {
         let marker = ProcessMarker::new();
         let mut child = start(&marker.on(python(&format!("{ESCAPE}escape()"))));
@@ -36,7 +36,7 @@ fn a_grandchild_that_has_detached_itself_ends_with_the_program() {
 
 //= promises.agents-server.processes-left-agent
 #[test]
-fn without_a_guard_it_survives() {
+fn without_a_guard_a_detached_grandchild_survives() {
     // This parent adopts it too, asks it to end, and has to kill it.
     let control = "ctypes.CDLL(None).prctl(36, 1); escape()
 pid = int(open('/proc/thread-self/children').read())
@@ -47,7 +47,7 @@ os.kill(pid, 15); os.kill(pid, 9); print(os.waitpid(pid, 0)[1])";
 }
 
 #[test]
-fn a_pipe_that_a_grandchild_holds_ends_with_the_program() {
+fn a_pipe_that_a_grandchild_holds_open_ends_with_the_program() {
     on_one_thread(async {
         let mut child = start(&shell("setsid sleep 1000 & printf 'last\\nwords'; exit 3"));
         assert_eq!(line(&mut child).await, "last");
@@ -58,7 +58,7 @@ fn a_pipe_that_a_grandchild_holds_ends_with_the_program() {
 }
 
 #[test]
-fn a_pipe_that_a_stranger_holds_ends_with_the_program() {
+fn a_pipe_that_an_unknown_process_holds_open_ends_with_the_program() {
     on_one_thread(async {
         let mut child = start(&shell("echo ready; read -r _; echo over; echo over >&2"));
         assert_eq!(line(&mut child).await, "ready");
@@ -76,7 +76,7 @@ fn a_pipe_that_a_stranger_holds_ends_with_the_program() {
 
 //= promises.agents-server.processes-left-agent
 #[test]
-fn a_storm_of_forks_is_ended() {
+fn a_fork_bomb_is_killed() {
     // Eight that are somebody else in some other session all the time, and one that grows. They stop by themselves.
     let storm = "
 import os, time

@@ -9,7 +9,7 @@ use crate::support::{line, on_one_thread, program, shell, start};
 const LONG: Duration = Duration::from_secs(50);
 
 #[test]
-fn exit_codes_are_told() {
+fn exit_codes_are_reported() {
     on_one_thread(async {
         for code in [0, 1, 2, 126, 127, 128, 137, 255] {
             let exit = start(&shell(&format!("echo last words >&2; exit {code}"))).exit().await;
@@ -19,7 +19,7 @@ fn exit_codes_are_told() {
 }
 
 #[test]
-fn each_signal_is_told() {
+fn every_signal_is_reported() {
     on_one_thread(async {
         // Those whose default is to do nothing, to stop or to go on.
         let harmless = [17, 18, 19, 20, 21, 22, 23, 28];
@@ -31,7 +31,7 @@ fn each_signal_is_told() {
 }
 
 #[test]
-fn a_polite_end_lets_a_program_say_goodbye() {
+fn a_terminated_program_can_clean_up() {
     on_one_thread(async {
         let mut child = start(&shell("trap 'echo goodbye; exit 7' TERM; echo ready; while :; do sleep 0.01; done"));
         assert_eq!(line(&mut child).await, "ready");
@@ -43,7 +43,7 @@ fn a_polite_end_lets_a_program_say_goodbye() {
 }
 
 #[test]
-fn a_program_that_does_not_listen_is_killed() {
+fn a_program_that_ignores_sigterm_is_killed() {
     on_one_thread(async {
         let mut child = start(&shell("trap '' TERM; echo ready; while :; do sleep 0.01; done"));
         assert_eq!(line(&mut child).await, "ready");
@@ -54,7 +54,7 @@ fn a_program_that_does_not_listen_is_killed() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why() {
+fn a_failed_spawn_reports_the_reason() {
     on_one_thread(async {
         let error = Child::spawn(&program("/does/not/exist", &[])).unwrap_err();
         assert_eq!(error.to_string(), "cannot start /does/not/exist: No such file or directory (os error 2)");
@@ -68,7 +68,7 @@ fn what_cannot_be_started_says_why() {
 
 //= agents.credentials.keys-reach-agents-environment
 #[test]
-fn the_environment_is_the_servers_with_changes() {
+fn the_environment_is_the_servers_with_the_changes_applied() {
     on_one_thread(async {
         let path = std::env::var("PATH").unwrap();
         let mut env = shell("echo \"$PATH\"; echo \"${HOME-none}\"; echo \"$ADDED\"; pwd");
@@ -82,7 +82,7 @@ fn the_environment_is_the_servers_with_changes() {
 }
 
 #[test]
-fn a_program_has_a_group_of_its_own_and_no_descriptor_of_ours() {
+fn a_program_has_its_own_process_group_and_inherits_no_descriptors() {
     on_one_thread(async {
         let mut child = start(&shell("ps -o pgid= -p $$ | tr -d ' '; exec sleep 1000"));
         assert_eq!(line(&mut child).await, child.id().to_string());

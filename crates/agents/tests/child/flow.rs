@@ -10,7 +10,7 @@ const HELD: usize = 2 * 64 * 1024;
 
 //= promises.agents-server.agent-floods-never-reads
 #[test]
-fn a_flood_waits_in_the_program_while_nobody_reads() {
+fn an_unread_program_is_blocked_by_backpressure() {
     on_one_thread(async {
         // It says how much it got rid of before it would have had to wait.
         let mut child = start(&python(
@@ -40,7 +40,7 @@ os.write(2, b'%d' % count)",
 
 //= promises.agents-server.agent-floods-never-reads
 #[test]
-fn a_slow_reader_loses_nothing_of_a_flood() {
+fn a_slow_reader_loses_no_lines() {
     on_one_thread(async {
         let mut child = start(&shell("seq 1 300000"));
         for expected in 1..=300_000 {
@@ -54,7 +54,7 @@ fn a_slow_reader_loses_nothing_of_a_flood() {
 }
 
 #[test]
-fn a_line_that_was_waited_for_in_vain_comes_later() {
+fn a_cancelled_read_loses_no_line() {
     on_one_thread(async {
         let mut child = start(&shell("printf one; read -r _; echo ' line'; seq 1 5000"));
         for _ in 0..100 {
@@ -78,7 +78,7 @@ fn a_line_that_was_waited_for_in_vain_comes_later() {
 
 //= promises.agents-server.agent-dies
 #[test]
-fn the_last_of_a_flood_of_errors_is_kept() {
+fn the_end_of_a_long_standard_error_is_kept() {
     on_one_thread(async {
         let mut child = start(&shell("seq 1 1000000 >&2; echo done"));
         assert_eq!(line(&mut child).await, "done");
@@ -90,7 +90,7 @@ fn the_last_of_a_flood_of_errors_is_kept() {
 
 //= promises.agents-server.agent-floods-never-reads
 #[test]
-fn a_program_that_never_reads_is_stuck_and_can_be_ended() {
+fn the_input_of_a_program_that_never_reads_is_bounded() {
     on_one_thread(async {
         let mut child = start(&shell("exec sleep 1000"));
         let line = vec![b'x'; 1024 * 1024 - 1];
@@ -109,7 +109,7 @@ fn a_program_that_never_reads_is_stuck_and_can_be_ended() {
 }
 
 #[test]
-fn a_program_that_has_closed_its_input_takes_no_more() {
+fn a_program_that_closed_its_input_takes_no_more_lines() {
     on_one_thread(async {
         let mut child = start(&shell("exec 0<&-; echo closed; exec sleep 1000"));
         assert_eq!(line(&mut child).await, "closed");

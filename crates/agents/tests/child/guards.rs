@@ -16,7 +16,7 @@ const FAMILY: &str = "exec 3>\"$HELD\"; trap '' TERM; setsid sh -c 'trap \"\" TE
 
 //= promises.agents-server.processes-left-agent
 #[test]
-fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
+fn orphans_of_a_killed_guard_are_killed_and_nothing_else() {
     on_one_thread(async {
         let mut neighbour = start(&program("cat", &[]));
         let mut own = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -39,7 +39,7 @@ fn what_a_killed_guard_leaves_behind_is_ended_and_nothing_else() {
 }
 
 #[test]
-fn a_guard_that_was_stopped_still_ends_everything() {
+fn a_stopped_guard_still_kills_everything() {
     on_one_thread(async {
         let marker = ProcessMarker::new();
         let mut child = start(&marker.on(shell(&format!("{FAMILY} kill -STOP $PPID; echo stopped; sleep 1000"))));
@@ -54,7 +54,7 @@ fn a_guard_that_was_stopped_still_ends_everything() {
 }
 
 #[test]
-fn a_child_that_is_dropped_is_ended() {
+fn dropping_a_child_kills_it() {
     on_one_thread(async {
         let marker = ProcessMarker::new();
         let mut child = start(&marker.on(shell(&format!("{FAMILY} wait"))));
@@ -66,7 +66,7 @@ fn a_child_that_is_dropped_is_ended() {
 }
 
 #[test]
-fn everything_ends_with_the_runtime() {
+fn everything_is_killed_with_the_runtime() {
     let marker = ProcessMarker::new();
     let released = marker.released();
     let mut kept = None;
@@ -80,7 +80,7 @@ fn everything_ends_with_the_runtime() {
 
 //= promises.agents-server.processes-left-agent
 #[test]
-fn everything_ends_with_a_server_that_is_killed() {
+fn everything_is_killed_when_the_server_is_killed() {
     let marker = ProcessMarker::new();
     let script = format!("{FAMILY} wait");
     let marked = marker.on(program("sh", &["-c", &script]));
@@ -101,7 +101,7 @@ fn everything_ends_with_a_server_that_is_killed() {
 }
 
 #[test]
-fn no_signal_is_ignored_because_the_server_ignores_it() {
+fn programs_do_not_inherit_ignored_signals() {
     // Without its children's signal a server would not even learn how they ended.
     let launch = "import os, signal, sys
 for number in (1, 2, 3, 10, 15, 17):
@@ -120,7 +120,7 @@ os.execvp(sys.argv[1], sys.argv[1:])";
 }
 
 #[test]
-fn two_hundred_live_beside_each_other() {
+fn two_hundred_programs_run_side_by_side() {
     on_one_thread(async {
         let marker = ProcessMarker::new();
         let mut children: Vec<Child> = (0..200).map(|_| start(&marker.on(program("cat", &[])))).collect();

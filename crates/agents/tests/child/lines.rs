@@ -7,7 +7,7 @@ use crate::support::{line, on_one_thread, python, shell, start};
 //= agents.architecture-components.daemon-manages-agent-processes
 //= agents.event-streaming.agent-runs-subprocess-output
 #[test]
-fn lines_go_in_and_come_out() {
+fn lines_are_written_and_read() {
     on_one_thread(async {
         let mut child = start(&shell("while read -r line; do echo \"<$line>\"; done"));
         child.send(b"one").unwrap();
@@ -26,7 +26,7 @@ fn lines_go_in_and_come_out() {
 
 //= agents.event-streaming.agent-runs-subprocess-output
 #[test]
-fn half_a_line_and_death() {
+fn an_unterminated_line_before_a_kill_is_returned() {
     on_one_thread(async {
         let mut child = start(&shell("printf 'whole\\nhalf'; kill -9 $$"));
         assert_eq!(line(&mut child).await, "whole");
@@ -38,7 +38,7 @@ fn half_a_line_and_death() {
 
 //= agents.event-streaming.agent-runs-subprocess-output
 #[test]
-fn what_is_not_utf_8_arrives_as_it_is() {
+fn invalid_utf_8_is_returned_unchanged() {
     on_one_thread(async {
         let mut child = start(&shell("printf '\\377\\000\\300\\n'; printf 'a\\377b' >&2"));
         assert_eq!(child.line().await, Some(OutputLine::Complete(b"\xff\0\xc0"[..].into())));
@@ -48,7 +48,7 @@ fn what_is_not_utf_8_arrives_as_it_is() {
 
 //= promises.agents-server.longest-line-agent
 #[test]
-fn a_line_over_the_limit_is_cut_and_the_next_one_is_whole() {
+fn a_line_over_the_limit_is_truncated_and_the_next_one_is_complete() {
     on_one_thread(async {
         let script = format!(
             "import sys; w = sys.stdout.write; m = {}; w('a' * m + '\\n' + 'b' * (m + 1) + '\\nnext\\n' + 'c' * (m + 9))",

@@ -39,7 +39,7 @@ fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn the_token_of_a_server_is_not_in_the_environment_of_a_program_or_its_guard() {
+fn neither_the_program_nor_its_guard_inherits_the_token() {
     let read = "tr '\\0' '\\n' < /proc/self/environ; tr '\\0' '\\n' < /proc/$PPID/environ";
     let said = said(
         Command::new(example())
@@ -51,7 +51,7 @@ fn the_token_of_a_server_is_not_in_the_environment_of_a_program_or_its_guard() {
 }
 
 #[test]
-fn a_server_raises_its_limit_of_descriptors_and_not_that_of_its_programs() {
+fn the_server_raises_its_descriptor_limit_but_not_that_of_programs() {
     let read = "grep '^Max open files' /proc/self/limits /proc/$(ps -o ppid= -p $PPID | tr -d ' ')/limits";
     let limited = format!("ulimit -Sn 300; ulimit -Hn 2000; exec {} sh -c \"$READ\"", example().display());
     let said = said(Command::new("sh").args(["-c", &limited]).env("READ", read));
@@ -61,8 +61,8 @@ fn a_server_raises_its_limit_of_descriptors_and_not_that_of_its_programs() {
 }
 
 #[test]
-fn two_hundred_need_no_more_than_1024_descriptors() {
-    let test = "guards::two_hundred_live_beside_each_other";
+fn two_hundred_programs_need_at_most_1024_descriptors() {
+    let test = "guards::two_hundred_programs_run_side_by_side";
     let limited = format!("ulimit -n 1024; exec {} --exact {test}", std::env::current_exe().unwrap().display());
     let output = Command::new("sh").args(["-c", &limited]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -70,7 +70,7 @@ fn two_hundred_need_no_more_than_1024_descriptors() {
 }
 
 #[test]
-fn a_start_that_takes_long_holds_up_nobody_and_says_later_why_it_failed() {
+fn a_slow_spawn_does_not_block_the_runtime_and_reports_its_failure_later() {
     for (how, signal, code, stderr) in [
         ("go on", None, Some(7), ""),
         ("refuse", None, None, "cannot start SCRIPT: No such file or directory (os error 2)"),
@@ -102,7 +102,7 @@ fn a_start_that_takes_long_holds_up_nobody_and_says_later_why_it_failed() {
 }
 
 #[test]
-fn a_start_that_hangs_can_be_ended() {
+fn a_hanging_spawn_can_be_terminated() {
     let (_directory, path) = script("#!/bin/sh\n");
     let mut lease = Command::new("python3");
     lease.args(["-c", LEASE]).arg(&path).arg("go on").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -120,7 +120,7 @@ fn a_start_that_hangs_can_be_ended() {
 }
 
 #[test]
-fn a_program_that_somebody_still_writes_is_waited_for() {
+fn spawning_waits_while_the_program_is_being_written() {
     let (_directory, path) = script("#!/bin/sh\necho written\n");
     let writer = std::fs::File::options().append(true).open(&path).unwrap();
     // It is closed when the first attempts are over.

@@ -79,7 +79,7 @@ impl ClaudeSession {
 
 //= agents.communication-patterns.subprocess-flags-lines-json
 #[test]
-fn a_turn_is_told_from_its_beginning_to_its_end() {
+fn a_turn_is_reported_from_start_to_end() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         let id = session.conversation.native_id().unwrap();
@@ -94,7 +94,7 @@ fn a_turn_is_told_from_its_beginning_to_its_end() {
 }
 
 #[test]
-fn a_permission_is_answered_each_way() {
+fn a_permission_request_accepts_every_reply() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         let rule = json!([{"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "touch *"}],
@@ -128,7 +128,7 @@ fn a_permission_is_answered_each_way() {
 }
 
 #[test]
-fn a_question_is_answered_or_not() {
+fn questions_are_answered_or_rejected() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("question").await;
@@ -149,7 +149,7 @@ fn a_question_is_answered_or_not() {
 }
 
 #[test]
-fn a_plan_is_read_from_its_file_and_approved_or_not() {
+fn a_plan_is_read_from_its_file_and_approved_or_rejected() {
     run(async {
         let settings = tempfile::tempdir().unwrap();
         let plan = settings.path().join("plans/plan.md");
@@ -179,7 +179,7 @@ fn a_plan_is_read_from_its_file_and_approved_or_not() {
 }
 
 #[test]
-fn an_interrupt_withdraws_what_was_asked_and_the_conversation_goes_on() {
+fn an_interrupt_withdraws_requests_and_the_conversation_continues() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("wait").await;
@@ -194,7 +194,7 @@ fn an_interrupt_withdraws_what_was_asked_and_the_conversation_goes_on() {
 }
 
 #[test]
-fn a_turn_that_nobody_prompted_is_told() {
+fn a_turn_without_a_prompt_is_reported() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("background").await;
@@ -206,7 +206,7 @@ fn a_turn_that_nobody_prompted_is_told() {
 }
 
 #[test]
-fn a_turn_that_nobody_has_heard_of_becomes_part_of_the_next_prompts() {
+fn an_unreported_turn_is_merged_into_the_next_prompts() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("busy").await;
@@ -224,7 +224,7 @@ fn a_turn_that_nobody_has_heard_of_becomes_part_of_the_next_prompts() {
 }
 
 #[test]
-fn modes_and_models_change_while_it_runs_and_nothing_told_meanwhile_is_lost() {
+fn changing_mode_and_model_during_a_turn_loses_no_events() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.conversation.set_permission_mode(AgentMode::Build, PermissionMode::AcceptEdits).await.unwrap();
@@ -250,7 +250,7 @@ fn modes_and_models_change_while_it_runs_and_nothing_told_meanwhile_is_lost() {
 }
 
 #[test]
-fn what_the_agent_refuses_is_an_error_with_its_words() {
+fn a_rejected_change_is_an_error_with_the_agents_message() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         let refused = session.conversation.set_model(Some("no-such-model"), None).await.unwrap_err();
@@ -268,7 +268,7 @@ fn what_the_agent_refuses_is_an_error_with_its_words() {
 }
 
 #[test]
-fn whoever_floods_instead_of_answering_is_not_listened_to_for_ever() {
+fn a_flood_instead_of_a_response_is_an_error() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         let refused = session.conversation.set_model(Some("flood"), Some("high")).await.unwrap_err();
@@ -278,7 +278,7 @@ fn whoever_floods_instead_of_answering_is_not_listened_to_for_ever() {
 }
 
 #[test]
-fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
+fn a_permission_request_with_a_lone_surrogate_is_reported() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("half").await;
@@ -290,7 +290,7 @@ fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
 }
 
 #[test]
-fn a_program_that_says_nothing_more_and_does_not_end_is_ended() {
+fn a_program_that_closes_its_output_and_keeps_running_is_killed() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("silence").await;
@@ -300,7 +300,7 @@ fn a_program_that_says_nothing_more_and_does_not_end_is_ended() {
 }
 
 #[test]
-fn what_is_under_way_at_the_end_is_told_to_be_over() {
+fn open_items_are_interrupted_at_the_end() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("permission").await;
@@ -313,7 +313,7 @@ fn what_is_under_way_at_the_end_is_told_to_be_over() {
 }
 
 #[test]
-fn a_death_within_a_line_is_told_with_its_reason_and_closes_what_was_open() {
+fn a_crash_in_the_middle_of_a_line_is_reported_and_interrupts_open_items() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("die").await;
@@ -328,7 +328,7 @@ fn a_death_within_a_line_is_told_with_its_reason_and_closes_what_was_open() {
 }
 
 #[test]
-fn a_conversation_that_is_not_there_to_be_resumed_says_so() {
+fn resuming_an_unknown_conversation_reports_the_agents_error() {
     run(async {
         let native_id = Some("unknown".to_owned());
         let mut session = ClaudeSession::open(ConversationOptions { native_id, resumable: true, ..options() }).await;
@@ -339,7 +339,7 @@ fn a_conversation_that_is_not_there_to_be_resumed_says_so() {
 }
 
 #[test]
-fn what_nobody_can_answer_is_declined() {
+fn an_unsupported_request_is_declined() {
     run(async {
         let mut session = ClaudeSession::open(options()).await;
         session.prompt("elicit").await;
@@ -351,7 +351,7 @@ fn what_nobody_can_answer_is_declined() {
 
 //= agents.communication-patterns.terminated-turn-complete-session
 #[test]
-fn nothing_is_left_of_a_conversation_that_is_closed() {
+fn closing_a_conversation_leaves_no_process() {
     run(async {
         let native_id = Some("0000".to_owned());
         let mut session = ClaudeSession::open(ConversationOptions { native_id, resumable: true, ..options() }).await;
@@ -366,7 +366,7 @@ fn nothing_is_left_of_a_conversation_that_is_closed() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_an_error() {
+fn a_failed_spawn_is_an_error() {
     run(async {
         let program =
             AgentProgram { path: "/no/such/program".into(), directory: "/".into(), ..AgentProgram::default() };
@@ -380,7 +380,7 @@ fn a_program_that_cannot_be_started_is_an_error() {
 }
 
 #[test]
-fn models_are_asked_for_once_until_the_program_changes() {
+fn models_are_cached_until_the_program_changes() {
     run(async {
         let directory = tempfile::tempdir().unwrap();
         let (path, starts) = (directory.path().join("claude"), directory.path().join("starts"));

@@ -71,7 +71,7 @@ fn message(kind: u8, subtype: u8, id: u8, words: &str, block: u8, flag: bool) ->
 //= agents.event-streaming.agent-runs-subprocess-output
 //= promises.agents-server.lines-agent-dropped
 #[test]
-fn no_line_is_lost_whatever_it_is() {
+fn no_line_is_lost() {
     bolero::check!().with_type::<Vec<GeneratedInput>>().for_each(|written| {
         let mut converter = ClaudeConverter::new(|path| Some(path.to_owned()));
         let mut open = 0_usize;
@@ -113,7 +113,7 @@ fn events(line: &[u8]) -> Vec<Value> {
 //= agents.universal-schema.message-parsed-role-parts
 //= promises.agents-server.lines-agent-dropped
 #[test]
-fn what_is_no_json_is_kept_as_it_came() {
+fn a_line_that_is_not_json_is_kept_unparsed() {
     for line in [&b"Warning: something"[..], b"{\"type\":", b"\xff\xfe", &[b'['; 10_000]] {
         let events = ClaudeConverter::new(|_| None).convert_line(line);
         let [AgentEvent::Event(EventData::Message(UniversalMessage::Unparsed(kept)), _)] = events.as_slice() else {
@@ -126,7 +126,7 @@ fn what_is_no_json_is_kept_as_it_came() {
 
 //= agents.universal-schema.cannot-parsed-preserved
 #[test]
-fn json_that_nobody_knows_is_raw() {
+fn json_of_an_unknown_type_is_a_raw_event() {
     for line in [json!({"type": "from_the_future", "a": 1}), json!(7), json!(["type"]), json!({"type": 3})] {
         assert_eq!(events(line.to_string().as_bytes()), [json!({"raw": line})]);
     }
@@ -134,7 +134,7 @@ fn json_that_nobody_knows_is_raw() {
 
 //= promises.agents-server.longest-line-agent
 #[test]
-fn the_beginning_of_a_line_that_is_too_long_is_kept() {
+fn the_beginning_of_a_truncated_line_is_kept() {
     let events = ClaudeConverter::new(|_| None).convert_truncated(&vec![b'x'; 1_000_000], 7);
     let [AgentEvent::Event(EventData::Message(UniversalMessage::Unparsed(kept)), _)] = events.as_slice() else {
         panic!("{events:?}")
@@ -144,7 +144,7 @@ fn the_beginning_of_a_line_that_is_too_long_is_kept() {
 }
 
 #[test]
-fn a_result_that_was_not_said_is_said() {
+fn a_result_that_no_message_contained_is_logged() {
     let mut converter = ClaudeConverter::new(|_| None);
     converter.prompt_sent("p");
     let events = converter.convert_line(br#"{"type":"result","subtype":"success","result":"42"}"#);
@@ -155,7 +155,7 @@ fn a_result_that_was_not_said_is_said() {
 }
 
 #[test]
-fn a_turn_of_the_agents_own_does_not_end_the_prompt_behind_it() {
+fn the_agents_own_turn_does_not_end_that_of_a_queued_prompt() {
     let mut converter = ClaudeConverter::new(|_| None);
     let events = |converter: &mut ClaudeConverter, line: Value| -> Vec<_> {
         converter.convert_line(line.to_string().as_bytes()).iter().map(rendered).collect()
@@ -172,7 +172,7 @@ fn a_turn_of_the_agents_own_does_not_end_the_prompt_behind_it() {
 }
 
 #[test]
-fn a_prompt_that_is_taken_back_ends_its_turn_once() {
+fn a_cancelled_prompt_ends_its_turn_once() {
     let mut converter = ClaudeConverter::new(|_| None);
     converter.prompt_sent("p");
     converter.interrupt_sent();
@@ -196,7 +196,7 @@ fn words(events: &[AgentEvent]) -> usize {
 }
 
 #[test]
-fn a_message_of_very_many_blocks_is_told_once() {
+fn a_message_with_very_many_blocks_keeps_its_raw_message_once() {
     let text = |_| json!({"type": "text", "text": "x"});
     let line = blocks("assistant", 100_000, text);
     let events = ClaudeConverter::new(|_| None).convert_line(line.as_bytes());
@@ -211,7 +211,7 @@ fn a_message_of_very_many_blocks_is_told_once() {
 }
 
 #[test]
-fn the_words_of_a_long_end_are_not_kept_with_everything_that_it_ends() {
+fn a_large_result_keeps_its_raw_message_once() {
     let mut converter = ClaudeConverter::new(|_| None);
     converter.prompt_sent("p");
     for message in 0..40 {
@@ -226,14 +226,14 @@ fn the_words_of_a_long_end_are_not_kept_with_everything_that_it_ends() {
 }
 
 #[test]
-fn a_line_of_very_many_values_is_kept_and_not_read() {
+fn a_line_with_too_many_values_is_kept_unparsed() {
     let line = format!(r#"{{"type":"assistant","x":[{}0]}}"#, "0,".repeat(1_000_000));
     let events = events(line.as_bytes());
     assert_eq!(events[0]["message"]["raw"].as_str(), Some(line.as_str()));
 }
 
 #[test]
-fn a_mode_that_the_agent_tells_is_one_that_it_can_have() {
+fn a_reported_mode_is_one_that_the_agent_can_have() {
     let events = |converter: &mut ClaudeConverter, mode: &str| -> Vec<Value> {
         let line = json!({"type": "system", "subtype": "status", "permissionMode": mode}).to_string();
         let events = converter.convert_line(line.as_bytes());

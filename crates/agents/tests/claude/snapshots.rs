@@ -33,7 +33,7 @@ fn play(recording: &str) -> String {
 //= agents.universal-schema.agent-converter-universal-form
 //= agents.compatibility.session-ids-session-id
 #[test]
-fn recordings_are_told_as_reviewed() {
+fn recordings_are_converted_as_reviewed() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut recordings: Vec<_> =
         fs::read_dir(tests.join("fixtures/claude")).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -16,7 +16,7 @@ async fn params(conversation: &mut TestConversation) -> Value {
 
 //= agents.execution-models.thread-start-session-turn
 #[test]
-fn a_turn_is_begun_in_the_mode_and_with_the_model_of_the_session() {
+fn a_turn_starts_with_the_sessions_mode_and_model() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -49,7 +49,7 @@ fn a_turn_is_begun_in_the_mode_and_with_the_model_of_the_session() {
 }
 
 #[test]
-fn where_codex_has_no_mode_for_plans_the_prompt_asks_for_one() {
+fn without_a_plan_mode_the_prompt_asks_for_a_plan() {
     on_one_thread(async {
         let mut fixture = CodexFixture::new();
         fixture.environment.push(("NO_PLANS".to_owned(), String::new()));
@@ -65,7 +65,7 @@ fn where_codex_has_no_mode_for_plans_the_prompt_asks_for_one() {
 
 //= agents.credentials.keys-reach-agents-environment
 #[test]
-fn the_first_session_brings_the_environment() {
+fn the_first_session_provides_the_environment() {
     on_one_thread(async {
         let mut fixture = CodexFixture::new();
         fixture.environment.push(("A_KEY".to_owned(), "the value".to_owned()));
@@ -99,7 +99,7 @@ async fn patch(conversation: &mut TestConversation, path: &str) -> String {
 
 //= agents.modes-capabilities.permission-modes-default-plan
 #[test]
-fn edits_are_accepted_in_the_directory_only_and_by_plans_never() {
+fn edits_are_accepted_only_in_the_directory_and_never_in_plan_mode() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (inside, outside) = (fixture.directory().join("project"), fixture.directory().join("outside"));

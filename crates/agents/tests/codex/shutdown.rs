@@ -19,7 +19,7 @@ async fn exit(conversation: &mut TestConversation) -> ChildExit {
 
 //= agents.execution-models.process-lives-long-daemon
 #[test]
-fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
+fn a_crash_is_reported_to_all_sessions_and_threads_are_resumed() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -44,7 +44,7 @@ fn after_a_crash_everybody_is_told_and_threads_are_opened_again() {
 }
 
 #[test]
-fn a_thread_that_was_never_prompted_is_begun_anew() {
+fn a_thread_without_a_prompt_is_started_anew() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let native_id = Some("never begun".to_owned());
@@ -56,7 +56,7 @@ fn a_thread_that_was_never_prompted_is_begun_anew() {
 }
 
 #[test]
-fn a_thread_that_is_lost_is_refused_in_codex_own_words() {
+fn a_lost_thread_is_an_error_with_the_message_of_codex() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let options = ConversationOptions { native_id: Some("lost".to_owned()), resumable: true, ..fixture.options() };
@@ -67,23 +67,23 @@ fn a_thread_that_is_lost_is_refused_in_codex_own_words() {
 }
 
 #[test]
-fn one_that_cannot_run_says_why_and_is_not_started_in_a_rush() {
+fn an_app_server_that_fails_reports_why_and_restarts_are_delayed() {
     on_one_thread(async {
         let restart_delay = Duration::from_millis(300);
         let mut fixture = CodexFixture::with(CodexLimits { restart_delay, ..CodexLimits::default() });
         fixture.environment.push(("DIES".to_owned(), "yes".to_owned()));
-        let resumable = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         for _ in 0..2 {
             let Err(error) = fixture.codex.open(fixture.options()).await.map(drop) else { panic!() };
             assert!(error.to_string().contains("cannot run here"), "{error}");
         }
-        assert!(resumable.elapsed() >= restart_delay);
+        assert!(started.elapsed() >= restart_delay);
         assert_eq!(fixture.starts(), 2);
     });
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn a_missing_program_is_named() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut options = fixture.options();
@@ -95,7 +95,7 @@ fn a_program_that_is_not_there_is_named() {
 
 //= agents.execution-models.process-lives-long-daemon
 #[test]
-fn it_ends_once_nobody_has_used_it_for_a_while_and_comes_back() {
+fn an_idle_app_server_is_stopped_and_started_again_on_demand() {
     on_one_thread(async {
         let limits = CodexLimits {
             idle_timeout: Duration::from_millis(200),
@@ -130,7 +130,7 @@ async fn work(conversation: &mut TestConversation) {
 }
 
 #[test]
-fn what_is_under_way_is_told_to_be_over_before_the_end() {
+fn open_items_are_interrupted_before_the_end() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -151,7 +151,7 @@ fn what_is_under_way_is_told_to_be_over_before_the_end() {
 }
 
 #[test]
-fn one_that_will_not_end_is_made_to() {
+fn an_app_server_that_ignores_sigterm_is_killed() {
     on_one_thread(async {
         let mut fixture = CodexFixture::new();
         let mut watch = fixture.watch_server();
@@ -165,7 +165,7 @@ fn one_that_will_not_end_is_made_to() {
 }
 
 #[test]
-fn what_nobody_can_be_found_for_ends_with_the_last_thread() {
+fn unmarked_background_commands_are_killed_with_the_last_thread() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, two) = tokio::join!(fixture.open(), fixture.open());
@@ -183,7 +183,7 @@ fn what_nobody_can_be_found_for_ends_with_the_last_thread() {
 }
 
 #[test]
-fn one_without_commands_outlives_its_last_thread() {
+fn without_background_commands_the_app_server_outlives_its_last_thread() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         fixture.open().await.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
@@ -195,7 +195,7 @@ fn one_without_commands_outlives_its_last_thread() {
 
 //= agents.execution-models.process-lives-long-daemon
 #[test]
-fn shutdown_leaves_nothing() {
+fn shutdown_leaves_no_process() {
     on_one_thread(async {
         let mut fixture = CodexFixture::new();
         let mut watch = fixture.watch_server();
@@ -210,7 +210,7 @@ fn shutdown_leaves_nothing() {
 }
 
 #[test]
-fn one_that_does_not_answer_ends_with_the_wait_or_with_the_server() {
+fn an_app_server_that_does_not_respond_is_killed_after_the_timeout_or_with_the_server() {
     on_one_thread(async {
         let mut fixture =
             CodexFixture::with(CodexLimits { request_timeout: Duration::from_millis(20), ..CodexLimits::default() });
@@ -233,7 +233,7 @@ fn one_that_does_not_answer_ends_with_the_wait_or_with_the_server() {
 }
 
 #[test]
-fn what_a_thread_left_running_ends_with_it_and_not_with_another() {
+fn background_commands_are_killed_with_their_own_thread_only() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -252,7 +252,7 @@ fn what_a_thread_left_running_ends_with_it_and_not_with_another() {
 }
 
 #[test]
-fn a_session_whose_server_is_gone_takes_prompts_without_harm() {
+fn a_session_whose_app_server_exited_accepts_prompts() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;

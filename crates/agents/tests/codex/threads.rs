@@ -26,7 +26,7 @@ fn result(said: &[String]) -> Value {
 //= agents.communication-patterns.shared-server-stdio-process
 //= promises.agents-server.app-servers-codex
 #[test]
-fn two_threads_share_one_app_server_and_hear_only_their_own() {
+fn two_threads_share_one_app_server_and_receive_only_their_own_messages() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -42,7 +42,7 @@ fn two_threads_share_one_app_server_and_hear_only_their_own() {
 
 //= agents.execution-models.thread-start-session-turn
 #[test]
-fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
+fn a_thread_starts_with_its_id_and_earlier_messages() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -59,7 +59,7 @@ fn a_thread_begins_with_its_id_and_what_was_said_before_its_answer() {
 
 //= agents.execution-models.approvals-requests-server
 #[test]
-fn a_permission_is_answered_each_way() {
+fn a_permission_request_accepts_every_reply() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -82,7 +82,7 @@ fn a_permission_is_answered_each_way() {
 }
 
 #[test]
-fn words_with_a_refusal_reach_the_agent() {
+fn a_message_with_a_rejection_reaches_the_agent() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -102,7 +102,7 @@ fn words_with_a_refusal_reach_the_agent() {
 }
 
 #[test]
-fn a_question_is_answered_or_refused() {
+fn questions_are_answered_or_rejected() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -126,7 +126,7 @@ fn a_question_is_answered_or_refused() {
 }
 
 #[test]
-fn what_nobody_can_answer_is_refused_at_once() {
+fn an_unsupported_request_is_rejected_at_once() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -137,7 +137,7 @@ fn what_nobody_can_answer_is_refused_at_once() {
 }
 
 #[test]
-fn a_turn_is_interrupted_also_before_it_has_an_id() {
+fn a_turn_can_be_interrupted_before_it_has_an_id() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -157,7 +157,7 @@ fn a_turn_is_interrupted_also_before_it_has_an_id() {
 }
 
 #[test]
-fn a_command_that_runs_ends_with_its_turn_when_that_is_interrupted() {
+fn a_running_command_is_killed_when_its_turn_is_interrupted() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -175,7 +175,7 @@ fn a_command_that_runs_ends_with_its_turn_when_that_is_interrupted() {
 }
 
 #[test]
-fn a_turn_that_is_refused_fails_and_the_next_one_runs() {
+fn a_rejected_turn_fails_and_the_next_one_runs() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -199,7 +199,7 @@ fn unparsed(event: AgentEvent) -> Option<UnparsedMessage> {
 }
 
 #[test]
-fn the_beginning_of_a_line_that_cannot_be_parsed_is_told_to_whom_it_is_about() {
+fn an_unparsable_line_is_reported_to_the_thread_that_it_names() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -220,7 +220,7 @@ fn the_beginning_of_a_line_that_cannot_be_parsed_is_told_to_whom_it_is_about() {
 }
 
 #[test]
-fn what_is_asked_of_nobody_is_refused_once() {
+fn a_request_without_a_thread_is_rejected_once() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -241,7 +241,7 @@ fn what_is_asked_of_nobody_is_refused_once() {
 }
 
 #[test]
-fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
+fn a_permission_request_with_a_lone_surrogate_is_reported() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -257,7 +257,7 @@ fn a_permission_is_asked_for_although_half_a_character_is_in_it() {
 //= agents.universal-schema.cannot-parsed-preserved
 //= promises.agents-server.lines-agent-dropped
 #[test]
-fn what_cannot_be_parsed_is_told_to_everybody() {
+fn an_unparsable_line_without_a_thread_is_reported_to_all() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -276,7 +276,7 @@ fn what_cannot_be_parsed_is_told_to_everybody() {
 
 //= agents.execution-models.notifications-routed-thread-id
 #[test]
-fn a_thread_of_a_thread_asks_in_the_same_session() {
+fn a_request_of_a_subthread_is_reported_in_the_same_session() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let mut conversation = fixture.open().await;
@@ -306,7 +306,7 @@ async fn flooded(conversation: &mut TestConversation) -> u64 {
 
 //= promises.agents-server.agent-floods-never-reads
 #[test]
-fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
+fn a_flood_in_one_thread_loses_nothing_and_does_not_block_another() {
     on_one_thread(async {
         let fixture = CodexFixture::with(CodexLimits { max_unread_bytes: 16 * 1024, ..CodexLimits::default() });
         let (mut one, mut two) = tokio::join!(fixture.open(), fixture.open());
@@ -320,7 +320,7 @@ fn a_flood_in_one_thread_loses_nothing_and_leaves_the_other_alive() {
 
 //= promises.agents-server.session-read-codex-says
 #[test]
-fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
+fn a_session_that_does_not_read_is_dropped_after_a_timeout() {
     on_one_thread(async {
         let slow_reader_timeout = Duration::from_millis(50);
         let fixture = CodexFixture::with(CodexLimits {
@@ -344,7 +344,7 @@ fn a_session_that_does_not_read_holds_up_the_others_only_for_a_while() {
 }
 
 #[test]
-fn models_are_listed_over_all_pages() {
+fn all_pages_of_models_are_listed() {
     on_one_thread(async {
         let fixture = CodexFixture::new();
         let models = fixture.codex.models(&fixture.program()).await.unwrap();

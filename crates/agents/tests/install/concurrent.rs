@@ -56,7 +56,7 @@ impl Drop for InstallerProcess {
 
 //= promises.agents-server.downloads-agent-however-many
 #[tokio::test]
-async fn whoever_asks_at_the_same_time_waits_for_one_download() {
+async fn concurrent_callers_share_one_download() {
     let claude = program(1, 100_000);
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
@@ -88,7 +88,7 @@ async fn whoever_asks_at_the_same_time_waits_for_one_download() {
 }
 
 #[tokio::test]
-async fn everybody_is_told_why_it_failed() {
+async fn a_failure_is_reported_to_all_callers() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.server.fail(&package.path(), &[RegistryFault::Status(403)]);
     let installer = fixture.installer();
@@ -101,7 +101,7 @@ async fn everybody_is_told_why_it_failed() {
 }
 
 #[tokio::test]
-async fn another_version_waits_its_turn() {
+async fn an_install_of_another_version_waits() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.publish(&TestPackage::claude("2.0.0", &program(2, 1000)));
     let installer = fixture.installer();
@@ -114,7 +114,7 @@ async fn another_version_waits_its_turn() {
 }
 
 #[tokio::test]
-async fn an_install_goes_on_though_whoever_asked_for_it_is_gone() {
+async fn an_install_continues_after_its_caller_is_cancelled() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 100_000));
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);
     let installer = fixture.installer();
@@ -133,7 +133,7 @@ async fn an_install_goes_on_though_whoever_asked_for_it_is_gone() {
 }
 
 #[tokio::test]
-async fn another_process_is_not_waited_for_for_ever() {
+async fn waiting_for_another_process_times_out() {
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     std::fs::create_dir(fixture.bin()).unwrap();
     let lock = std::fs::File::create(fixture.bin().join(".lock-claude")).unwrap();
@@ -146,7 +146,7 @@ async fn another_process_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_machine_without_certificates_can_install_where_none_are_needed() {
+fn without_certificates_an_install_over_plain_http_works() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let home = fixture.settings.home.clone().unwrap();
     std::fs::create_dir(&home).unwrap();

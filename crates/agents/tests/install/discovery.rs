@@ -9,7 +9,7 @@ use crate::support::{InstallFixture, TRIPLE, TestPackage, archive, program};
 
 //= agents.compatibility.mock-bundled-daemon-makes
 #[tokio::test]
-async fn the_mock_is_always_there() {
+async fn the_mock_is_always_installed() {
     let fixture = InstallFixture::new();
     let mock = fixture.installer().find(AgentId::Mock).unwrap();
     assert_eq!(mock.path.as_os_str(), "");
@@ -18,7 +18,7 @@ async fn the_mock_is_always_there() {
 }
 
 #[tokio::test]
-async fn a_program_in_path_is_found_and_asked_for_its_version_once() {
+async fn a_program_in_path_is_found_and_its_version_is_cached() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let path = fixture.script("claude", "echo asked >> \"$0.log\"; echo '3.2.1 (Claude Code)'");
     let asked = || std::fs::read_to_string(path.with_extension("log")).unwrap_or_default().lines().count();
@@ -42,7 +42,7 @@ async fn a_program_in_path_is_found_and_asked_for_its_version_once() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_tell_its_version_has_none_and_is_ended_with_its_children() {
+async fn a_program_that_hangs_on_version_is_killed_with_its_children() {
     let fixture = InstallFixture::new();
     let path = fixture.script("claude", "sleep 1000 & echo $! > \"$0.child\"; wait");
     let found = fixture.installer().find(AgentId::Claude).unwrap();
@@ -52,7 +52,7 @@ async fn a_program_that_does_not_tell_its_version_has_none_and_is_ended_with_its
 }
 
 #[tokio::test]
-async fn a_program_whose_version_nobody_waits_for_is_ended_with_its_children() {
+async fn cancelling_a_version_query_kills_the_program_with_its_children() {
     let fixture = InstallFixture::new();
     let path = fixture.script("claude", "setsid sleep 1000 & echo $! > \"$0.child\"; : > \"$0.ready\"; wait");
     let found = fixture.installer().find(AgentId::Claude).unwrap();
@@ -81,7 +81,7 @@ async fn until(is_so: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_program_that_somebody_put_in_our_directory_is_used() {
+async fn a_program_in_our_directory_is_used() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let script = fixture.script("elsewhere", "echo 9.9.9");
     std::fs::create_dir_all(fixture.bin()).unwrap();
@@ -96,7 +96,7 @@ async fn a_program_that_somebody_put_in_our_directory_is_used() {
 }
 
 #[tokio::test]
-async fn an_install_with_a_file_missing_or_short_or_no_program_is_none() {
+async fn an_incomplete_install_is_ignored() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let plain = std::fs::Permissions::from_mode(0o644);
     let breaks: [&dyn Fn(&Path); 3] =
@@ -114,7 +114,7 @@ async fn an_install_with_a_file_missing_or_short_or_no_program_is_none() {
 }
 
 #[tokio::test]
-async fn an_install_for_another_machine_is_none() {
+async fn an_install_for_another_platform_is_ignored() {
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let codex =
         TestPackage::new("@openai/codex", "0.7.0-linux-x64", archive(&[(&format!("{TRIPLE}/bin/codex"), b"codex")]));
@@ -135,7 +135,7 @@ async fn an_install_for_another_machine_is_none() {
 }
 
 #[tokio::test]
-async fn where_agents_have_to_be_installed_before_none_is() {
+async fn with_installation_disabled_nothing_is_installed() {
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.settings.preinstalled = true;
     assert!(matches!(fixture.install(AgentId::Claude).await, Err(InstallError::Forbidden(AgentId::Claude))));

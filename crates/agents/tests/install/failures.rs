@@ -9,7 +9,7 @@ use crate::{
 
 //= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
-async fn a_package_that_is_not_the_pinned_one_is_thrown_away() {
+async fn a_package_with_another_hash_than_the_pinned_one_is_discarded() {
     let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let other = TestPackage::claude("1.0.0", &program(2, 1000));
     let honest = fixture.settings.pins.clone();
@@ -29,7 +29,7 @@ async fn a_package_that_is_not_the_pinned_one_is_thrown_away() {
 
 //= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
-async fn a_package_that_is_not_the_published_one_is_thrown_away_pinned_or_not() {
+async fn a_package_with_another_hash_than_the_published_one_is_discarded() {
     let (mut fixture, mut package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     package.integrity = TestPackage::claude("1.0.0", &program(2, 1000)).integrity;
     fixture.publish(&package);
@@ -42,7 +42,7 @@ async fn a_package_that_is_not_the_published_one_is_thrown_away_pinned_or_not() 
 }
 
 #[tokio::test]
-async fn a_download_that_is_cut_goes_on_where_it_was() {
+async fn an_interrupted_download_is_resumed() {
     let claude = program(1, 200_000);
     for tag in [None, Some("one")] {
         let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
@@ -62,7 +62,7 @@ async fn a_download_that_is_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_server_that_knows_no_parts_begins_anew() {
+async fn a_server_without_range_requests_starts_over() {
     let claude = program(1, 200_000);
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     fixture.server.without_ranges();
@@ -73,7 +73,7 @@ async fn a_server_that_knows_no_parts_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_more_is_asked_again() {
+async fn a_stalled_download_is_retried() {
     let claude = program(1, 200_000);
     let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     fixture.settings.timeouts.read = Duration::from_secs(2);
@@ -84,7 +84,7 @@ async fn a_server_that_says_nothing_more_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_server_in_trouble_is_asked_again_and_not_for_ever() {
+async fn a_server_error_is_retried_a_limited_number_of_times() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.server.fail(&package.about(), &[RegistryFault::Status(500), RegistryFault::Status(429)]);
     fixture.server.fail(&package.path(), &[RegistryFault::Status(502), RegistryFault::Cut(0)]);
@@ -100,7 +100,7 @@ async fn a_server_in_trouble_is_asked_again_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
+async fn an_unavailable_package_is_an_error_with_all_sources() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.server.fail(&package.about(), &[RegistryFault::Status(404)]);
     let failed = fixture.install(AgentId::Claude).await.unwrap_err();
@@ -118,7 +118,7 @@ async fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
 }
 
 #[tokio::test]
-async fn a_file_that_changes_while_it_is_downloaded_is_not_mixed() {
+async fn a_file_that_changes_during_its_download_is_rejected() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 200_000));
     fixture.server.tag("one");
     fixture.server.fail(&package.path(), &[RegistryFault::Hold(100_000)]);
@@ -137,7 +137,7 @@ async fn a_file_that_changes_while_it_is_downloaded_is_not_mixed() {
 
 //= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
-async fn a_hostile_package_leaves_nothing_behind() {
+async fn a_hostile_package_leaves_no_files() {
     let mut fixture = InstallFixture::new();
     let hostile = |name: &str| {
         let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
@@ -165,7 +165,7 @@ async fn a_hostile_package_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_machine_that_nobody_publishes_for_and_a_version_that_is_none_are_told() {
+async fn an_unsupported_platform_and_an_invalid_version_are_errors() {
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     assert!(matches!(fixture.version("latest").await, Err(InstallError::Version(_))));
     fixture.settings.platform = None;
@@ -174,7 +174,7 @@ async fn a_machine_that_nobody_publishes_for_and_a_version_that_is_none_are_told
 }
 
 #[tokio::test]
-async fn the_login_in_an_address_is_not_told() {
+async fn credentials_in_a_url_are_not_printed() {
     let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let plain = fixture.server.url();
     fixture.server.fail(&package.about(), &[RegistryFault::Status(401)]);
@@ -188,7 +188,7 @@ async fn the_login_in_an_address_is_not_told() {
 }
 
 #[tokio::test]
-async fn a_disk_that_refuses_is_told_with_the_place() {
+async fn a_disk_error_is_reported_with_its_path() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     std::fs::write(fixture.bin(), "a file").unwrap();
     let failed = fixture.install(AgentId::Claude).await.unwrap_err();

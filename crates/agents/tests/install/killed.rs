@@ -40,7 +40,7 @@ async fn ended(
 
 //= promises.agents-server.install-killed-steps
 #[tokio::test]
-async fn an_install_that_is_ended_in_any_phase_leaves_the_old_one_or_the_new_one() {
+async fn an_install_that_is_killed_in_any_phase_leaves_the_old_or_the_new_one() {
     for phase in InstallPhase::ALL {
         for old in [None, Some("1.0.0")] {
             let held = |fixture: &InstallFixture, _: &TestPackage| {
@@ -55,7 +55,7 @@ async fn an_install_that_is_ended_in_any_phase_leaves_the_old_one_or_the_new_one
 
 //= promises.agents-server.install-killed-steps
 #[tokio::test]
-async fn an_install_that_is_ended_in_the_middle_of_its_download_is_begun_again() {
+async fn an_install_that_is_killed_during_its_download_starts_over() {
     for old in [None, Some("1.0.0")] {
         let halfway = |fixture: &InstallFixture, package: &TestPackage| {
             fixture.server.fail(&package.path(), &[RegistryFault::Hold(50_000)]);

@@ -13,7 +13,7 @@ use crate::{
 //= agents.lifecycle.post-v1-sessions-id
 //= agents.compatibility.claude-code-binary-claude
 #[tokio::test]
-async fn an_agent_is_installed_with_a_record_of_what_it_is() {
+async fn an_agent_is_installed_with_a_record() {
     let claude = program(1, 100_000);
     let (fixture, package) = InstallFixture::with_claude("1.2.3", &claude);
     let mut phases = Vec::new();
@@ -42,7 +42,7 @@ async fn an_agent_is_installed_with_a_record_of_what_it_is() {
 
 //= agents.compatibility.codex-binary-codex-tarball
 #[tokio::test]
-async fn codex_is_laid_out_as_it_expects_and_without_its_voice() {
+async fn codex_is_installed_with_its_layout_and_without_its_voice() {
     let mut fixture = InstallFixture::new();
     let names =
         ["bin/codex", "bin/codex-code-mode-host", "codex-package.json", "codex-path/rg", "codex-resources/bwrap"];
@@ -66,7 +66,7 @@ async fn codex_is_laid_out_as_it_expects_and_without_its_voice() {
 }
 
 #[tokio::test]
-async fn another_version_is_taken_if_its_registry_vouches_for_it() {
+async fn another_version_is_installed_with_the_registrys_hash() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let other = program(2, 1000);
     fixture.publish(&TestPackage::claude("2.0.0", &other));
@@ -88,7 +88,7 @@ async fn another_version_is_taken_if_its_registry_vouches_for_it() {
 }
 
 #[tokio::test]
-async fn an_agent_is_installed_again_beside_the_one_that_is_used() {
+async fn a_reinstall_keeps_the_previous_install() {
     let claude = program(1, 1000);
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     let installer = fixture.installer();
@@ -106,7 +106,7 @@ async fn an_agent_is_installed_again_beside_the_one_that_is_used() {
 }
 
 #[tokio::test]
-async fn a_registry_that_describes_whole_packages_only_will_do() {
+async fn a_registry_without_version_metadata_is_supported() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.server.fail(&package.about(), &[RegistryFault::Status(404)]);
     let all = serde_json::json!({ "versions": { "1.0.0": package.description(&fixture.server) } });
@@ -115,7 +115,7 @@ async fn a_registry_that_describes_whole_packages_only_will_do() {
 }
 
 #[tokio::test]
-async fn a_mirror_that_names_a_registry_out_of_reach_is_asked_itself() {
+async fn a_mirror_whose_metadata_names_an_unreachable_registry_is_used() {
     let (fixture, package) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let described = package.description(&fixture.server).to_string().replace(&fixture.server.url(), NOWHERE);
     fixture.server.put(&package.about(), described);
@@ -124,7 +124,7 @@ async fn a_mirror_that_names_a_registry_out_of_reach_is_asked_itself() {
 }
 
 #[tokio::test]
-async fn a_registry_of_npm_is_shown_its_login_and_nobody_else() {
+async fn the_login_of_a_registry_is_sent_to_no_other_server() {
     let claude = program(1, 1000);
     let (mut fixture, package) = InstallFixture::with_claude("1.0.0", &claude);
     let files = TestRegistry::start();
@@ -142,7 +142,7 @@ async fn a_registry_of_npm_is_shown_its_login_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn npm_is_asked_if_nothing_else_is_known() {
+async fn npm_is_run_if_no_registry_is_configured() {
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     fixture.script("npm", &format!("test \"$*\" = 'config get registry' && echo {}", fixture.server.url()));
     fixture.settings.registry = None;
@@ -152,7 +152,7 @@ async fn npm_is_asked_if_nothing_else_is_known() {
 //= agents.compatibility.claude-code-binary-claude
 //= promises.agents-server.package-file-pinned-hash
 #[tokio::test]
-async fn without_a_registry_the_makers_are_asked_and_held_to_the_same_hashes() {
+async fn without_a_registry_the_vendors_download_is_used_with_the_same_hashes() {
     let claude = program(1, 1000);
     let (mut fixture, _) = InstallFixture::with_claude("1.0.0", &claude);
     fixture.settings.registry = Some(NOWHERE.into());
@@ -170,7 +170,7 @@ async fn without_a_registry_the_makers_are_asked_and_held_to_the_same_hashes() {
 
 //= agents.compatibility.codex-binary-codex-tarball
 #[tokio::test]
-async fn the_makers_of_codex_have_a_copy_of_the_package_or_the_program_alone() {
+async fn codex_is_installed_from_a_mirror_or_a_program_archive_of_its_vendor() {
     let mut fixture = InstallFixture::new();
     let codex = program(1, 1000);
     let package = TestPackage::new("@openai/codex", "0.7.0-linux-x64", Vec::new());

@@ -19,7 +19,7 @@ async fn health_and_the_description_need_no_token() {
 //= agents.authentication.token-configured-start-operations
 //= promises.agents-server.routes-need-token
 #[tokio::test]
-async fn everything_else_needs_the_token() {
+async fn all_other_routes_need_the_token() {
     let server = TestServer::with(&["--token", "s3cret"]).await;
     let description = server.get("/openapi.json").await.is(200);
     let mut tried = 0;
@@ -48,7 +48,7 @@ async fn everything_else_needs_the_token() {
 
 //= agents.authentication.authorization-bearer-token
 #[tokio::test]
-async fn the_token_comes_as_bearer_as_token_or_as_a_password() {
+async fn the_token_is_accepted_as_bearer_token_or_password() {
     let server = TestServer::with(&["--token", "s3cret"]).await;
     let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
     let sessions =
@@ -67,9 +67,9 @@ async fn the_token_comes_as_bearer_as_token_or_as_a_password() {
 
 //= promises.agents-server.routes-need-token
 #[tokio::test]
-async fn without_a_token_and_without_saying_so_it_does_not_start() {
+async fn without_a_token_or_no_token_the_server_does_not_start() {
     let said = refused(program(&["--port", "0"])).await;
-    assert!(said.contains("neither a token nor --no-token") && said.contains("hint: pass --token"), "{said}");
+    assert!(said.contains("no token given") && said.contains("hint: pass --token"), "{said}");
     for empty in ["", "a b", "a\nb"] {
         let said = refused(program(&["--port", "0", "--token", empty])).await;
         assert!(said.contains("the token is empty or has characters"), "{said}");
@@ -78,7 +78,7 @@ async fn without_a_token_and_without_saying_so_it_does_not_start() {
 
 //= agents.authentication.token-configured-start-operations
 #[tokio::test]
-async fn a_token_may_come_by_a_file_or_by_the_environment() {
+async fn the_token_can_come_from_a_file_or_the_environment() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     std::fs::write(&file, "s3cret\n").unwrap();
@@ -96,7 +96,7 @@ async fn a_token_may_come_by_a_file_or_by_the_environment() {
 }
 
 #[tokio::test]
-async fn where_there_is_to_be_no_token_everybody_is_let_in() {
+async fn with_no_token_every_client_has_access() {
     let mut command = program(&["--no-token"]);
     command.env("SANDBOX_AGENT_TOKEN", "s3cret");
     let server = TestServer::run(command).await;

@@ -6,7 +6,7 @@ use crate::support::TestServer;
 
 //= agents.modes-capabilities.claude-code-codex-fixed
 #[tokio::test]
-async fn agents_are_listed_whether_they_are_here_or_not() {
+async fn all_agents_are_listed_whether_installed_or_not() {
     let server = TestServer::start().await;
     let list = server.get("/v1/agents").await.is(200);
     let agents = list["agents"].as_array().unwrap();
@@ -21,7 +21,7 @@ async fn agents_are_listed_whether_they_are_here_or_not() {
 }
 
 #[tokio::test]
-async fn models_are_those_of_the_agent() {
+async fn the_models_of_an_agent_are_listed() {
     let server = TestServer::start().await;
     let models = server.get("/v1/agents/mock/models").await.is(200);
     assert_eq!(models["defaultModel"], "mock");
@@ -30,7 +30,7 @@ async fn models_are_those_of_the_agent() {
 }
 
 #[tokio::test]
-async fn modes_that_an_agent_does_not_have_are_refused_before_it_is_installed() {
+async fn unsupported_modes_are_rejected_before_the_agent_is_installed() {
     let server = TestServer::start().await;
     let create = async |wanted: Value| server.post("/v1/sessions/s", wanted).await;
     for agent in ["claude", "codex", "mock"] {

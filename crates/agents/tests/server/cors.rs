@@ -19,7 +19,7 @@ async fn asked_by(server: &TestServer, page: &str) -> TestResponse {
 
 //= agents.besides-document.cors-flags-alone
 #[tokio::test]
-async fn no_page_is_let_in_unless_a_flag_says_so() {
+async fn no_origin_is_allowed_by_default() {
     let server = TestServer::start().await;
     let answers = [asked_by(&server, PAGE).await, preflight(&server, PAGE).await];
     answers[1].refuses(403, "permission_denied");
@@ -29,7 +29,7 @@ async fn no_page_is_let_in_unless_a_flag_says_so() {
 }
 
 #[tokio::test]
-async fn pages_of_the_origins_that_are_named_are_let_in() {
+async fn only_the_named_origins_are_allowed() {
     let flags = ["--no-token", "--cors-allow-origin", PAGE, "--cors-allow-origin", "http://localhost:3000"];
     let server = TestServer::with(&flags).await;
     for page in [PAGE, "http://localhost:3000"] {
@@ -47,7 +47,7 @@ async fn pages_of_the_origins_that_are_named_are_let_in() {
 }
 
 #[tokio::test]
-async fn methods_and_headers_are_those_that_are_named() {
+async fn only_the_named_methods_and_headers_are_allowed() {
     let flags = ["--no-token", "-O", PAGE, "-M", "GET", "-M", "PATCH", "-A", "authorization", "-A", "x-mine"];
     let answer = preflight(&TestServer::with(&flags).await, PAGE).await;
     assert_eq!(answer.header("access-control-allow-methods"), Some("GET,PATCH"));
@@ -59,7 +59,7 @@ async fn methods_and_headers_are_those_that_are_named() {
 }
 
 #[tokio::test]
-async fn with_credentials_nothing_is_a_star() {
+async fn with_credentials_no_header_is_a_star() {
     let server = TestServer::with(&["--token", "s3cret", "-O", PAGE, "--cors-allow-credentials"]).await;
     // A browser sends no token with the question.
     let answer = preflight(&server, PAGE).await;
@@ -75,7 +75,7 @@ async fn with_credentials_nothing_is_a_star() {
 }
 
 #[tokio::test]
-async fn without_a_token_no_page_of_a_browser_does_anything() {
+async fn without_a_token_browser_pages_are_rejected() {
     let server = TestServer::start().await;
     server.create("s").await;
     let abort = || server.request(Method::POST, "/v1/sessions/s/abort");
@@ -101,7 +101,7 @@ async fn without_a_token_no_page_of_a_browser_does_anything() {
 
 //= agents.besides-document.cors-flags-alone
 #[tokio::test]
-async fn flags_that_make_no_sense_keep_it_from_starting() {
+async fn invalid_cors_flags_prevent_the_start() {
     for flags in [&["-C"][..], &["-C", "-O", "*"], &["-C", "-O", PAGE, "-O", "*"]] {
         let said = refused(program(&[&["--port", "0", "--no-token"], flags].concat())).await;
         assert!(said.contains("credentials are allowed only to origins that are named"), "{said}");

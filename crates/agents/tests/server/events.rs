@@ -19,7 +19,7 @@ async fn demo() -> TestServer {
 //= agents.session-management.agent-id-surfaced-events
 //= agents.compatibility.session-ids-session-id
 #[tokio::test]
-async fn the_first_event_says_that_the_session_was_made() {
+async fn the_first_event_is_that_the_session_was_created() {
     let server = TestServer::start().await;
     server.create("s").await;
     for query in ["", "?view=full"] {
@@ -40,7 +40,7 @@ async fn the_first_event_says_that_the_session_was_made() {
 //= agents.event-streaming.events-monotonically-increasing-id
 //= promises.agents-server.events-session
 #[tokio::test]
-async fn both_views_count_from_one_without_a_gap() {
+async fn both_views_number_events_from_one_without_gaps() {
     let server = demo().await;
     let (default, full) = (server.events("s", "?view=default").await, server.events("s", "?view=full").await);
     assert_eq!(default, server.events("s", "").await);
@@ -82,7 +82,7 @@ async fn an_offset_is_the_last_id_that_was_seen() {
 //= agents.lifecycle.get-events-polls-offset
 //= agents.event-streaming.events-slice-offset-limit
 #[tokio::test]
-async fn a_limit_says_whether_there_is_more() {
+async fn a_limited_list_reports_whether_there_are_more_events() {
     let server = demo().await;
     let all = server.events("s", "").await;
     let slice = async |query: String| server.get(&format!("/v1/sessions/s/events{query}")).await.is(200);
@@ -102,7 +102,7 @@ async fn a_limit_says_whether_there_is_more() {
 }
 
 #[tokio::test]
-async fn the_agents_own_words_are_there_for_those_who_ask() {
+async fn raw_messages_are_included_on_request() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "unknown").await;
@@ -125,7 +125,7 @@ async fn the_agents_own_words_are_there_for_those_who_ask() {
 //= agents.compatibility.mock-bundled-daemon-makes
 //= agents.modes-capabilities.files-images-parts
 #[tokio::test]
-async fn every_kind_of_part_is_said() {
+async fn every_kind_of_part_is_emitted() {
     let server = demo().await;
     let events = server.events("s", "").await;
     let parts: Vec<_> = events

@@ -7,7 +7,7 @@ use crate::support::{TestServer, kinds, of_kind, said};
 
 //= promises.agents-server.sigint-sigterm
 #[tokio::test]
-async fn a_signal_ends_it_whatever_is_going_on() {
+async fn a_signal_shuts_the_server_down_whatever_is_running() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut server = TestServer::start().await;
         for id in ["running", "waiting", "idle", "ended", "bursting"] {
@@ -34,7 +34,7 @@ async fn a_signal_ends_it_whatever_is_going_on() {
 
 //= promises.agents-server.sigint-sigterm
 #[tokio::test]
-async fn clients_are_told_how_far_it_came_before_it_ends() {
+async fn clients_receive_the_last_events_before_the_shutdown() {
     let mut server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.follow("s").await;
@@ -51,7 +51,7 @@ async fn clients_are_told_how_far_it_came_before_it_ends() {
 //= agents.communication-patterns.terminated-turn-complete-session
 //= promises.agents-server.agent-without-work
 #[tokio::test]
-async fn an_agent_with_nothing_to_do_is_ended_and_comes_back() {
+async fn an_idle_agent_is_stopped_and_started_again_on_demand() {
     let server = TestServer::with(&["--no-token", "--idle-timeout", "1"]).await;
     server.create("s").await;
     let mut stream = server.follow("s").await;
@@ -67,7 +67,7 @@ async fn an_agent_with_nothing_to_do_is_ended_and_comes_back() {
 
 //= promises.agents-server.agent-without-work
 #[tokio::test]
-async fn an_agent_that_works_or_waits_is_not_idle() {
+async fn an_agent_with_a_turn_or_a_pending_request_is_not_idle() {
     let server = TestServer::with(&["--no-token", "--idle-timeout", "1"]).await;
     server.create("s").await;
     server.create("clock").await;
@@ -88,7 +88,7 @@ async fn an_agent_that_works_or_waits_is_not_idle() {
 }
 
 #[tokio::test]
-async fn a_timeout_may_be_as_long_as_anybody_likes() {
+async fn a_very_long_idle_timeout_is_accepted() {
     let most = u64::MAX.to_string();
     for timeout in ["0", &most] {
         let server = TestServer::with(&["--no-token", "--idle-timeout", timeout, "--log-limit", &most]).await;

@@ -32,7 +32,7 @@ async fn raw(server: &TestServer, request: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn without_a_token_only_loopback_names_are_answered_to() {
+async fn without_a_token_only_loopback_names_are_allowed() {
     let server = TestServer::start().await;
     for host in ["localhost", "LOCALHOST:1", "agent.localhost:2468", "127.9.9.9", "[::1]:9", "[::ffff:127.0.0.1]"] {
         listed(&server, host).await.is(200);
@@ -58,7 +58,7 @@ async fn without_a_token_only_loopback_names_are_answered_to() {
 }
 
 #[tokio::test]
-async fn no_way_to_write_a_request_hides_its_host() {
+async fn no_form_of_a_request_hides_its_host() {
     let server = TestServer::start().await;
     for (request, status) in [
         ("GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\n", 200),
@@ -86,7 +86,7 @@ async fn no_way_to_write_a_request_hides_its_host() {
 }
 
 #[tokio::test]
-async fn a_flag_names_other_hosts_and_pages_of_the_servers_own() {
+async fn the_flag_allows_other_hosts_and_the_servers_own_pages() {
     let server = TestServer::with(&["--no-token", "--allow-host", "agent.internal", "--allow-host", "192.0.2.7"]).await;
     for host in ["agent.internal:2468", "AGENT.internal", "192.0.2.7", "localhost"] {
         listed(&server, host).await.is(200);
@@ -106,7 +106,7 @@ async fn a_flag_names_other_hosts_and_pages_of_the_servers_own() {
 }
 
 #[tokio::test]
-async fn the_rule_holds_on_every_address_and_not_on_a_socket() {
+async fn the_host_check_applies_to_every_address_but_not_to_a_socket() {
     // Behind a published port the host is the loopback name that its client connects to.
     let server = TestServer::with(&["--no-token", "--host", "0.0.0.0"]).await;
     let port = server.base.rsplit(':').next().unwrap().to_owned();

@@ -15,7 +15,7 @@ async fn on(path: &Path) -> TestServer {
 
 //= agents.besides-document.unix-socket-owner
 #[tokio::test]
-async fn it_serves_on_a_socket_that_goes_with_it() {
+async fn a_unix_socket_is_served_and_removed_at_shutdown() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let mut server = on(&path).await;
@@ -29,7 +29,7 @@ async fn it_serves_on_a_socket_that_goes_with_it() {
 }
 
 #[tokio::test]
-async fn a_socket_that_a_server_left_behind_is_replaced() {
+async fn a_stale_socket_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let mut server = on(&path).await;
@@ -40,7 +40,7 @@ async fn a_socket_that_a_server_left_behind_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_somebody_elses_is_left_alone() {
+async fn a_socket_in_use_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let server = on(&path).await;
@@ -58,7 +58,7 @@ async fn a_socket_that_is_somebody_elses_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_refused() {
+async fn a_port_in_use_is_an_error() {
     let server = TestServer::start().await;
     let port = server.base.rsplit(':').next().unwrap();
     let said = refused(program(&["--no-token", "--port", port])).await;

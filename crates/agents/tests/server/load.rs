@@ -43,7 +43,7 @@ fn next(random: &mut u64) -> u64 {
 //= agents.session-management.broadcaster-channel-streams-streams
 //= promises.agents-server.100-000-events-burst
 #[tokio::test]
-async fn each_of_a_hundred_thousand_events_comes_once_whoever_reads() {
+async fn each_of_a_hundred_thousand_events_reaches_every_reader_once() {
     let server = TestServer::start().await;
     server.create("s").await;
     let stalled = server.stream("s", "").await;
@@ -78,7 +78,7 @@ async fn each_of_a_hundred_thousand_events_comes_once_whoever_reads() {
 
 //= promises.agents-server.50-readers-stand-still
 #[tokio::test]
-async fn readers_that_stand_still_cost_nothing() {
+async fn blocked_readers_cost_no_memory() {
     let server = TestServer::start().await;
     server.create("s").await;
     let before = {
@@ -97,7 +97,7 @@ async fn readers_that_stand_still_cost_nothing() {
 
 //= promises.agents-server.sessions-once
 #[tokio::test]
-async fn fifty_sessions_at_once_are_fifty_sessions() {
+async fn fifty_concurrent_sessions_do_not_interfere() {
     let server = TestServer::start().await;
     join_all((0..50).map(async |number| {
         let id = format!("s{number}");
@@ -119,7 +119,7 @@ async fn fifty_sessions_at_once_are_fifty_sessions() {
 
 //= promises.agents-server.written-session-log
 #[tokio::test]
-async fn a_log_that_is_full_ends_its_session() {
+async fn a_full_log_ends_its_session() {
     let server = TestServer::with(&["--no-token", "--log-limit", "1"]).await;
     server.create("s").await;
     let mut all = server.follow("s").await;
@@ -138,7 +138,7 @@ async fn a_log_that_is_full_ends_its_session() {
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_or_nonsense_disturb_nobody() {
+async fn idle_and_malformed_clients_disturb_nobody() {
     let server = TestServer::start().await;
     let mut connections = Vec::new();
     for number in 0..200 {

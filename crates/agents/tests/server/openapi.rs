@@ -20,7 +20,7 @@ fn references<'value>(value: &'value Value, found: &mut Vec<&'value Value>) {
 
 //= promises.agents-server.description
 #[test]
-fn the_description_is_the_reviewed_one() {
+fn the_openapi_document_is_the_reviewed_one() {
     let mut document = carrel_agents::http::document();
     // A release changes nothing else.
     document.info.version = "0.0.0".into();
@@ -41,7 +41,7 @@ fn the_description_is_the_reviewed_one() {
 
 //= promises.agents-server.description
 #[tokio::test]
-async fn the_description_is_whole() {
+async fn the_openapi_document_is_complete() {
     let server = TestServer::start().await;
     let document = server.get("/openapi.json").await.is(200);
     let mut found = Vec::new();
@@ -78,7 +78,7 @@ async fn the_description_is_whole() {
 //= agents.universal-schema.parts-text-tool-call
 //= promises.agents-server.description
 #[tokio::test]
-async fn every_event_is_as_described() {
+async fn every_event_matches_its_schema() {
     let server = TestServer::start().await;
     let document = server.get("/openapi.json").await.is(200);
     let list = &document["components"]["schemas"]["EventList"];
@@ -112,7 +112,7 @@ async fn every_event_is_as_described() {
 //= agents.architecture-components.shared-input-output-types
 //= promises.agents-server.description
 #[tokio::test]
-async fn every_answer_is_as_described() {
+async fn every_response_matches_its_schema() {
     let server = TestServer::start().await;
     let document = server.get("/openapi.json").await.is(200);
     let schema = |path: &str, method: &str, status: &str| {

@@ -17,7 +17,7 @@ async fn answer_all(server: &TestServer, id: &str) {
 //= agents.lifecycle.post-messages-runs-prompt
 //= promises.agents-server.prompts-wait
 #[tokio::test]
-async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
+async fn prompts_run_in_the_order_in_which_they_arrived() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut first = server.turn("s", "question", "?wait=60").await;
@@ -47,7 +47,7 @@ async fn prompts_run_one_after_the_other_in_the_order_in_which_they_came() {
 
 //= promises.agents-server.prompts-wait
 #[tokio::test]
-async fn only_so_many_prompts_wait() {
+async fn the_queue_is_bounded() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.turn("s", "slow", "").await.next().await.unwrap();
@@ -65,7 +65,7 @@ async fn only_so_many_prompts_wait() {
 
 //= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
-async fn a_prompt_that_comes_a_hundred_times_runs_once() {
+async fn a_retried_prompt_runs_once() {
     let server = TestServer::start().await;
     server.create("s").await;
     let named = json!({"message": "hello", "messageId": "m1"});
@@ -93,7 +93,7 @@ async fn a_prompt_that_comes_a_hundred_times_runs_once() {
 
 //= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
-async fn the_id_of_a_prompt_is_for_its_words_alone() {
+async fn a_message_id_with_another_text_is_a_conflict() {
     let server = TestServer::start().await;
     server.create("s").await;
     let prompt =
@@ -112,7 +112,7 @@ async fn the_id_of_a_prompt_is_for_its_words_alone() {
 }
 
 #[tokio::test]
-async fn a_key_that_nobody_can_read_is_refused_and_not_forgotten() {
+async fn an_unreadable_idempotency_key_is_rejected() {
     let server = TestServer::start().await;
     server.create("s").await;
     let key = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").unwrap();
@@ -122,7 +122,7 @@ async fn a_key_that_nobody_can_read_is_refused_and_not_forgotten() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_was_dropped_may_come_again() {
+async fn a_dropped_prompt_can_be_sent_again() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.turn("s", "slow", "").await.next().await.unwrap();

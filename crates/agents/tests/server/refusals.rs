@@ -22,7 +22,7 @@ async fn server() -> TestServer {
 
 //= promises.agents-server.refusals-problem-details
 #[tokio::test]
-async fn a_body_that_is_no_json_is_refused() {
+async fn a_body_that_is_not_json_is_rejected() {
     let server = server().await;
     for (method, path) in BODIES {
         for body in ["", "{", "{\"message\": \"x\"", "not json", "\u{0}", "{} {}", "[]", "null", "\"x\""] {
@@ -39,7 +39,7 @@ async fn a_body_that_is_no_json_is_refused() {
 
 //= agents.besides-document.refusal-problem-extractors-too
 #[tokio::test]
-async fn a_body_without_what_it_needs_or_with_something_else_is_refused() {
+async fn a_body_with_missing_or_wrong_fields_is_rejected() {
     let server = server().await;
     for (path, bodies) in [
         (
@@ -64,7 +64,7 @@ async fn a_body_without_what_it_needs_or_with_something_else_is_refused() {
 
 //= agents.besides-document.refusal-problem-extractors-too
 #[tokio::test]
-async fn a_body_of_another_kind_is_refused() {
+async fn a_body_of_another_content_type_is_rejected() {
     let server = server().await;
     for (method, path) in BODIES {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", "json", ""] {
@@ -81,7 +81,7 @@ async fn a_body_of_another_kind_is_refused() {
 
 //= promises.agents-server.refusals-problem-details
 #[tokio::test]
-async fn a_query_that_makes_no_sense_is_refused() {
+async fn an_invalid_query_is_rejected() {
     let server = server().await;
     for query in [
         "offset=x",
@@ -104,7 +104,7 @@ async fn a_query_that_makes_no_sense_is_refused() {
 
 //= promises.agents-server.refusals-problem-details
 #[tokio::test]
-async fn a_path_that_is_no_text_is_refused() {
+async fn a_path_that_is_not_utf_8_is_rejected() {
     let server = server().await;
     for path in ["/v1/sessions/%FF", "/v1/sessions/%FF/events", "/v1/agents/%C3/modes"] {
         server.get(path).await.refuses(400, "invalid_request");
@@ -114,7 +114,7 @@ async fn a_path_that_is_no_text_is_refused() {
 
 //= promises.agents-server.refusals-problem-details
 #[tokio::test]
-async fn where_there_is_nothing_that_is_said() {
+async fn an_unknown_path_or_method_is_reported() {
     let server = server().await;
     for path in
         ["/v1", "/v1/", "/v2/health", "/v1/sessions/", "/v1/sessions/s/", "/v1/sessions/s/nothing", "/v1/agents/mock"]
@@ -140,7 +140,7 @@ async fn where_there_is_nothing_that_is_said() {
 
 //= promises.agents-server.body-request
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused() {
+async fn a_body_that_is_too_large_is_rejected() {
     const MOST: usize = 32 * 1024 * 1024;
     let server = server().await;
     let prompt = |size: usize| {

@@ -54,7 +54,7 @@ async fn questions_are_answered_in_any_order_and_with_more_than_one_choice() {
 
 //= agents.lifecycle.post-questions-id-reply
 #[tokio::test]
-async fn a_question_may_be_refused() {
+async fn questions_can_be_rejected() {
     let server = TestServer::start().await;
     let (mut stream, [one, other]) = asking(&server, "question", "questionAsked").await;
     server.order(&format!("/v1/sessions/s/questions/{one}/reject")).await.is(204);
@@ -67,7 +67,7 @@ async fn a_question_may_be_refused() {
 //= agents.lifecycle.post-permissions-id-reply
 //= promises.agents-server.answers-question-permission
 #[tokio::test]
-async fn a_permission_is_given_once_always_or_not_at_all() {
+async fn a_permission_is_granted_once_always_or_rejected() {
     for (reply, outcome, heard) in [
         (json!({"reply": "once"}), "once", "allowed once"),
         (json!({"reply": "always"}), "always", "always allowed"),
@@ -91,7 +91,7 @@ async fn a_permission_is_given_once_always_or_not_at_all() {
 
 //= promises.agents-server.answers-question-permission
 #[tokio::test]
-async fn a_second_answer_is_refused_even_at_the_same_time() {
+async fn a_second_answer_is_rejected_even_concurrently() {
     let server = TestServer::start().await;
     let (stream, [one, other]) = asking(&server, "permission", "permissionAsked").await;
     let answers = join_all((0..10).map(|_| permission(&server, &one, json!({"reply": "once"})))).await;
@@ -112,7 +112,7 @@ async fn a_second_answer_is_refused_even_at_the_same_time() {
 //= agents.session-management.session-id-agent-modes
 //= promises.agents-server.answers-question-permission
 #[tokio::test]
-async fn an_answer_to_what_nobody_asked_is_refused() {
+async fn an_answer_to_an_unknown_request_is_rejected() {
     let server = TestServer::start().await;
     let (_stream, [one, _]) = asking(&server, "question", "questionAsked").await;
     let problem = question(&server, "unknown", json!([["Yes"]])).await.refuses(400, "invalid_request");
@@ -127,7 +127,7 @@ async fn an_answer_to_what_nobody_asked_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_asked_in_a_turn_is_not_asked_behind_its_end() {
+async fn requests_of_a_turn_are_withdrawn_at_its_end() {
     let server = TestServer::start().await;
     let (mut stream, [one, other]) = asking(&server, "question", "questionAsked").await;
     question(&server, &one, json!([["Yes"]])).await.is(204);

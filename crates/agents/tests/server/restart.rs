@@ -34,7 +34,7 @@ fn log(directory: &TempDir) -> PathBuf {
 //= promises.agents-server.data-dir-events-after
 //= agents.session-management.agent-id-surfaced-events
 #[tokio::test]
-async fn what_was_written_is_read_again_to_the_byte_and_goes_on() {
+async fn a_log_is_restored_byte_for_byte_and_continues() {
     for signal in [Signal::KILL, Signal::TERM] {
         let directory = tempfile::tempdir().unwrap();
         let server = on(directory.path()).await;
@@ -68,7 +68,7 @@ async fn what_was_written_is_read_again_to_the_byte_and_goes_on() {
 
 //= promises.agents-server.turn-server-did-survive
 #[tokio::test]
-async fn a_turn_that_its_server_did_not_survive_is_told_as_failed() {
+async fn a_turn_that_the_server_did_not_survive_has_failed() {
     let directory = tempfile::tempdir().unwrap();
     let server = on(directory.path()).await;
     server.create("s").await;
@@ -93,7 +93,7 @@ async fn a_turn_that_its_server_did_not_survive_is_told_as_failed() {
 
 //= promises.agents-server.turn-server-did-survive
 #[tokio::test]
-async fn a_turn_that_its_server_ended_is_told_as_interrupted() {
+async fn a_turn_that_a_shutdown_ended_was_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let server = on(directory.path()).await;
     server.create("s").await;
@@ -106,7 +106,7 @@ async fn a_turn_that_its_server_ended_is_told_as_interrupted() {
 
 //= promises.agents-server.turn-server-did-survive
 #[tokio::test]
-async fn prompts_that_waited_run_in_their_order_when_the_server_is_back() {
+async fn queued_prompts_run_in_order_after_a_restart() {
     for signal in [Signal::KILL, Signal::TERM] {
         let directory = tempfile::tempdir().unwrap();
         let server = on(directory.path()).await;
@@ -128,7 +128,7 @@ async fn prompts_that_waited_run_in_their_order_when_the_server_is_back() {
 
 //= promises.agents-server.times-prompt-id-runs
 #[tokio::test]
-async fn a_prompt_runs_once_over_a_restart_too() {
+async fn a_retried_prompt_runs_once_across_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let server = on(directory.path()).await;
     server.create("s").await;
@@ -147,7 +147,7 @@ async fn a_prompt_runs_once_over_a_restart_too() {
 
 //= agents.besides-document.sessions-survive-restart-asked
 #[tokio::test]
-async fn what_a_session_is_outlives_its_server() {
+async fn the_state_of_a_session_survives_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let server = on(directory.path()).await;
     let wanted =
@@ -174,7 +174,7 @@ async fn what_a_session_is_outlives_its_server() {
 }
 
 #[tokio::test]
-async fn a_session_that_was_deleted_does_not_come_back() {
+async fn a_deleted_session_is_not_restored() {
     let directory = tempfile::tempdir().unwrap();
     let server = on(directory.path()).await;
     server.create("s").await;
@@ -203,7 +203,7 @@ async fn a_directory_belongs_to_one_server() {
 
 //= promises.agents-server.data-dir-events-after
 #[tokio::test]
-async fn a_log_that_was_torn_goes_on_behind_its_last_whole_event() {
+async fn a_log_with_an_incomplete_event_continues_after_the_last_complete_one() {
     let directory = tempfile::tempdir().unwrap();
     let mut server = on(directory.path()).await;
     server.create("s").await;
@@ -236,7 +236,7 @@ async fn a_log_that_was_torn_goes_on_behind_its_last_whole_event() {
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_read_does_not_disturb_the_others() {
+async fn an_unreadable_session_does_not_affect_the_others() {
     let directory = tempfile::tempdir().unwrap();
     let mut server = on(directory.path()).await;
     server.create("broken").await;
@@ -260,7 +260,7 @@ async fn a_session_that_cannot_be_read_does_not_disturb_the_others() {
 
 //= agents.session-management.state-memory-lost-server
 #[tokio::test]
-async fn without_a_directory_nothing_is_kept() {
+async fn without_a_data_directory_nothing_is_stored() {
     let mut server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "hello").await;

@@ -90,7 +90,7 @@ fn properties(document: &Value, known: &Value, others: Option<&Value>, value: &V
 }
 
 #[test]
-fn what_does_not_fit_is_found() {
+fn a_value_that_does_not_match_its_schema_is_found() {
     use serde_json::json;
     let document = json!({"schemas": {"Name": {"type": "string", "enum": ["a", "b"]}}});
     let schema = json!({

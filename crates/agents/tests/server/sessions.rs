@@ -8,7 +8,7 @@ use crate::support::{TestServer, kinds, of_kind, said, soon};
 
 //= agents.session-management.session-id-agent-modes
 #[tokio::test]
-async fn a_new_session_is_all_that_it_was_asked_to_be() {
+async fn a_new_session_has_the_requested_settings() {
     let server = TestServer::start().await;
     let wanted = json!({
         "agent": "mock", "agentMode": "plan", "permissionMode": "bypass", "model": "mock", "variant": "slow",
@@ -29,7 +29,7 @@ async fn a_new_session_is_all_that_it_was_asked_to_be() {
 
 //= agents.session-management.session-id-agent-modes
 #[tokio::test]
-async fn what_a_session_was_not_asked_to_be_is_the_default() {
+async fn settings_that_were_not_requested_have_defaults() {
     let server = TestServer::start().await;
     server.create("s").await;
     let info = server.info("s").await;
@@ -54,7 +54,7 @@ async fn sessions_are_listed_the_newest_first() {
 //= agents.session-management.session-id-client-primary
 //= promises.agents-server.ids-sessions
 #[tokio::test]
-async fn an_id_is_taken_once_however_many_want_it() {
+async fn an_id_is_used_once_however_many_clients_request_it() {
     let server = TestServer::start().await;
     let create = || server.post("/v1/sessions/s", json!({"agent": "mock"}));
     let answers = join_all((0..20).map(|_| create())).await;
@@ -72,7 +72,7 @@ async fn an_id_is_taken_once_however_many_want_it() {
 //= agents.communication-patterns.http-server-agent-yet
 //= agents.compatibility.opencode-amp-yet
 #[tokio::test]
-async fn an_agent_that_there_is_not_is_refused() {
+async fn an_unknown_agent_is_rejected() {
     let server = TestServer::start().await;
     for agent in ["nobody", "", "Mock", "opencode"] {
         let problem = server.post("/v1/sessions/s", json!({"agent": agent})).await.refuses(400, "unsupported_agent");
@@ -90,7 +90,7 @@ async fn an_agent_that_there_is_not_is_refused() {
 //= agents.modes-capabilities.claude-code-codex-fixed
 //= agents.modes-capabilities.permission-modes-default-plan
 #[tokio::test]
-async fn modes_are_those_of_the_agent() {
+async fn modes_depend_on_the_agent() {
     let server = TestServer::start().await;
     let modes = server.get("/v1/agents/mock/modes").await.is(200);
     let ids: Vec<_> = modes["modes"].as_array().unwrap().iter().map(|mode| &mode["id"]).collect();
@@ -114,7 +114,7 @@ async fn modes_are_those_of_the_agent() {
 //= agents.session-management.session-id-client-primary
 //= promises.agents-server.ids-sessions
 #[tokio::test]
-async fn an_id_may_be_any_words() {
+async fn a_session_id_may_be_any_text() {
     let server = TestServer::start().await;
     let long = "x".repeat(256);
     for (path, id) in
@@ -131,7 +131,7 @@ async fn an_id_may_be_any_words() {
 }
 
 #[tokio::test]
-async fn an_agent_works_in_a_directory_that_there_is() {
+async fn the_working_directory_has_to_exist() {
     let server = TestServer::start().await;
     std::fs::create_dir(server.home.path().join("below")).unwrap();
     std::fs::write(server.home.path().join("file"), "").unwrap();
@@ -145,7 +145,7 @@ async fn an_agent_works_in_a_directory_that_there_is() {
 
 //= agents.besides-document.session-seen-changed-deleted
 #[tokio::test]
-async fn what_a_session_is_can_be_changed() {
+async fn the_settings_of_a_session_can_be_changed() {
     let server = TestServer::start().await;
     server.create("s").await;
     let change = |change: Value| server.patch("/v1/sessions/s", change);
@@ -170,7 +170,7 @@ async fn what_a_session_is_can_be_changed() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_terminated_can_be_read_and_resumed() {
+async fn a_terminated_session_can_be_read_and_resumed() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "hello").await;
@@ -198,7 +198,7 @@ async fn a_session_that_is_terminated_can_be_read_and_resumed() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_terminated_ends_what_runs_and_what_waits() {
+async fn terminating_a_session_ends_its_turn_and_drops_its_queue() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut running = server.turn("s", "question", "?view=full&wait=60").await;
@@ -214,7 +214,7 @@ async fn a_session_that_is_terminated_ends_what_runs_and_what_waits() {
 
 //= agents.besides-document.session-seen-changed-deleted
 #[tokio::test]
-async fn of_a_session_that_is_deleted_nothing_is_left() {
+async fn a_deleted_session_leaves_nothing() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "hello").await;
@@ -239,7 +239,7 @@ async fn of_a_session_that_is_deleted_nothing_is_left() {
 //= agents.lifecycle.process-terminates-session-marked
 //= promises.agents-server.agent-dies
 #[tokio::test]
-async fn an_agent_that_dies_says_why() {
+async fn a_crash_of_the_agent_is_reported_with_its_reason() {
     let server = TestServer::start().await;
     server.create("s").await;
     let turn = server.say("s", "crash 7").await;
@@ -266,7 +266,7 @@ async fn an_agent_that_dies_says_why() {
 
 //= agents.lifecycle.process-terminates-session-marked
 #[tokio::test]
-async fn an_agent_that_is_done_ends_its_session() {
+async fn an_agent_that_finishes_ends_its_session() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut all = server.follow("s").await;
@@ -282,7 +282,7 @@ async fn an_agent_that_is_done_ends_its_session() {
 
 //= agents.lifecycle.post-v1-sessions-id
 #[tokio::test]
-async fn a_session_has_its_first_event_before_it_is_answered() {
+async fn the_first_event_is_logged_before_the_session_is_returned() {
     let server = TestServer::start().await;
     let mut stream = server.connect().await;
     // Both at once, so that nothing of the server's runs between the two but what has to.

@@ -34,7 +34,7 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
 //= agents.lifecycle.get-events-sse-subscribes
 //= agents.event-streaming.event-numbered-appended-told
 #[tokio::test]
-async fn what_was_comes_first_and_then_what_comes() {
+async fn earlier_events_precede_new_ones() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "one").await;
@@ -67,7 +67,7 @@ async fn the_last_event_id_wins_over_the_offset() {
 }
 
 #[tokio::test]
-async fn the_stream_of_a_session_that_ended_stays_open() {
+async fn the_stream_of_an_ended_session_stays_open() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.follow("s").await;
@@ -83,7 +83,7 @@ async fn the_stream_of_a_session_that_ended_stays_open() {
 }
 
 #[tokio::test]
-async fn the_streams_of_a_session_that_is_deleted_end() {
+async fn the_streams_of_a_deleted_session_end() {
     let server = TestServer::start().await;
     server.create("s").await;
     let (mut default, mut full) = (server.stream("s", "").await, server.follow("s").await);
@@ -97,7 +97,7 @@ async fn the_streams_of_a_session_that_is_deleted_end() {
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_behind_the_end_gives_what_comes_behind_that() {
+async fn a_stream_with_an_offset_beyond_the_end_starts_there() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.stream("s", "?offset=3").await;

@@ -8,7 +8,7 @@ use crate::support::{TestServer, kinds, of_kind, said};
 //= agents.lifecycle.post-messages-stream-posts
 //= promises.agents-server.stream-turn
 #[tokio::test]
-async fn the_stream_of_a_turn_has_this_turn_and_closes() {
+async fn the_stream_of_a_turn_contains_only_that_turn() {
     let server = TestServer::start().await;
     server.create("s").await;
     server.say("s", "before").await;
@@ -27,7 +27,7 @@ async fn the_stream_of_a_turn_has_this_turn_and_closes() {
 
 //= promises.agents-server.stream-turn
 #[tokio::test]
-async fn the_stream_of_a_turn_closes_when_nobody_answers_and_the_turn_goes_on() {
+async fn the_stream_of_a_turn_closes_without_an_answer_and_the_turn_continues() {
     let server = TestServer::start().await;
     server.create("s").await;
     let turn = server.turn("s", "question", "?wait=0.01").await.rest().await;
@@ -44,7 +44,7 @@ async fn the_stream_of_a_turn_closes_when_nobody_answers_and_the_turn_goes_on() 
 }
 
 #[tokio::test]
-async fn the_stream_of_a_turn_goes_on_when_somebody_answers() {
+async fn the_stream_of_a_turn_continues_after_an_answer() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut stream = server.turn("s", "plan", "?wait=60&view=full").await;
@@ -57,7 +57,7 @@ async fn the_stream_of_a_turn_goes_on_when_somebody_answers() {
 }
 
 #[tokio::test]
-async fn a_wait_may_be_as_long_as_anybody_likes() {
+async fn a_very_long_wait_is_accepted() {
     let server = TestServer::start().await;
     server.create("s").await;
     for wait in ["0", "1e9", "1e19", "1.8e19"] {
@@ -76,7 +76,7 @@ async fn a_wait_may_be_as_long_as_anybody_likes() {
 
 //= promises.agents-server.abort
 #[tokio::test]
-async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
+async fn an_aborted_turn_ends_and_the_session_continues() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut turn = server.turn("s", "slow", "?view=full").await;
@@ -93,7 +93,7 @@ async fn a_turn_that_is_aborted_ends_and_the_session_goes_on() {
 
 //= promises.agents-server.abort
 #[tokio::test]
-async fn an_abort_drops_the_prompts_that_wait() {
+async fn an_abort_drops_the_queue() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut running = server.turn("s", "slow", "").await;
@@ -128,7 +128,7 @@ async fn an_abort_without_a_turn_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_burst_can_be_aborted_in_its_midst() {
+async fn a_burst_can_be_aborted() {
     let server = TestServer::start().await;
     server.create("s").await;
     let mut turn = server.turn("s", "burst 10000000", "").await;
@@ -140,7 +140,7 @@ async fn a_burst_can_be_aborted_in_its_midst() {
 }
 
 #[tokio::test]
-async fn what_an_agent_says_of_itself_ends_no_turn() {
+async fn a_message_of_the_agent_about_itself_ends_no_turn() {
     let server = TestServer::start().await;
     server.create("s").await;
     for word in ["error", "unparsed", "status", "usage", "image", "file", "reasoning", "tool", "help", "markdown"] {

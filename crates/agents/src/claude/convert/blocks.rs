@@ -46,7 +46,7 @@ impl LastMessage {
 
     /// Whether the message had this text.
     pub(super) fn matches(&self, text: &str) -> bool {
-        [&self.whole, &self.last].iter().any(|said| said.trim() == text.trim())
+        [&self.whole, &self.last].iter().any(|text_of_block| text_of_block.trim() == text.trim())
     }
 }
 
@@ -83,7 +83,7 @@ impl ClaudeConverter {
     /// Emits the items of a complete block.
     fn block(&mut self, native: ClaudeMessage<'_>, message: &str, block: &Value, events: &mut Vec<AgentEvent>) {
         let kind = kind_of(block);
-        let said = text(block, if kind == ItemKind::Reasoning { "thinking" } else { "text" });
+        let text_of_block = text(block, if kind == ItemKind::Reasoning { "thinking" } else { "text" });
         let id = match (kind, text(block, "id")) {
             (ItemKind::Tool, Some(id)) => id.to_owned(),
             _ => self.items.block(message, kind),
@@ -101,11 +101,11 @@ impl ClaudeConverter {
             }
             return;
         }
-        if let (ItemKind::Message, Some(said), None) = (kind, said, native.parent()) {
-            self.last_message.text(message, said);
+        if let (ItemKind::Message, Some(text_of_block), None) = (kind, text_of_block, native.parent()) {
+            self.last_message.text(message, text_of_block);
         }
         let status = if flag(native.value, "aborted") { ItemStatus::Interrupted } else { ItemStatus::Completed };
-        let outcome = ItemOutput { text: said.map(str::to_owned), output: None };
+        let outcome = ItemOutput { text: text_of_block.map(str::to_owned), output: None };
         events.extend(self.items.finish(&id, status, outcome).map(|data| native.event(data)));
     }
 

@@ -49,26 +49,28 @@ impl ClaudeConverter {
         let (kind, event) = match (tool, questions(&input)) {
             ("AskUserQuestion", Some(questions)) => {
                 let texts = questions.iter().map(|question| question.question.clone()).collect();
-                let asked = QuestionRequest { id: id.to_owned(), questions, tool: reference, ..Default::default() };
-                (ClaudeRequestKind::Questions(texts), AgentEvent::QuestionAsked(asked, native.raw()))
+                let request_data =
+                    QuestionRequest { id: id.to_owned(), questions, tool: reference, ..Default::default() };
+                (ClaudeRequestKind::Questions(texts), AgentEvent::QuestionAsked(request_data, native.raw()))
             }
             ("ExitPlanMode", _) => {
                 let questions = vec![self.plan(request, &input)];
-                let asked = QuestionRequest { id: id.to_owned(), questions, tool: reference, ..Default::default() };
-                (ClaudeRequestKind::Plan, AgentEvent::QuestionAsked(asked, native.raw()))
+                let request_data =
+                    QuestionRequest { id: id.to_owned(), questions, tool: reference, ..Default::default() };
+                (ClaudeRequestKind::Plan, AgentEvent::QuestionAsked(request_data, native.raw()))
             }
             _ => {
                 let grants = PermissionGrants::of(request);
-                let asked = PermissionRequest {
+                let request_data = PermissionRequest {
                     id: id.to_owned(),
                     session_id: String::new(),
                     permission: tool.to_owned(),
                     patterns: SUBJECTS.iter().filter_map(|key| text(&input, key)).map(str::to_owned).collect(),
                     metadata: metadata(request),
-                    always: grants.words(),
+                    always: grants.describe(),
                     tool: reference,
                 };
-                (ClaudeRequestKind::Permission(grants), AgentEvent::PermissionAsked(asked, native.raw()))
+                (ClaudeRequestKind::Permission(grants), AgentEvent::PermissionAsked(request_data, native.raw()))
             }
         };
         self.requests.insert(id.to_owned(), ClaudeRequest { kind, input });

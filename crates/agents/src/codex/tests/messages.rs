@@ -24,7 +24,7 @@ fn running() -> ThreadState {
     thread
 }
 
-fn heard(thread: &mut ThreadState, method: &str, params: Value) -> Vec<Value> {
+fn notify(thread: &mut ThreadState, method: &str, params: Value) -> Vec<Value> {
     let mut events = Vec::new();
     thread.handle_notification(&request(method, None, params), None, &mut events);
     events.iter().map(rendered).collect()
@@ -42,7 +42,7 @@ fn ended(outcome: &str) -> Value {
 
 //= promises.agents-server.lines-agent-dropped
 #[test]
-fn any_line_is_told_or_refused_with_a_reason() {
+fn every_message_yields_an_event_or_an_error() {
     let methods = [
         "item/started",
         "item/completed",
@@ -91,10 +91,10 @@ fn any_line_is_told_or_refused_with_a_reason() {
 }
 
 #[test]
-fn a_tool_that_was_never_seen_to_begin_is_called_before_its_result() {
+fn a_tool_without_a_start_is_called_before_its_result() {
     let mut thread = running();
     let params = item("mcpToolCall", json!({"server": "s", "tool": "x", "arguments": {"a": 1}, "result": "r"}));
-    let events = heard(&mut thread, "item/completed", params);
+    let events = notify(&mut thread, "item/completed", params);
     assert_eq!(events[0]["event"]["message"]["parts"][0]["name"], "s.x");
     assert_eq!(events[0]["event"]["message"]["parts"][0]["input"], json!({"a": 1}));
     assert_eq!(events[1]["event"]["itemCompleted"]["status"], "completed");
@@ -102,28 +102,28 @@ fn a_tool_that_was_never_seen_to_begin_is_called_before_its_result() {
 }
 
 #[test]
-fn a_command_that_outlives_its_turn_is_told_once() {
+fn a_command_that_outlives_its_turn_is_completed_once() {
     let mut thread = running();
     let command = |status| item("commandExecution", json!({"command": "sleep", "status": status}));
-    assert_eq!(heard(&mut thread, "item/started", command("inProgress")).len(), 2);
-    let end = heard(&mut thread, "turn/completed", ended("completed"));
+    assert_eq!(notify(&mut thread, "item/started", command("inProgress")).len(), 2);
+    let end = notify(&mut thread, "turn/completed", ended("completed"));
     assert_eq!(end[0]["event"]["itemCompleted"]["status"], "interrupted");
     assert_eq!(end[1]["event"]["message"]["parts"][0]["is_error"], true);
     assert_eq!(end[2]["turnEnded"]["outcome"], "completed");
     // It was completed before; further messages are notices.
     let delta = json!({"threadId": "t", "itemId": "i", "delta": "x"});
     for (method, params) in [("item/commandExecution/outputDelta", delta), ("item/completed", command("completed"))] {
-        let late = heard(&mut thread, method, params);
+        let late = notify(&mut thread, method, params);
         assert_eq!(late.len(), 1);
         assert_eq!(late[0]["event"]["notice"]["label"], method);
     }
 }
 
 #[test]
-fn what_is_under_way_when_everything_ends_is_told_to_be_over() {
+fn open_items_are_interrupted_when_the_thread_closes() {
     let mut thread = running();
-    heard(&mut thread, "item/started", item("agentMessage", json!({"text": ""})));
-    heard(&mut thread, "item/agentMessage/delta", json!({"threadId": "t", "itemId": "i", "delta": "Hello"}));
+    notify(&mut thread, "item/started", item("agentMessage", json!({"text": ""})));
+    notify(&mut thread, "item/agentMessage/delta", json!({"threadId": "t", "itemId": "i", "delta": "Hello"}));
     let mut events = Vec::new();
     thread.close_all(&mut events);
     let events: Vec<Value> = events.iter().map(rendered).collect();
@@ -136,36 +136,36 @@ fn what_is_under_way_when_everything_ends_is_told_to_be_over() {
 
 //= agents.universal-schema.cannot-parsed-preserved
 #[test]
-fn items_of_a_kind_that_is_new_are_kept_whole() {
+fn items_of_an_unknown_type_are_kept() {
     let mut thread = running();
-    let events = heard(&mut thread, "item/completed", item("dream", json!({"of": "sheep"})));
+    let events = notify(&mut thread, "item/completed", item("dream", json!({"of": "sheep"})));
     assert_eq!(events[0]["event"]["itemCompleted"]["kind"], "other");
     assert_eq!(events[1]["event"]["message"]["parts"][0]["raw"]["of"], "sheep");
 }
 
 #[test]
-fn what_is_said_of_a_thread_that_this_one_began_ends_no_turn_here() {
+fn messages_of_a_subthread_do_not_end_the_turn() {
     let mut thread = running();
     let events =
-        heard(&mut thread, "turn/completed", json!({"threadId": "other", "turn": {"id": "u", "status": "failed"}}));
+        notify(&mut thread, "turn/completed", json!({"threadId": "other", "turn": {"id": "u", "status": "failed"}}));
     assert_eq!(events[0]["event"]["notice"]["label"], "turn/completed");
     assert_eq!(thread.turn(), &TurnPhase::Running("u".to_owned()));
 }
 
 #[test]
-fn a_turn_that_nobody_prompted_is_told_as_such() {
+fn a_turn_without_a_prompt_is_reported() {
     let mut thread = running();
-    heard(&mut thread, "turn/completed", ended("completed"));
-    let events = heard(&mut thread, "turn/started", json!({"threadId": "t", "turn": {"id": "v"}}));
+    notify(&mut thread, "turn/completed", ended("completed"));
+    let events = notify(&mut thread, "turn/started", json!({"threadId": "t", "turn": {"id": "v"}}));
     assert_eq!(events[0], json!("turnStarted"));
     assert_eq!(events[1]["event"]["started"]["message"], "turn/started");
     // A repeated end of the previous turn does not end this one.
-    assert_eq!(heard(&mut thread, "turn/completed", ended("completed")).len(), 1);
+    assert_eq!(notify(&mut thread, "turn/completed", ended("completed")).len(), 1);
     assert_eq!(thread.turn(), &TurnPhase::Running("v".to_owned()));
 }
 
 #[test]
-fn a_refused_turn_fails_with_the_words_of_the_refusal() {
+fn a_rejected_turn_fails_with_the_error_message() {
     let mut thread = ThreadState::new("t", "server");
     thread.prompt_sent(&Prompt { id: "p".to_owned(), text: String::new() }, "");
     let mut events = Vec::new();
@@ -177,13 +177,13 @@ fn a_refused_turn_fails_with_the_words_of_the_refusal() {
 }
 
 #[test]
-fn a_message_that_was_cut_short_is_not_lost() {
+fn a_truncated_message_is_not_lost() {
     let mut thread = running();
-    heard(&mut thread, "item/started", item("agentMessage", json!({"text": ""})));
+    notify(&mut thread, "item/started", item("agentMessage", json!({"text": ""})));
     for delta in ["Hello", " wor"] {
-        heard(&mut thread, "item/agentMessage/delta", json!({"threadId": "t", "itemId": "i", "delta": delta}));
+        notify(&mut thread, "item/agentMessage/delta", json!({"threadId": "t", "itemId": "i", "delta": delta}));
     }
-    let end = heard(&mut thread, "turn/completed", ended("interrupted"));
+    let end = notify(&mut thread, "turn/completed", ended("interrupted"));
     assert_eq!(end[0]["event"]["itemCompleted"]["text"], "Hello wor");
     assert_eq!(end[1]["event"]["message"]["parts"][0]["text"], "Hello wor");
     assert_eq!(end[1]["event"]["message"]["metadata"]["status"], "interrupted");
@@ -196,7 +196,7 @@ fn elicitation(fields: Value) -> Value {
 
 //= agents.execution-models.approvals-requests-server
 #[test]
-fn every_form_of_request_is_answered_in_its_own() {
+fn every_kind_of_request_gets_its_own_form_of_response() {
     let reply = |reply| UserAnswer::Permission(reply, Some("why".to_owned()));
     let permissions = json!({"network": {"enabled": true}});
     let cases = [
@@ -242,10 +242,10 @@ fn every_form_of_request_is_answered_in_its_own() {
             vec!["May it?"],
         ),
     ];
-    for (asked, [once, always, reject], patterns) in cases {
+    for (params_of, [once, always, reject], patterns) in cases {
         let mut thread = running();
         let mut events = Vec::new();
-        thread.handle_request(&asked, None, &mut events).unwrap();
+        thread.handle_request(&params_of, None, &mut events).unwrap();
         let [AgentEvent::PermissionAsked(request, _)] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(request.patterns, patterns);
         let ask = thread.take_request(&request.id).unwrap();
@@ -257,7 +257,7 @@ fn every_form_of_request_is_answered_in_its_own() {
 }
 
 #[test]
-fn a_request_that_nobody_can_answer_is_refused_and_kept() {
+fn an_unsupported_request_is_rejected_and_logged() {
     let cases = [
         ("item/tool/call", json!({"threadId": "t"})),
         ("mcpServer/elicitation/request", elicitation(json!({"name": {"type": "string"}}))),
@@ -272,18 +272,18 @@ fn a_request_that_nobody_can_answer_is_refused_and_kept() {
 }
 
 #[test]
-fn requests_are_taken_back_with_their_turn_and_only_once() {
+fn requests_are_withdrawn_once_with_their_turn() {
     let mut thread = running();
     let mut events = Vec::new();
     let params = |turn| json!({"threadId": "t", "turnId": turn, "command": "ls"});
     let ask = |id, turn| request("item/commandExecution/requestApproval", Some(id), params(turn));
     thread.handle_request(&ask(1, "u"), None, &mut events).unwrap();
     thread.handle_request(&ask(2, "of another thread"), None, &mut events).unwrap();
-    let end = heard(&mut thread, "turn/completed", ended("interrupted"));
+    let end = notify(&mut thread, "turn/completed", ended("interrupted"));
     assert_eq!(end[0], json!({"withdrawn": "server-1"}));
     assert_eq!(end.len(), 2);
     let resolved = |id| json!({"threadId": "t", "requestId": id});
-    let again = heard(&mut thread, "serverRequest/resolved", resolved(1));
+    let again = notify(&mut thread, "serverRequest/resolved", resolved(1));
     assert_eq!(again[0]["event"]["notice"]["label"], "serverRequest/resolved");
-    assert_eq!(heard(&mut thread, "serverRequest/resolved", resolved(2)), [json!({"withdrawn": "server-2"})]);
+    assert_eq!(notify(&mut thread, "serverRequest/resolved", resolved(2)), [json!({"withdrawn": "server-2"})]);
 }

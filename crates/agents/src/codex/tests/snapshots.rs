@@ -43,7 +43,7 @@ fn play(recording: &str) -> String {
     let lines: Vec<&str> = recording.lines().collect();
     let mut thread = ThreadState::default();
     let mut events = Vec::new();
-    let mut told = String::new();
+    let mut output = String::new();
     for (at, line) in lines.iter().enumerate() {
         match rpc::read(line.as_bytes()).unwrap() {
             RpcMessage::Response { result, .. } => {
@@ -68,17 +68,17 @@ fn play(recording: &str) -> String {
             }
         }
         for event in events.drain(..) {
-            told.push_str(&rendered(&event).to_string());
-            told.push('\n');
+            output.push_str(&rendered(&event).to_string());
+            output.push('\n');
         }
     }
-    told
+    output
 }
 
 //= agents.schema-pipeline.schemas-extracted-agents-fallbacks
 //= agents.universal-schema.agent-converter-universal-form
 #[test]
-fn recordings_are_told_as_reviewed() {
+fn recordings_are_converted_as_reviewed() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut recordings: Vec<_> =
         fs::read_dir(tests.join("fixtures/codex")).unwrap().map(|entry| entry.unwrap().path()).collect();

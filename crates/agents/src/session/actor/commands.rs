@@ -51,7 +51,7 @@ impl SessionActor {
     /// Replies after the change is saved.
     fn reply<T>(&mut self, reply: oneshot::Sender<T>, answer: T) {
         self.save_and_publish();
-        let _nobody_waits = reply.send(answer);
+        let _receiver_gone = reply.send(answer);
     }
 
     fn take(&mut self, prompt: Prompt, has_client_id: bool) -> Result<TurnHandle, SessionError> {
@@ -107,13 +107,13 @@ impl SessionActor {
     }
 
     async fn answer(&mut self, id: &str, answer: UserAnswer) -> Result<(), SessionError> {
-        let wanted = match answer {
+        let kind = match answer {
             UserAnswer::Permission(..) => PendingRequestKind::Permission,
             UserAnswer::Question(_) | UserAnswer::QuestionRejected => PendingRequestKind::Question,
         };
-        let conversation = self.conversation.open().filter(|_| self.pending_requests.get(id) == Some(&wanted));
+        let conversation = self.conversation.open().filter(|_| self.pending_requests.get(id) == Some(&kind));
         let Some(conversation) = conversation else {
-            return Err(match wanted {
+            return Err(match kind {
                 PendingRequestKind::Permission => SessionError::UnknownPermission(id.to_owned()),
                 PendingRequestKind::Question => SessionError::UnknownQuestion(id.to_owned()),
             });

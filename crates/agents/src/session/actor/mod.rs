@@ -104,7 +104,7 @@ impl SessionActor {
                 order = inbox.recv() => match order {
                     Some(SessionCommand::Close { remove, grace, reply }) => {
                         self.close(remove, grace).await;
-                        let _nobody_waits = reply.send(());
+                        let _receiver_gone = reply.send(());
                         return;
                     }
                     Some(order) => self.order(order).await,
@@ -147,8 +147,8 @@ impl SessionActor {
         }
         let message = "the server ended while the agent worked";
         self.log_writer.push(EventData::error("server_restart", message, None), None);
-        for (id, asked) in last.pending {
-            self.log_writer.push(withdrawn(&id, asked), None);
+        for (id, kind) in last.pending {
+            self.log_writer.push(withdrawn(&id, kind), None);
         }
         let ended = TurnEnded {
             turn_id: turns::turn_id(self.record.turns),
@@ -233,7 +233,7 @@ impl SessionActor {
         let (before, now) = (&self.opened_with, AgentSettings::of(&self.record));
         let modes = (before.agent_mode, before.permission_mode) != (now.agent_mode, now.permission_mode);
         let models = (&before.model, &before.variant) != (&now.model, &now.variant);
-        let told = async {
+        let applied = async {
             if modes {
                 conversation.set_permission_mode(now.agent_mode, now.permission_mode).await?;
             }
@@ -242,7 +242,7 @@ impl SessionActor {
             }
             Ok(())
         };
-        if let Err(error) = told.await {
+        if let Err(error) = applied.await {
             conversation.close(CLOSE_GRACE, &mut Vec::new()).await;
             return Err(error);
         }
@@ -251,7 +251,7 @@ impl SessionActor {
 
     fn reply_to_resume(&mut self, mut result: impl FnMut() -> Result<(), SessionError>) {
         for reply in self.resume_replies.drain(..) {
-            let _nobody_waits = reply.send(result());
+            let _receiver_gone = reply.send(result());
         }
     }
 

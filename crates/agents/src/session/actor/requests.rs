@@ -16,15 +16,15 @@ pub(in crate::session) enum PendingRequestKind {
 impl SessionActor {
     /// Withdraws a request.
     pub(super) fn withdraw(&mut self, id: &str) {
-        if let Some(asked) = self.pending_requests.remove(id) {
-            self.log_writer.push(withdrawn(id, asked), None);
+        if let Some(kind) = self.pending_requests.remove(id) {
+            self.log_writer.push(withdrawn(id, kind), None);
         }
     }
 
     /// Withdraws all requests.
     pub(super) fn withdraw_all(&mut self) {
-        for (id, asked) in self.pending_requests.drain() {
-            self.log_writer.push(withdrawn(&id, asked), None);
+        for (id, kind) in self.pending_requests.drain() {
+            self.log_writer.push(withdrawn(&id, kind), None);
         }
     }
 
@@ -60,9 +60,9 @@ pub(super) fn resolved(id: &str, answer: &UserAnswer) -> EventData {
 }
 
 /// The event of a withdrawn request.
-pub(super) fn withdrawn(id: &str, asked: PendingRequestKind) -> EventData {
+pub(super) fn withdrawn(id: &str, kind: PendingRequestKind) -> EventData {
     let id = id.to_owned();
-    match asked {
+    match kind {
         PendingRequestKind::Permission => {
             EventData::PermissionResolved(PermissionResolved { id, outcome: PermissionOutcome::Withdrawn })
         }
