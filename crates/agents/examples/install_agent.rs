@@ -1,5 +1,5 @@
-//! Installs an agent, and tells every step on standard output: `install_agent BIN AGENT [REGISTRY [VERSION [PHASE]]]`.
-//! When the phase begins it stays there, so that it can be ended in the middle of it. `-` stands for what is not given.
+//! Installs an agent and prints every step: `install_agent BIN AGENT [REGISTRY [VERSION [PHASE]]]`. It blocks when the
+//! phase begins, so that it can be killed there. `-` omits an argument.
 
 use std::{error::Error, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Programs whose children run away.
+//! Programs whose children detach themselves.
 
 use std::{fs::File, io::Write, process::Command, time::Duration};
 
@@ -6,7 +6,7 @@ use carrel_agents::child::OutputLine;
 
 use crate::support::{ProcessMarker, line, on_one_thread, python, shell, start};
 
-/// Forks twice, with a session of its own in between, and ignores whoever asks it to end.
+/// Double fork with setsid in between; ignores SIGTERM.
 const ESCAPE: &str = "
 import ctypes, os, signal, time
 def escape():
@@ -37,7 +37,7 @@ fn a_detached_grandchild_is_killed_with_the_program() {
 //= promises.agents-server.processes-left-agent
 #[test]
 fn without_a_guard_a_detached_grandchild_survives() {
-    // This parent adopts it too, asks it to end, and has to kill it.
+    // This subreaper adopts it too, sends SIGTERM, and has to kill it.
     let control = "ctypes.CDLL(None).prctl(36, 1); escape()
 pid = int(open('/proc/thread-self/children').read())
 os.kill(pid, 15); os.kill(pid, 9); print(os.waitpid(pid, 0)[1])";
@@ -77,7 +77,7 @@ fn a_pipe_that_an_unknown_process_holds_open_ends_with_the_program() {
 //= promises.agents-server.processes-left-agent
 #[test]
 fn a_fork_bomb_is_killed() {
-    // Eight that are somebody else in some other session all the time, and one that grows. They stop by themselves.
+    // Eight chains that fork and change their session all the time, and one that grows. They stop by themselves.
     let storm = "
 import os, time
 until = time.monotonic() + 40

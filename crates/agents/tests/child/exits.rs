@@ -1,4 +1,4 @@
-//! How a program ends, and how that is told.
+//! How programs exit, and how that is reported.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -21,7 +21,7 @@ fn exit_codes_are_reported() {
 #[test]
 fn every_signal_is_reported() {
     on_one_thread(async {
-        // Those whose default is to do nothing, to stop or to go on.
+        // Signals whose default is to ignore, stop or continue.
         let harmless = [17, 18, 19, 20, 21, 22, 23, 28];
         for signal in (1..=31).chain([34, 64]).filter(|signal| !harmless.contains(signal)) {
             let exit = start(&shell(&format!("ulimit -c 0; kill -{signal} $$"))).exit().await;
@@ -86,7 +86,7 @@ fn a_program_has_its_own_process_group_and_inherits_no_descriptors() {
     on_one_thread(async {
         let mut child = start(&shell("ps -o pgid= -p $$ | tr -d ' '; exec sleep 1000"));
         assert_eq!(line(&mut child).await, child.id().to_string());
-        // Besides those that whoever started the tests has left open.
+        // Besides descriptors that the test runner left open.
         let plain = Command::new("ls").arg("/proc/self/fd").output().unwrap().stdout;
         let mut child = start(&program("ls", &["/proc/self/fd"]));
         for descriptor in String::from_utf8(plain).unwrap().lines() {

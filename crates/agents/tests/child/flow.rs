@@ -1,18 +1,18 @@
-//! More than is read, on either side.
+//! Backpressure in both directions.
 
 use carrel_agents::child::{ChildError, OutputLine};
 use futures_util::FutureExt;
 
 use crate::support::{line, on_one_thread, python, shell, start};
 
-/// What a pipe holds, and what is read at once.
+/// Capacity of a pipe, and of one read.
 const HELD: usize = 2 * 64 * 1024;
 
 //= promises.agents-server.agent-floods-never-reads
 #[test]
 fn an_unread_program_is_blocked_by_backpressure() {
     on_one_thread(async {
-        // It says how much it got rid of before it would have had to wait.
+        // Prints how much it wrote before the pipe was full.
         let mut child = start(&python(
             "import os, sys
 os.write(1, b'first\\n')
@@ -64,7 +64,7 @@ fn a_cancelled_read_loses_no_line() {
         child.send(b"").unwrap();
         let mut lines = Vec::new();
         while lines.len() < 5001 {
-            // Dropped each time that it is not ready at once.
+            // The future is dropped each time it is not ready.
             match child.line().now_or_never() {
                 Some(Some(OutputLine::Complete(line))) => lines.push(String::from_utf8(line.to_vec()).unwrap()),
                 Some(other) => panic!("{other:?}"),

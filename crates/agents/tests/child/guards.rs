@@ -1,4 +1,4 @@
-//! Guards and servers that do not live to see the end.
+//! Guards and servers that are killed.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,7 +10,7 @@ use carrel_agents::child::Child;
 
 use crate::support::{ProcessMarker, example, line, on_one_thread, program, shell, start};
 
-/// A program with descendants that have detached themselves, of whom each holds the pipe.
+/// A program with detached descendants, each of which holds the pipe.
 const FAMILY: &str = "exec 3>\"$HELD\"; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 1000 & setsid sleep 1000 &
     echo ready; wait' & ";
 
@@ -33,7 +33,7 @@ fn orphans_of_a_killed_guard_are_killed_and_nothing_else() {
         neighbour.send(b"still here").unwrap();
         assert_eq!(line(&mut neighbour).await, "still here");
         assert!(own.try_wait().unwrap().is_none());
-        // Its input ends, and so does it.
+        // It exits when its input ends.
         assert!(own.wait().unwrap().success());
     });
 }
@@ -92,7 +92,7 @@ fn everything_is_killed_when_the_server_is_killed() {
     let mut ready = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready, "1 ready\n");
-    // The control: they hold it, until the server is gone.
+    // Control: they hold the pipe until the server is gone.
     assert!(marker.bearers().len() >= 5, "{:?}", marker.bearers());
     assert!(!released.is_over());
     server.kill().unwrap();
@@ -102,15 +102,15 @@ fn everything_is_killed_when_the_server_is_killed() {
 
 #[test]
 fn programs_do_not_inherit_ignored_signals() {
-    // Without its children's signal a server would not even learn how they ended.
+    // With SIGCHLD ignored, a server would not receive exit statuses.
     let launch = "import os, signal, sys
 for number in (1, 2, 3, 10, 15, 17):
     signal.signal(number, signal.SIG_IGN)
 os.execvp(sys.argv[1], sys.argv[1:])";
-    // No shell in between: it would want to hear of its children itself.
+    // No shell in between: it would change SIGCHLD itself.
     let show = ["grep", "SigIgn", "/proc/self/status"];
     let mask = |line: &str| u64::from_str_radix(line.rsplit('\t').next().unwrap(), 16).unwrap() & 0x1_4207;
-    // The control: a program that is started in any other way ignores them.
+    // Control: a program that is started otherwise inherits them.
     let control = Command::new("python3").args(["-c", launch]).args(show).output().unwrap();
     assert_eq!(mask(String::from_utf8(control.stdout).unwrap().trim_end()), 0x1_4207);
     let output = Command::new("python3").args(["-c", launch]).arg(example()).args(show).output().unwrap();
@@ -130,11 +130,11 @@ fn two_hundred_programs_run_side_by_side() {
         for (number, child) in children.iter_mut().enumerate() {
             assert_eq!(line(child).await, number.to_string());
         }
-        // The programs, and a guard for each.
+        // The programs, each with a guard.
         assert_eq!(marker.bearers().len(), 400);
         let ends = children.iter_mut().map(|child| child.terminate(Duration::from_secs(50)));
         for exit in futures_util::future::join_all(ends).await {
-            // By the end of its input or by the signal, whichever it saw first.
+            // By the end of its input or by SIGTERM, whichever comes first.
             assert!(matches!((exit.code, exit.signal), (Some(0), None) | (None, Some(15))), "{exit:?}");
         }
         assert_eq!(marker.bearers(), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! Lines in, lines out.
+//! Reading and writing lines.
 
 use carrel_agents::child::{Child, ChildError, OutputLine};
 

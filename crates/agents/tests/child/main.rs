@@ -1,6 +1,6 @@
-//! Programs that misbehave in every way, and what is left of them: nothing.
+//! Misbehaving programs: no process of them is left.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod escapes;
 mod exits;

@@ -1,4 +1,4 @@
-//! What a program is started with, and starts that take their time.
+//! Environment of a program, and slow spawns.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::support::{WATCHDOG, example, line, on_one_thread, program, start};
 
-/// Keeps whoever opens a file waiting until it is told a line, as a file system does that does not answer.
+/// Holds a lease, so that opening the file blocks until a line is read, as on a hanging file system.
 const LEASE: &str = "
 import fcntl, os, signal, sys
 signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -22,14 +22,14 @@ if sys.argv[2] == 'refuse':
     os.pwrite(file, b'#!/does/not/exist\\n', 0)
 ";
 
-/// What the example says that a program said.
+/// The lines that the example printed for a program.
 fn said(command: &mut Command) -> Vec<String> {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     said.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
 }
 
-/// A script, in a directory of its own.
+/// A script in its own directory.
 fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("script");
@@ -86,7 +86,7 @@ fn a_slow_spawn_does_not_block_the_runtime_and_reports_its_failure_later() {
             let mut child = start(&program(path.to_str().unwrap(), &[]));
             assert_eq!(child.id(), 0);
             child.send(b"what waited for it").unwrap();
-            // Others have their turn.
+            // Other tasks run.
             assert_eq!(line(&mut start(&program("echo", &["others"]))).await, "others");
             lease.stdin.take().unwrap().write_all(b"\n").unwrap();
             if code.is_some() {
@@ -123,7 +123,7 @@ fn a_hanging_spawn_can_be_terminated() {
 fn spawning_waits_while_the_program_is_being_written() {
     let (_directory, path) = script("#!/bin/sh\necho written\n");
     let writer = std::fs::File::options().append(true).open(&path).unwrap();
-    // It is closed when the first attempts are over.
+    // It is closed after the first attempts.
     let closing = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(100));
         drop(writer);

@@ -1,4 +1,4 @@
-//! What all of these tests stand on.
+//! Helpers of these tests.
 
 use std::{
     fs::File,
@@ -11,22 +11,22 @@ use std::{
 
 use carrel_agents::child::{self, Child, OutputLine, ProcessSpec};
 
-/// Whoever waits longer hangs.
+/// Watchdog of every test.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// Runs a test as the server runs, on one thread.
+/// Runs a test on one thread, as the server does.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
     child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(WATCHDOG, test).await.expect("the test hangs") });
 }
 
-/// A shell's script, as a program.
+/// A shell script as a program.
 pub(crate) fn shell(script: &str) -> ProcessSpec {
     program("sh", &["-c", script])
 }
 
-/// One of Python.
+/// A Python script as a program.
 pub(crate) fn python(script: &str) -> ProcessSpec {
     program("python3", &["-c", script])
 }
@@ -40,7 +40,7 @@ pub(crate) fn start(spec: &ProcessSpec) -> Child {
     Child::spawn(spec).unwrap()
 }
 
-/// The next line, which has to be whole.
+/// The next line, which has to be complete.
 pub(crate) async fn line(child: &mut Child) -> String {
     match child.line().await {
         Some(OutputLine::Complete(line)) => String::from_utf8(line.to_vec()).unwrap(),
@@ -48,7 +48,7 @@ pub(crate) async fn line(child: &mut Child) -> String {
     }
 }
 
-/// What everything below a program inherits: an environment to be found by, and a pipe to wait for.
+/// What all descendants of a program inherit: a variable to find them by, and a pipe to wait for.
 pub(crate) struct ProcessMarker {
     directory: tempfile::TempDir,
     name: String,
@@ -68,36 +68,36 @@ impl ProcessMarker {
         Self { directory, name: uuid::Uuid::new_v4().to_string() }
     }
 
-    /// The pipe. A script that opens it keeps [`ProcessMarker::released`] waiting, as does everybody who inherits it.
+    /// The pipe. Every process that holds it keeps [`ProcessMarker::released`] waiting.
     pub(crate) fn pipe(&self) -> PathBuf {
         self.directory.path().join("held")
     }
 
-    /// Marks a program.
+    /// Adds it to a program.
     pub(crate) fn on(&self, mut spec: ProcessSpec) -> ProcessSpec {
         spec.environment.push(("MARK".into(), Some(self.name.clone().into())));
         spec.environment.push(("HELD".into(), Some(self.pipe().into())));
         spec
     }
 
-    /// All processes that bear it.
+    /// All processes that have it.
     pub(crate) fn bearers(&self) -> Vec<String> {
         let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
         processes.filter(|path| self.is_on(path)).map(|path| name(&path)).collect()
     }
 
     fn is_on(&self, process: &Path) -> bool {
-        // What has ended, and waits to be reaped, has no environment.
+        // A zombie has no environment.
         let environment = std::fs::read(process.join("environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|variable| variable == format!("MARK={}", self.name).as_bytes())
     }
 
-    /// Waits until everybody who held the pipe is gone, and somebody did.
+    /// Waits until the pipe was opened and every holder is gone.
     pub(crate) fn released(&self) -> PipeRelease {
         let pipe = self.pipe();
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
-            // Opening waits for the first who holds it, reading for the last.
+            // Opening waits for the first writer, reading for the last.
             let mut said = Vec::new();
             File::open(pipe).unwrap().read_to_end(&mut said).unwrap();
             let _nobody_waits = tell.send(());
@@ -106,7 +106,7 @@ impl ProcessMarker {
     }
 }
 
-/// The moment when a pipe is released.
+/// The release of a pipe.
 pub(crate) struct PipeRelease(mpsc::Receiver<()>);
 
 impl PipeRelease {
@@ -119,14 +119,14 @@ impl PipeRelease {
     }
 }
 
-/// The example that is a server by itself.
+/// The example, which is its own server.
 pub(crate) fn example() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_sandbox-agent")).with_file_name("examples").join("lines");
     assert!(path.exists(), "{} is built by: cargo build --examples", path.display());
     path
 }
 
-/// What a process calls itself, for whoever reads of a failure.
+/// The command line of a process, for failure messages.
 fn name(process: &Path) -> String {
     let command = std::fs::read(process.join("cmdline")).unwrap_or_default();
     format!("{}: {}", process.display(), String::from_utf8_lossy(&command).replace('\0', " "))

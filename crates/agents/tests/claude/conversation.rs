@@ -1,4 +1,4 @@
-//! Conversations, with a program that does as the prompts say.
+//! Conversations with a fake program that follows the prompts.
 
 use std::{future::Future, path::Path, time::Duration};
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::support::rendered;
 
-/// Whoever waits longer hangs.
+/// Watchdog of every test.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn run(test: impl Future<Output = ()>) {
@@ -33,7 +33,7 @@ fn options() -> ConversationOptions {
     }
 }
 
-/// A conversation, and what was told in it.
+/// A conversation with its events.
 struct ClaudeSession {
     conversation: Box<dyn Conversation>,
     events: Vec<Value>,
@@ -48,7 +48,7 @@ impl ClaudeSession {
         self.conversation.prompt(&Prompt { id: "p".into(), text: text.into() }).await.unwrap();
     }
 
-    /// Waits until something of this name is told.
+    /// Waits for an event of this name.
     async fn until(&mut self, name: &str) -> Value {
         loop {
             if let Some(at) = self.events.iter().position(|event| event.get(name).is_some()) {
@@ -63,7 +63,7 @@ impl ClaudeSession {
         }
     }
 
-    /// Waits until the program tells back what it was told.
+    /// Waits until the program reports what it received.
     async fn heard(&mut self) -> Value {
         self.until("raw").await["message"].clone()
     }
@@ -238,7 +238,7 @@ fn changing_mode_and_model_during_a_turn_loses_no_events() {
         let events: Vec<_> = session.events.iter().map(about).filter(|about| !about.is_null()).collect();
         let all = ["initialize", "set_permission_mode", "set_permission_mode", "set_model", "apply_flag_settings"];
         assert_eq!(events, all);
-        // Of the two only what changes is told.
+        // Only the changed setting is sent.
         session.events.clear();
         session.conversation.set_model(Some("small"), None).await.unwrap();
         assert_eq!(session.heard().await["settings"], json!({"effortLevel": null}));
@@ -384,7 +384,7 @@ fn models_are_cached_until_the_program_changes() {
     run(async {
         let directory = tempfile::tempdir().unwrap();
         let (path, starts) = (directory.path().join("claude"), directory.path().join("starts"));
-        // Not written by this process: whoever forks meanwhile would have it open, and then it cannot be run.
+        // Not written by this process: a concurrent fork would keep it open for writing, and it could not be executed.
         let copied = std::process::Command::new("cp").arg(options().program.path).arg(&path).status().unwrap();
         assert!(copied.success());
         let environment = vec![("FAKE_STARTS".to_owned(), starts.to_str().unwrap().to_owned())];

@@ -1,4 +1,4 @@
-//! Lines of any kind: none is lost, and none does harm.
+//! Lines of any kind: none is lost.
 
 use bolero::TypeGenerator;
 use carrel_agents::{
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{has_raw, raw, rendered};
 
-/// A line as a program may write it: anything, or nearly what it should be.
+/// Generated input: arbitrary bytes, or an almost valid message.
 #[derive(Clone, Debug, TypeGenerator)]
 enum GeneratedInput {
     Bytes(Vec<u8>),
@@ -105,7 +105,7 @@ fn no_line_is_lost() {
     });
 }
 
-/// The facts of one line of a new conversation.
+/// The events of one line of a new conversation.
 fn events(line: &[u8]) -> Vec<Value> {
     ClaudeConverter::new(|_| None).convert_line(line).iter().map(rendered).collect()
 }
@@ -184,13 +184,13 @@ fn a_cancelled_prompt_ends_its_turn_once() {
     assert_eq!(ends(converter.convert_line(cancelled)), 0);
 }
 
-/// A line of this many blocks of a kind.
+/// A message with this many blocks.
 fn blocks(role: &str, count: usize, block: impl Fn(usize) -> Value) -> String {
     let blocks: Vec<_> = (0..count).map(block).collect();
     json!({"type": role, "message": {"id": "m", "content": blocks}}).to_string()
 }
 
-/// How many bytes of the agent's own words go with these facts.
+/// Total size of the raw messages of these events.
 fn words(events: &[AgentEvent]) -> usize {
     events.iter().filter_map(raw).map(|raw| raw.get().len()).sum()
 }
@@ -243,7 +243,7 @@ fn a_reported_mode_is_one_that_the_agent_can_have() {
     assert_eq!(events(&mut converter, "bypassPermissions"), [json!(null); 0]);
     converter.set_may_bypass(true);
     assert_eq!(events(&mut converter, "bypassPermissions"), [json!(["build", "bypass"])]);
-    // To plan by its permissions is another thing than to plan, until it is done with either.
+    // Permission mode plan differs from agent mode plan until either ends.
     assert_eq!(events(&mut converter, "plan"), [json!(["build", "plan"])]);
     converter.set_agent_mode(AgentMode::Plan);
     assert_eq!(events(&mut converter, "plan"), [json!(["plan", "plan"])]);

@@ -1,6 +1,6 @@
-//! Claude Code: what it says as facts, and conversations with it.
+//! Claude Code: conversion of its output, and conversations.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod conversation;
 mod lines;

@@ -1,4 +1,4 @@
-//! Recorded sessions of Claude Code 2.1.325, and what the server makes of them.
+//! Recorded sessions of Claude Code 2.1.325 and their events.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{has_raw, raw, rendered};
 
-/// Plays a recording as the session would: a prompt is given before the agent says that it has it.
+/// Replays a recording: a prompt is sent before the agent reports it.
 fn play(recording: &str) -> String {
     let mut converter = ClaudeConverter::new(|_| None);
     let mut events = String::new();

@@ -1,9 +1,9 @@
-//! Facts as one can read and compare them.
+//! Renders events for comparison.
 
 use carrel_agents::agent::{AgentEvent, AgentExit};
 use serde_json::{Value, json, value::RawValue};
 
-/// A fact as JSON, without the agent's own words for it.
+/// An event as JSON, without its raw message.
 pub(crate) fn rendered(event: &AgentEvent) -> Value {
     match event {
         AgentEvent::Event(data, _) => json!(data),
@@ -24,7 +24,7 @@ pub(crate) fn rendered(event: &AgentEvent) -> Value {
     }
 }
 
-/// The agent's own words for a fact.
+/// The raw message of an event.
 pub(crate) fn raw(event: &AgentEvent) -> Option<&RawValue> {
     match event {
         AgentEvent::Event(_, raw)
@@ -39,7 +39,7 @@ pub(crate) fn raw(event: &AgentEvent) -> Option<&RawValue> {
     }
 }
 
-/// Whether a fact has the agent's own words beside it.
+/// Whether an event should have a raw message.
 pub(crate) const fn has_raw(event: &AgentEvent) -> bool {
     !matches!(
         event,

@@ -1,6 +1,6 @@
-//! Conversations with an app-server that does what it is told, well or badly.
+//! Conversations with a fake app-server that follows the prompts.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod modes;
 mod shutdown;

@@ -1,4 +1,4 @@
-//! Modes and models, as they reach the app-server.
+//! Modes and models, as the app-server receives them.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -56,7 +56,7 @@ fn without_a_plan_mode_the_prompt_asks_for_a_plan() {
         let mut conversation =
             fixture.open_with(ConversationOptions { agent_mode: AgentMode::Plan, ..fixture.options() }).await;
         let said = conversation.turn("params").await;
-        // The prompt is another one now, but still ours, and so it is not said back.
+        // The prompt was extended, but it is still recognized, so it is not logged again.
         assert_eq!(said.len(), 1);
         assert!(said[0].ends_with("params"), "{said:?}");
         fixture.codex.shutdown(Duration::from_secs(2)).await;
@@ -75,7 +75,7 @@ fn the_first_session_provides_the_environment() {
     });
 }
 
-/// What becomes of a patch: the decision of the mode, or that it was asked for.
+/// What happens to a patch: decided by the mode, or reported as a request.
 async fn patch(conversation: &mut TestConversation, path: &str) -> String {
     conversation.prompt(&format!("patch {path}")).await;
     let decided = |event| match event {

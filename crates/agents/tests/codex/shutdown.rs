@@ -1,4 +1,4 @@
-//! How an app-server ends, and what its sessions hear of it.
+//! Exit of an app-server, and what its sessions report.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn a_crash_is_reported_to_all_sessions_and_threads_are_resumed() {
         assert_eq!(again.conversation.native_id(), native_id);
         assert_eq!(again.turn("say back").await, ["back"]);
         assert_eq!(fixture.starts(), 2);
-        // What was open before the crash is closed without harm to what is open now.
+        // A conversation of the crashed app-server is closed without affecting the new ones.
         one.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         two.conversation.close(Duration::from_secs(2), &mut Vec::new()).await;
         assert_eq!(again.turn("say still").await, ["still"]);
@@ -114,7 +114,7 @@ fn an_idle_app_server_is_stopped_and_started_again_on_demand() {
     });
 }
 
-/// How the items ended that ended in these facts.
+/// Status of the items that these events complete.
 fn items(events: &[AgentEvent]) -> Vec<ItemStatus> {
     let items = events.iter().filter_map(|event| match event {
         AgentEvent::Event(EventData::ItemCompleted(item), _) => Some(item.status),
@@ -123,7 +123,7 @@ fn items(events: &[AgentEvent]) -> Vec<ItemStatus> {
     items.collect()
 }
 
-/// Begins a turn with a command that does not end.
+/// Starts a turn with a command that does not exit.
 async fn work(conversation: &mut TestConversation) {
     conversation.prompt("work hard").await;
     conversation.find(|event| matches!(event, AgentEvent::Event(EventData::ItemStarted(_), _)).then_some(())).await;

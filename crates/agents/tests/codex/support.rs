@@ -1,4 +1,4 @@
-//! What all of these tests stand on.
+//! Helpers of these tests.
 
 use std::{collections::VecDeque, fs, future::Future, io::ErrorKind, path::Path, time::Duration};
 
@@ -12,30 +12,30 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
-/// Whoever waits longer hangs.
+/// Watchdog of every test.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A driver with an app-server of the tests.
+/// A driver with a fake app-server.
 pub(crate) struct CodexFixture {
     pub(crate) codex: Codex,
     pub(crate) environment: Vec<(String, String)>,
     scratch: TempDir,
 }
 
-/// A conversation, and what it said that nobody asked for yet.
+/// A conversation, with events that were not read yet.
 pub(crate) struct TestConversation {
     pub(crate) conversation: Box<dyn Conversation>,
     events: VecDeque<AgentEvent>,
     prompts: usize,
 }
 
-/// A pipe that a process holds open as long as it lives.
+/// A pipe that a process holds open while it runs.
 pub(crate) struct ProcessWatch {
     pub(crate) path: String,
     pipe: pipe::Receiver,
 }
 
-/// Runs a test as the server runs, on one thread.
+/// Runs a test on one thread, as the server does.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
     child::set_guard_program(env!("CARGO_BIN_EXE_sandbox-agent"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -72,7 +72,7 @@ impl CodexFixture {
         ConversationOptions { session_id: "s".to_owned(), program: self.program(), ..ConversationOptions::default() }
     }
 
-    /// A pipe that a process is to hold open as long as it lives.
+    /// Creates a pipe for a process to hold open.
     pub(crate) fn watch(&self, name: &str) -> ProcessWatch {
         let path = self.directory().join(name);
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -80,7 +80,7 @@ impl CodexFixture {
         ProcessWatch { path: path.display().to_string(), pipe }
     }
 
-    /// Hears of the end of the app-server that is started next.
+    /// Watches the next app-server.
     pub(crate) fn watch_server(&mut self) -> ProcessWatch {
         let watch = self.watch("server");
         self.environment.push(("ALIVE".to_owned(), watch.path.clone()));
@@ -97,25 +97,25 @@ impl CodexFixture {
 }
 
 impl ProcessWatch {
-    /// Waits until the process is there, where it may not even be started.
+    /// Waits until the process runs, even if it was not started yet.
     pub(crate) async fn started(&mut self) {
         self.pipe.readable().await.unwrap();
         self.there().await;
     }
 
-    /// Makes sure that the process is there.
+    /// Asserts that the process runs.
     pub(crate) async fn there(&mut self) {
         let mut said = [0; 5];
         self.pipe.read_exact(&mut said).await.unwrap();
         assert_eq!(&said, b"alive");
     }
 
-    /// Whether it still is.
+    /// Whether the process still runs.
     pub(crate) fn is_there(&self) -> bool {
         self.pipe.try_read(&mut [0; 1]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Waits until it is gone.
+    /// Waits until the process is gone.
     pub(crate) async fn gone(&mut self) {
         assert_eq!(self.pipe.read(&mut [0; 1]).await.unwrap(), 0);
     }
@@ -139,7 +139,7 @@ impl TestConversation {
         }
     }
 
-    /// The next fact of which something can be taken; what is before it is thrown away.
+    /// The next event that matches; earlier ones are dropped.
     pub(crate) async fn find<T>(&mut self, mut take: impl FnMut(AgentEvent) -> Option<T>) -> T {
         loop {
             if let Some(taken) = take(self.next().await) {
@@ -148,7 +148,7 @@ impl TestConversation {
         }
     }
 
-    /// How the turn ended.
+    /// The outcome of the turn.
     pub(crate) async fn ended(&mut self) -> TurnOutcome {
         self.find(|event| match event {
             AgentEvent::TurnEnded { outcome, .. } => Some(outcome),
@@ -158,7 +158,7 @@ impl TestConversation {
         .await
     }
 
-    /// What the agent says in this turn, to the turn's end.
+    /// The messages of the agent until the turn ends.
     pub(crate) async fn said(&mut self) -> Vec<String> {
         let mut said = Vec::new();
         loop {
@@ -171,14 +171,14 @@ impl TestConversation {
         }
     }
 
-    /// A whole turn: what is said to it.
+    /// A whole turn: sends a prompt and returns the messages.
     pub(crate) async fn turn(&mut self, text: &str) -> Vec<String> {
         self.prompt(text).await;
         self.said().await
     }
 }
 
-/// The text of a message of the agent or the user.
+/// Text of a message.
 pub(crate) fn text(message: &UniversalMessage) -> Option<String> {
     let UniversalMessage::Parsed(message) = message else { return None };
     match message.parts.as_slice() {

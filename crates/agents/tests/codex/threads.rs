@@ -1,4 +1,4 @@
-//! Many threads on one app-server: each hears what is its own.
+//! Several threads on one app-server: each receives its own messages.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ fn a_turn_can_be_interrupted_before_it_has_an_id() {
         one.find(|event| matches!(event, AgentEvent::Event(EventData::Started(_), _)).then_some(())).await;
         one.conversation.interrupt().await.unwrap();
         assert_eq!(one.ended().await, TurnOutcome::Interrupted);
-        // Nothing runs, so nothing is stopped, and the next turn is not either.
+        // No turn is running, so nothing is interrupted, and neither is the next turn.
         one.conversation.interrupt().await.unwrap();
         assert_eq!(one.turn("say still here").await, ["still here"]);
         one.prompt("hold").await;
@@ -289,7 +289,7 @@ fn a_request_of_a_subthread_is_reported_in_the_same_session() {
     });
 }
 
-/// Counts the numbers of a flood, which have to come in order.
+/// Counts the numbers of a flood, which have to arrive in order.
 async fn flooded(conversation: &mut TestConversation) -> u64 {
     let mut count = 0;
     loop {
@@ -330,7 +330,7 @@ fn a_session_that_does_not_read_is_dropped_after_a_timeout() {
         });
         let (mut stalled, mut other) = tokio::join!(fixture.open(), fixture.open());
         stalled.prompt("flood 20000").await;
-        // The flood is more than the pipe and the session hold, so it ends only if the session was given up.
+        // The flood is larger than all buffers, so it ends only if the session is dropped.
         assert_eq!(other.turn("flooded at last").await, ["at last"]);
         assert_eq!(other.turn("say again").await, ["again"]);
         let told = |event| match event {

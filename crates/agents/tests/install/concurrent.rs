@@ -13,7 +13,7 @@ use crate::{
     support::{InstallFixture, TestPackage, program},
 };
 
-/// The example, as a process of its own. It is ended with the test.
+/// The example as a separate process. It is killed with the test.
 pub(crate) struct InstallerProcess {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -36,7 +36,7 @@ impl InstallerProcess {
         Self { child, lines }
     }
 
-    /// Reads what it says until this.
+    /// Reads its output until this line.
     pub(crate) fn wait_for(&mut self, said: &str) -> String {
         let line = self.lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(said));
         line.unwrap_or_else(|| panic!("it ended, and did not say {said:?}"))
@@ -71,7 +71,7 @@ async fn concurrent_callers_share_one_download() {
             })
         })
         .collect();
-    // All of them are under way, and see the same.
+    // All of them are running and see the same progress.
     let mut seen = std::collections::BTreeSet::new();
     while seen.len() < 10 {
         let (number, bytes) = told.recv().await.unwrap();
@@ -150,7 +150,7 @@ fn without_certificates_an_install_over_plain_http_works() {
     let (fixture, _) = InstallFixture::with_claude("1.0.0", &program(1, 1000));
     let home = fixture.settings.home.clone().unwrap();
     std::fs::create_dir(&home).unwrap();
-    // The machine's own npm may know some.
+    // The npm of this machine may be configured with some.
     std::fs::write(home.join(".npmrc"), "cafile=/does/not/exist\n").unwrap();
     let install = |registry: &str| {
         let mut command = InstallerProcess::command(&fixture, registry, "1.0.0", "-");
@@ -173,7 +173,7 @@ fn two_processes_download_once() {
     let mut one = InstallerProcess::start(&fixture, "1.0.0", "-");
     one.wait_for("downloading 50000");
     let mut two = InstallerProcess::start(&fixture, "1.0.0", "-");
-    // The first is how it begins. Each of the others is a look at the lock in vain.
+    // The first report is the start; each further one is a failed attempt to lock.
     for _ in 0..3 {
         two.wait_for("waiting");
     }

@@ -70,7 +70,7 @@ fn is_over(process: &str) -> bool {
     stat.map_or(true, |stat| stat.contains(") Z "))
 }
 
-/// Waits for what nobody tells, and not for ever.
+/// Polls a condition, with a deadline.
 async fn until(is_so: impl Fn() -> bool) {
     let so = async {
         while !is_so() {

@@ -125,7 +125,7 @@ async fn a_file_that_changes_during_its_download_is_rejected() {
     let installer = fixture.installer();
     let failed = installer.install(AgentId::Claude, false, None, |now| {
         if now.bytes > 0 {
-            // The next request meets another file; this one ends with the connection.
+            // The next request gets another file; this one ends with the connection.
             fixture.server.tag("two");
             fixture.server.cut();
         }

@@ -6,7 +6,7 @@ use crate::{
     support::{InstallFixture, TestPackage, program},
 };
 
-/// Ends a process in the middle of an install, and looks at what is left; then the next one has to succeed.
+/// Kills a process in the middle of an install and checks the result; then the next install has to succeed.
 async fn ended(
     old: Option<&str>,
     until: impl FnOnce(&InstallFixture, &TestPackage) -> InstallerProcess,
@@ -23,7 +23,7 @@ async fn ended(
     until(&fixture, &package).kill();
 
     let found = fixture.installer().find(AgentId::Claude);
-    // The link is replaced in one step: until it is, the old one is used, and after it the new one.
+    // The link is replaced atomically: before that the old install is current, and afterwards the new one.
     let expected = if phase > InstallPhase::Linking { Some(("2.0.0", &after)) } else { old.map(|old| (old, &before)) };
     let told = found.as_ref().map(|found| (found.version.as_deref().unwrap(), std::fs::read(&found.path).unwrap()));
     assert_eq!(told, expected.map(|(version, content)| (version, content.clone())), "in {phase}");

@@ -1,6 +1,6 @@
-//! Agents are installed from a registry on loopback, which answers as a test says.
+//! Installs agents from a registry on loopback with scripted responses.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition fails the test")]
 
 mod concurrent;
 mod discovery;

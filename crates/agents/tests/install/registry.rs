@@ -1,4 +1,4 @@
-//! A server on loopback that answers as a test says: what a registry may do, and what it should not.
+//! A registry on loopback with scripted responses, valid or not.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,21 +7,21 @@ use std::{
     sync::{Arc, Condvar, Mutex},
 };
 
-/// What a client asked.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedRequest {
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
 }
 
-/// What goes wrong with the next request for a file.
+/// A fault of the next request for a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RegistryFault {
-    /// It is not answered with the file.
+    /// Respond with this status.
     Status(u16),
-    /// The connection ends after so many bytes.
+    /// Close the connection after this many bytes.
     Cut(usize),
-    /// Nothing comes after so many bytes, until it is released.
+    /// Stall after this many bytes, until it is released.
     Hold(usize),
 }
 
@@ -37,7 +37,7 @@ struct RegistryState {
     is_over: bool,
 }
 
-/// A server. It ends when it is dropped.
+/// The registry. It stops when it is dropped.
 pub(crate) struct TestRegistry {
     pub(crate) address: SocketAddr,
     shared: Arc<(Mutex<RegistryState>, Condvar)>,
@@ -57,7 +57,7 @@ impl TestRegistry {
                     return;
                 }
                 let of_one = Arc::clone(&of_all);
-                // A client that goes away is its own affair.
+                // The client may disconnect.
                 std::thread::spawn(move || stream.and_then(|stream| answer(&stream, &of_one)));
             }
         });
@@ -72,7 +72,7 @@ impl TestRegistry {
         self.change(|state| drop(state.files.insert(path.to_owned(), content.into())));
     }
 
-    /// The next requests for this path fail so.
+    /// Faults of the next requests for this path.
     pub(crate) fn fail(&self, path: &str, faults: &[RegistryFault]) {
         self.change(|state| state.faults.entry(path.to_owned()).or_default().extend(faults));
     }
@@ -85,17 +85,17 @@ impl TestRegistry {
         self.change(|state| state.no_ranges = true);
     }
 
-    /// What is held goes on.
+    /// Releases stalled responses.
     pub(crate) fn release(&self) {
         self.change(|state| state.is_released = true);
     }
 
-    /// What is held ends.
+    /// Closes stalled connections.
     pub(crate) fn cut(&self) {
         self.change(|state| state.is_cut = true);
     }
 
-    /// The requests whose path ends so.
+    /// The requests whose path has this suffix.
     pub(crate) fn asked(&self, end: &str) -> Vec<RecordedRequest> {
         let state = self.shared.0.lock().unwrap();
         state.asked.iter().filter(|request| request.path.ends_with(end)).cloned().collect()

@@ -1,4 +1,4 @@
-//! Packages that are made on the fly, and an installer that knows nothing but a test's registry.
+//! Generated packages, and an installer that uses only the test's registry.
 
 use std::{
     io::Write,
@@ -24,7 +24,7 @@ use crate::registry::TestRegistry;
 
 pub(crate) const CLAUDE: &str = "@anthropic-ai/claude-code-linux-x64";
 pub(crate) const TRIPLE: &str = "package/vendor/x86_64-unknown-linux-musl";
-/// Nobody listens there.
+/// A port that refuses connections.
 pub(crate) const NOWHERE: &str = "http://127.0.0.1:1/";
 
 /// A package.
@@ -35,14 +35,14 @@ pub(crate) struct TestPackage {
     pub(crate) integrity: Option<String>,
 }
 
-/// A registry, and a directory in which agents are installed from it.
+/// A registry, and an empty directory for installs.
 pub(crate) struct InstallFixture {
     pub(crate) server: TestRegistry,
     pub(crate) root: TempDir,
     pub(crate) settings: InstallSettings,
 }
 
-/// A program that cannot be compressed: what is cut of it is cut of the package.
+/// An incompressible program, so that a truncated package is a truncated program.
 pub(crate) fn program(seed: u8, length: usize) -> Vec<u8> {
     let mut block = Sha256::digest([seed]);
     let mut bytes = b"#!/bin/sh\necho ".to_vec();
@@ -57,7 +57,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A compressed archive of these files.
+/// A gzipped archive of these files.
 pub(crate) fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (name, content) in files {
@@ -77,17 +77,17 @@ impl TestPackage {
         Self { name: name.into(), version: version.into(), tarball, integrity }
     }
 
-    /// Claude Code, with this for a program.
+    /// Claude Code with this program.
     pub(crate) fn claude(version: &str, program: &[u8]) -> Self {
         Self::new(CLAUDE, version, archive(&[("package/README.md", b"words"), ("package/claude", program)]))
     }
 
-    /// Its file in a registry.
+    /// Path of its tarball.
     pub(crate) fn path(&self) -> String {
         format!("/{}/-/{}-{}.tgz", self.name, self.name.rsplit('/').next().unwrap(), self.version)
     }
 
-    /// What is asked about it.
+    /// Path of its metadata.
     pub(crate) fn about(&self) -> String {
         format!("/{}/{}", self.name.replace('/', "%2f"), self.version)
     }
@@ -135,13 +135,13 @@ impl InstallFixture {
         Self { server, root, settings }
     }
 
-    /// Puts a package into the registry.
+    /// Publishes a package in the registry.
     pub(crate) fn publish(&self, package: &TestPackage) {
         self.server.put(&package.about(), package.description(&self.server).to_string());
         self.server.put(&package.path(), package.tarball.clone());
     }
 
-    /// A registry with one Claude Code, which is pinned.
+    /// A registry with one pinned version of Claude Code.
     pub(crate) fn with_claude(version: &str, program: &[u8]) -> (Self, TestPackage) {
         let mut fixture = Self::new();
         let package = TestPackage::claude(version, program);
@@ -166,7 +166,7 @@ impl InstallFixture {
         &self.settings.bin
     }
 
-    /// What is in the directory of installs, the lock aside.
+    /// The entries of the install directory, without locks.
     pub(crate) fn installs(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.bin()).into_iter().flatten();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -175,7 +175,7 @@ impl InstallFixture {
         names
     }
 
-    /// Nothing of a failed install may be left.
+    /// Whether a failed install left nothing behind.
     pub(crate) fn is_clean(&self) -> bool {
         self.installs().is_empty() && self.installer().find(AgentId::Claude).is_none()
     }

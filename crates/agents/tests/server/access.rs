@@ -1,4 +1,4 @@
-//! Who may come in.
+//! Authentication.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Method, header::AUTHORIZATION};

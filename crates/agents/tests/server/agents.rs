@@ -1,4 +1,4 @@
-//! Which agents there are, before any of them is installed.
+//! Agents that are not installed.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ async fn unsupported_modes_are_rejected_before_the_agent_is_installed() {
         assert_eq!(create(wanted).await.refuses(400, "mode_not_supported")["agent"], agent);
         create(json!({"agent": agent, "permissionMode": "yolo"})).await.refuses(400, "invalid_request");
     }
-    // To plan is a permission mode of Claude Code: another one contradicts it.
+    // Plan is a permission mode of Claude Code, so another one conflicts with it.
     for mode in ["default", "bypass"] {
         let wanted = json!({"agent": "claude", "agentMode": "plan", "permissionMode": mode});
         create(wanted).await.refuses(400, "invalid_request");

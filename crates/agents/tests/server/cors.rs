@@ -1,4 +1,4 @@
-//! Which pages of browsers may use the server.
+//! CORS.
 
 use reqwest::Method;
 
@@ -6,7 +6,7 @@ use crate::support::{TestResponse, TestServer, program, refused};
 
 const PAGE: &str = "https://example.org";
 
-/// What a browser asks before it lets a page send something.
+/// A preflight request.
 async fn preflight(server: &TestServer, page: &str) -> TestResponse {
     let request = server.request(Method::OPTIONS, "/v1/sessions/s");
     let request = request.header("origin", page).header("access-control-request-method", "PATCH");
@@ -38,7 +38,7 @@ async fn only_the_named_origins_are_allowed() {
         assert_eq!(answer.header("access-control-allow-credentials"), None);
         let answer = preflight(&server, page).await;
         assert_eq!(answer.status, 200);
-        // What is asked for: a star would not cover the header of the token.
+        // The requested headers: `*` would not cover the authorization header.
         assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
         assert_eq!(answer.header("access-control-allow-headers"), Some("authorization"));
     }
@@ -52,7 +52,7 @@ async fn only_the_named_methods_and_headers_are_allowed() {
     let answer = preflight(&TestServer::with(&flags).await, PAGE).await;
     assert_eq!(answer.header("access-control-allow-methods"), Some("GET,PATCH"));
     assert_eq!(answer.header("access-control-allow-headers"), Some("authorization,x-mine"));
-    // Any flag without an origin is for every page.
+    // Any flag without an origin allows all origins.
     let answer = preflight(&TestServer::with(&["--no-token", "--cors-allow-method", "PATCH"]).await, PAGE).await;
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
@@ -61,14 +61,14 @@ async fn only_the_named_methods_and_headers_are_allowed() {
 #[tokio::test]
 async fn with_credentials_no_header_is_a_star() {
     let server = TestServer::with(&["--token", "s3cret", "-O", PAGE, "--cors-allow-credentials"]).await;
-    // A browser sends no token with the question.
+    // A preflight request has no token.
     let answer = preflight(&server, PAGE).await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.header("access-control-allow-origin"), Some(PAGE));
     assert_eq!(answer.header("access-control-allow-credentials"), Some("true"));
     assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
     assert_eq!(answer.header("access-control-allow-headers"), Some("authorization"));
-    // A page that is let in can read a refusal.
+    // An allowed page can read an error.
     let refusal = TestResponse::to(server.request(Method::GET, "/v1/sessions").header("origin", PAGE)).await;
     refusal.refuses(401, "token_invalid");
     assert_eq!(refusal.header("access-control-allow-origin"), Some(PAGE));
@@ -92,7 +92,7 @@ async fn without_a_token_browser_pages_are_rejected() {
     server.create("s").await;
     let abort = server.request(Method::POST, "/v1/sessions/s/abort").header("origin", PAGE);
     TestResponse::to(abort).await.is(204);
-    // With a token it is the token that lets in.
+    // With a token, the token decides.
     let server = TestServer::with(&["--token", "s3cret"]).await;
     let list = |token: &str| server.request(Method::GET, "/v1/sessions").header("origin", PAGE).bearer_auth(token);
     TestResponse::to(list("wrong")).await.refuses(401, "token_invalid");

@@ -1,4 +1,4 @@
-//! Events: one log, two views of it, and slices of each.
+//! Events: one log, two views, and pages of each.
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ async fn both_views_number_events_from_one_without_gaps() {
         assert_eq!(ids(events), (1..=events.len() as u64).collect::<Vec<_>>());
     }
     assert_eq!(server.info("s").await["eventCount"], default.len());
-    // The default view is the full one without the kinds that a client has to ask for.
+    // The default view is the full one without details.
     let six = ["message", "started", "error", "questionAsked", "permissionAsked", "raw"];
     let without_id = |event: &Value| {
         let mut event = event.clone();

@@ -1,4 +1,4 @@
-//! The end of the server, and of agents that have nothing to do.
+//! Shutdown of the server, and idle agents.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -21,7 +21,7 @@ async fn a_signal_shuts_the_server_down_whatever_is_running() {
         waiting.until_kind("questionAsked").await;
         let mut bursting = server.turn("bursting", "burst 10000000", "").await;
         bursting.next().await.unwrap();
-        // This one never reads.
+        // This client never reads.
         let _stalled = server.stream("bursting", "").await;
         streams.extend([running, waiting, bursting, server.turn("running", "queued", "").await]);
         server.signal(signal);
@@ -56,7 +56,7 @@ async fn an_idle_agent_is_stopped_and_started_again_on_demand() {
     server.create("s").await;
     let mut stream = server.follow("s").await;
     assert_eq!(kinds(&stream.until_kind("notice").await), ["started", "notice"]);
-    // Only those who ask for everything are told; for the others nothing happened.
+    // The notice is only in the full view.
     assert_eq!(of_kind(&server.events("s", "?view=full").await, "notice"), [&json!({"label": "agent.idle"})]);
     assert_eq!(server.events("s", "").await.len(), 1);
     assert_eq!(server.info("s").await["status"], "idle");
@@ -72,11 +72,11 @@ async fn an_agent_with_a_turn_or_a_pending_request_is_not_idle() {
     server.create("s").await;
     server.create("clock").await;
     let asked = server.turn("s", "question", "?wait=0&view=full").await.rest().await;
-    // The other session shows that the time is over.
+    // The other session shows that the timeout has passed.
     server.follow("clock").await.until_kind("notice").await;
     let info = server.info("s").await;
     assert_eq!(info["status"], "waiting");
-    // It may have been idle before its turn began, but not since.
+    // It may have been idle before its turn started, but not since.
     let before = asked[0]["id"].as_u64().unwrap();
     let mut all = server.stream("s", &format!("?view=full&offset={before}")).await;
     for question in of_kind(&asked, "questionAsked") {

@@ -1,11 +1,11 @@
-//! Which host names a server without a token answers to.
+//! Host names that a server without a token allows.
 
 use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{TestResponse, TestServer, program, refused, soon};
 
-/// What DNS can be made to lead to 127.0.0.1, and other spellings of it.
+/// Names that DNS can resolve to 127.0.0.1, and other spellings of it.
 const FOREIGN: [&str; 8] = [
     "myhost",
     "myhost:2468",
@@ -21,7 +21,7 @@ async fn listed(server: &TestServer, host: &str) -> TestResponse {
     TestResponse::to(server.request(Method::GET, "/v1/sessions").header("host", host)).await
 }
 
-/// Sends a request as it is; returns its status.
+/// Sends a raw request; returns its status.
 async fn raw(server: &TestServer, request: &str) -> u16 {
     let mut stream = server.connect().await;
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -42,14 +42,14 @@ async fn without_a_token_only_loopback_names_are_allowed() {
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains(host) && detail.contains("--allow-host"), "{detail}");
     }
-    // A page of such a name is no page of the server's own either.
+    // A page of such a name is not the server's own either.
     let page = server.request(Method::GET, "/v1/sessions").header("host", "myhost").header("origin", "http://myhost");
     TestResponse::to(page).await.refuses(403, "permission_denied");
     for origin in ["http://localhost", "http://myhost", "http://agent.internal", "null", ""] {
         let page = server.request(Method::GET, "/v1/sessions").header("origin", origin);
         TestResponse::to(page).await.refuses(403, "permission_denied");
     }
-    // With a token it is the token that decides, which no page has.
+    // With a token, the token decides, which no page has.
     let server = TestServer::with(&["--token", "s3cret"]).await;
     for host in FOREIGN {
         let list = server.request(Method::GET, "/v1/sessions").header("host", host).bearer_auth("s3cret");
@@ -107,7 +107,7 @@ async fn the_flag_allows_other_hosts_and_the_servers_own_pages() {
 
 #[tokio::test]
 async fn the_host_check_applies_to_every_address_but_not_to_a_socket() {
-    // Behind a published port the host is the loopback name that its client connects to.
+    // Behind a published port, the host is the loopback name that the client connects to.
     let server = TestServer::with(&["--no-token", "--host", "0.0.0.0"]).await;
     let port = server.base.rsplit(':').next().unwrap().to_owned();
     let list = |host: String| {

@@ -1,4 +1,4 @@
-//! Where the server listens.
+//! Listening sockets.
 
 use std::{
     os::unix::{fs::PermissionsExt as _, net::UnixListener},

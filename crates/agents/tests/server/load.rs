@@ -1,4 +1,4 @@
-//! Many events, many sessions, and clients that behave badly.
+//! Many events, many sessions, and misbehaving clients.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -13,11 +13,11 @@ use crate::{
 const BURST: u64 = 100_000;
 const LAST: u64 = BURST + 2;
 
-/// Each number once and in order.
+/// Checks that each number arrives once and in order.
 struct EventCounter(u64);
 
 impl EventCounter {
-    /// The next event of a stream; says whether it was the last. Parsing them all would take longer than the burst.
+    /// Checks the next event; returns whether it was the last. Parsing them all would take longer than the burst.
     async fn take(&mut self, stream: &mut SseReader) -> bool {
         let block = stream.block().await.unwrap();
         self.0 += 1;
@@ -32,7 +32,7 @@ impl EventCounter {
     }
 }
 
-/// A number from the one before it: the same cuts in every run.
+/// A pseudorandom sequence: the same interruptions in every run.
 fn next(random: &mut u64) -> u64 {
     *random ^= *random << 13;
     *random ^= *random >> 7;
@@ -50,7 +50,7 @@ async fn each_of_a_hundred_thousand_events_reaches_every_reader_once() {
     let fast = async {
         let (mut stream, mut tally) = (server.stream("s", "").await, EventCounter(0));
         while !tally.take(&mut stream).await {}
-        // The turn is over: only now the one that stood still begins to read.
+        // The turn has ended: only now the blocked reader starts to read.
         let (mut stream, mut tally) = (stalled, EventCounter(0));
         while !tally.take(&mut stream).await {}
     };
@@ -85,7 +85,7 @@ async fn blocked_readers_cost_no_memory() {
         server.say("s", "burst 20000").await;
         server.memory()
     };
-    // Each asks for everything, some 6 MiB, and reads nothing of it.
+    // Each requests everything, some 6 MiB, and reads nothing.
     let mut stalled = Vec::new();
     for _ in 0..50 {
         stalled.push(server.stream("s", "").await);
@@ -132,7 +132,7 @@ async fn a_full_log_ends_its_session() {
     assert_eq!(events.last().unwrap()["data"]["sessionEnded"]["reason"], "failed");
     let problem = server.post("/v1/sessions/s/messages", serde_json::json!({"message": "x"})).await;
     problem.refuses(500, "agent_process_exited");
-    // Others have a log of their own.
+    // Other sessions have their own log.
     server.create("t").await;
     assert_eq!(said(&server.say("t", "hello").await, "assistant"), ["hello"]);
 }
@@ -169,7 +169,7 @@ async fn idle_and_malformed_clients_disturb_nobody() {
     }
     server.create("s").await;
     assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
-    // Who hangs up in the midst of a request has asked for nothing.
+    // A request that was interrupted is ignored.
     drop(connections);
     assert_eq!(server.get("/v1/sessions").await.is(200)["sessions"].as_array().unwrap().len(), 1);
 }

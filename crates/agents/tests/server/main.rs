@@ -1,10 +1,11 @@
-//! The server as clients meet it: the real program, with the agent that is built in.
+//! The server as clients use it: the real program with the built-in agent.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod access;
 mod agents;
 mod cors;
+mod errors;
 mod events;
 mod exits;
 mod hosts;
@@ -12,7 +13,6 @@ mod listener;
 mod load;
 mod openapi;
 mod prompts;
-mod refusals;
 mod requests;
 mod restart;
 mod schema;

@@ -1,4 +1,4 @@
-//! The description of the interface, and whether the server is as described.
+//! The OpenAPI document, and whether the server conforms to it.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn references<'value>(value: &'value Value, found: &mut Vec<&'value Value>) {
 #[test]
 fn the_openapi_document_is_the_reviewed_one() {
     let mut document = carrel_agents::http::document();
-    // A release changes nothing else.
+    // A release changes only the version.
     document.info.version = "0.0.0".into();
     let served = serde_json::to_string_pretty(&document).unwrap() + "\n";
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/openapi.json");
@@ -59,7 +59,7 @@ async fn the_openapi_document_is_complete() {
             let answers = operation["responses"].as_object().unwrap();
             assert!(answers.keys().any(|status| status.starts_with('2')), "{method} {path}");
             names.push(operation["operationId"].as_str().unwrap());
-            // What stands in braces is described, and nothing else is said to stand in the path.
+            // Path parameters are documented, and no others.
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             let in_path = parameters.iter().filter(|parameter| parameter["in"] == "path");
             let described: Vec<_> = in_path.map(|parameter| parameter["name"].as_str().unwrap()).collect();
@@ -103,7 +103,7 @@ async fn every_event_matches_its_schema() {
     {
         assert!(of_kind(&full, word).len() >= minimum, "{word}");
     }
-    // And what is not as described does not pass.
+    // An event that does not match is rejected.
     let mut wrong = full[0].clone();
     wrong["data"] = json!({"startled": {}});
     check(&document, event, &wrong).unwrap_err();

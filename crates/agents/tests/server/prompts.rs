@@ -1,4 +1,4 @@
-//! Prompts: taken once, run in order, whatever becomes of who sent them.
+//! Prompts: accepted once and run in order, even if the client disconnects.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{TestResponse, TestServer, of_kind, said, with_json};
 
-/// Lets the turn that waits for two answers go on.
+/// Answers the two requests of the turn.
 async fn answer_all(server: &TestServer, id: &str) {
     for question in of_kind(&server.events(id, "").await, "questionAsked") {
         let path = format!("/v1/sessions/{id}/questions/{}/reject", question["id"].as_str().unwrap());
@@ -30,7 +30,7 @@ async fn prompts_run_in_the_order_in_which_they_arrived() {
     assert_eq!(server.info("s").await["queued"], 6);
     assert_eq!(said(&server.events("s", "").await, "user"), ["question"]);
     answer_all(&server, "s").await;
-    // The stream of a prompt that waits begins with its own turn.
+    // The stream of a queued prompt starts with its own turn.
     let last = last.rest().await;
     assert_eq!(last[0]["data"]["turnStarted"]["turnId"], "turn-7");
     assert_eq!(said(&last, "assistant"), ["last"]);
@@ -41,7 +41,7 @@ async fn prompts_run_in_the_order_in_which_they_arrived() {
         let data = &event["data"];
         data.get("turnStarted").map(|_| true).or(data.get("turnEnded").map(|_| false))
     });
-    // No turn begins before the one before it is over.
+    // No turn starts before the previous one has ended.
     assert_eq!(turns.collect::<Vec<_>>(), [true, false].repeat(7));
 }
 
@@ -71,7 +71,7 @@ async fn a_retried_prompt_runs_once() {
     let named = json!({"message": "hello", "messageId": "m1"});
     let answers = join_all((0..100).map(|number| {
         let request = server.request(Method::POST, "/v1/sessions/s/messages");
-        // The header and the field are the same thing.
+        // The header and the field are equivalent.
         let request = match number % 2 {
             0 => with_json(request, &named),
             _ => with_json(request.header("idempotency-key", "m1"), &json!({"message": "hello"})),
@@ -82,7 +82,7 @@ async fn a_retried_prompt_runs_once() {
     for answer in answers {
         answer.is(204);
     }
-    // Whoever sends it once more can still follow its turn.
+    // A retry can still follow the turn.
     let again = server.request(Method::POST, "/v1/sessions/s/messages/stream?view=full");
     let again = crate::sse_reader::SseReader::of(with_json(again, &named)).await.rest().await;
     assert_eq!(again[0]["data"]["turnStarted"], json!({"turnId": "turn-1", "messageId": "m1"}));
@@ -104,7 +104,7 @@ async fn a_message_id_with_another_text_is_a_conflict() {
     TestResponse::to(with_json(request, &json!({"message": "two"}))).await.refuses(409, "conflict");
     prompt("m2", "one").await.is(204);
     prompt(&"x".repeat(257), "one").await.refuses(400, "invalid_request");
-    // Ids are for one session.
+    // Ids are unique per session.
     server.create("t").await;
     server.post("/v1/sessions/t/messages", json!({"message": "two", "messageId": "m1"})).await.is(204);
     server.say("s", "last").await;
@@ -144,7 +144,7 @@ async fn a_prompt_outlives_the_client_that_sent_it() {
     turn.until_kind("questionAsked").await;
     let waiting = server.turn("s", "behind", "").await;
     drop((turn, waiting));
-    // A new connection: those that were cut are not used again.
+    // A new connection: interrupted ones are not reused.
     server.get("/v1/health").await.is(200);
     answer_all(&server, "s").await;
     all.until_kind("turnEnded").await;

@@ -1,4 +1,4 @@
-//! What the agent asks, and what it is answered.
+//! Requests of the agent, and their answers.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::{
     support::{TestServer, kinds, of_kind, said},
 };
 
-/// A session whose agent asks two things of this kind.
+/// A session whose agent has two pending requests of this kind.
 async fn asking(server: &TestServer, word: &str, kind: &str) -> (SseReader, [String; 2]) {
     server.create("s").await;
     let mut stream = server.turn("s", word, "?view=full&wait=60").await;
@@ -103,7 +103,7 @@ async fn a_second_answer_is_rejected_even_concurrently() {
     permission(&server, &other, json!({"reply": "once"})).await.is(204);
     permission(&server, &other, json!({"reply": "reject"})).await.refuses(400, "invalid_request");
     drop(stream);
-    // Nor when its turn is over.
+    // Nor after its turn.
     let mut all = server.follow("s").await;
     all.until_kind("turnEnded").await;
     permission(&server, &one, json!({"reply": "once"})).await.refuses(400, "invalid_request");
@@ -118,7 +118,7 @@ async fn an_answer_to_an_unknown_request_is_rejected() {
     let problem = question(&server, "unknown", json!([["Yes"]])).await.refuses(400, "invalid_request");
     assert_eq!(problem["detail"], "invalid request: unknown question id: unknown");
     server.order("/v1/sessions/s/questions/unknown/reject").await.refuses(400, "invalid_request");
-    // A question is no permission, and is still asked after somebody took it for one.
+    // A question is not a permission request, and stays pending.
     permission(&server, &one, json!({"reply": "once"})).await.refuses(400, "invalid_request");
     permission(&server, &one, json!({"reply": "perhaps"})).await.refuses(400, "invalid_request");
     question(&server, &one, json!("Yes")).await.refuses(400, "invalid_request");

@@ -1,4 +1,4 @@
-//! Sessions that outlive their server.
+//! Sessions across restarts of the server.
 
 use std::path::{Path, PathBuf};
 
@@ -12,13 +12,13 @@ async fn on(directory: &Path) -> TestServer {
     TestServer::with(&["--no-token", "--data-dir", directory.to_str().unwrap()]).await
 }
 
-/// Everything that can be read of a session, to the byte.
+/// Everything that can be read of a session, byte for byte.
 async fn all(server: &TestServer, id: &str) -> [Vec<u8>; 2] {
     let read = async |view| server.get(&format!("/v1/sessions/{id}/events?view={view}&includeRaw=true")).await.body;
     [read("default").await, read("full").await]
 }
 
-/// Ends the server and starts another one.
+/// Stops the server and starts another one.
 async fn again(mut server: TestServer, directory: &Path, signal: Signal) -> TestServer {
     server.signal(signal);
     let status = server.end().await;
@@ -59,7 +59,7 @@ async fn a_log_is_restored_byte_for_byte_and_continues() {
         );
         let turns: Vec<_> = of_kind(&full, "turnStarted").iter().map(|turn| turn["turnId"].clone()).collect();
         assert_eq!(turns, ["turn-1", "turn-2", "turn-3"]);
-        // And once more, with what was added.
+        // Once more, with the new events.
         let before = all(&server, "first").await;
         let server = again(server, directory.path(), signal).await;
         assert_eq!(all(&server, "first").await, before);
@@ -80,13 +80,13 @@ async fn a_turn_that_the_server_did_not_survive_has_failed() {
     let full = server.events("s", "?view=full").await;
     let ended = of_kind(&full, "turnEnded");
     assert_eq!((&ended[0]["turnId"], &ended[0]["outcome"]), (&json!("turn-1"), &json!("failed")));
-    // What it asked is asked no longer.
+    // Its requests were withdrawn.
     let id = events[2]["data"]["questionAsked"]["id"].as_str().unwrap();
     server.order(&format!("/v1/sessions/s/questions/{id}/reject")).await.refuses(400, "invalid_request");
     assert_eq!(of_kind(&full, "questionResolved").len(), 2);
     assert_eq!(server.info("s").await["status"], "idle");
     assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
-    // It is told once.
+    // It is logged once.
     let server = again(server, directory.path(), Signal::KILL).await;
     assert_eq!(of_kind(&server.events("s", "").await, "error").len(), 1);
 }
@@ -117,7 +117,7 @@ async fn queued_prompts_run_in_order_after_a_restart() {
         }
         server.prompt("s", "three").await;
         let server = again(server, directory.path(), signal).await;
-        // Whoever repeats one of them meanwhile does not make it run twice.
+        // A retry meanwhile does not run twice.
         server.post("/v1/sessions/s/messages", json!({"message": "two", "messageId": "m2"})).await.is(204);
         server.say("s", "last").await;
         let events = server.events("s", "").await;
@@ -194,7 +194,7 @@ async fn a_directory_belongs_to_one_server() {
     let said = refused(program(&["--port", "0", "--no-token", "--data-dir", path])).await;
     assert!(said.contains("another server keeps its sessions in"), "{said}");
     server.create("s").await;
-    // When the first is gone it is free again.
+    // It is unlocked when the first server is gone.
     let server = again(server, directory.path(), Signal::KILL).await;
     server.info("s").await;
     let said = refused(program(&["--port", "0", "--no-token", "--data-dir", "/dev/null/x"])).await;
@@ -251,7 +251,7 @@ async fn an_unreadable_session_does_not_affect_the_others() {
     let ids: Vec<&Value> = list["sessions"].as_array().unwrap().iter().map(|session| &session["sessionId"]).collect();
     assert_eq!(ids, ["whole"]);
     server.say("whole", "hello").await;
-    // What cannot be read is not thrown away when somebody wants its name.
+    // An unreadable session is kept when a new one has its id.
     server.create("broken").await;
     let kept = std::fs::read_dir(directory.path().join("sessions")).unwrap();
     let aside = kept.map(|place| place.unwrap().path()).find(|place| place.extension().is_some()).unwrap();

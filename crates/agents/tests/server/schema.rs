@@ -1,8 +1,8 @@
-//! As much of JSON Schema as the server's description uses. An object has no other keys than the schema names.
+//! The subset of JSON Schema that the OpenAPI document uses. Objects have no additional properties.
 
 use serde_json::Value;
 
-/// What is wrong with a value, or nothing.
+/// Validates a value.
 pub(crate) fn check(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let Some(rules) = schema.as_object() else { return Err(format!("no schema: {schema}")) };
     for (rule, wanted) in rules {
@@ -43,7 +43,7 @@ pub(crate) fn check(document: &Value, schema: &Value, value: &Value) -> Result<(
     Ok(())
 }
 
-/// What a reference means.
+/// Resolves a reference.
 pub(crate) fn resolve<'document>(document: &'document Value, reference: &Value) -> Result<&'document Value, String> {
     let path = reference.as_str().and_then(|path| path.strip_prefix('#'));
     path.and_then(|path| document.pointer(path)).ok_or_else(|| format!("{reference} leads nowhere"))

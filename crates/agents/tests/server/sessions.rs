@@ -1,4 +1,4 @@
-//! Sessions: made, looked at, changed, ended, removed.
+//! Sessions: created, read, changed, terminated, deleted.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ async fn settings_that_were_not_requested_have_defaults() {
     let info = server.info("s").await;
     assert_eq!((&info["agentMode"], &info["permissionMode"]), (&json!("build"), &json!("default")));
     assert_eq!(info["directory"], server.home.path().to_str().unwrap());
-    // These are there and null, not absent.
+    // These fields are null, not absent.
     assert!(["model", "variant", "title"].iter().all(|key| info.get(key) == Some(&Value::Null)), "{info}");
 }
 
@@ -101,7 +101,7 @@ async fn modes_depend_on_the_agent() {
         create(mode, json!({"agent": "mock", "permissionMode": mode})).await.is(200);
         assert_eq!(server.info(mode).await["permissionMode"], mode);
     }
-    // Only of Claude Code the one is the other.
+    // Only for Claude Code, plan mode is a permission mode.
     create("planner", json!({"agent": "mock", "agentMode": "plan"})).await.is(200);
     assert_eq!(server.info("planner").await["permissionMode"], "default");
     let unknown = create("s", json!({"agent": "mock", "permissionMode": "yolo"})).await;
@@ -162,7 +162,7 @@ async fn the_settings_of_a_session_can_be_changed() {
     assert_eq!(modes(&change(json!({"agentMode": "build"})).await.is(200)), ["build", "bypass"]);
     change(json!({"agentMode": "fly"})).await.refuses(400, "mode_not_supported");
     change(json!({"permissionMode": "yolo", "title": "Never"})).await.refuses(400, "invalid_request");
-    // What is absent or null stays, and so does all of a change that was refused.
+    // Absent and null fields stay unchanged, and so does everything if a change is rejected.
     let info = change(json!({"title": null})).await.is(200);
     assert_eq!((&info["title"], &info["model"]), (&json!("New"), &json!("mock-plain")));
     assert_eq!(said(&server.say("s", "hello").await, "assistant"), ["hello"]);
@@ -285,7 +285,7 @@ async fn an_agent_that_finishes_ends_its_session() {
 async fn the_first_event_is_logged_before_the_session_is_returned() {
     let server = TestServer::start().await;
     let mut stream = server.connect().await;
-    // Both at once, so that nothing of the server's runs between the two but what has to.
+    // Concurrently, so that nothing else of the server runs in between.
     let create = "POST /v1/sessions/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n";
     let list = "GET /v1/sessions/s/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(format!("{create}{{\"agent\":\"mock\"}}{list}").as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! A reader of server-sent events that takes nothing but what the framing allows.
+//! A strict reader of server-sent events.
 
 use reqwest::header::{CACHE_CONTROL, CONTENT_TYPE};
 use serde_json::Value;
@@ -9,9 +9,9 @@ use crate::support::soon;
 pub(crate) struct SseReader {
     response: reqwest::Response,
     text: String,
-    /// How much of `text` was given.
+    /// How much of `text` was returned.
     at: usize,
-    /// The beginning of a letter whose end has not come.
+    /// The beginning of an incomplete character.
     half: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl SseReader {
         Self { response, text: String::new(), at: 0, half: Vec::new() }
     }
 
-    /// The next event as it came, or nothing at the stream's end.
+    /// The next frame; `None` at the end.
     pub(crate) async fn block(&mut self) -> Option<String> {
         soon(async {
             loop {
@@ -41,7 +41,7 @@ impl SseReader {
                 self.at = 0;
                 match self.response.chunk().await {
                     Ok(Some(chunk)) => self.take(&chunk),
-                    // A server that is killed cuts its streams; what is half there is no event.
+                    // A killed server interrupts its streams; an incomplete frame is not an event.
                     Ok(None) | Err(_) => return None,
                 }
             }
@@ -56,7 +56,7 @@ impl SseReader {
         self.half.drain(..whole);
     }
 
-    /// The next event. Its id is in its frame and in itself.
+    /// The next event. Its id is in the frame and in the event.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let block = self.block().await?;
         let (id, data) = block.split_once('\n').unwrap();
@@ -65,7 +65,7 @@ impl SseReader {
         Some(event)
     }
 
-    /// All events up to the first for which this holds, and that one.
+    /// All events up to the first that matches, including it.
     pub(crate) async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
         let mut events = Vec::new();
         loop {
@@ -79,12 +79,12 @@ impl SseReader {
         }
     }
 
-    /// All events up to the first of this kind, and that one.
+    /// All events up to the first of this kind, including it.
     pub(crate) async fn until_kind(&mut self, kind: &str) -> Vec<Value> {
         self.until(|event| event["data"].get(kind).is_some()).await
     }
 
-    /// All events up to the end of the stream, which has to come.
+    /// All events until the stream ends.
     pub(crate) async fn rest(&mut self) -> Vec<Value> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {

@@ -1,4 +1,4 @@
-//! Streams of events: their frames, where they begin, when they end.
+//! Event streams: frames, offsets and ends.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -20,7 +20,7 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
     let request = b"GET /v1/sessions/s/events/sse HTTP/1.0\r\nhost: localhost\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let mut lines = stream.lines();
-    // Over HTTP/1.0 the body is the bare stream.
+    // With HTTP/1.0 the body is the bare stream.
     while !soon(lines.next_line()).await.unwrap().unwrap().is_empty() {}
     for event in events["events"].as_array().unwrap() {
         let mut line = async || soon(lines.next_line()).await.unwrap().unwrap();
@@ -75,7 +75,7 @@ async fn the_stream_of_an_ended_session_stays_open() {
     stream.until_kind("sessionEnded").await;
     let mut late = server.follow("s").await;
     late.until_kind("sessionEnded").await;
-    // Whatever comes after the end still arrives.
+    // Later events still arrive.
     server.order("/v1/sessions/s/resume").await.is(204);
     for stream in [&mut stream, &mut late] {
         assert_eq!(kinds(&[stream.next().await.unwrap()]), ["sessionResumed"]);

@@ -1,4 +1,4 @@
-//! What all of these tests stand on: a server of one's own, and somebody who talks to it.
+//! Helpers of these tests: a server for each test, and its client.
 
 use std::{future::Future, process::Stdio, time::Duration};
 
@@ -16,20 +16,20 @@ use tokio::{
 
 use crate::sse_reader::SseReader;
 
-/// Whoever waits longer hangs.
+/// Watchdog of every test.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// A server of this test alone, which ends with it.
+/// A server for one test, which stops with it.
 pub(crate) struct TestServer {
     child: Child,
-    /// What it said when it was ready.
+    /// The address that it printed when it was ready.
     pub(crate) address: String,
     pub(crate) base: String,
     pub(crate) http: reqwest::Client,
     pub(crate) home: TempDir,
 }
 
-/// What a request was answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct TestResponse {
     pub(crate) status: u16,
@@ -37,12 +37,12 @@ pub(crate) struct TestResponse {
     pub(crate) body: Vec<u8>,
 }
 
-/// Waits, but not for ever.
+/// Waits with a deadline.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(WATCHDOG, what).await.expect("this takes too long")
 }
 
-/// The program, with nothing of our own environment that could change what it does.
+/// The program, without variables of our environment that could affect it.
 pub(crate) fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"));
     command.env_clear().arg("server").args(arguments).kill_on_drop(true);
@@ -50,7 +50,7 @@ pub(crate) fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a server says that does not start.
+/// The output of a server that fails to start.
 pub(crate) async fn refused(mut command: Command) -> String {
     let output = soon(command.output()).await.unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -61,23 +61,23 @@ pub(crate) async fn refused(mut command: Command) -> String {
 // === impl TestServer ===
 
 impl TestServer {
-    /// One that lets everybody in.
+    /// A server without a token.
     pub(crate) async fn start() -> Self {
         Self::with(&["--no-token"]).await
     }
 
-    /// One with these flags.
+    /// A server with these flags.
     pub(crate) async fn with(flags: &[&str]) -> Self {
         Self::run(program(flags)).await
     }
 
-    /// This one, on a free port unless it listens on a socket.
+    /// Starts this command, on a free port unless it listens on a socket.
     pub(crate) async fn run(mut command: Command) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut child = command.args(["--port", "0"]).env("HOME", home.path()).current_dir(&home).spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
-        // There may be warnings before.
+        // There may be warnings before it.
         let address = loop {
             let before = said.len();
             assert_ne!(soon(errors.read_line(&mut said)).await.unwrap(), 0, "{said}");
@@ -85,7 +85,7 @@ impl TestServer {
                 break address.to_owned();
             }
         };
-        // Nobody waits for the server to say anything, and the server must not wait for anybody to listen.
+        // The server's output is drained, so that it never blocks.
         tokio::spawn(async move { errors.read_to_end(&mut Vec::new()).await });
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy();
@@ -104,12 +104,12 @@ impl TestServer {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     pub(crate) async fn end(&mut self) -> std::process::ExitStatus {
         soon(self.child.wait()).await.unwrap()
     }
 
-    /// Where others connect without speaking HTTP as they should.
+    /// A raw connection.
     pub(crate) async fn connect(&self) -> tokio::net::TcpStream {
         tokio::net::TcpStream::connect(self.base.strip_prefix("http://").unwrap()).await.unwrap()
     }
@@ -139,7 +139,7 @@ impl TestServer {
         TestResponse::to(with_json(self.request(Method::PATCH, path), &body)).await
     }
 
-    /// A session with the agent that is built in.
+    /// Creates a session with the built-in agent.
     pub(crate) async fn create(&self, id: &str) {
         self.post(&format!("/v1/sessions/{id}"), json!({"agent": "mock"})).await.is(200);
     }
@@ -148,18 +148,18 @@ impl TestServer {
         self.post(&format!("/v1/sessions/{id}/messages"), json!({"message": text})).await.is(204);
     }
 
-    /// A prompt, and all of its turn.
+    /// Sends a prompt and returns its whole turn.
     pub(crate) async fn say(&self, id: &str, text: &str) -> Vec<Value> {
         self.turn(id, text, "").await.rest().await
     }
 
-    /// A prompt, and its turn as it goes.
+    /// Sends a prompt and streams its turn.
     pub(crate) async fn turn(&self, id: &str, text: &str, query: &str) -> SseReader {
         let request = self.request(Method::POST, &format!("/v1/sessions/{id}/messages/stream{query}"));
         SseReader::of(with_json(request, &json!({"message": text}))).await
     }
 
-    /// Everything that happens in a session, in both views' sense of everything.
+    /// Streams all events of a session, in the full view.
     pub(crate) async fn follow(&self, id: &str) -> SseReader {
         self.stream(id, "?view=full").await
     }
@@ -178,7 +178,7 @@ impl TestServer {
         list["events"].as_array().unwrap().clone()
     }
 
-    /// How much memory it holds, in KiB.
+    /// Memory use in KiB.
     pub(crate) fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -195,7 +195,7 @@ impl TestResponse {
         Self { status, headers, body: soon(response.bytes()).await.unwrap().into() }
     }
 
-    /// It has to have this status; gives its JSON, if there is any.
+    /// Asserts the status, and returns the JSON body.
     #[track_caller]
     pub(crate) fn is(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
@@ -210,7 +210,7 @@ impl TestResponse {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// It has to be a refusal of this kind, in the one shape.
+    /// Asserts that it is a problem of this kind.
     #[track_caller]
     pub(crate) fn refuses(&self, status: u16, code: &str) -> Value {
         let problem = self.is(status);
@@ -227,7 +227,7 @@ pub(crate) fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwe
     request.header(CONTENT_TYPE, "application/json").body(body.to_string())
 }
 
-/// What was said in messages of this role, in order.
+/// Texts of the messages of this role, in order.
 pub(crate) fn said(events: &[Value], role: &str) -> Vec<String> {
     let messages = events.iter().map(|event| &event["data"]["message"]).filter(|message| message["role"] == role);
     messages.filter_map(|message| message["parts"][0]["text"].as_str().map(str::to_owned)).collect()
@@ -238,7 +238,7 @@ pub(crate) fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["data"].as_object().unwrap().keys().next().unwrap().as_str()).collect()
 }
 
-/// What events of this kind say, in order.
+/// Data of the events of this kind, in order.
 pub(crate) fn of_kind<'events>(events: &'events [Value], kind: &str) -> Vec<&'events Value> {
     events.iter().filter_map(|event| event["data"].get(kind)).collect()
 }

@@ -1,4 +1,4 @@
-//! Turns: followed by those who prompt, stopped by those who have seen enough.
+//! Turns: streamed and aborted.
 
 use serde_json::{Value, json};
 

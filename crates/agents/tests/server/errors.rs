@@ -1,4 +1,4 @@
-//! Requests that make no sense: each is refused in the one shape.
+//! Invalid requests: each is rejected with problem details.
 
 use reqwest::{Method, header::CONTENT_TYPE};
 use serde_json::json;
