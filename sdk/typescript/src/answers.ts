@@ -1,4 +1,4 @@
-// What an agent asks in a turn: answered one after the other, while the turn goes on.
+// Requests of the agent in a turn: answered one after the other, while the turn continues.
 
 import { SandboxAgentError } from "./errors.js";
 import { aborted } from "./signals.js";
@@ -10,7 +10,7 @@ export class Answers {
   readonly #settled: (failure?: { error: unknown }) => void;
   #last: Promise<void> = Promise.resolve();
 
-  /** `settled` is called whenever a request has its answer, or cannot get one. */
+  /** `settled` is called when a request is answered or cannot be answered. */
   constructor(settled: (failure?: { error: unknown }) => void) {
     this.#settled = settled;
   }
@@ -26,7 +26,7 @@ export class Answers {
     this.#last = this.#last.then(() => this.#settle(id, request, answer));
   }
 
-  /** Somebody has answered, or the agent asks no more: nobody is waited for. */
+  /** The request was answered elsewhere or withdrawn, so it is not waited for. */
   resolve(id: string): void {
     this.#open.get(id)?.abort();
     this.#open.delete(id);
@@ -49,7 +49,7 @@ export class Answers {
   }
 }
 
-/** Nobody asks that any more: somebody else was faster, or the agent has ended, which its turn will tell. */
+/** The request is not pending any more: another client answered it, or the agent exited, which its turn reports. */
 function isTooLate(error: unknown): boolean {
   if (!(error instanceof SandboxAgentError)) return false;
   if (error.code === "agent_process_exited") return true;

@@ -1,17 +1,17 @@
-// How long to wait before the next attempt: twice as long each time, up to a bound, and never quite the same.
+// Exponential backoff with jitter and an upper bound.
 
 import { delay } from "./signals.js";
 
 export interface ReconnectOptions {
-  /** How often in a row a stream may fail without a new event before it gives up. Without a number it never does. */
+  /** Maximum number of consecutive failures without a new event; unlimited by default. */
   attempts?: number;
-  /** How many milliseconds a stream may be without a connection before it gives up. Without a number it never does. */
+  /** Maximum time without a connection in milliseconds; unlimited by default. */
   giveUpMs?: number;
-  /** The first wait in milliseconds. */
+  /** First delay in milliseconds. */
   initialMs?: number;
-  /** The longest wait in milliseconds. */
+  /** Maximum delay in milliseconds. */
   maxMs?: number;
-  /** A connection without a byte for this long counts as cut; the server sends some every 15 s. 0 waits for ever. */
+  /** Read timeout of a stream; the server sends a keep-alive every 15 s. 0 disables it. */
   silenceMs?: number;
 }
 
@@ -30,13 +30,13 @@ export class Backoff {
     this.#maxMs = maxMs;
   }
 
-  /** Counts a failure, and says how many there have been in a row. */
+  /** Counts a failure, and returns the number of consecutive ones. */
   fail(now: number = performance.now()): number {
     this.#lostAt ??= now;
     return ++this.#failures;
   }
 
-  /** There is a connection again, which may still have nothing to say. */
+  /** The connection is open again; events may still be missing. */
   connected(): void {
     this.#lostAt = undefined;
   }
@@ -50,12 +50,12 @@ export class Backoff {
     this.#failures = 0;
   }
 
-  /** The server's own wish for the first wait. */
+  /** Sets the first delay, as the server requested. */
   begin(initialMs: number): void {
     this.#initialMs = initialMs;
   }
 
-  /** The wait after the failures so far: between half of the step and all of it, so that clients do not come all at once. */
+  /** The delay after the failures so far: between half of the step and all of it, so that clients do not reconnect at once. */
   nextMs(random: () => number = Math.random): number {
     const step = Math.min(this.#maxMs, this.#initialMs * 2 ** Math.min(Math.max(0, this.#failures - 1), 30));
     return step * (0.5 + random() / 2);

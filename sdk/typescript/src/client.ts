@@ -33,24 +33,24 @@ import { follow } from "./stream.js";
 import { Transport, type TransportOptions } from "./transport.js";
 
 const HEALTH_TIMEOUT_MS = 5_000;
-/** How often a prompt is sent when the server cannot be reached. Its id keeps it from running twice. */
+/** How often a prompt is sent if the server is unreachable. Its id makes the retry idempotent. */
 const PROMPT_ATTEMPTS = 3;
-/** A turn's stream stays for a day with a question that nobody answers. */
+/** The stream of a turn waits a day for an answer. */
 const TURN_WAIT_SECONDS = 86_400;
 
 export interface ConnectOptions extends TransportOptions {
-  /** Ends the wait for the server. */
+  /** Cancels the wait for the server. */
   signal?: AbortSignal;
-  /** How long to wait for a healthy server; 5 s unless said otherwise. */
+  /** How long to wait for a healthy server; 5 s by default. */
   timeoutMs?: number;
-  /** Does not wait at all. */
+  /** Skips the health check. */
   skipHealthCheck?: boolean;
 }
 
 export interface StartOptions extends Pick<TransportOptions, "fetch" | "headers"> {
-  /** How the server is started. `false` is refused: there is nothing else to start. */
+  /** How the server is started. `false` is an error. */
   spawn?: boolean | SpawnOptions;
-  /** Ends the wait for the server, and the server. */
+  /** Cancels the wait for the server, and stops the server. */
   signal?: AbortSignal;
 }
 
@@ -59,7 +59,7 @@ export interface SandboxAgent extends AsyncDisposable {}
 export class SandboxAgent {
   readonly #transport: Transport;
   readonly #server: SpawnedServer | undefined;
-  /** Aborted by `dispose`, and with a `ConnectionError` when our server is gone before. */
+  /** Aborted by `dispose`, or with a `ConnectionError` when our server exits. */
   readonly #ended = new AbortController();
 
   private constructor(transport: Transport, server?: SpawnedServer) {
@@ -68,7 +68,7 @@ export class SandboxAgent {
     void server?.gone.then((how) => this.#ended.abort(new ConnectionError(how)));
   }
 
-  /** A client of a server that runs already. */
+  /** Connects to a running server. */
   static async connect(options: ConnectOptions): Promise<SandboxAgent> {
     const transport = new Transport(options);
     options.signal?.throwIfAborted();
@@ -78,10 +78,10 @@ export class SandboxAgent {
     return new SandboxAgent(transport);
   }
 
-  /** A server of our own, and a client of it. `dispose` ends both. Only in Node.js. */
+  /** Starts a server and connects to it. `dispose` stops both. Only in Node.js. */
   static async start(options: StartOptions = {}): Promise<SandboxAgent> {
     const { spawn = true, fetch, headers, signal } = options;
-    if (spawn === false) throw new Error("SandboxAgent.start needs `spawn`; SandboxAgent.connect takes a running server");
+    if (spawn === false) throw new Error("SandboxAgent.start needs `spawn`; use SandboxAgent.connect with a running server");
     const spawning: SpawnOptions = { ...(spawn === true ? {} : spawn) };
     if (signal) spawning.signal = signal;
     const server = await spawnSandboxAgent(spawning);
@@ -90,7 +90,7 @@ export class SandboxAgent {
     const of: TransportOptions = {
       baseUrl: server.baseUrl,
       token: server.token,
-      // Whoever has the port after our server is not to hear the token.
+      // Another process that uses the port after our server must not receive the token.
       fetch: async (url, init) => {
         if (gone !== undefined) throw new ConnectionError(gone);
         return (fetch ?? globalThis.fetch)(url, init);
@@ -109,12 +109,12 @@ export class SandboxAgent {
     return this.#server;
   }
 
-  /** Is aborted when nothing more comes: by `dispose`, or when the server that `start` started is gone. */
+  /** Aborted by `dispose`, or when the server of `start` exits. */
   get ended(): AbortSignal {
     return this.#ended.signal;
   }
 
-  /** Ends all streams, and the server if it is ours. */
+  /** Closes all streams, and stops the server if it is ours. */
   async dispose(): Promise<void> {
     this.#ended.abort(new DOMException("the client was disposed of", "AbortError"));
     await this.#server?.dispose();
@@ -144,7 +144,7 @@ export class SandboxAgent {
 
   // === sessions ===
 
-  /** A handle on one session, which need not exist yet. */
+  /** A handle of one session, which need not exist yet. */
   session(sessionId: string): Session {
     return new Session(this, sessionId);
   }
@@ -185,14 +185,14 @@ export class SandboxAgent {
     return this.#transport.json("POST", `${sessionPath(sessionId)}/resume`, options);
   }
 
-  /** Interrupts the turn and drops the prompts behind it. The session stays. */
+  /** Interrupts the turn and drops queued prompts. The session continues. */
   abort(sessionId: string, options: RequestOptions = {}): Promise<void> {
     return this.#transport.json("POST", `${sessionPath(sessionId)}/abort`, options);
   }
 
   // === prompts ===
 
-  /** Sends a prompt, again if the server cannot be reached; its id keeps it from running twice. */
+  /** Sends a prompt, and retries if the server is unreachable; its id makes the retry idempotent. */
   async postMessage(sessionId: string, prompt: string | MessageRequest, options: RequestOptions = {}): Promise<void> {
     const body = messageOf(prompt);
     const backoff = new Backoff();
@@ -212,7 +212,7 @@ export class SandboxAgent {
     }
   }
 
-  /** Sends a prompt and returns the answer as it comes: server-sent events of this turn. */
+  /** Sends a prompt and returns the raw response: server-sent events of its turn. */
   postMessageStream<V extends View = "default">(
     sessionId: string,
     prompt: string | MessageRequest,
@@ -227,7 +227,7 @@ export class SandboxAgent {
     });
   }
 
-  /** Sends a prompt and yields the events of its turn. After a cut the same prompt is asked for what is missing. */
+  /** Sends a prompt and yields the events of its turn. After a disconnect it resumes with the same prompt id. */
   streamTurn<V extends View = "default">(
     sessionId: string,
     prompt: string | MessageRequest,
@@ -247,7 +247,7 @@ export class SandboxAgent {
     return this.#transport.json("GET", `${sessionPath(sessionId)}/events`, { query: rest, signal });
   }
 
-  /** The stream of events as the server sends it, over one connection. */
+  /** The raw event stream of one connection. */
   getEventsSse<V extends View = "default">(
     sessionId: string,
     options: Omit<StreamOptions<V>, "reconnect"> = {},
@@ -257,7 +257,7 @@ export class SandboxAgent {
     return this.#transport.send("GET", `${sessionPath(sessionId)}/events/sse`, { query, headers, signal });
   }
 
-  /** All events behind `offset`, those to come included. Ends with the signal, with `dispose`, or with the session. */
+  /** All events after `offset`, including future ones. Ends with the signal, with `dispose`, or when the session is deleted. */
   streamEvents<V extends View = "default">(
     sessionId: string,
     options: StreamOptions<V> = {},
@@ -270,7 +270,7 @@ export class SandboxAgent {
 
   // === answers ===
 
-  /** For each question the labels that were chosen. */
+  /** The chosen labels of each question. */
   replyQuestion(
     sessionId: string,
     questionId: string,
@@ -296,12 +296,12 @@ export class SandboxAgent {
   }
 }
 
-// Older browsers have no such symbol, and would get a method called `undefined`.
+// Older browsers do not have this symbol, and would get a method called `undefined`.
 if (Symbol.asyncDispose) {
   SandboxAgent.prototype[Symbol.asyncDispose] = SandboxAgent.prototype.dispose;
 }
 
-/** One segment of a path. `.` and `..` would be resolved away, however they are escaped. */
+/** Escapes one path segment. `.` and `..` would be resolved even if escaped. */
 function segment(id: string): string {
   if (id === "" || id === "." || id === "..") throw new TypeError(`not an id: ${JSON.stringify(id)}`);
   return encodeURIComponent(id);
@@ -311,7 +311,7 @@ function sessionPath(sessionId: string): string {
   return `/v1/sessions/${segment(sessionId)}`;
 }
 
-/** A prompt always has an id, so that it can be sent again. `crypto.randomUUID` is missing on pages without TLS. */
+/** A prompt always has an id, so that it can be retried. `crypto.randomUUID` is missing on pages without TLS. */
 function messageOf(prompt: string | MessageRequest): Required<MessageRequest> {
   const { message, messageId } = typeof prompt === "string" ? { message: prompt, messageId: undefined } : prompt;
   if (messageId !== undefined) return { message, messageId };

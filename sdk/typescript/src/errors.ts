@@ -1,6 +1,6 @@
-// What can go wrong: the server refuses, or it cannot be reached.
+// Errors: the server rejects a request, or it is unreachable.
 
-/** The body of a refusal, as RFC 9457 has it. */
+/** The body of an error response (RFC 9457). */
 export interface Problem {
   type: string;
   title: string;
@@ -12,28 +12,28 @@ export interface Problem {
 
 const URN = "urn:sandbox-agent:error:";
 
-/** The server answered, and the answer is no. */
+/** The server responded with an error. */
 export class SandboxAgentError extends Error {
   override readonly name = "SandboxAgentError";
   readonly status: number;
-  /** Absent when the answer came from something that does not speak of problems, such as a proxy. */
+  /** Absent if the response has no problem details, such as that of a proxy. */
   readonly problem: Problem | undefined;
   readonly response: Response;
 
   constructor(response: Response, problem: Problem | undefined) {
-    super(problem?.detail ?? problem?.title ?? `the server answered ${response.status} ${response.statusText}`.trim());
+    super(problem?.detail ?? problem?.title ?? `the server responded with ${response.status} ${response.statusText}`.trim());
     this.status = response.status;
     this.problem = problem;
     this.response = response;
   }
 
-  /** The last word of the problem's type, such as `session_not_found`. */
+  /** The last segment of the problem's type, such as `session_not_found`. */
   get code(): string | undefined {
     const type = this.problem?.type;
     return type?.startsWith(URN) ? type.slice(URN.length) : undefined;
   }
 
-  /** Reads the refusal's body. A body that cannot be read does not hide the refusal. */
+  /** Reads the error's body. An unreadable body does not hide the error. */
   static async from(response: Response): Promise<SandboxAgentError> {
     let body: unknown;
     try {
@@ -45,7 +45,7 @@ export class SandboxAgentError extends Error {
   }
 }
 
-/** There was no answer, or it was cut off. */
+/** There was no response, or it was interrupted. */
 export class ConnectionError extends Error {
   override readonly name = "ConnectionError";
 }

@@ -1,4 +1,4 @@
-// Events: an envelope whose `data` has exactly one key, which says what kind of event it is.
+// Events: an envelope whose `data` has exactly one key, the kind of the event.
 
 import type { Message } from "./messages.js";
 
@@ -48,7 +48,7 @@ export interface Usage {
   details?: unknown;
 }
 
-/** Why an agent is no longer there. */
+/** Why an agent exited. */
 export interface Exit {
   reason: "terminated" | "exited" | "failed";
   message?: string;
@@ -93,20 +93,20 @@ export interface FullKinds extends DefaultKinds, AdditionalKinds {}
 
 export type Kind = keyof FullKinds;
 
-/** An object with one key of `Kinds`, and none of the others: `data.message` can be asked of every event. */
+/** An object with exactly one key of `Kinds`: `data.message` can be read of every event. */
 type OneOf<Kinds> = {
   [K in keyof Kinds]: { [P in K]: Kinds[P] } & { [P in Exclude<Kind, K>]?: never };
 }[keyof Kinds];
 
 export interface Envelope<Data> {
-  /** Counts from 1 without gaps, in each view by itself. */
+  /** Counts from 1 without gaps, separately in each view. */
   id: number;
   timestamp: string;
   sessionId: string;
   agent: string;
   agentSessionId?: string;
   data: Data;
-  /** The agent's own message, where there is one and `includeRaw` asked for it. */
+  /** The agent's raw message, if there is one and `includeRaw` is set. */
   raw?: unknown;
 }
 
@@ -120,7 +120,7 @@ export type EventOfKind<K extends Kind> = Envelope<{ [P in K]: FullKinds[P] }>;
 
 // === kinds ===
 
-/** The one key of an event's data. A newer server may send kinds that this client does not know. */
+/** The key of an event's data. A newer server may send unknown kinds. */
 export function kindOf(event: Envelope<object>): Kind | (string & {}) {
   return Object.keys(event.data)[0] ?? "";
 }

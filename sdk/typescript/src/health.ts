@@ -11,7 +11,7 @@ export interface HealthOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** Throws the signal's reason when it is aborted, and a `ConnectionError` when time is up. */
+/** Throws the signal's reason if it is aborted, and a `ConnectionError` after the timeout. */
 export async function waitForHealth(transport: Transport, { timeoutMs, signal }: HealthOptions): Promise<void> {
   const end = new AbortController();
   const timer = setTimeout(() => end.abort(), timeoutMs);

@@ -1,4 +1,4 @@
-// Messages and the parts that they are made of. Fields inside a part are in snake_case, as on the wire.
+// Messages and their parts. Fields of a part are in snake_case, as on the wire.
 
 export type AttachmentSource =
   | { type: "path"; path: string }
@@ -86,7 +86,7 @@ export interface ParsedMessage {
   parts: MessagePart[];
 }
 
-/** What the server could not read, kept as it came. */
+/** Output of the agent that could not be parsed. */
 export interface UnparsedMessage {
   raw: unknown;
   error?: string;

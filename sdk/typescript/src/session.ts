@@ -1,4 +1,4 @@
-// One session: what is asked of it most, in one call each.
+// A session, with methods for common operations.
 
 import { Answers } from "./answers.js";
 import type { PermissionAnswer, PermissionReply, RequestOptions, SessionInfo, StreamOptions } from "./api.js";
@@ -10,33 +10,33 @@ import { isMessage } from "./events.js";
 import { isParsed, textOf } from "./messages.js";
 import { linked } from "./signals.js";
 
-/** A prompt does not wait for ever for a server that does not come back. */
+/** How long a prompt waits for a server that is unreachable. */
 const GIVE_UP_MS = 300_000;
 
 type Awaitable<T> = T | Promise<T>;
 
 export interface PromptOptions extends RequestOptions {
   messageId?: string;
-  /** Called with every event as it comes. */
+  /** Called with every event. */
   onEvent?: (event: FullEvent) => void;
-  /** Answers what the agent asks leave for. One request is answered at a time. */
+  /** Answers permission requests, one at a time. */
   onPermission?: (request: PermissionRequest, options: AnswerOptions) => Awaitable<PermissionReply | PermissionAnswer>;
   /** Answers the agent's questions; `null` rejects them. */
   onQuestion?: (request: QuestionRequest, options: AnswerOptions) => Awaitable<string[][] | null>;
-  /** How the turn is followed after a cut. It gives up after 5 minutes without a connection unless `giveUpMs` says otherwise. */
+  /** Reconnection policy. It gives up after 5 minutes without a connection, or after `giveUpMs`. */
   reconnect?: ReconnectOptions;
 }
 
 export interface AnswerOptions {
-  /** Is aborted when nobody waits for the answer any more. */
+  /** Aborted when the answer is not needed any more. */
   signal: AbortSignal;
 }
 
 export interface PromptResult {
-  /** What the agent said last. */
+  /** The last message of the agent. */
   text: string;
   events: FullEvent[];
-  /** `waiting`: the agent has asked something that no callback answers. The turn goes on. */
+  /** `waiting`: no callback answers a request of the agent. The turn continues. */
   outcome: "completed" | "interrupted" | "failed" | "waiting";
 }
 
@@ -56,8 +56,8 @@ export class Session {
   }
 
   /**
-   * Sends a prompt, answers what is asked meanwhile, and returns when its turn is over or nothing can answer.
-   * A turn that is cut short is an error: of the connection, or of the signal or `dispose` that ended the wait.
+   * Sends a prompt, answers requests, and returns when its turn ends or a request cannot be answered.
+   * An interrupted wait is an error: of the connection, of the signal, or of `dispose`.
    */
   async prompt(message: string, options: PromptOptions = {}): Promise<PromptResult> {
     const { signal, messageId, onEvent, reconnect } = options;
@@ -102,7 +102,7 @@ export class Session {
     return { text, events, outcome };
   }
 
-  /** The turn's outcome after one more event, as far as there is one; what is asked for is answered on the way. */
+  /** The turn's outcome after this event, if it has ended; requests are answered on the way. */
   #heard({ data }: FullEvent, outcome: Outcome, answers: Answers, options: PromptOptions): Outcome {
     const { onPermission, onQuestion } = options;
     if (data.turnEnded) return data.turnEnded.outcome;
@@ -134,7 +134,7 @@ export class Session {
     return this.#client.streamEvents(this.id, options);
   }
 
-  /** Interrupts the turn and drops the prompts behind it. The session stays. */
+  /** Interrupts the turn and drops queued prompts. The session continues. */
   abort(options: RequestOptions = {}): Promise<void> {
     return this.#client.abort(this.id, options);
   }

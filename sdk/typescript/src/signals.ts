@@ -1,8 +1,8 @@
-// Abort signals: one that follows several, and waits that one ends.
+// Abort signals: links to several signals, and cancellable waits.
 
 export interface Linked {
   readonly signal: AbortSignal;
-  /** Aborts the signal and takes every listener back. */
+  /** Aborts the signal and removes every listener. */
   release(): void;
 }
 
@@ -24,7 +24,7 @@ export function linked(...sources: (AbortSignal | undefined)[]): Linked {
   };
 }
 
-/** Resolves after `ms`, or as soon as the signal is aborted: who waits looks at the signal anyway. */
+/** Resolves after `ms`, or when the signal is aborted, which the caller checks. */
 export function delay(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve();

@@ -1,20 +1,20 @@
-// Server-sent events: bytes in any pieces go in, whole events come out.
+// Parser of server-sent events: takes bytes in chunks, and returns complete events.
 
 import { ConnectionError } from "./errors.js";
 
 export interface ServerSentEvent {
-  /** The last `id:` that was seen, in this event or before it. */
+  /** The last `id:` of this event or an earlier one. */
   id: string;
   event: string;
   data: string;
-  /** The last `retry:` that was seen, in milliseconds. */
+  /** The last `retry:`, in milliseconds. */
   retry?: number;
 }
 
-/** Lines end in LF, CR or CRLF, and any of it may be split between two pieces, as may a character. */
+/** Lines end in LF, CR or CRLF. Line ends and characters may be split between chunks. */
 export class EventStreamParser {
   readonly #decoder = new TextDecoder();
-  /** The line that has no end yet, in pieces: a long one is joined once, not with every piece. */
+  /** The incomplete line, in chunks: a long one is joined once, not with every chunk. */
   #partial: string[] = [];
   #afterCarriageReturn = false;
   #data: string[] = [];
@@ -79,12 +79,12 @@ export class EventStreamParser {
   }
 }
 
-/** The events of an answer until it ends; that it was cut off, or was silent for too long, is a `ConnectionError`. */
+/** The events of a response. An interruption or a read timeout is a `ConnectionError`. */
 export async function* serverSentEvents(response: Response, silenceMs = 0): AsyncGenerator<ServerSentEvent, void> {
   const type = response.headers.get("content-type") ?? "";
   if (!type.toLowerCase().startsWith("text/event-stream") || response.body === null) {
     await response.body?.cancel();
-    throw new Error(`the answer is no stream of events but ${type || "empty"}`);
+    throw new Error(`the response is not an event stream but ${type || "empty"}`);
   }
   const reader = response.body.getReader();
   const parser = new EventStreamParser();
@@ -107,13 +107,13 @@ async function read(reader: ReadableStreamDefaultReader<Uint8Array>, silenceMs: 
   let timer: ReturnType<typeof setTimeout> | undefined;
   const silence = new Promise<never>((_, reject) => {
     if (silenceMs <= 0) return;
-    timer = setTimeout(() => reject(new ConnectionError(`the stream was silent for ${silenceMs} ms`)), silenceMs);
+    timer = setTimeout(() => reject(new ConnectionError(`no data on the stream for ${silenceMs} ms`)), silenceMs);
   });
   try {
     return (await Promise.race([reader.read(), silence])).value;
   } catch (cause) {
     if (cause instanceof ConnectionError) throw cause;
-    throw new ConnectionError("the stream was cut off", { cause });
+    throw new ConnectionError("the stream was interrupted", { cause });
   } finally {
     clearTimeout(timer);
   }

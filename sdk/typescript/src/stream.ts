@@ -1,20 +1,20 @@
-// A stream of events over as many connections as it takes: each event once, in order.
+// An event stream that reconnects: each event once, in order.
 
 import { Backoff, type ReconnectOptions } from "./backoff.js";
 import { ConnectionError, SandboxAgentError } from "./errors.js";
 import { linked } from "./signals.js";
 import { serverSentEvents } from "./sse.js";
 
-/** What a server or a proxy says when it will be back. */
+/** Statuses of a server or proxy that is temporarily unavailable. */
 const PASSING = new Set([408, 425, 429, 502, 503, 504]);
-/** A stream that has never begun gives up soon: nothing is there to be continued. */
+/** Maximum number of attempts before the first connection. */
 const FIRST_ATTEMPTS = 5;
 const SILENCE_MS = 60_000;
 
 export interface Source {
-  /** Opens the stream behind the event `last`. */
+  /** Opens the stream after the event `last`. */
   open(last: number, signal: AbortSignal): Promise<Response>;
-  /** Whether the server ends the stream because it is complete, or only because it must. */
+  /** Whether the end of the stream means that it is complete. */
   readonly ends: boolean;
 }
 
@@ -25,8 +25,8 @@ export interface FollowOptions {
 }
 
 /**
- * Ends when a signal is aborted, when the session is gone, or with the stream if that has an end of its own.
- * A signal whose reason is a `ConnectionError` says that the server is lost, and is no end but a failure.
+ * Ends when a signal is aborted, when the session is deleted, or with the stream if that is finite.
+ * A signal whose reason is a `ConnectionError` means that the server exited, which is an error.
  */
 export async function* follow<E extends { id: number }>(source: Source, options: FollowOptions): AsyncGenerator<E, void> {
   const link = linked(...options.signals);

@@ -1,11 +1,11 @@
-// HTTP: where the server is, who we are, and what counts as an answer.
+// HTTP transport: base URL, token and error handling.
 
 import { ConnectionError, SandboxAgentError } from "./errors.js";
 
 export type Fetch = (url: string, init?: RequestInit) => Promise<Response>;
 
 export interface TransportOptions {
-  /** Where the server is; a path before `/v1` is kept. In a browser it may be relative to the page. */
+  /** Base URL of the server; a path before `/v1` is kept. In a browser it may be relative to the page. */
   baseUrl: string;
   token?: string;
   fetch?: Fetch;
@@ -28,13 +28,13 @@ export class Transport {
   constructor({ baseUrl, token, fetch, headers }: TransportOptions) {
     const url = new URL(baseUrl, globalThis.location?.href);
     this.baseUrl = (url.origin + url.pathname).replace(/\/+$/, "");
-    // A browser refuses to call its `fetch` as the method of another object.
+    // A browser does not allow `fetch` as the method of another object.
     this.#fetch = fetch ?? ((url, init) => globalThis.fetch(url, init));
     this.#headers = new Headers(headers);
     if (token !== undefined) this.#headers.set("authorization", `Bearer ${token}`);
   }
 
-  /** Sends a request, and returns the answer if it is no refusal. */
+  /** Sends a request, and returns the response unless it is an error. */
   async send(method: string, path: string, call: Call = {}): Promise<Response> {
     const headers = new Headers(this.#headers);
     for (const [name, value] of Object.entries(call.headers ?? {})) headers.set(name, value);
@@ -49,7 +49,7 @@ export class Transport {
     return response;
   }
 
-  /** The JSON of the answer; of an empty one, `undefined`. */
+  /** The JSON of the response; `undefined` if it is empty. */
   async json<T>(method: string, path: string, call: Call = {}): Promise<T> {
     const response = await this.send(method, path, call);
     const text = await reached(() => response.text(), call.signal);
@@ -61,13 +61,13 @@ export class Transport {
   }
 }
 
-/** What fails on the way is a `ConnectionError`; what was aborted stays the reason it was aborted with. */
+/** Network errors become a `ConnectionError`; an aborted request keeps its reason. */
 async function reached<T>(attempt: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   try {
     return await attempt();
   } catch (cause) {
     if (signal?.aborted || cause instanceof ConnectionError) throw cause;
-    throw new ConnectionError("the server could not be reached", { cause });
+    throw new ConnectionError("the server is unreachable", { cause });
   }
 }
 

@@ -1,4 +1,4 @@
-// Waits between attempts.
+// Backoff.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -6,7 +6,7 @@ import test from "node:test";
 import { Backoff } from "../dist/backoff.js";
 import { delay, linked } from "../dist/signals.js";
 
-test("each wait is twice the one before, up to the bound, and half of that at least", () => {
+test("each delay doubles up to the bound, with jitter of at most half", () => {
   const backoff = new Backoff({ initialMs: 100, maxMs: 1_000 });
   const steps = Array.from({ length: 6 }, () => {
     backoff.fail();
@@ -15,7 +15,7 @@ test("each wait is twice the one before, up to the bound, and half of that at le
   assert.deepEqual(steps, [[50, 100], [100, 200], [200, 400], [400, 800], [500, 1_000], [500, 1_000]]);
 });
 
-test("success starts the waits again, from where the server wishes", () => {
+test("success resets the delay to the one that the server requested", () => {
   const backoff = new Backoff({ initialMs: 100 });
   backoff.fail();
   backoff.fail();
@@ -25,7 +25,7 @@ test("success starts the waits again, from where the server wishes", () => {
   assert.equal(backoff.nextMs(() => 1), 30);
 });
 
-test("it is overdue after so long without a connection, however often that failed", () => {
+test("it is overdue after a time without a connection, however many attempts failed", () => {
   const backoff = new Backoff({ giveUpMs: 1_000 });
   assert.equal(backoff.isOverdue(5_000), false);
   backoff.fail(5_000);
@@ -36,7 +36,7 @@ test("it is overdue after so long without a connection, however often that faile
   assert.deepEqual([backoff.isOverdue(7_000), new Backoff().isOverdue(7_000)], [false, false]);
 });
 
-test("a thousand failures do not overflow the wait", () => {
+test("a thousand failures do not overflow the delay", () => {
   const backoff = new Backoff({ maxMs: 5_000 });
   for (let n = 0; n < 1_000; n++) backoff.fail();
   assert.equal(backoff.nextMs(() => 1), 5_000);
@@ -58,7 +58,7 @@ test("a linked signal follows the first that is aborted, with its reason", () =>
   assert.equal(linked(other.signal).signal.reason, "why");
 });
 
-test("a released link listens to nothing any more", () => {
+test("a released link has no listeners", () => {
   const source = new AbortController();
   const link = linked(source.signal);
   link.release();

@@ -13,7 +13,7 @@ const run = promisify(execFile);
 const OF_NODE = /\b(process|Buffer|global|require|setImmediate|__dirname)\b/;
 
 //= promises.agents-server.modules-node-js-page
-test("a page connects and reads events without anything of Node.js", async (t) => {
+test("a page connects and reads events without Node.js modules", async (t) => {
   let streams = 0;
   const server = await serve(t, ({ path }, response) => {
     const said = { message: { role: "assistant", parts: [{ type: "text", text: "in a page" }] } };
@@ -23,14 +23,14 @@ test("a page connects and reads events without anything of Node.js", async (t) =
   });
   const page = fileURLToPath(new URL("support/page.js", import.meta.url));
   const { stdout } = await run(process.execPath, ["--conditions=browser", page, server.url]);
-  const cannot = "a browser cannot start a server; SandboxAgent.connect takes one that runs";
+  const cannot = "a browser cannot start a server; use SandboxAgent.connect with a running one";
   const [control, ...rest] = stdout.trim().split("\n");
   assert.match(control ?? "", /^a browser has no node:/);
   assert.deepEqual(rest, ["in a page", cannot, cannot]);
 });
 
 //= promises.agents-server.modules-node-js-page
-test("no module that a page loads names anything of Node.js", () => {
+test("no module that a page loads imports Node.js modules", () => {
   const seen = new Set<string>();
   const imports = /(?:from|import)\s*\(?\s*["']([^"']+)["']/g;
   const visit = (url: URL): void => {

@@ -1,4 +1,4 @@
-// Requests as they go out, and answers as they come back.
+// Requests and responses.
 
 import assert from "node:assert/strict";
 import test, { type TestContext } from "node:test";
@@ -15,7 +15,7 @@ async function client(t: TestContext, answer: Answer, options: { token?: string;
 
 const answered: Answer = (_, response) => json(response, {});
 
-test("every method asks for its route", async (t) => {
+test("every method requests its route", async (t) => {
   const { agent, received } = await client(t, answered);
   await agent.getHealth();
   await agent.listAgents();
@@ -71,7 +71,7 @@ test("every method asks for its route", async (t) => {
 });
 
 //= agents.sdk.server-mode-connect-base
-test("token and headers go with every request, and JSON is called so", async (t) => {
+test("token, headers and content type are sent with every request", async (t) => {
   const { agent, received } = await client(t, answered, { token: "secret", headers: { "x-trace": "7" } });
   await agent.createSession("s", { agent: "mock" });
   await agent.getHealth();
@@ -84,21 +84,21 @@ test("token and headers go with every request, and JSON is called so", async (t)
   );
 });
 
-test("an id may have any character, and stays one segment of the path", async (t) => {
+test("an id may have any character and stays one path segment", async (t) => {
   const { agent, received } = await client(t, answered);
   await agent.getSession("a/b ?ü");
   assert.equal(received[0]!.path, "/v1/sessions/a%2Fb%20%3F%C3%BC");
   for (const id of ["", ".", ".."]) assert.throws(() => agent.getSession(id), TypeError);
 });
 
-test("a base address keeps its path and loses its last slash", async (t) => {
+test("a base URL keeps its path without a trailing slash", async (t) => {
   const server = await serve(t, answered);
   const agent = await SandboxAgent.connect({ baseUrl: `${server.url}/behind/proxy/`, skipHealthCheck: true });
   await agent.listAgents();
   assert.equal(server.received[0]!.path, "/behind/proxy/v1/agents");
 });
 
-test("an empty answer is undefined, whatever its status", async (t) => {
+test("an empty response is undefined, whatever its status", async (t) => {
   let status = 204;
   const { agent } = await client(t, (_, response) => void response.writeHead(status).end());
   assert.equal(await agent.terminateSession("s"), undefined);
@@ -106,7 +106,7 @@ test("an empty answer is undefined, whatever its status", async (t) => {
   assert.equal(await agent.terminateSession("s"), undefined);
 });
 
-test("a refusal carries its problem", async (t) => {
+test("an error has its problem details", async (t) => {
   const { agent } = await client(t, (_, response) => problem(response, 404, "session_not_found", "session not found: s"));
   const error = await agent.getSession("s").catch((error: unknown) => error);
   assert.ok(error instanceof SandboxAgentError);
@@ -118,23 +118,23 @@ test("a refusal carries its problem", async (t) => {
 });
 
 for (const body of ["<h1>Bad Gateway</h1>", "null", '{"no":"problem"}', ""]) {
-  test(`a refusal without a problem is one all the same: ${body || "empty"}`, async (t) => {
+  test(`a response without problem details is still an error: ${body || "empty"}`, async (t) => {
     const { agent } = await client(t, (_, response) => void response.writeHead(502).end(body));
     await assert.rejects(agent.listAgents(), {
       name: "SandboxAgentError",
       status: 502,
       problem: undefined,
-      message: "the server answered 502 Bad Gateway",
+      message: "the server responded with 502 Bad Gateway",
     });
   });
 }
 
-test("a server that is not there is no refusal", async (t) => {
+test("an unreachable server is a connection error", async (t) => {
   const { agent } = await client(t, (_, response) => void response.destroy());
   await assert.rejects(agent.listAgents(), ConnectionError);
 });
 
-test("a request that is called off ends with its own reason", async (t) => {
+test("an aborted request fails with its own reason", async (t) => {
   const controller = new AbortController();
   const { agent } = await client(t, () => controller.abort(new Error("called off")));
   await assert.rejects(agent.listAgents({ signal: controller.signal }), /called off/);
@@ -152,7 +152,7 @@ test("connect waits until the server is healthy", async (t) => {
   assert.deepEqual(await agent.getHealth(), { status: "ok" });
 });
 
-test("connect says why the server was not healthy in time", async (t) => {
+test("connect reports why the server was not healthy in time", async (t) => {
   const server = await serve(t, (_, response) => problem(response, 503, "starting", "still starting"));
   await assert.rejects(
     SandboxAgent.connect({ baseUrl: server.url, timeoutMs: 1_000 }),
@@ -160,18 +160,18 @@ test("connect says why the server was not healthy in time", async (t) => {
   );
 });
 
-test("connect gives up on a server that takes the request and says nothing", async (t) => {
+test("connect times out on a server that does not respond", async (t) => {
   const server = await serve(t, () => undefined);
   await assert.rejects(SandboxAgent.connect({ baseUrl: server.url, timeoutMs: 100 }), ConnectionError);
 });
 
-test("a signal ends the wait of connect", async (t) => {
+test("a signal cancels connect", async (t) => {
   const controller = new AbortController();
   const server = await serve(t, () => controller.abort(new Error("called off")));
   await assert.rejects(SandboxAgent.connect({ baseUrl: server.url, signal: controller.signal }), /called off/);
 });
 
-test("another fetch is used for everything", async () => {
+test("a custom fetch is used for all requests", async () => {
   const asked: string[] = [];
   const agent = await SandboxAgent.connect({
     baseUrl: "http://nowhere.invalid",
@@ -185,6 +185,6 @@ test("another fetch is used for everything", async () => {
 });
 
 //= agents.sdk.sandboxagent-connect-sandboxagent-start
-test("start without a server to start is refused", async () => {
+test("start without a server to start is an error", async () => {
   await assert.rejects(SandboxAgent.start({ spawn: false }), /SandboxAgent\.connect/);
 });

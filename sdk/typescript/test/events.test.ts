@@ -1,4 +1,4 @@
-// Kinds of events and what a compiler knows about them.
+// Kinds of events, at run time and for the compiler.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -36,7 +36,7 @@ function guardOf(kind: Kind): (event: FullEvent) => boolean {
 }
 
 //= agents.architecture-components.shared-input-output-types
-test("every kind has a guard that knows it and no other", () => {
+test("every kind has a type guard of its own", () => {
   for (const kind of kinds) {
     const one = event(1, { [kind]: KINDS[kind] }) as FullEvent;
     assert.equal(sdk.kindOf(one), kind);
@@ -45,13 +45,13 @@ test("every kind has a guard that knows it and no other", () => {
   }
 });
 
-test("a kind of a newer server is named and known to no guard", () => {
+test("an unknown kind has a name and matches no type guard", () => {
   const one = event(1, { invented: {} }) as FullEvent;
   assert.equal(sdk.kindOf(one), "invented");
   assert.deepEqual(kinds.filter((kind) => guardOf(kind)(one)), []);
 });
 
-test("an event is narrowed by its guard and by its data alike", () => {
+test("an event is narrowed by its type guard and by its data", () => {
   const one = event(1, { message: KINDS.message }) as DefaultEvent;
   assert.ok(sdk.isMessage(one));
   assert.equal(sdk.textOf(one.data.message), "ab");
@@ -60,7 +60,7 @@ test("an event is narrowed by its guard and by its data alike", () => {
   assert.equal(other.data.message, undefined);
 });
 
-test("a message that could not be read has no text", () => {
+test("an unparsed message has no text", () => {
   const unread = { raw: { odd: true }, error: "no role" };
   assert.equal(sdk.isParsed(unread), false);
   assert.equal(sdk.textOf(unread), "");

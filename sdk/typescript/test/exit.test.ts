@@ -1,4 +1,4 @@
-// However a process ends that started a server, the server ends as well, and the process ends as it would have.
+// A server exits with the process that started it, and does not change how that process exits.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -33,13 +33,13 @@ async function end(t: TestContext, ending: string, signal?: NodeJS.Signals, how 
   return { said: said.filter((line) => line !== "waiting"), code, by };
 }
 
-test("a program that comes to its end is not held by its server", async (t) => {
+test("a server does not keep a finished program running", async (t) => {
   assert.deepEqual(await end(t, "returns"), { said: [], code: 0, by: null });
 });
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
 //= promises.agents-server.servers-starts-leaves-behind
-test("a program that exits takes its server along", async (t) => {
+test("a server stops when its program exits", async (t) => {
   assert.deepEqual(await end(t, "exits"), { said: [], code: 5, by: null });
 });
 
@@ -55,11 +55,11 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"] as const) {
   });
 }
 
-test("a program that handles a signal itself decides what happens", async (t) => {
+test("a program with a signal handler decides what happens", async (t) => {
   assert.deepEqual(await end(t, "listens-once", "SIGTERM"), { said: ["health ok"], code: 7, by: null });
 });
 
-test("a program that handles Ctrl-C decides for its server as well", async (t) => {
+test("a program that handles Ctrl-C also decides for its server", async (t) => {
   const group = { group: true, env: {} };
   assert.deepEqual(await end(t, "listens-once", "SIGINT", group), { said: ["health ok"], code: 7, by: null });
 });
@@ -68,11 +68,11 @@ test("a program whose other listener waits to be the only one is ended by its si
   assert.deepEqual(await end(t, "signal-exit", "SIGTERM"), { said: ["cleaned up"], code: null, by: "SIGTERM" });
 });
 
-test("a program with an older server that exits takes it along", async (t) => {
+test("an older server stops when its program exits", async (t) => {
   const older = { group: false, env: { FAKE: "older" } };
   assert.deepEqual(await end(t, "exits", undefined, older), { said: [], code: 5, by: null });
 });
 
-test("a program that disposes of its server is left without a listener", async (t) => {
+test("a disposed server leaves no listener behind", async (t) => {
   assert.deepEqual(await end(t, "disposes"), { said: ["no listener left"], code: 0, by: null });
 });

@@ -1,4 +1,4 @@
-// The client on the real server, with the agent that is built into it. `SANDBOX_AGENT_BIN` names the program.
+// The client with the real server and its built-in agent. `SANDBOX_AGENT_BIN` names the program.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -42,7 +42,7 @@ async function session(): Promise<Session> {
   return agent.session(id);
 }
 
-/** The words of all messages, each with its role. */
+/** The text of all messages, each with its role. */
 function words(events: (DefaultEvent | FullEvent)[]): string[] {
   return events.flatMap((event) => {
     if (!isMessage(event) || !isParsed(event.data.message)) return [];
@@ -59,7 +59,7 @@ async function until<E>(events: AsyncIterable<E>, last: (event: E) => boolean): 
   return seen;
 }
 
-test("the server says what it has", async () => {
+test("the server lists agents, modes and models", async () => {
   assert.equal((await agent.getHealth()).status, "ok");
   const { agents } = await agent.listAgents();
   assert.deepEqual(agents.filter(({ id }) => ["claude", "codex", "mock"].includes(id)).map(({ id }) => id), ["claude", "codex", "mock"]);
@@ -72,14 +72,14 @@ test("the server says what it has", async () => {
 
 //= agents.sdk.server-mode-connect-base
 //= agents.sdk.sandboxagent-connect-sandboxagent-start
-test("a token that is wrong is refused with a problem", async () => {
+test("a wrong token is an error with problem details", async () => {
   const stranger = await SandboxAgent.connect({ baseUrl: agent.baseUrl, token: "wrong" });
   await assert.rejects(stranger.listAgents(), { status: 401, code: "token_invalid" });
   const friend = await SandboxAgent.connect({ baseUrl: agent.baseUrl, token: agent.server!.token });
   assert.ok((await friend.listAgents()).agents.length > 0);
 });
 
-test("a session is made, seen, changed and removed", async () => {
+test("a session is created, read, changed and deleted", async () => {
   const one = await session();
   const info = await one.info();
   assert.deepEqual([info.agent, info.agentMode, info.permissionMode, info.status], ["mock", "build", "default", "idle"]);
@@ -90,7 +90,7 @@ test("a session is made, seen, changed and removed", async () => {
   await assert.rejects(one.info(), { status: 404, code: "session_not_found" });
 });
 
-test("refusals carry their problem", async () => {
+test("errors have problem details", async () => {
   await assert.rejects(agent.createSession("nobody", { agent: "nobody" }), { status: 400, code: "unsupported_agent" });
   await assert.rejects(
     agent.createSession("odd", { agent: "mock", agentMode: "odd" }),
@@ -102,7 +102,7 @@ test("refusals carry their problem", async () => {
 });
 
 //= agents.architecture-components.clients-create-sessions-send
-test("a prompt returns what the agent said", async () => {
+test("a prompt returns the message of the agent", async () => {
   const one = await session();
   const result = await one.prompt("Reply with exactly the single word OK.", { messageId: "m-1" });
   assert.deepEqual([result.text, result.outcome], ["OK", "completed"]);
@@ -110,14 +110,14 @@ test("a prompt returns what the agent said", async () => {
   assert.ok(isTurnEnded(result.events.at(-1)!));
 });
 
-test("a turn is streamed from its prompt to its end, and the next one after it", async () => {
+test("a turn is streamed to its end, and so is the next one", async () => {
   const one = await session();
   for (const text of ["first", "second"]) {
     assert.deepEqual(words(await collect(agent.streamTurn(one.id, `echo ${text}`))), [`user: echo ${text}`, `assistant: ${text}`]);
   }
 });
 
-test("the full view has what the default view has, and more", async () => {
+test("the full view contains the default view", async () => {
   const one = await session();
   const full = (await one.prompt("markdown")).events;
   assert.ok(full.some(isItemDelta));
@@ -133,7 +133,7 @@ test("the full view has what the default view has, and more", async () => {
   assert.deepEqual([events.map(({ id }) => id), hasMore], [[2], true]);
 });
 
-test("a prompt that is sent twice runs once, and with another text is refused", async () => {
+test("a retried prompt runs once, and another text with its id is an error", async () => {
   const one = await session();
   const prompt = { message: "echo once", messageId: "the-same" };
   await agent.postMessage(one.id, prompt);
@@ -144,7 +144,7 @@ test("a prompt that is sent twice runs once, and with another text is refused", 
   assert.deepEqual(words(events), ["user: echo once", "assistant: once", "user: echo behind", "assistant: behind"]);
 });
 
-test("a turn that is streamed again under its id runs once", async () => {
+test("a turn that is streamed again with its id runs once", async () => {
   const one = await session();
   const prompt = { message: "echo once", messageId: "the-same" };
   const whole = await collect(agent.streamTurn(one.id, prompt));
@@ -153,7 +153,7 @@ test("a turn that is streamed again under its id runs once", async () => {
   assert.deepEqual(words((await agent.getEvents(one.id)).events), ["user: echo once", "assistant: once"]);
 });
 
-/** A client whose streams are cut after so many bytes, wherever that is. */
+/** A client whose streams are interrupted after this many bytes. */
 async function cutting(bytes: number): Promise<{ client: SandboxAgent; connections: () => number }> {
   let connections = 0;
   const client = await SandboxAgent.connect({
@@ -181,7 +181,7 @@ const numbered = (count: number) => Array.from({ length: count }, (_, index) => 
 const FAST = { initialMs: 0, maxMs: 1, attempts: 20 };
 
 //= promises.agents-server.events-typescript-client-loses
-test("a burst arrives whole and in order over a stream that is cut again and again", async () => {
+test("a burst arrives complete and in order over an interrupted stream", async () => {
   const one = await session();
   const { client, connections } = await cutting(64 << 10);
   await agent.postMessage(one.id, "burst 5000");
@@ -193,7 +193,7 @@ test("a burst arrives whole and in order over a stream that is cut again and aga
 });
 
 //= promises.agents-server.events-typescript-client-loses
-test("a turn arrives whole and in order over a stream that is cut again and again", async () => {
+test("a turn arrives complete and in order over an interrupted stream", async () => {
   const one = await session();
   const { client, connections } = await cutting(16 << 10);
   const seen = await collect(client.streamTurn(one.id, "burst 500", { reconnect: FAST }));
@@ -202,7 +202,7 @@ test("a turn arrives whole and in order over a stream that is cut again and agai
   assert.deepEqual(words((await agent.getEvents(one.id)).events), words(seen));
 });
 
-test("permissions and questions are answered while the prompt runs", async () => {
+test("permission requests and questions are answered during the turn", async () => {
   const one = await session();
   const asked: string[] = [];
   const permitted = await one.prompt("permission", {
@@ -216,7 +216,7 @@ test("permissions and questions are answered while the prompt runs", async () =>
 });
 
 //= promises.agents-server.answers-question-permission
-test("a request that nobody answers is there to be answered later", async () => {
+test("a request without an answer stays pending", async () => {
   const one = await session();
   const { outcome, events } = await one.prompt("question");
   assert.equal(outcome, "waiting");
@@ -232,21 +232,21 @@ test("a request that nobody answers is there to be answered later", async () => 
   await assert.rejects(agent.rejectQuestion(one.id, open[0]!), { status: 400 });
 });
 
-test("a turn's stream that may not wait closes, and the turn goes on", async () => {
+test("the stream of a turn with wait 0 closes, and the turn continues", async () => {
   const one = await session();
   const events = await collect(agent.streamTurn(one.id, "permission", { wait: 0 }));
   assert.ok(events.some(isPermissionAsked));
   assert.equal((await one.info()).status, "waiting");
 });
 
-test("a turn is interrupted and the session stays", async () => {
+test("a turn is interrupted and the session continues", async () => {
   const one = await session();
   const turn = await one.prompt("slow", { onEvent: (event) => event.data.turnStarted && void one.abort() });
   assert.equal(turn.outcome, "interrupted");
   assert.equal((await one.prompt("echo still here")).text, "still here");
 });
 
-test("an agent that dies says why, and is resumed", async () => {
+test("a crash of the agent is reported, and the session is resumed", async () => {
   const one = await session();
   const { outcome, events } = await one.prompt("crash 3");
   assert.equal(outcome, "failed");
@@ -258,7 +258,7 @@ test("an agent that dies says why, and is resumed", async () => {
   assert.equal((await one.prompt("echo back again")).text, "back again");
 });
 
-test("a session that is terminated takes no prompt", async () => {
+test("a terminated session takes no prompt", async () => {
   const one = await session();
   await one.terminate();
   await one.terminate();
@@ -277,7 +277,7 @@ test("a stream ends with its session", async () => {
 });
 
 //= agents.sdk.sandboxagent-connect-sandboxagent-start
-test("dispose ends the streams and the server", async () => {
+test("dispose closes the streams and stops the server", async () => {
   const own = await SandboxAgent.start();
   const { pid } = own.server!;
   await own.createSession("s", { agent: "mock" });
@@ -288,7 +288,7 @@ test("dispose ends the streams and the server", async () => {
 });
 
 //= promises.agents-server.servers-starts-leaves-behind
-test("a server ends with the process that started it, also when that is killed", async () => {
+test("a server exits with the process that started it, even if that is killed", async () => {
   const words = [fileURLToPath(new URL("support/parent.js", import.meta.url)), "waits", process.env.SANDBOX_AGENT_BIN!, "inherit"];
   const parent = spawn(process.execPath, words, { stdio: ["pipe", "pipe", "ignore"] });
   // The server writes to the same pipe as the parent, which is closed when both are gone.

@@ -1,4 +1,4 @@
-// A session's prompt: what it returns, and what it answers on the way.
+// The prompt of a session: its result, and answers to requests.
 
 import assert from "node:assert/strict";
 import test, { type TestContext } from "node:test";
@@ -13,7 +13,7 @@ const QUESTION = { questionAsked: { id: "q", sessionId: "s", questions: [{ quest
 const WITHDRAWN = { permissionResolved: { id: "p", outcome: "withdrawn" } };
 const ENDED = { turnEnded: { turnId: "t", outcome: "completed" } };
 
-/** A session whose turn sends `events`, and waits behind each request for its answer. */
+/** A session whose turn sends `events`, and waits for the answer after each request. */
 async function session(t: TestContext, events: object[], refusal?: string) {
   let answered = () => {};
   const server = await serve(t, async ({ path }, response) => {
@@ -37,7 +37,7 @@ async function session(t: TestContext, events: object[], refusal?: string) {
   return { agent, session: agent.session("s"), received: server.received };
 }
 
-test("a prompt returns what the agent said last and all events", async (t) => {
+test("a prompt returns the last message and all events", async (t) => {
   const tool = { message: { role: "assistant", parts: [{ type: "tool_call", name: "ls", input: {} }] } };
   const events = [say("user", "hello"), say("assistant", "first"), say("assistant", "last"), tool, say("tool", "x"), ENDED];
   const { session: one, received } = await session(t, events);
@@ -51,7 +51,7 @@ test("a prompt returns what the agent said last and all events", async (t) => {
   assert.equal(received[0]!.query.get("view"), "full");
 });
 
-test("permissions and questions are answered by their callbacks", async (t) => {
+test("permission requests and questions are answered by callbacks", async (t) => {
   const { session: one, received } = await session(t, [ASKED, QUESTION, QUESTION, ENDED]);
   const answers = [[["Yes"]], null];
   const result = await one.prompt("hello", {
@@ -70,7 +70,7 @@ test("permissions and questions are answered by their callbacks", async (t) => {
 });
 
 for (const [what, request] of [["permission", ASKED], ["question", QUESTION]] as const) {
-  test(`a ${what} that no callback answers ends the wait, not the turn`, async (t) => {
+  test(`a ${what} without a callback ends the wait but not the turn`, async (t) => {
     const { session: one, received } = await session(t, [say("assistant", "may I?"), request, ENDED]);
     const result = await one.prompt("hello");
     assert.deepEqual([result.outcome, result.text, result.events.length], ["waiting", "may I?", 2]);
@@ -78,17 +78,17 @@ for (const [what, request] of [["permission", ASKED], ["question", QUESTION]] as
   });
 }
 
-test("an answer that comes too late does not fail the prompt", async (t) => {
+test("a late answer does not fail the prompt", async (t) => {
   const { session: one } = await session(t, [ASKED, ENDED], "invalid request: unknown permission id: p");
   assert.equal((await one.prompt("hello", { onPermission: () => "once" })).outcome, "completed");
 });
 
-test("an answer that is refused fails the prompt", async (t) => {
+test("a rejected answer fails the prompt", async (t) => {
   const { session: one } = await session(t, [ASKED], "invalid request: unknown variant `perhaps`");
   await assert.rejects(one.prompt("hello", { onPermission: () => "perhaps" as "once" }), /perhaps/);
 });
 
-test("a request that is withdrawn is no longer waited for", async (t) => {
+test("a withdrawn request is not waited for", async (t) => {
   const { session: one, received } = await session(t, [ASKED, WITHDRAWN, QUESTION, ENDED]);
   const withdrawn: boolean[] = [];
   const result = await one.prompt("hello", {
@@ -99,7 +99,7 @@ test("a request that is withdrawn is no longer waited for", async (t) => {
   assert.deepEqual(received.slice(1).map(({ path }) => path), ["/v1/sessions/s/questions/q/reply"]);
 });
 
-test("a prompt that is called off does not wait for a callback", async (t) => {
+test("an aborted prompt does not wait for a callback", async (t) => {
   const { session: one } = await session(t, [ASKED, ENDED]);
   const controller = new AbortController();
   const onPermission = () => {
@@ -109,30 +109,30 @@ test("a prompt that is called off does not wait for a callback", async (t) => {
   await assert.rejects(one.prompt("hello", { signal: controller.signal, onPermission }), /called off/);
 });
 
-test("what can be answered is, before a prompt gives up on what cannot", async (t) => {
+test("all requests with callbacks are answered before a prompt returns as waiting", async (t) => {
   const { session: one, received } = await session(t, [ASKED, QUESTION]);
   const result = await one.prompt("hello", { onPermission: async () => "once" as const });
   assert.deepEqual([result.outcome, result.events.length, received.length], ["waiting", 2, 2]);
 });
 
-test("a turn that is cut short is no outcome", async (t) => {
+test("an interrupted stream is an error", async (t) => {
   const { session: one } = await session(t, [say("assistant", "a")]);
   await assert.rejects(one.prompt("hello"), { name: "ConnectionError", message: "the stream ended before the turn did" });
 });
 
-test("a prompt whose client is disposed of ends as aborted", async (t) => {
+test("a prompt is aborted when its client is disposed of", async (t) => {
   const { agent, session: one } = await session(t, [say("assistant", "a"), ASKED]);
   const onPermission = () => agent.dispose().then(() => "once" as const);
   await assert.rejects(one.prompt("hello", { onPermission }), { name: "AbortError" });
 });
 
-test("a prompt gives up on a server that does not come back", async (t) => {
+test("a prompt gives up on an unreachable server", async (t) => {
   const { url, received } = await serve(t, (_, response) => {
     if (received.length === 1) beginStream(response).write(frame(1), () => response.destroy());
     else response.destroy();
   });
   const agent = await SandboxAgent.connect({ baseUrl: url, skipHealthCheck: true });
-  // A minute between any two looks at the clock.
+  // The clock advances by a minute with each call.
   let now = performance.now();
   t.mock.method(performance, "now", () => (now += 60_000));
   await assert.rejects(agent.session("s").prompt("hello", { reconnect: { initialMs: 0 } }), { name: "ConnectionError" });
@@ -146,12 +146,12 @@ test("a callback that throws fails the prompt", async (t) => {
   await assert.rejects(one.prompt("hello", { onPermission }), /nobody to ask/);
 });
 
-test("an agent that dies fails the prompt", async (t) => {
+test("a crash of the agent fails the prompt", async (t) => {
   const { session: one } = await session(t, [say("assistant", "a"), { sessionEnded: { reason: "failed" } }]);
   assert.equal((await one.prompt("hello")).outcome, "failed");
 });
 
-test("a prompt that is called off ends with its own reason", async (t) => {
+test("an aborted prompt fails with its own reason", async (t) => {
   const { session: one } = await session(t, [say("assistant", "a"), ASKED]);
   const controller = new AbortController();
   const onEvent = () => controller.abort(new Error("called off"));

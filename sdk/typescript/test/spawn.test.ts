@@ -1,4 +1,4 @@
-// Starting a server: where it is found, what it is told, and what happens when it does not come up.
+// Starting a server: its program, its arguments, and failures.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:net";
@@ -12,14 +12,14 @@ import { findBinary, platformPackage } from "../dist/spawn/binary.js";
 import { fake, isAlive, scratch, watch, writeFake } from "./support/fake.js";
 import { collect, json, problem, serve } from "./support/loopback.js";
 
-/** What the stand-in was started with. */
+/** The arguments of the fake program. */
 async function seen(server: SpawnedServer): Promise<{ words: string[]; given?: string }> {
   return (await fetch(`${server.baseUrl}/seen`)).json();
 }
 
 //= agents.sdk.port-given-free-token
 //= agents.sdk.spawns-sandbox-agent-server
-test("a server is told where to listen and which token to ask for", async (t) => {
+test("a server gets its address and token", async (t) => {
   const directory = scratch(t);
   const server = await spawnSandboxAgent({
     binaryPath: fake(t),
@@ -39,7 +39,7 @@ test("a server is told where to listen and which token to ask for", async (t) =>
 });
 
 //= agents.sdk.spawns-sandbox-agent-server
-test("a token stands in the arguments only where that is asked for", async (t) => {
+test("the token is an argument only on request", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t), tokenInArguments: true });
   t.after(() => server.dispose());
   const { words, given } = await seen(server);
@@ -47,14 +47,14 @@ test("a token stands in the arguments only where that is asked for", async (t) =
   assert.equal(given, process.env.SANDBOX_AGENT_TOKEN);
 });
 
-test("an older program that cannot end with its input is started without", async (t) => {
+test("an older program is started without --exit-with-stdin", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "older" } });
   t.after(() => server.dispose());
   assert.equal((await seen(server)).words.includes("--exit-with-stdin"), false);
 });
 
 //= agents.sdk.port-given-free-token
-test("host, port and token are taken as given", async (t) => {
+test("host, port and token are configurable", async (t) => {
   const free = await new Promise<number>((resolve) => {
     const probe = createServer().listen(0, "127.0.0.1", () => {
       const { port } = probe.address() as { port: number };
@@ -67,7 +67,7 @@ test("host, port and token are taken as given", async (t) => {
 });
 
 //= agents.sdk.port-given-free-token
-test("two servers at once have two ports and two tokens", async (t) => {
+test("two servers have different ports and tokens", async (t) => {
   const binaryPath = fake(t);
   const servers = await Promise.all([spawnSandboxAgent({ binaryPath }), spawnSandboxAgent({ binaryPath })]);
   t.after(() => Promise.all(servers.map((server) => server.dispose())));
@@ -76,7 +76,7 @@ test("two servers at once have two ports and two tokens", async (t) => {
 });
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
-test("dispose ends the server, and once is enough", async (t) => {
+test("dispose stops the server and is idempotent", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t) });
   const { gone } = await watch(server.baseUrl);
   await Promise.all([server.dispose(), server.dispose()]);
@@ -86,13 +86,13 @@ test("dispose ends the server, and once is enough", async (t) => {
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
 //= promises.agents-server.servers-starts-leaves-behind
-test("a server that does not listen to SIGTERM is killed", async (t) => {
+test("a server that ignores SIGTERM is killed", async (t) => {
   const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "deaf" } });
   await server.dispose();
   assert.equal(isAlive(server.pid), false);
 });
 
-test("await using ends the server with its block", { skip: !Symbol.asyncDispose }, async (t) => {
+test("await using stops the server at the end of its block", { skip: !Symbol.asyncDispose }, async (t) => {
   const agent = await SandboxAgent.start({ spawn: { binaryPath: fake(t) } });
   const pid = agent.server!.pid;
   {
@@ -103,23 +103,23 @@ test("await using ends the server with its block", { skip: !Symbol.asyncDispose 
 });
 
 //= agents.sdk.waits-health-15-s
-test("a program that dies fails at once, with the last it said", async (t) => {
+test("a program that exits fails at once with the end of its output", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "dies" }, timeoutMs: 2 ** 30 });
-  await assert.rejects(started, /never healthy: sandbox-agent ended with status 3\nstarting\nerror: no room for sessions$/);
+  await assert.rejects(started, /did not become healthy: sandbox-agent ended with status 3\nstarting\nerror: no room for sessions$/);
 });
 
-test("a program that is killed says by which signal", async (t) => {
+test("a killed program is reported with its signal", async (t) => {
   await assert.rejects(spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "killed" } }), /by SIGKILL/);
 });
 
 //= agents.sdk.waits-health-15-s
-test("a program that is never healthy is ended when its time is up", async (t) => {
+test("a program that is never healthy is stopped after the timeout", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "never" }, timeoutMs: 500 });
   await assert.rejects(started, /not healthy within 500 ms/);
 });
 
 //= agents.sdk.sandboxagent-connect-sandboxagent-start
-test("a signal ends the wait and the server", async (t) => {
+test("a signal cancels the wait and stops the server", async (t) => {
   const controller = new AbortController();
   const onLog = () => controller.abort(new Error("called off"));
   const started = SandboxAgent.start({
@@ -129,7 +129,7 @@ test("a signal ends the wait and the server", async (t) => {
   await assert.rejects(started, /called off/);
 });
 
-test("a port that somebody else took is tried anew, but not for ever", async (t) => {
+test("a taken port is retried a limited number of times", async (t) => {
   const said: string[] = [];
   const spawn = { binaryPath: fake(t), env: { FAKE: "port-taken" }, log: "pipe", onLog: (line: string) => said.push(line) } as const;
   await assert.rejects(spawnSandboxAgent(spawn), /Address already in use/);
@@ -138,7 +138,7 @@ test("a port that somebody else took is tried anew, but not for ever", async (t)
   assert.equal(said.length, 4, "a port that was asked for is tried once");
 });
 
-test("a port that somebody else took is tried anew also when the output is not ours", async (t) => {
+test("a taken port is retried even without the server's output", async (t) => {
   const said: unknown[] = [];
   t.mock.method(process.stderr, "write", (text: unknown) => said.push(text));
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "port-taken" }, log: "inherit" });
@@ -147,19 +147,19 @@ test("a port that somebody else took is tried anew also when the output is not o
 });
 
 for (const [who, letsIn] of [["lets anybody in", true], ["has another token", false]] as const) {
-  test(`a server of somebody else that ${who} is not taken for ours`, async (t) => {
+  test(`another server that ${who} is not mistaken for ours`, async (t) => {
     const { url, received } = await serve(t, ({ path }, response) => {
       if (letsIn || path === "/v1/health") json(response, { status: "ok" });
       else problem(response, 401, "token_invalid", "token invalid");
     });
     const port = Number(new URL(url).port);
     const started = spawnSandboxAgent({ binaryPath: fake(t), port, env: { FAKE: "never" }, timeoutMs: 2 ** 30 });
-    await assert.rejects(started, /does not take our token/);
+    await assert.rejects(started, /does not accept our token/);
     if (letsIn) assert.ok(received.every(({ headers }) => headers.authorization === undefined), "it has heard the token");
   });
 }
 
-test("a port where somebody else answers is given up for another, with another token", async (t) => {
+test("a port with another server is replaced, with a new token", async (t) => {
   const lines: string[] = [];
   const tokens = new Set<string>();
   const real = globalThis.fetch;
@@ -170,11 +170,11 @@ test("a port where somebody else answers is given up for another, with another t
   });
   const onLog = (line: string) => lines.push(line);
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "stranger" }, log: "pipe", onLog });
-  await assert.rejects(started, /does not take our token/);
+  await assert.rejects(started, /does not accept our token/);
   assert.deepEqual([lines.length, tokens.size], [3, 3]);
 });
 
-test("a server that ends by itself fails what waits for it", async (t) => {
+test("an exit of the server fails pending requests", async (t) => {
   const agent = await SandboxAgent.start({ spawn: { binaryPath: fake(t) } });
   t.after(() => agent.dispose());
   const { pid, gone } = agent.server!;
@@ -187,7 +187,7 @@ test("a server that ends by itself fails what waits for it", async (t) => {
   await assert.rejects(agent.listAgents(), { name: "ConnectionError", message: "sandbox-agent ended by SIGKILL" });
 });
 
-test("a server that writes more than a pipe holds does not stand still", async (t) => {
+test("a server that fills its pipe does not block", async (t) => {
   const lines: string[] = [];
   const spawn = { binaryPath: fake(t), env: { FAKE: "loud" } };
   await (await spawnSandboxAgent(spawn)).dispose();
@@ -195,14 +195,14 @@ test("a server that writes more than a pipe holds does not stand still", async (
   assert.deepEqual(lines.map((line) => line.length).sort(), [1 << 20, "listening".length]);
 });
 
-test("a program that cannot be run is named", async (t) => {
+test("a program that cannot be executed is named", async (t) => {
   const missing = join(scratch(t), "missing");
   await assert.rejects(spawnSandboxAgent({ binaryPath: missing }), new RegExp(`binaryPath names ${missing}`));
   await assert.rejects(spawnSandboxAgent({ env: { SANDBOX_AGENT_BIN: missing } }), new RegExp(`SANDBOX_AGENT_BIN names ${missing}`));
 });
 
 //= agents.sdk.embedded-program-sandbox-agent
-test("a program is found where it is named, then in its package, then on the path", async (t) => {
+test("the program is configured, in its package, or in PATH", async (t) => {
   const directory = scratch(t);
   const from = join(directory, "app.js");
   const [option, variable, onPath] = ["option", "variable", "path/sandbox-agent"].map((name) => writeFake(join(directory, name)));
@@ -218,7 +218,7 @@ test("a program is found where it is named, then in its package, then on the pat
   await assert.rejects(findBinary({ env: {}, from: join("/", "app.js") }), /@carrel\/sandbox-agent-.*\n.*SANDBOX_AGENT_BIN/);
 });
 
-test("a server that listens everywhere is reached on the loopback interface", () => {
+test("a server that listens on all addresses is reached on the loopback interface", () => {
   assert.equal(baseUrl("0.0.0.0", 1), "http://127.0.0.1:1");
   assert.equal(baseUrl("::", 1), "http://[::1]:1");
   assert.equal(baseUrl("localhost", 1), "http://localhost:1");

@@ -1,4 +1,4 @@
-// The parser of server-sent events, on bytes in any pieces.
+// The parser of server-sent events, with chunks of any size.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -28,18 +28,18 @@ const EVENTS: ServerSentEvent[] = [
   { id: "4", event: "message", data: "last", retry: 250 },
 ];
 
-test("a document in one piece gives its events", () => {
+test("a document in one chunk is parsed", () => {
   assert.deepEqual(parse(DOCUMENT), EVENTS);
 });
 
-test("a document gives the same events wherever it is split", () => {
+test("a document is parsed the same wherever it is split", () => {
   const bytes = Buffer.from(DOCUMENT);
   for (let at = 0; at <= bytes.length; at++) {
     assert.deepEqual(parse(bytes.subarray(0, at), bytes.subarray(at)), EVENTS, `split at byte ${at}`);
   }
 });
 
-test("a document gives the same events in pieces of any size", () => {
+test("a document is parsed the same in chunks of any size", () => {
   const bytes = Buffer.from(DOCUMENT);
   for (let size = 1; size <= 9; size++) {
     const pieces = Array.from({ length: Math.ceil(bytes.length / size) }, (_, n) => bytes.subarray(n * size, (n + 1) * size));
@@ -47,29 +47,29 @@ test("a document gives the same events in pieces of any size", () => {
   }
 });
 
-test("a byte order mark at the start is passed over", () => {
+test("a byte order mark at the start is skipped", () => {
   assert.deepEqual(parse(new Uint8Array([0xef, 0xbb]), new Uint8Array([0xbf]), "data: x\n\n"), [
     { id: "", event: "message", data: "x" },
   ]);
 });
 
-test("an event without its blank line is not there yet", () => {
+test("an event without its blank line is incomplete", () => {
   assert.deepEqual(parse("id: 1\ndata: half\n"), []);
 });
 
-test("an id with a zero byte and a retry that is no number are passed over", () => {
+test("an id with a zero byte and a retry that is not a number are ignored", () => {
   assert.deepEqual(parse("id: 1\nid: a\0b\nretry: soon\ndata: x\n\n"), [{ id: "1", event: "message", data: "x" }]);
 });
 
-test("only one space after the colon is taken away", () => {
+test("only one space after the colon is removed", () => {
   assert.equal(parse("data:  two\n\n")[0]?.data, " two");
 });
 
-test("an empty piece between the halves of a line end changes nothing", () => {
+test("an empty chunk inside a line end changes nothing", () => {
   assert.deepEqual(parse("data: x\r", "", "\n\r\n").map((one) => one.data), ["x"]);
 });
 
-test("a line of four mebibytes in small pieces is one event", () => {
+test("a line of 4 MiB in small chunks is one event", () => {
   const parser = new EventStreamParser();
   const piece = Buffer.alloc(64, "x");
   parser.push(Buffer.from("data: "));

@@ -1,4 +1,4 @@
-// Streams over connections that fail: each event once, in order.
+// Streams over failing connections: each event once, in order.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -18,7 +18,7 @@ async function client(t: TestContext, answer: Answer) {
 }
 
 //= promises.agents-server.events-typescript-client-loses
-test("a stream that is cut at any byte loses nothing and repeats nothing", async (t) => {
+test("a stream that is interrupted at any byte loses and repeats nothing", async (t) => {
   const frames = [1, 2, 3].map((id) => `: keep-alive\r\n\r\n${frame(id, { raw: `ü🦀 ${id}` })}`);
   const whole = Buffer.from(frames.join(""));
   let cut = 0;
@@ -38,12 +38,12 @@ test("a stream that is cut at any byte loses nothing and repeats nothing", async
       if (event.id === 3) break;
     }
     assert.deepEqual(ids, [1, 2, 3], `cut at byte ${cut}`);
-    // A blank line less than the whole, and the last event has to come over another connection.
+    // Without its last blank line, the last event needs another connection.
     assert.equal(connections, cut < whole.length ? 2 : 1);
   }
 });
 
-test("events that a server sends again are passed over", async (t) => {
+test("repeated events are skipped", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     const sent = ++connections === 1 ? [1, 2] : [1, 2, 3];
@@ -57,7 +57,7 @@ test("events that a server sends again are passed over", async (t) => {
   assert.deepEqual(ids, [1, 2, 3]);
 });
 
-test("view, raw messages and offset are asked for in every connection", async (t) => {
+test("every connection requests view, raw messages and offset", async (t) => {
   const { agent, received } = await client(t, ({ query }, response) => {
     const next = Number(query.get("offset")) + 1;
     beginStream(response).end(frame(next));
@@ -71,7 +71,7 @@ test("view, raw messages and offset are asked for in every connection", async (t
   ]);
 });
 
-test("a stream ends when its session is gone", async (t) => {
+test("a stream ends when its session is deleted", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     if (++connections === 1) beginStream(response).end(frame(1));
@@ -80,12 +80,12 @@ test("a stream ends when its session is gone", async (t) => {
   assert.equal((await collect(agent.streamEvents("s", { reconnect: FAST }))).length, 1);
 });
 
-test("the stream of a session that never was is an error", async (t) => {
+test("the stream of an unknown session is an error", async (t) => {
   const { agent } = await client(t, (_, response) => problem(response, 404, "session_not_found", "session not found: s"));
   await assert.rejects(collect(agent.streamEvents("s")), { name: "SandboxAgentError", code: "session_not_found" });
 });
 
-test("a server that is away for a while is asked again", async (t) => {
+test("a temporarily unavailable server is retried", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     connections++;
@@ -101,7 +101,7 @@ test("a server that is away for a while is asked again", async (t) => {
   assert.deepEqual([ids, connections], [[1, 2], 4]);
 });
 
-test("a refusal that will not pass ends the stream at once", async (t) => {
+test("a permanent error ends the stream at once", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     if (++connections === 1) beginStream(response).end(frame(1));
@@ -114,7 +114,7 @@ test("a refusal that will not pass ends the stream at once", async (t) => {
   assert.equal(connections, 2);
 });
 
-test("a stream gives up after so many failures in a row without an event", async (t) => {
+test("a stream gives up after consecutive failures without an event", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     connections++;
@@ -125,7 +125,7 @@ test("a stream gives up after so many failures in a row without an event", async
   assert.equal(connections, 4, "the failure behind the second event is the first of three");
 });
 
-test("a stream gives up after so long without a connection", async (t) => {
+test("a stream gives up after a time without a connection", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     if (++connections === 1) beginStream(response).end(frame(1));
@@ -135,7 +135,7 @@ test("a stream gives up after so long without a connection", async (t) => {
   assert.equal(connections, 2);
 });
 
-test("a stream that never begins gives up soon", async (t) => {
+test("a stream that never connects gives up soon", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     connections++;
@@ -145,7 +145,7 @@ test("a stream that never begins gives up soon", async (t) => {
   assert.equal(connections, 5);
 });
 
-test("a connection that is silent for too long counts as cut", async (t) => {
+test("a silent connection times out", async (t) => {
   let connections = 0;
   const { agent } = await client(t, (_, response) => {
     beginStream(response).write(frame(++connections));
@@ -158,7 +158,7 @@ test("a connection that is silent for too long counts as cut", async (t) => {
   assert.deepEqual(ids, [1, 2]);
 });
 
-test("an answer that is no stream is an error, not tried again", async (t) => {
+test("a response that is not a stream is an error without a retry", async (t) => {
   const { agent, received } = await client(t, (_, response) => {
     response.writeHead(200, { "content-type": "text/html" }).end("<p>log in</p>");
   });
@@ -187,7 +187,7 @@ for (const [how, end] of [
   });
 }
 
-test("a signal ends the wait between two connections", async (t) => {
+test("a signal cancels the delay between two connections", async (t) => {
   const controller = new AbortController();
   const { agent } = await client(t, (_, response) => void beginStream(response).end(frame(1)));
   const wait = { initialMs: 2 ** 30, maxMs: 2 ** 30 };
@@ -199,7 +199,7 @@ test("a signal ends the wait between two connections", async (t) => {
   assert.equal((await collect(agent.streamEvents("s", { signal: controller.signal, reconnect: wait }))).length, 1);
 });
 
-test("who stops reading closes the connection", async (t) => {
+test("a reader that stops closes the connection", async (t) => {
   let closed: Promise<unknown> | undefined;
   const { agent } = await client(t, (_, response) => {
     closed = once(response, "close");

@@ -1,4 +1,4 @@
-// Prompts: one turn as a stream, and prompts that are sent again without running twice.
+// Prompts: one turn as a stream, and idempotent retries.
 
 import assert from "node:assert/strict";
 import test, { type TestContext } from "node:test";
@@ -26,7 +26,7 @@ test("a turn ends with its stream", async (t) => {
   assert.match(body.messageId, /^[0-9a-f]{32}$/);
 });
 
-test("a turn that is cut goes on under the same id behind the last event", async (t) => {
+test("an interrupted turn resumes with the same id after the last event", async (t) => {
   const { agent, received } = await client(t, ({ query }, response) => {
     if (received.length === 1) beginStream(response).write(frame(4) + "id: 5\nda", () => response.destroy());
     else beginStream(response).end([4, 5, 6].filter((id) => id > Number(query.get("offset"))).map((id) => frame(id)).join(""));
@@ -37,19 +37,19 @@ test("a turn that is cut goes on under the same id behind the last event", async
   assert.deepEqual(received.map(({ query }) => query.get("offset")), [null, "4"]);
 });
 
-test("a turn of a session that is not there is an error", async (t) => {
+test("a turn of an unknown session is an error", async (t) => {
   const { agent } = await client(t, (_, response) => problem(response, 404, "session_not_found", "session not found: s"));
   await assert.rejects(collect(agent.streamTurn("s", "hello")), { status: 404 });
 });
 
-test("a turn that has nothing more to say ends", async (t) => {
+test("a turn without further events ends", async (t) => {
   const { agent } = await client(t, (_, response) => {
     response.writeHead(204).end();
   });
   assert.deepEqual(await collect(agent.streamTurn("s", "hello")), []);
 });
 
-test("a prompt whose answer is lost is sent again with the same id", async (t) => {
+test("a prompt whose response is lost is retried with the same id", async (t) => {
   const { agent, received } = await client(t, (_, response) => {
     if (received.length < 3) response.destroy();
     else response.writeHead(204).end();
@@ -59,19 +59,19 @@ test("a prompt whose answer is lost is sent again with the same id", async (t) =
   assert.equal(new Set(received.map(({ body }) => body.messageId)).size, 1);
 });
 
-test("a prompt that never arrives fails in the end", async (t) => {
+test("a prompt that never arrives fails after its retries", async (t) => {
   const { agent, received } = await client(t, (_, response) => void response.destroy());
   await assert.rejects(agent.postMessage("s", { message: "hello", messageId: "m-1" }), ConnectionError);
   assert.deepEqual(received.map(({ body }) => body.messageId), ["m-1", "m-1", "m-1"]);
 });
 
-test("a prompt that is refused is not sent again", async (t) => {
+test("a rejected prompt is not retried", async (t) => {
   const { agent, received } = await client(t, (_, response) => problem(response, 409, "conflict", "another text"));
   await assert.rejects(agent.postMessage("s", "hello"), { code: "conflict" });
   assert.equal(received.length, 1);
 });
 
-test("a prompt can be called off between two attempts", async (t) => {
+test("a prompt can be aborted between two attempts", async (t) => {
   const controller = new AbortController();
   const { agent, received } = await client(t, (_, response) => {
     response.destroy();
@@ -81,7 +81,7 @@ test("a prompt can be called off between two attempts", async (t) => {
   assert.equal(received.length, 1);
 });
 
-test("two prompts without an id have two", async (t) => {
+test("prompts without an id get different ones", async (t) => {
   const { agent, received } = await client(t, (_, response) => void response.writeHead(204).end());
   await agent.postMessage("s", "same");
   await agent.postMessage("s", "same");

@@ -1,8 +1,8 @@
-// Where an embedded server listens, and how it is reached there.
+// The address of an embedded server.
 
 import { createServer } from "node:net";
 
-/** A port that is free now. Somebody may take it before the server does, which is then tried again. */
+/** A port that is free now. Another process may take it before the server does; then the start is retried. */
 export function freePort(host: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer();
@@ -10,14 +10,14 @@ export function freePort(host: string): Promise<number> {
     probe.listen(0, host, () => {
       const address = probe.address();
       probe.close((error) => {
-        if (error || address === null || typeof address === "string") reject(error ?? new Error("no port is free"));
+        if (error || address === null || typeof address === "string") reject(error ?? new Error("no free port"));
         else resolve(address.port);
       });
     });
   });
 }
 
-/** A server that listens everywhere is reached on the loopback interface. */
+/** A server that listens on all addresses is reached on the loopback interface. */
 export function baseUrl(host: string, port: number): string {
   const reached = host === "0.0.0.0" ? "127.0.0.1" : host === "::" ? "::1" : host;
   return `http://${reached.includes(":") ? `[${reached}]` : reached}:${port}`;

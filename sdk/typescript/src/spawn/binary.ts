@@ -14,7 +14,7 @@ export interface Search {
   from?: string;
 }
 
-/** What is named is taken or refused; only what nobody named is looked for. */
+/** A configured path is used or is an error; the program is searched only if none is configured. */
 export async function findBinary({ binaryPath, env, from = import.meta.url }: Search): Promise<string> {
   if (binaryPath !== undefined) return named(binaryPath, "binaryPath");
   if (env.SANDBOX_AGENT_BIN) return named(env.SANDBOX_AGENT_BIN, "SANDBOX_AGENT_BIN");
@@ -37,7 +37,7 @@ export function platformPackage(): string {
 
 async function named(path: string, by: string): Promise<string> {
   if (await isProgram(path)) return resolve(path);
-  throw new Error(`${by} names ${path}, which is no program that can be run`);
+  throw new Error(`${by} names ${path}, which is not an executable program`);
 }
 
 function inPackage(name: string, from: string): string | undefined {

@@ -1,7 +1,7 @@
-// What browsers get instead of `spawn/index.ts`.
+// Replaces `spawn/index.ts` in browsers.
 
 import type { SpawnedServer, SpawnOptions } from "../embedded.js";
 
 export async function spawnSandboxAgent(_options: SpawnOptions): Promise<SpawnedServer> {
-  throw new Error("a browser cannot start a server; SandboxAgent.connect takes one that runs");
+  throw new Error("a browser cannot start a server; use SandboxAgent.connect with a running one");
 }

@@ -1,12 +1,12 @@
-// Children that end when this process exits. One that is killed cannot say so: then they see their input end.
+// Stops child processes when this process exits. If it is killed, they exit when their input ends.
 
 import type { ChildProcess } from "node:child_process";
 
 const children = new Set<ChildProcess>();
 
-/** Ends `child` when this process exits. The returned function takes that back. */
+/** Stops `child` when this process exits. The returned function cancels that. */
 export function endWithProcess(child: ChildProcess): () => void {
-  // No signal is listened for: whoever does has to decide what becomes of the process, and others decide already.
+  // No signal handler: it would have to decide whether the process exits, which is the application's decision.
   if (children.size === 0) process.on("exit", endAll);
   children.add(child);
   return () => {
@@ -14,7 +14,7 @@ export function endWithProcess(child: ChildProcess): () => void {
   };
 }
 
-/** SIGTERM: the server has agents of its own to end. An uncaught error comes by here as well, as any exit does. */
+/** SIGTERM: the server has agents to stop. This also runs after an uncaught error. */
 function endAll(): void {
   for (const child of children) child.kill("SIGTERM");
 }

@@ -1,4 +1,4 @@
-// Starts a server, and again where somebody was faster at its port.
+// Starts a server, and retries if its port was taken meanwhile.
 
 import { randomBytes } from "node:crypto";
 
@@ -8,7 +8,7 @@ import { findBinary } from "./binary.js";
 import { Server } from "./server.js";
 
 const HEALTHY_MS = 15_000;
-/** How often another free port is tried when somebody was faster. */
+/** How often another port is tried. */
 const PORTS = 3;
 
 export async function spawnSandboxAgent(options: SpawnOptions = {}): Promise<SpawnedServer> {
@@ -19,7 +19,7 @@ export async function spawnSandboxAgent(options: SpawnOptions = {}): Promise<Spa
   let exitsWithInput = true;
   for (let tried = 1; ; tried++) {
     const port = options.port ?? (await freePort(host));
-    // A new one for each attempt: whoever had the port may have heard the last.
+    // A new token for each attempt: the process that has the port may have received the last one.
     const token = options.token ?? randomBytes(24).toString("hex");
     const command = ["server", "--host", host, "--port", String(port)];
     const server = new Server({ binary, command, env, exitsWithInput, baseUrl: baseUrl(host, port), token }, options);

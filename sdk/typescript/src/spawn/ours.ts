@@ -1,12 +1,12 @@
-// Whose server answers: between our choice of a port and our server's attempt somebody else may have taken it.
+// Checks that our own server responds: another process may have taken the port meanwhile.
 
 import { SandboxAgentError } from "../errors.js";
 import { Transport } from "../transport.js";
 
-/** Ours asks for a token, and takes the one that it was given. */
+/** Our server requires a token, and accepts ours. */
 export async function isOurs(baseUrl: string, token: string, signal: AbortSignal): Promise<boolean> {
   try {
-    // Without it first: a server that lets anybody in is not ours, and need not hear the token.
+    // Without the token first: a server that needs none is not ours, and must not receive it.
     return (await asked({ baseUrl }, signal)) === 401 && (await asked({ baseUrl, token }, signal)) === 200;
   } catch {
     return false;

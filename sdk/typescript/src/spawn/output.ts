@@ -1,4 +1,4 @@
-// What a child writes: passed on, with the end kept for the message when it dies.
+// Forwards the output of a child, and keeps its end for error messages.
 
 import type { Readable, Writable } from "node:stream";
 
@@ -7,7 +7,7 @@ const KEPT = 4_096;
 export class Output {
   #tail = "";
 
-  /** Reads `stream` to its end, always: a child whose pipe is full would stand still. */
+  /** Always reads `stream` to its end: a child with a full pipe would block. */
   read(stream: Readable, to: { line?: ((line: string) => void) | undefined; copy?: Writable | undefined }): void {
     let partial = "";
     stream.setEncoding("utf8");
@@ -22,7 +22,7 @@ export class Output {
     stream.on("end", () => {
       if (partial) to.line?.(partial);
     });
-    // A pipe alone does not keep this process running. It is a socket, which its type does not say.
+    // The pipe must not keep this process running. It is a socket, which its type does not say.
     (stream as { unref?: () => void }).unref?.();
   }
 

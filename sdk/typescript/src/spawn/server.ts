@@ -1,4 +1,4 @@
-// A server that is our child: started, waited for, and ended.
+// A server as a child process: start, health check, stop.
 
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
@@ -14,17 +14,17 @@ import { Output } from "./output.js";
 
 /** How long a server has between SIGTERM and SIGKILL. */
 const GRACE_MS = 3_000;
-/** How long the pipe of a server that died may be held open by what it left behind. */
+/** How long descendants of an exited server may hold its pipe open. */
 const LAST_WORDS_MS = 250;
 const EXIT_WITH_INPUT = "--exit-with-stdin";
-/** The exit code of a program that does not understand its arguments. */
+/** Exit code for invalid arguments. */
 const MISUSED = 2;
 
 export interface Attempt {
   binary: string;
   command: string[];
   env: NodeJS.ProcessEnv;
-  /** Whether it can be told to end with its input, which ends with this process in whatever way that ends. */
+  /** Whether it supports `--exit-with-stdin`: its input ends with this process, however that exits. */
   exitsWithInput: boolean;
   baseUrl: string;
   token: string;
@@ -46,7 +46,7 @@ export class Server implements SpawnedServer {
     this.token = token;
     this.#asksForToken = !args.some((word) => word === "--no-token" || word === "-n");
     const words = [...command];
-    // Everybody on the machine can read arguments, and only we ourselves the environment.
+    // All users of the machine can read arguments, but only our own user the environment.
     if (tokenInArguments) words.push("--token", token);
     else env = { ...env, SANDBOX_AGENT_TOKEN: token };
     if (exitsWithInput) words.push(EXIT_WITH_INPUT);
@@ -54,7 +54,7 @@ export class Server implements SpawnedServer {
       env,
       cwd,
       stdio: [exitsWithInput ? "pipe" : "ignore", log === "inherit" ? "inherit" : "pipe", "pipe"],
-      // A terminal sends Ctrl-C to the whole group, and what it means is for this process to say.
+      // A terminal sends Ctrl-C to the whole process group, and this process decides what it means.
       detached: exitsWithInput && process.platform !== "win32",
       windowsHide: true,
     });
@@ -64,10 +64,10 @@ export class Server implements SpawnedServer {
     if (stderr) this.#output.read(stderr, { line, copy: log === "inherit" ? process.stderr : undefined });
     stdin?.on("error", () => undefined);
     (stdin as { unref?: () => void } | null)?.unref?.();
-    // What cannot be started or killed must not be the end of this process; who waits for it is told by `gone`.
+    // A failed start or kill must not crash this process; `gone` reports it.
     this.#child.on("error", () => undefined);
     this.gone = this.#ended().finally(endWithProcess(this.#child));
-    // Who forgets to dispose of the server still gets to the end of the program, and the server ends there.
+    // A server that is not disposed of does not keep this process running, and stops with it.
     this.#child.unref();
   }
 
@@ -75,10 +75,10 @@ export class Server implements SpawnedServer {
     return this.#child.pid ?? -1;
   }
 
-  /** Fails at once when the process dies, with the last of what it said. */
+  /** Fails at once if the process exits, with the end of its output. */
   async ready(timeoutMs: number, signal: AbortSignal | undefined): Promise<void> {
     const waiting = linked(signal);
-    const death = this.gone.then((how) => Promise.reject(new Error(`the server was never healthy: ${how}`)));
+    const death = this.gone.then((how) => Promise.reject(new Error(`the server did not become healthy: ${how}`)));
     try {
       await Promise.race([this.#answers(timeoutMs, waiting.signal), death]);
     } catch (error) {
@@ -92,12 +92,12 @@ export class Server implements SpawnedServer {
     }
   }
 
-  /** Whether somebody took the port between our choice and its own attempt. */
+  /** Whether another process took the port meanwhile. */
   lostItsPort(): boolean {
     return this.#isStranger || /address (already )?in use/i.test(this.#output.tail());
   }
 
-  /** Whether it ended because it cannot be told to end with its input. */
+  /** Whether it exited because it does not support `--exit-with-stdin`. */
   isOlder(): boolean {
     const said = this.#output.tail();
     return this.#child.exitCode === MISUSED && said.includes("unexpected argument") && said.includes(EXIT_WITH_INPUT);
@@ -112,7 +112,7 @@ export class Server implements SpawnedServer {
     return this.dispose();
   }
 
-  /** That somebody answers is not enough: it has to be this process, and it has to live. */
+  /** Checks that the response comes from this process, and that it still runs. */
   async #answers(timeoutMs: number, signal: AbortSignal): Promise<void> {
     await waitForHealth(new Transport({ baseUrl: this.baseUrl }), { timeoutMs, signal });
     const inTime = linked(signal, AbortSignal.timeout(timeoutMs));
@@ -124,7 +124,7 @@ export class Server implements SpawnedServer {
     }
     if (!this.#isStranger) return;
     throw new Error(
-      `${this.baseUrl} does not take our token: another server has the port, or this one does not read SANDBOX_AGENT_TOKEN.\n` +
+      `${this.baseUrl} does not accept our token: another server has the port, or this one does not read SANDBOX_AGENT_TOKEN.\n` +
         "hint: an older program gets it by tokenInArguments",
     );
   }
@@ -144,7 +144,7 @@ export class Server implements SpawnedServer {
     clearTimeout(kill);
   }
 
-  /** Resolves when the process is gone, with the words for it. */
+  /** Resolves when the process has exited, with a description of how. */
   async #ended(): Promise<string> {
     const child = this.#child;
     const closed = once(child, "close").catch(() => undefined);

@@ -1,4 +1,4 @@
-// A program on disk that behaves as `FAKE` says, and a way to see it end.
+// A fake program on disk whose behavior `FAKE` sets, and a wait for its exit.
 
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -12,7 +12,7 @@ export function scratch(t: TestContext): string {
   return directory;
 }
 
-/** Writes an executable at `path` that becomes the stand-in. */
+/** Writes an executable at `path` that runs the fake program. */
 export function writeFake(path: string): string {
   const program = fileURLToPath(new URL("program.js", import.meta.url));
   mkdirSync(dirname(path), { recursive: true });
@@ -25,7 +25,7 @@ export function fake(t: TestContext): string {
   return writeFake(join(scratch(t), "sandbox-agent"));
 }
 
-/** Resolves when the process that listens at `baseUrl` is gone. It has to be there now. */
+/** Resolves when the process that listens at `baseUrl` has exited. It has to be running now. */
 export async function watch(baseUrl: string): Promise<{ gone: Promise<void> }> {
   const response = await fetch(`${baseUrl}/hold`);
   const gone = response.text().then(

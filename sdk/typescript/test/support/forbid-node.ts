@@ -1,4 +1,4 @@
-// Hooks of the module loader that refuse whatever a browser does not have.
+// Module loader hooks that reject what a browser does not have.
 
 import { builtinModules } from "node:module";
 

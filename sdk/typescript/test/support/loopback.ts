@@ -1,4 +1,4 @@
-// A server on the loopback interface that answers as a test says.
+// A server on the loopback interface with scripted responses.
 
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -19,7 +19,7 @@ export interface Loopback {
   received: Received[];
 }
 
-/** Serves until the test is over. Every request is kept. */
+/** Serves until the test ends. Every request is recorded. */
 export async function serve(t: TestContext, answer: Answer): Promise<Loopback> {
   const received: Received[] = [];
   const server = createServer(async (request, response) => {
@@ -59,7 +59,7 @@ export function beginStream(response: ServerResponse): ServerResponse {
   return response;
 }
 
-/** An event of the default view, as it stands in a stream. */
+/** An event of the default view, as a frame of a stream. */
 export function frame(id: number, data: object = { raw: id }): string {
   return `id: ${id}\ndata: ${JSON.stringify(event(id, data))}\n\n`;
 }

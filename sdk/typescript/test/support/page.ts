@@ -1,4 +1,4 @@
-// Runs as a page would: no module of Node.js, and the package as bundlers for browsers resolve it.
+// Runs like a page: without Node.js modules, and with the package as browser bundlers resolve it.
 
 import { register } from "node:module";
 
@@ -8,7 +8,7 @@ register("./forbid-node.js", import.meta.url);
 
 const refusal = (error: Error) => say(error.message);
 
-// The control: the hooks do refuse what a browser has not.
+// Control: the hooks reject what a browser does not have.
 const server = new URL("../../dist/spawn/index.js", import.meta.url).href;
 await import(server).catch(refusal);
 

@@ -1,4 +1,4 @@
-// A process that starts a server and then ends as its argument says.
+// A process that starts a server and then exits as its argument says.
 
 import { SandboxAgent } from "@carrel/sdk";
 
@@ -8,7 +8,7 @@ const count = () => signals.map((signal) => process.listenerCount(signal)).join(
 
 if (ending === "listens-once") {
   const handled = async () => {
-    // The server still answers: nobody has decided in our place.
+    // The server still responds: nothing else stopped it.
     const { status } = await agent.getHealth();
     console.log(`health ${status}`);
     process.exit(7);
@@ -16,7 +16,7 @@ if (ending === "listens-once") {
   process.once("SIGTERM", handled).once("SIGINT", handled);
 }
 if (ending === "signal-exit") {
-  // As a widespread package has it: whoever is the only one to listen ends the process, by the same signal.
+  // Like a common package: the only listener kills the process with the same signal.
   const listener = () => {
     if (process.listenerCount("SIGTERM") > 1) return;
     process.off("SIGTERM", listener);
@@ -28,7 +28,7 @@ if (ending === "signal-exit") {
 const before = count();
 const agent: SandboxAgent = await SandboxAgent.start({ spawn: { binaryPath, log: log === "inherit" ? log : "silent" } });
 console.log(`started ${agent.baseUrl}`);
-// Goes on once the test has seen the server.
+// Continues once the test has seen the server.
 await new Promise<void>((resolve) => process.stdin.once("data", () => resolve()));
 
 switch (ending) {

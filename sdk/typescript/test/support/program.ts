@@ -1,4 +1,4 @@
-// Stands in for `sandbox-agent` where a test needs one that misbehaves: `FAKE` says how.
+// A fake `sandbox-agent` that misbehaves as `FAKE` says.
 
 import { writeSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
@@ -38,14 +38,14 @@ switch (process.env.FAKE) {
     createServer((request, response) => {
       if (request.url === "/v1/health") response.end('{"status":"ok"}');
       else if (request.url === "/v1/sessions") response.writeHead(isFriend(request) ? 200 : 401).end("{}");
-      // Stays open for as long as this process lives.
+      // Stays open while this process runs.
       else if (request.url === "/hold") response.write("held");
       else if (request.url?.includes("/sse")) response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
       else response.end(JSON.stringify({ words, given, own: process.env.OWN, cwd: process.cwd() }));
     }).listen(Number(option("--port")), option("--host"), () => writeSync(2, "listening\n"));
 }
 
-/** A stranger knows no token of ours. */
+/** Another server does not accept our token. */
 function isFriend(request: IncomingMessage): boolean {
   return process.env.FAKE !== "stranger" && request.headers.authorization === `Bearer ${token}`;
 }
