@@ -1,1 +1,1 @@
-"""Records what the published agents write: the fixtures of the converters' tests."""
+"""Records the output of the published agents: the fixtures of the converter tests."""

@@ -1,4 +1,4 @@
-"""`python3 -m record claude=PATH codex=PATH`: records every scenario of these agents anew, `claude/text=PATH` one."""
+"""`python3 -m record claude=PATH codex=PATH`: records all scenarios of these agents, or one: `claude/text=PATH`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIXTURES = Path(__file__).resolve().parents[3] / "crates" / "agents" / "tests" /
 
 
 def record(agent: str, binary: Path, name: str) -> list[str]:
-    # Not below the temporary directory: Codex makes no helpers in a home that is there.
+    # Not below the temporary directory: Codex sets up no helpers in such a home.
     with Standin() as standin, tempfile.TemporaryDirectory(dir="/var/tmp", prefix="record-") as made:
         scratch = Path(made)
         home, project, temporary = scratch / "home", scratch / "project", scratch / "tmp"

@@ -1,4 +1,4 @@
-"""The scenarios of Claude Code: a name, its options, and what is said to it."""
+"""The scenarios of Claude Code: name, options and prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pipe import Pipe
 
 COMMAND = ["-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
 COMMAND += ["--permission-prompt-tool", "stdio"]
-# What is answered to a request of the agent.
+# The response to a request of the agent.
 Reply = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -22,7 +22,7 @@ def allow(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def always(request: dict[str, Any]) -> dict[str, Any]:
-    """Allows it for the session: what is suggested for a file of the workspace is kept in memory instead."""
+    """Allows it for the session: a suggestion for a settings file is kept in memory instead."""
     suggested = [{**rule, "destination": "session"} for rule in request.get("permission_suggestions", [])]
     return {**allow(request), "updatedPermissions": [rule for rule in suggested if rule["type"] == "addRules"]}
 
@@ -45,9 +45,9 @@ def approve(request: dict[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Turn:
     prompt: str
-    # For each request of the agent in turn; the last one for all that come after.
+    # One per request of the agent; the last one also for all later requests.
     replies: tuple[Reply, ...] = (allow,)
-    # Interrupts once this was written, or once it is asked something.
+    # Interrupts after this output, or after a request.
     interrupt: Callable[[dict[str, Any]], bool] | None = None
 
 
@@ -55,7 +55,7 @@ class Turn:
 class Scenario:
     turns: tuple[Turn, ...]
     options: tuple[str, ...] = ()
-    # Waits for one more turn after the last, which nobody prompted.
+    # Waits for one more turn without a prompt.
     unprompted: int = 0
 
 
@@ -118,14 +118,14 @@ SCENARIOS = {
 
 
 def record(binary: Path, directory: Path, env: dict[str, str], scenario: Scenario, session: str) -> list[str]:
-    """Runs a scenario; what the agent wrote."""
+    """Runs a scenario and returns the agent's output."""
     command = [str(binary), *COMMAND, *scenario.options]
     if "--resume" not in scenario.options:
         command += ["--session-id", session]
     with Pipe(command, directory, env) as pipe:
         pipe.send({"type": "control_request", "request_id": "initialize", "request": {"subtype": "initialize"}})
         with contextlib.suppress(EOFError):
-            # An agent that cannot do what its options say ends at once.
+            # An agent with invalid options exits at once.
             pipe.until(lambda message: message["type"] == "control_response", lambda _: None)
         for turn in scenario.turns:
             _turn(pipe, turn, directory)

@@ -1,4 +1,4 @@
-"""The scenarios of Codex: what is asked of its app-server, and how its own requests are answered."""
+"""The scenarios of Codex: requests to its app-server, and responses to its own requests."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ enabled = false
 @dataclass(frozen=True)
 class Turn:
     prompt: str
-    # For each approval in turn; the last one for all that come after.
+    # One per approval; the last one also for all later approvals.
     decisions: tuple[str, ...] = ("accept",)
     mode: str | None = None
-    # Interrupts once this was written.
+    # Interrupts after this output.
     interrupt: Callable[[dict[str, Any]], bool] | None = None
 
 
@@ -49,9 +49,9 @@ class Scenario:
     options: dict[str, Any] = field(
         default_factory=lambda: {"approvalPolicy": "never", "sandbox": "danger-full-access"}
     )
-    # Asked before the thread is opened.
+    # Sent before the thread is opened.
     before: tuple[str, ...] = ()
-    # Opens the thread again in a new process before the last turn.
+    # Resumes the thread in a new process before the last turn.
     resumed: bool = False
 
 
@@ -166,7 +166,7 @@ def _reply(message: dict[str, Any], decisions: list[str]) -> dict[str, Any]:
 
 
 def record(binary: Path, directory: Path, env: dict[str, str], scenario: Scenario) -> list[str]:
-    """Runs a scenario; what the agent wrote."""
+    """Runs a scenario and returns the agent's output."""
     turns, later = (scenario.turns[:-1], scenario.turns[-1:]) if scenario.resumed else (scenario.turns, ())
     command = [str(binary), "app-server"]
     with Pipe(command, directory, env) as pipe:

@@ -1,4 +1,4 @@
-"""A child that speaks a line of JSON a message, on its standard input and output."""
+"""A child process that exchanges JSON lines on standard input and output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 60.0
 
 
 class Pipe:
-    """The child, and every line that it has written."""
+    """The child process and all its output lines."""
 
     def __init__(self, command: list[str], directory: Path, env: dict[str, str]) -> None:
         self.lines: list[str] = []
@@ -47,7 +47,7 @@ class Pipe:
         self._child.stdin.flush()
 
     def until(self, wanted: Callable[[dict[str, Any]], bool], on: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Reads until a message is as wanted; every message before it goes to `on`."""
+        """Reads until a message matches; earlier messages are passed to `on`."""
         while (line := self._arrived.get(timeout=LIMIT)) is not None:
             self.lines.append(line)
             message = json.loads(line)
@@ -55,10 +55,10 @@ class Pipe:
                 return message
             on(message)
         self._arrived.put(None)
-        raise EOFError("the agent ended")
+        raise EOFError("the agent exited")
 
     def rest(self) -> None:
-        """Closes its input and reads until its end."""
+        """Closes its input and reads until it exits."""
         assert self._child.stdin
         with contextlib.suppress(BrokenPipeError):
             self._child.stdin.close()

@@ -6,11 +6,11 @@ from .trim import trim
 
 
 class ARecording(unittest.TestCase):
-    def test_that_needs_nothing_taken_out_stays_as_it_was_written(self) -> None:
+    def test_without_removals_is_unchanged(self) -> None:
         line = '{"type" : "text",  "text":"é"}'
         self.assertEqual(trim([line], Path("/scratch")), [line])
 
-    def test_loses_the_places_of_the_machine(self) -> None:
+    def test_loses_paths_of_the_machine(self) -> None:
         line = '{"cwd":"/s/a/project","kept":"/s/a/home/.x/-s-a-project","at":"http://127.0.0.1:9999"}'
         (trimmed,) = trim([line], Path("/s/a"))
         wanted = {
@@ -20,7 +20,7 @@ class ARecording(unittest.TestCase):
         }
         self.assertEqual(json.loads(trimmed), wanted)
 
-    def test_loses_prose_and_long_lists_and_keeps_its_shape(self) -> None:
+    def test_loses_prose_and_long_lists_and_keeps_its_structure(self) -> None:
         line = json.dumps(
             {"tools": ["a", "b", "c", "d"], "text": "x" * 161, "description": "Does things", "input": {"n": 1}}
         )

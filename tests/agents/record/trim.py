@@ -1,4 +1,4 @@
-"""Takes out of a recording what is the machine's or a vendor's prose, and leaves its shape."""
+"""Removes machine-specific data and vendor prose from a recording, and keeps its structure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-# A text longer than this is prose; what a scenario says itself is shorter.
+# A longer text is prose; texts of scenarios are shorter.
 LONGEST = 160
 KEPT = 80
-# Lists that name everything a vendor ships; a few show what one looks like.
+# Long lists of a vendor's products, of which a few entries are kept.
 LISTS = {
     "commands",
     "agents",
@@ -22,14 +22,14 @@ LISTS = {
     "available_output_styles",
 }
 LIST_LENGTH = 3
-# Fields whose text is written for people.
+# Fields with prose.
 PROSE = {"description", "developer_instructions", "argumentHint"}
-# What is ours is kept in full, wherever it stands.
+# Our own values are kept in full.
 OURS = ("Run a command", "Choose ", "A task")
 
 
 def trim(lines: list[str], scratch: Path) -> list[str]:
-    """The lines of a recording; one that needs nothing taken out stays as it was written."""
+    """The lines of a recording; a line without removals stays byte for byte."""
     return [_line(_paths(line, scratch)) for line in lines]
 
 

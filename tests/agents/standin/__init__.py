@@ -1,4 +1,4 @@
-"""A stand-in for the model APIs: the user's prompt is the script that it plays."""
+"""A stand-in for the model APIs, scripted by the user's prompt."""
 
 from .server import Request, Standin
 

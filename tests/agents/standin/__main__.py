@@ -1,4 +1,4 @@
-"""`python3 -m standin`: says its port in one line of JSON, and ends when its standard input closes."""
+"""`python3 -m standin`: prints its port as a line of JSON, and exits when its standard input closes."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What the model answers, before it is put into the words of either API."""
+"""Responses of the model, independent of the API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-# A stream of one word a time, so that every text has deltas.
+# One word per delta, so that every text has deltas.
 WORD = re.compile(r"\S*\s*", re.DOTALL)
 SLOW_PACE = 0.05
 
@@ -19,13 +19,13 @@ class Thought:
 @dataclass(frozen=True)
 class Text:
     text: str
-    # Seconds between two deltas; a slow text is there to be interrupted.
+    # Seconds between two deltas; a slow text can be interrupted.
     pace: float = 0.0
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool; `arguments` is an object, or a text for a tool that takes one."""
+    """A tool call; `arguments` is an object, or a string for tools that take one."""
 
     name: str
     arguments: dict[str, Any] | str
@@ -38,7 +38,7 @@ Block = Thought | Text | ToolCall
 @dataclass(frozen=True)
 class Answer:
     blocks: tuple[Block, ...] = ()
-    # A status of HTTP other than 200 is all that the client gets.
+    # With an HTTP status other than 200, the client gets only an error.
     status: int = 200
     stop_sequence: str | None = None
     usage: dict[str, int] = field(default_factory=lambda: {"input": 100, "output": 20})
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Event:
-    """A server-sent event, and the seconds to wait before it is sent."""
+    """A server-sent event, and the delay before it in seconds."""
 
     data: dict[str, Any]
     pause: float = 0.0
@@ -57,6 +57,6 @@ def deltas(text: str) -> list[str]:
 
 
 def slow_text(seconds: str) -> Text:
-    """A text that takes this long to be said: a minute, if nothing is given."""
+    """A text that is streamed for this long; a minute by default."""
     count = max(1, round(float(seconds or 60) / SLOW_PACE))
     return Text("".join(f"{number} " for number in range(1, count + 1)), SLOW_PACE)

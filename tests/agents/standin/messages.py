@@ -1,4 +1,4 @@
-"""The Anthropic Messages API: which step is next, by which tool, and the events of the answer."""
+"""The Anthropic Messages API: next step, tool, and events of the response."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from .answer import Answer, Block, Event, Text, Thought, ToolCall, deltas, slow_text
 from .script import Call, Step, call_at, calls, is_prompt
 
-# Where a client in plan mode wants the plan written; it says so among its messages.
+# The plan file of a client in plan mode, which it names in its messages.
 PLAN_FILE = re.compile(r"/[^\s\"'`\\]+/\.claude/plans/[\w.-]+\.md")
-# Tools that a client may keep out of its list and still run.
+# Tools that a client can run although it does not list them.
 DEFERRED = {"AskUserQuestion", "ExitPlanMode"}
 
 
 def answer(body: dict[str, Any]) -> Answer:
-    """What the model says to this request."""
+    """The response to this request."""
     if not body.get("tools"):
         return _side_call(body)
     prompt, done = _position(body)
@@ -28,9 +28,9 @@ def answer(body: dict[str, Any]) -> Answer:
 
 
 def _position(body: dict[str, Any]) -> tuple[str, int]:
-    """The last prompt of the user, and how many answers were given since."""
+    """The last prompt of the user, and the number of responses since."""
     prompt, done = "", 0
-    # An answer may come back as several messages in a row.
+    # A response may be echoed as several messages.
     for role, messages in itertools.groupby(body.get("messages", []), lambda message: message.get("role")):
         blocks = [block for message in messages for block in _blocks(message)]
         if role == "assistant":
@@ -48,7 +48,7 @@ def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _side_call(body: dict[str, Any]) -> Answer:
-    """Calls without tools are not the conversation: a safety check, a title. No script is run in them."""
+    """Requests without tools are side calls, such as a safety check or a title. They run no script."""
     if "</block>" in body.get("stop_sequences", []):
         return Answer((Text("<block>no"),), stop_sequence="</block>")
     if "title" in json.dumps(body.get("output_config", body.get("output_format", ""))):
@@ -57,7 +57,7 @@ def _side_call(body: dict[str, Any]) -> Answer:
 
 
 def _spread(call: Call, body: dict[str, Any]) -> list[Call]:
-    """A plan is written into its file first, where the client names one."""
+    """A plan is written to its file first, if the client names one."""
     if call.act and call.act.kind == "plan" and (path := PLAN_FILE.search(json.dumps(body))):
         return [Call(call.said, Step("write", f"{path[0]}|{call.act.text}")), Call((), call.act)]
     return [call]
@@ -120,12 +120,12 @@ def error(status: int) -> dict[str, Any]:
 
 
 def whole(body: dict[str, Any], said: Answer) -> dict[str, Any]:
-    """The answer to a request that does not stream."""
+    """The response to a request without streaming."""
     return {**_message(body, said), "content": [_block(block) for block in said.blocks], **_stop(said)}
 
 
 def events(body: dict[str, Any], said: Answer) -> Iterator[Event]:
-    """The answer as a stream."""
+    """The response as a stream."""
     start = {**_message(body, said), "content": [], "stop_reason": None, "stop_sequence": None}
     yield Event({"type": "message_start", "message": start})
     for index, block in enumerate(said.blocks):
@@ -174,7 +174,7 @@ def _deltas(block: Block) -> Iterator[tuple[dict[str, Any], float]]:
         for part in deltas(block.text):
             yield {"type": "text_delta", "text": part}, block.pace
     else:
-        # Cut in two, for a client has to put the pieces together.
+        # Split in two, so that the client has to join the deltas.
         text = json.dumps(block.arguments)
         for part in (text[: len(text) // 2], text[len(text) // 2 :]):
             yield {"type": "input_json_delta", "partial_json": part}, 0.0

@@ -1,4 +1,4 @@
-"""The OpenAI Responses API: which step is next, by which tool, and the events of the answer."""
+"""The OpenAI Responses API: next step, tool, and events of the response."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CALLED = ("function_call", "custom_tool_call")
 
 
 def answer(body: dict[str, Any]) -> Answer:
-    """What the model says to this request."""
+    """The response to this request."""
     prompt, done = _position(body)
     return _play(call_at(calls(prompt), done), offered(body))
 
 
 def offered(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tools of a request by name. Newer models find them among the input, and in namespaces."""
+    """The tools of a request by name. For newer models they are in the input, and in namespaces."""
     found: dict[str, dict[str, Any]] = {}
     lists = [body.get("tools") or []]
     lists += [item.get("tools") or [] for item in body.get("input", []) if item.get("type") == "additional_tools"]
@@ -35,7 +35,7 @@ def offered(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _position(body: dict[str, Any]) -> tuple[str, int]:
-    """The last prompt of the user, and how many tools were called since."""
+    """The last prompt of the user, and the number of tool calls since."""
     prompt, done = "", 0
     for item in body.get("input", []):
         if item.get("type") in CALLED:
@@ -58,7 +58,7 @@ def _play(call: Call, tools: dict[str, dict[str, Any]]) -> Answer:
     if step.kind == "slow":
         return Answer((*blocks, slow_text(step.text)))
     if step.kind == "plan":
-        # A plan is no tool here: it is a text that the client takes out of the answer.
+        # A plan is not a tool here, but a text that the client extracts from the response.
         return Answer((*blocks, Text(f"<proposed_plan>\n{step.text}\n</proposed_plan>")))
     tool = _tool(step, tools)
     if tool is None:
@@ -84,7 +84,7 @@ def _tool(step: Step, tools: dict[str, dict[str, Any]]) -> ToolCall | None:
 
 
 def _command(step: Step) -> str | None:
-    """The step as a command of the shell, if it is one."""
+    """The step as a shell command, if it is one."""
     if step.kind == "bash":
         return step.text
     if step.kind == "read":
@@ -126,12 +126,12 @@ def error(status: int) -> dict[str, Any]:
 
 
 def whole(body: dict[str, Any], said: Answer) -> dict[str, Any]:
-    """The answer to a request that does not stream."""
+    """The response to a request without streaming."""
     return _response(body, said, "completed", [_item(block) for block in said.blocks])
 
 
 def events(body: dict[str, Any], said: Answer) -> Iterator[Event]:
-    """The answer as a stream."""
+    """The response as a stream."""
     empty = _response(body, said, "in_progress", [])
     yield Event({"type": "response.created", "response": empty})
     output = []
@@ -177,7 +177,7 @@ def _item(block: Block) -> dict[str, Any]:
 
 
 def _emptied(item: dict[str, Any]) -> dict[str, Any]:
-    """The item as it is announced, before any of it is there."""
+    """The item as it is announced, without content."""
     emptied = {"summary": [], "content": [], "input": "", "arguments": ""}
     started = {key: emptied.get(key, value) for key, value in item.items()}
     return started | ({"status": "in_progress"} if "status" in item else {})

@@ -1,4 +1,4 @@
-"""The script in a prompt: `[[bash:ls]][[text:done]]`, cut into the calls that a model makes one after the other."""
+"""The script in a prompt: `[[bash:ls]][[text:done]]`, split into the responses of the model."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import re
 from dataclasses import dataclass
 
 STEP = re.compile(r"\[\[(\w+)(?::(.*?))?\]\]", re.DOTALL)
-# What a client puts among the user's messages in its own name: reminders, its environment, a note of an interrupt.
+# What a client adds to the user's messages: reminders, its environment, a note about an interrupt.
 BY_THE_CLIENT = re.compile(r"\s*(<[A-Za-z][\w-]*[ >]|\[Request interrupted|# AGENTS\.md)")
-# These are said before the step that follows them, in the same answer; the others end an answer.
+# These are sent before the next step, in the same response; the others end a response.
 SAID = ("think", "text")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the model does: the word before the colon and what is after it."""
+    """A step of the model: the word before the colon, and the text after it."""
 
     kind: str
     text: str = ""
 
     def fields(self, count: int) -> list[str]:
-        """The text cut at `|` into this many fields; those that are missing are empty."""
+        """The text split at `|` into this many fields; missing ones are empty."""
         cut = self.text.split("|", count - 1)
         return cut + [""] * (count - len(cut))
 
 
 @dataclass(frozen=True)
 class Call:
-    """One answer of the model: what it thinks and says, and the act that ends it, if there is one."""
+    """A response of the model: reasoning and text, and the act that ends it, if there is one."""
 
     said: tuple[Step, ...] = ()
     act: Step | None = None
 
 
 def calls(prompt: str) -> list[Call]:
-    """The answers that a prompt asks for. A prompt that is no script is said back."""
+    """The responses that a prompt scripts. A prompt without a script is echoed."""
     steps = [Step(kind, text) for kind, text in STEP.findall(prompt)]
     if not steps:
         return [Call((Step("text", f"You said: {prompt.strip()}"),))]
@@ -52,10 +52,10 @@ def calls(prompt: str) -> list[Call]:
 
 
 def call_at(script: list[Call], index: int) -> Call:
-    """The call that is next; a client that goes on after the last one is told that there is nothing left."""
+    """The next response; after the last one, a text that nothing is left."""
     return script[index] if index < len(script) else Call((Step("text", "Nothing is left to do."),))
 
 
 def is_prompt(text: str) -> bool:
-    """Whether the user wrote this, not the client."""
+    """Whether this is the user's text and not the client's."""
     return bool(text.strip()) and not BY_THE_CLIENT.match(text)

@@ -1,4 +1,4 @@
-"""The HTTP server of the stand-in: loopback, one thread a connection, and every request is kept."""
+"""The HTTP server of the stand-in: loopback, one thread per connection; every request is recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ APIS: dict[str, ModuleType] = {"/v1/messages": messages, "/v1/responses": respon
 
 @dataclass
 class Request:
-    """A request that arrived, and what became of its answer: `answered`, or `gone` if the client left too early."""
+    """A received request, and its outcome: `answered`, or `gone` if the client disconnected early."""
 
     method: str
     path: str
@@ -29,13 +29,13 @@ class Request:
     outcome: str = "open"
 
     def text(self) -> str:
-        """The body as one text, to look for words in."""
+        """The body as one text, for searches."""
         return json.dumps(self.body)
 
 
 @dataclass
 class _Kept:
-    """All requests in the order of their arrival."""
+    """All requests in order of arrival."""
 
     requests: list[Request] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -53,7 +53,7 @@ class _Kept:
 
 
 class Standin:
-    """A stand-in that runs from its making until it is closed."""
+    """A stand-in that runs until it is closed."""
 
     def __init__(self) -> None:
         self._kept = _Kept()
@@ -73,12 +73,12 @@ class Standin:
         return f"http://127.0.0.1:{self.port}"
 
     def requests(self, path: str = "") -> list[Request]:
-        """What has arrived so far, or what of it went to this path."""
+        """The requests so far, or those to this path."""
         with self._kept.changed:
             return [request for request in self._kept.requests if request.path.startswith(path)]
 
     def wait_for(self, wanted: Callable[[Request], bool], seconds: float = 30.0) -> Request:
-        """The first request that is as wanted, now or when it comes."""
+        """The first request that matches, now or later."""
         end = time.monotonic() + seconds
         with self._kept.changed:
             while True:
@@ -181,4 +181,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return request
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is written: what arrived is kept."""
+        """Nothing is logged: requests are recorded."""

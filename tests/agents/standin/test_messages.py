@@ -33,16 +33,16 @@ class TheNextStep(unittest.TestCase):
         self.assertEqual([getattr(block, "arguments", {}).get("command") for block in played], ["one", "two", None])
         self.assertEqual(played[2], Text("done"))
 
-    def test_begins_anew_with_another_prompt_even_in_the_same_message(self) -> None:
+    def test_restarts_with_another_prompt_even_in_the_same_message(self) -> None:
         said = [_user("[[bash:one]]"), _called("Bash"), _result("[Request interrupted by user]", "Still there?")]
         self.assertEqual(messages.answer(_body(*said)).blocks, (Text("You said: Still there?"),))
 
-    def test_counts_an_answer_in_several_messages_once(self) -> None:
+    def test_counts_a_response_in_several_messages_once(self) -> None:
         text = {"role": "assistant", "content": [{"type": "text", "text": "I look"}]}
         said = [_user("[[text:I look]][[bash:one]][[text:done]]"), text, _called("Bash"), _result()]
         self.assertEqual(messages.answer(_body(*said)).blocks, (Text("done"),))
 
-    def test_of_a_turn_that_nobody_prompted_is_nothing(self) -> None:
+    def test_of_a_turn_without_a_prompt_is_empty(self) -> None:
         text = {"role": "assistant", "content": "done"}
         said = [_user("[[text:done]]"), text, _user("<task-notification>over</task-notification>")]
         self.assertEqual(messages.answer(_body(*said)).blocks, (Text("Nothing is left to do."),))
@@ -57,12 +57,12 @@ class TheTool(unittest.TestCase):
         refused = self._played("[[write:/a|b]]", tools=[{"name": "Bash"}])
         self.assertEqual(refused, Text("No tool of this request can do: write"))
 
-    def test_may_be_one_that_the_client_kept_back(self) -> None:
+    def test_may_be_one_that_the_client_does_not_list(self) -> None:
         asked = self._played("[[ask:Which?|A|B]]")
         self.assertEqual(asked.name, "AskUserQuestion")
         self.assertEqual([option["label"] for option in asked.arguments["questions"][0]["options"]], ["A", "B"])
 
-    def test_writes_a_plan_into_the_file_that_the_client_names(self) -> None:
+    def test_writes_a_plan_to_the_file_that_the_client_names(self) -> None:
         self.assertEqual(self._played("[[plan:P]]"), ToolCall("ExitPlanMode", {"plan": "P"}))
         system = "Write the plan to /home/a/.claude/plans/a-b.md first."
         written = self._played("[[plan:P]]", system=system)
@@ -76,14 +76,14 @@ class SideCalls(unittest.TestCase):
         asked = _body(_user("[[bash:rm]]"), tools=[])
         self.assertIsInstance(messages.answer(asked).blocks[0], Text)
 
-    def test_of_the_safety_check_are_let_through(self) -> None:
+    def test_of_the_safety_check_are_allowed(self) -> None:
         said = messages.answer(_body(_user("x"), tools=[], stop_sequences=["</block>"]))
         self.assertEqual(said.blocks, (Text("<block>no"),))
         self.assertEqual(messages.whole({}, said)["stop_sequence"], "</block>")
 
 
 class TheWire(unittest.TestCase):
-    def test_streams_what_the_whole_answer_says(self) -> None:
+    def test_streams_the_same_as_the_complete_response(self) -> None:
         body = _body(_user("[[think:Let me see.]][[text:I look]][[bash:ls -l]]"))
         said = messages.answer(body)
         self.assertEqual([type(block) for block in said.blocks], [Thought, Text, ToolCall])
@@ -99,7 +99,7 @@ class TheWire(unittest.TestCase):
         self.assertEqual([streamed[0], streamed[1]], [thought["thinking"], text["text"]])
         self.assertEqual(json.loads(streamed[2]), tool["input"])
 
-    def test_an_error_is_told_by_its_status(self) -> None:
+    def test_an_error_is_reported_by_its_status(self) -> None:
         self.assertEqual(messages.answer(_body(_user("[[error:529]]"))).status, 529)
         self.assertEqual(messages.error(529)["error"]["type"], "overloaded_error")
 

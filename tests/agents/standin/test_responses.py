@@ -39,12 +39,12 @@ class TheTool(unittest.TestCase):
         by_shell = ToolCall("exec_command", {"cmd": "printf %s 'one\ntwo' > a.txt"})
         self.assertEqual(_played(script, tools=TOOLS[:1]), by_shell)
 
-    def test_is_a_program_for_newer_models(self) -> None:
+    def test_is_a_script_for_newer_models(self) -> None:
         ran = _played(CODE_MODE, _user("[[bash:ls 'a b']]"), tools=[])
         self.assertEqual(ran.name, "exec")
         self.assertIn(json.dumps({"cmd": "ls 'a b'"}), ran.arguments)
 
-    def test_that_is_not_offered_is_not_called(self) -> None:
+    def test_that_is_not_listed_is_not_called(self) -> None:
         self.assertEqual(_played(_user("[[ask:Q?|A]]")), Text("No tool of this request can do: ask"))
         offered = [*TOOLS, {"type": "function", "name": "request_user_input"}]
         self.assertEqual(_played(_user("[[ask:Q?|A]]"), tools=offered).name, "request_user_input")
@@ -54,7 +54,7 @@ class TheTool(unittest.TestCase):
 
 
 class TheWire(unittest.TestCase):
-    def test_streams_what_the_whole_answer_says(self) -> None:
+    def test_streams_the_same_as_the_complete_response(self) -> None:
         body = {"model": "m", "tools": TOOLS, "input": [_user("[[think:Let me see.]][[text:I look]][[bash:ls]]")]}
         said = responses.answer(body)
         sent = [event.data for event in responses.events(body, said)]
@@ -67,7 +67,7 @@ class TheWire(unittest.TestCase):
         self.assertEqual((last["type"], last["response"]["id"]), ("response.completed", sent[0]["response"]["id"]))
         self.assertEqual([item["type"] for item in last["response"]["output"]], done)
 
-    def test_an_error_is_told_by_its_status(self) -> None:
+    def test_an_error_is_reported_by_its_status(self) -> None:
         body = {"tools": TOOLS, "input": [_user("[[error:429]]")]}
         self.assertEqual(responses.answer(body).status, 429)
 

@@ -26,7 +26,7 @@ class TheServer(unittest.TestCase):
         connection.request("POST", path, json.dumps(body), {"x-api-key": "dummy"})
         return connection.getresponse()
 
-    def test_answers_whole_and_streaming(self) -> None:
+    def test_responds_with_and_without_streaming(self) -> None:
         whole = json.loads(self._post("/v1/messages?beta=true", ASKED).read())
         self.assertEqual(whole["content"], [{"type": "text", "text": "one two"}])
         response = self._post("/v1/messages", {**ASKED, "stream": True})
@@ -36,7 +36,7 @@ class TheServer(unittest.TestCase):
         self.assertEqual([f"event: {event['type']}" for event in events], [line for line in lines if line[:2] == "ev"])
         self.assertEqual(events[-1]["type"], "message_stop")
 
-    def test_keeps_every_request(self) -> None:
+    def test_records_every_request(self) -> None:
         self._post("/v1/messages", ASKED).read()
         self.assertGreater(json.loads(self._post("/v1/messages/count_tokens", ASKED).read())["input_tokens"], 0)
         connection = self._connection()
@@ -51,13 +51,13 @@ class TheServer(unittest.TestCase):
         asked = json.loads(connection.getresponse().read())["requests"]
         self.assertEqual((asked[0]["body"], asked[0]["outcome"]), (ASKED, "answered"))
 
-    def test_an_error_has_the_status_that_was_asked_for(self) -> None:
+    def test_an_error_has_the_scripted_status(self) -> None:
         script = {**ASKED, "messages": [{"role": "user", "content": "[[error:529]]"}]}
         response = self._post("/v1/messages", script)
         self.assertEqual((response.status, json.loads(response.read())["error"]["type"]), (529, "overloaded_error"))
         self.assertEqual(self._post("/v1/nothing", {}).status, 404)
 
-    def test_a_client_that_leaves_a_slow_answer_is_noticed(self) -> None:
+    def test_a_disconnect_during_a_slow_response_is_noticed(self) -> None:
         slow = {**ASKED, "stream": True, "messages": [{"role": "user", "content": "[[slow:60]]"}]}
         connection = self._connection()
         response = self._post("/v1/messages", slow, connection)
@@ -69,7 +69,7 @@ class TheServer(unittest.TestCase):
         gone = self.standin.wait_for(lambda request: request.outcome == "gone")
         self.assertEqual(gone.body, slow)
 
-    def test_a_close_ends_a_slow_answer(self) -> None:
+    def test_closing_ends_a_slow_response(self) -> None:
         standin = Standin()
         connection = http.client.HTTPConnection("127.0.0.1", standin.port, timeout=30)
         self.addCleanup(connection.close)
@@ -83,7 +83,7 @@ class TheServer(unittest.TestCase):
 
 
 class TheProgram(unittest.TestCase):
-    def test_says_its_port_and_ends_with_its_input(self) -> None:
+    def test_prints_its_port_and_exits_with_its_input(self) -> None:
         place = Path(__file__).resolve().parent.parent
         command = [sys.executable, "-m", "standin"]
         with subprocess.Popen(command, cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:

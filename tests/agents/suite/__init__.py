@@ -1,1 +1,1 @@
-"""Sessions of the published agents, over HTTP, on the real server."""
+"""Tests of the published agents with the real server, over HTTP."""

@@ -1,4 +1,4 @@
-"""`python3 -m suite claude|codex [WORD…]`: runs the tests of an agent, or those with such a word in their names."""
+"""`python3 -m suite claude|codex [WORD…]`: runs the tests of an agent, or those whose names contain a word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .report import Report
 
 
 def flat(suite: unittest.TestSuite, words: list[str]) -> Iterator[unittest.TestCase]:
-    """The tests in a suite and in the suites in it, if they have one of these words in their names."""
+    """All tests of a suite, recursively, whose names contain one of these words."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from flat(test, words)

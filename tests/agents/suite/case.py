@@ -1,4 +1,4 @@
-"""One test: its scratch, its stand-in, its server, and a turn from prompt to end."""
+"""Base class of the tests: scratch directories, stand-in model, server, and helpers for turns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .client import Event, Session, Watch
 from .scratch import Scratch
 from .server import Server
 
-# For how long guards outlive their server at most.
+# Maximum time that guards outlive their server.
 GUARDS = 10.0
 
 Permit = Callable[[dict[str, Any]], str]
-# The answers to what was asked, or nothing to refuse an answer.
+# The answers to questions, or None to reject them.
 Answer = Callable[[dict[str, Any]], list[list[str]] | None]
 
 
@@ -44,7 +44,7 @@ def refuse(_: dict[str, Any]) -> list[list[str]] | None:
 
 @dataclass(frozen=True)
 class Turn:
-    """What happened in a turn."""
+    """The events of a turn."""
 
     events: list[Event]
 
@@ -66,7 +66,7 @@ class Turn:
 
 
 class Case(unittest.TestCase):
-    """A test of the real server with a real agent. After each one nothing of it may be left running."""
+    """A test of the real server with a real agent. It must leave no process behind."""
 
     agent: str
 
@@ -83,10 +83,10 @@ class Case(unittest.TestCase):
         self.assert_nothing_left()
 
     def stop(self) -> None:
-        self.assertEqual(self.server.stop(), 0, f"the server's end: {self.server.said}")
+        self.assertEqual(self.server.stop(), 0, f"the server failed: {self.server.said}")
 
     def assert_nothing_left(self) -> None:
-        """The guards of a server may still be ending what they guard when it has ended, and take no longer than this."""
+        """Guards may still be killing processes after their server has exited, but not for longer than this."""
         self.scratch.await_end("", GUARDS)
 
     def restart(self) -> None:
@@ -100,14 +100,14 @@ class Case(unittest.TestCase):
         return session
 
     def watch(self, session: Session) -> Watch:
-        """What happens from now on."""
+        """The events from now on."""
         before = session.events("full")
         watch = session.watch("full", before[-1].id if before else 0)
         self.addCleanup(watch.close)
         return watch
 
     def turn(self, session: Session, prompt: str, permit: Permit | None = None, answer: Answer | None = None) -> Turn:
-        """Prompts and answers whatever is asked, until the turn has ended. What nobody may ask fails the test."""
+        """Sends a prompt and answers requests until the turn ends. An unexpected request fails the test."""
         watch = self.watch(session)
         session.prompt(prompt)
         return self.follow(session, watch, permit, answer)
@@ -120,11 +120,11 @@ class Case(unittest.TestCase):
                 lambda event: event.kind in ("turnEnded", "permissionAsked", "questionAsked", "sessionEnded")
             )
             if event.kind == "permissionAsked":
-                self.assertIsNotNone(permit, f"asked for a permission: {event.data}")
+                self.assertIsNotNone(permit, f"unexpected permission request: {event.data}")
                 assert permit
                 session.permit(event.data["id"], permit(event.data))
             elif event.kind == "questionAsked":
-                self.assertIsNotNone(answer, f"asked a question: {event.data}")
+                self.assertIsNotNone(answer, f"unexpected question: {event.data}")
                 assert answer
                 answers = answer(event.data)
                 if answers is None:
@@ -136,10 +136,10 @@ class Case(unittest.TestCase):
                 return Turn(list(watch.seen))
 
     def assert_heard(self, words: str) -> None:
-        """The last request to the model had these words in it."""
-        self.assertTrue(words in self.asked_model()[-1].text(), f"the model did not hear: {words}")
+        """Asserts that the last request to the model contained this text."""
+        self.assertTrue(words in self.asked_model()[-1].text(), f"the model did not receive: {words}")
 
     def asked_model(self) -> list[Request]:
-        """The requests for an answer of the model that the stand-in saw."""
+        """The requests that the stand-in model received."""
         found = self.standin.requests("/v1/messages") + self.standin.requests("/v1/responses")
         return [request for request in found if isinstance(request.body, dict) and request.body.get("stream")]

@@ -1,4 +1,4 @@
-"""Claude Code: what every agent does, plans that are approved, and a process for each session."""
+"""Claude Code: the shared scenarios, plan approval, and one process per session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Claude(Scenarios):
     PLAN = "[[plan:# Plan\n\n1. Touch it.]][[bash:touch planned]][[text:carried out]]"
 
     #= agents.human-loop.plan-claude-code-question
-    def test_a_plan_that_is_approved_is_carried_out(self) -> None:
+    def test_an_approved_plan_is_carried_out(self) -> None:
         session = self.session(agentMode="plan")
         self.assertEqual(session.info()["permissionMode"], "plan")
         turn = self.turn(session, self.PLAN, once, choose("approve"))
@@ -34,7 +34,7 @@ class Claude(Scenarios):
         self.assertTrue((self.scratch.workspace / "planned").exists())
 
     #= agents.human-loop.plan-claude-code-question
-    def test_a_plan_that_is_rejected_is_not_carried_out(self) -> None:
+    def test_a_rejected_plan_is_not_carried_out(self) -> None:
         script = "[[plan:# Plan\n\n1. Touch it.]][[text:I will think again.]]"
         for name, answer in (("by-label", choose("reject")), ("unanswered", self._unanswered())):
             with self.subTest(name):
@@ -49,7 +49,7 @@ class Claude(Scenarios):
 
     #= agents.architecture-components.daemon-manages-agent-processes
     #= agents.execution-models.claude-code-json-lines
-    def test_each_session_has_a_process_which_ends_with_it(self) -> None:
+    def test_each_session_has_a_process_that_exits_with_it(self) -> None:
         one, two = self.session("one"), self.session("two")
         for session in (one, two):
             self.turn(session, "Hello")
@@ -60,7 +60,7 @@ class Claude(Scenarios):
 
     #= agents.lifecycle.process-terminates-session-marked
     #= promises.agents-server.agent-dies
-    def test_a_process_that_is_killed_is_told_and_the_session_is_resumed(self) -> None:
+    def test_a_killed_process_is_reported_and_the_session_is_resumed(self) -> None:
         session = self.session()
         self.turn(session, "Remember the word quince")
         native = session.info()["agentSessionId"]
@@ -79,7 +79,7 @@ class Claude(Scenarios):
         self.assertEqual(session.info()["agentSessionId"], native)
 
     #= agents.besides-document.session-seen-changed-deleted
-    def test_a_change_of_mode_holds_at_once(self) -> None:
+    def test_a_change_of_mode_takes_effect_at_once(self) -> None:
         session = self.session()
         self.turn(session, "[[bash:touch one]][[text:done]]", once)
         script = f"[[write:{self.path('note.txt')}|quince]][[text:written]]"
@@ -94,22 +94,22 @@ class Claude(Scenarios):
         self.assertEqual(self.asked_model()[-1].headers["x-api-key"], "sk-ant-dummy")
 
     #= agents.besides-document.agent-says-done-something
-    def test_a_task_in_the_background_starts_a_turn_of_its_own(self) -> None:
+    def test_a_background_task_starts_its_own_turn(self) -> None:
         session = self.session(permissionMode="bypass")
         watch = self.watch(session)
         os.mkfifo(self.scratch.workspace / "go")
         session.prompt(f"[[background:cat {self.path('go')}]][[text:started]]")
         self.follow(session, watch)
-        # It ends only now, when no turn runs.
+        # It finishes only now, when no turn is running.
         (self.scratch.workspace / "go").write_text("over")
         turn = self.follow(session, watch)
         self.assertEqual(len(turn.of("turnStarted")), 2)
         self.assertEqual(session.info()["status"], "idle")
 
     def _processes(self) -> list[Any]:
-        # The guard that the server puts before each of them has the same words in its command line.
+        # The command line of each guard contains that of its program.
         return [process for process in self.scratch.processes("--input-format") if process.program == "claude"]
 
 
-# It is no test by itself, and a loader would run what it finds in a module.
+# The base class must not be in the module, or the loader would run it.
 del Scenarios

@@ -1,4 +1,4 @@
-"""A client of the agents server: calls, sessions, and the stream of a session's events."""
+"""A client of the agents server: requests, sessions, and event streams."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-# Whatever is waited for comes within this, or never.
+# Deadline of every wait.
 LIMIT = 60.0
 
 
 class Problem(Exception):
-    """A refusal, as the server words it."""
+    """An error response of the server."""
 
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(f"{status}: {body}")
@@ -26,7 +26,7 @@ class Problem(Exception):
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a session: its number, its kind, what it says, and all of it."""
+    """An event of a session: its id, its kind, its data, and the whole event."""
 
     id: int
     kind: str
@@ -45,7 +45,7 @@ class Event:
         return [part for part in self.data.get("parts", []) if part["type"] == kind]
 
     def texts(self, role: str) -> list[str]:
-        """What is said in it in this role."""
+        """The texts of this role."""
         return [part["text"] for part in self.parts("text")] if self.data.get("role") == role else []
 
 
@@ -54,7 +54,7 @@ class Client:
     port: int
 
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        """What the server answers; a [`Problem`] if it refuses."""
+        """The response of the server; raises [`Problem`] on an error."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         try:
             sent = None if body is None else json.dumps(body)
@@ -130,11 +130,11 @@ class Session:
 
 
 class Watch:
-    """The stream of a session's events, from a number on."""
+    """The event stream of a session, after an id."""
 
     def __init__(self, session: Session, view: str, offset: int) -> None:
         self.seen: list[Event] = []
-        # The server keeps the stream alive more often than this.
+        # The server sends keep-alives more often than this.
         self._connection = http.client.HTTPConnection("127.0.0.1", session.client.port, timeout=LIMIT)
         query = urlencode({"view": view, "offset": offset})
         self._connection.request("GET", f"/v1/sessions/{quote(session.name)}/events/sse?{query}")
@@ -143,13 +143,13 @@ class Watch:
             raise Problem(self._response.status, json.loads(self._response.read()))
 
     def until(self, wanted: Callable[[Event], bool]) -> Event:
-        """Reads until an event is as wanted."""
+        """Reads until an event matches."""
         end = time.monotonic() + LIMIT
         for event in self._events(end):
             if wanted(event):
                 return event
         kinds = ", ".join(event.kind for event in self.seen[-20:])
-        raise AssertionError(f"what was waited for did not come; the last events: {kinds}")
+        raise AssertionError(f"the expected event did not arrive; last events: {kinds}")
 
     def until_kind(self, kind: str) -> Event:
         return self.until(lambda event: event.kind == kind)
@@ -162,7 +162,7 @@ class Watch:
                 number = int(value)
             elif field == "data":
                 event = Event.parse(json.loads(value))
-                assert event.id == number, f"the id of an event is {event.id}, that of its line {number}"
+                assert event.id == number, f"the event has id {event.id}, its frame {number}"
                 self.seen.append(event)
                 yield event
 

@@ -1,4 +1,4 @@
-"""Codex: what every agent does, plans as text, and one app-server for all sessions."""
+"""Codex: the shared scenarios, plans as messages, and one app-server for all sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scenarios import Scenarios
 
 class Codex(Scenarios):
     agent = "codex"
-    # It asks questions only while it plans.
+    # It asks questions only in plan mode.
     asking: ClassVar[dict[str, Any]] = {"agentMode": "plan"}
 
     def rules(self) -> list[str]:
@@ -25,7 +25,7 @@ class Codex(Scenarios):
     # === plans ===
 
     #= agents.universal-schema.message-parsed-role-parts
-    def test_a_plan_is_a_message_and_a_change_of_mode_carries_it_out(self) -> None:
+    def test_a_plan_is_a_message_and_is_carried_out_after_a_change_of_mode(self) -> None:
         session = self.session(agentMode="plan")
         turn = self.turn(session, "[[plan:# Plan\n\n1. Touch it.]]")
         plans = [
@@ -42,12 +42,12 @@ class Codex(Scenarios):
 
     #= agents.execution-models.codex-shared-app-server
     #= promises.agents-server.app-servers-codex
-    def test_two_sessions_talk_at_once_through_one_process(self) -> None:
+    def test_two_concurrent_sessions_share_one_process(self) -> None:
         one, two = self.session("one"), self.session("two")
         watch = self.watch(one)
         one.prompt("[[bash:touch one]][[text:from one]]")
         asked = watch.until_kind("permissionAsked").data
-        # The first waits for an answer all the while.
+        # The first one waits for an answer meanwhile.
         turn = self.turn(two, "[[bash:touch two]][[text:from two]]", once)
         self.assertEqual(turn.said(), ["from two"])
         self.assertEqual(len(self._processes()), 1)
@@ -57,7 +57,7 @@ class Codex(Scenarios):
         self.assertEqual(len(natives), 2)
 
     #= promises.agents-server.agent-dies
-    def test_sessions_are_told_of_the_end_of_their_server_and_go_on_with_another(self) -> None:
+    def test_a_crash_of_the_app_server_is_reported_and_sessions_continue_with_another(self) -> None:
         sessions = [self.session("busy"), self.session("idle")]
         for session in sessions:
             self.turn(session, f"Remember the word quince of {session.name}")
@@ -77,7 +77,7 @@ class Codex(Scenarios):
             self.assertEqual(session.info()["agentSessionId"], native)
         self.assertEqual(len(self._processes()), 1)
 
-    def test_newer_models_run_their_tools_in_a_program(self) -> None:
+    def test_newer_models_call_tools_from_a_program(self) -> None:
         session = self.session(model=NEWER_MODEL)
         turn = self.turn(session, "[[bash:touch one]][[write:note.txt|quince]][[text:done]]", once)
         self.assertEqual(turn.said(), ["done"])
@@ -90,7 +90,7 @@ class Codex(Scenarios):
         self.assertEqual(self.asked_model()[-1].headers["authorization"], "Bearer dummy")
 
     def _processes(self) -> list[Any]:
-        # The guard that the server puts before it has the same words in its command line.
+        # The command line of the guard contains that of the program.
         return [process for process in self.scratch.processes("app-server") if process.program == "codex"]
 
     @staticmethod
@@ -99,5 +99,5 @@ class Codex(Scenarios):
             session.resume()
 
 
-# It is no test by itself, and a loader would run what it finds in a module.
+# The base class must not be in the module, or the loader would run it.
 del Scenarios

@@ -1,4 +1,4 @@
-"""Runs tests one after the other, and writes a line of JSON for each."""
+"""Runs tests one after the other, and prints a line of JSON for each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import unittest
 from types import TracebackType
 from typing import TextIO
 
-# A test that takes this long hangs; where it does is printed before the end.
+# Timeout of a test; its stack is printed before it is killed.
 HANGS = 180.0
 
 Error = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 
 class Report(unittest.TestResult):
-    """The outcome of each test as it ends; a test counts once, whatever happens in its parts and its clearing up."""
+    """Prints the outcome of each test once, including its subtests and cleanup."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__(io.StringIO(), True, 0)

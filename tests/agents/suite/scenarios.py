@@ -1,4 +1,4 @@
-"""What holds for every agent."""
+"""Scenarios for every agent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .client import LIMIT
 
 
 class Scenarios(Case):
-    """The scenarios that agents share; what differs is said by the class of each."""
+    """The shared scenarios; subclasses define what differs."""
 
-    # With these a session may be asked questions.
+    # Options of a session in which the agent asks questions.
     asking: ClassVar[dict[str, Any]] = {}
 
     def path(self, name: str) -> str:
@@ -24,7 +24,7 @@ class Scenarios(Case):
     #= agents.lifecycle.post-messages-runs-prompt
     #= agents.modes-capabilities.user-messages-told-whichever
     #= promises.agents-server.published-agents-driven
-    def test_a_text_is_answered(self) -> None:
+    def test_a_prompt_is_answered(self) -> None:
         session = self.session()
         turn = self.turn(session, "Hello there")
         self.assertEqual(turn.said("user"), ["Hello there"])
@@ -37,7 +37,7 @@ class Scenarios(Case):
 
     #= agents.universal-schema.data-message-started-error
     #= promises.agents-server.events-session
-    def test_both_views_are_numbered_without_gaps_and_say_the_same(self) -> None:
+    def test_both_views_are_numbered_without_gaps_and_agree(self) -> None:
         session = self.session()
         self.turn(session, "[[think:Let me see.]][[text:First I look.]][[bash:echo made]][[text:Done.]]", once)
         default, full = session.events("default"), session.events("full")
@@ -50,7 +50,7 @@ class Scenarios(Case):
         self.assertEqual([event.data for event in full if event.kind == "message"], messages)
 
     #= agents.modes-capabilities.agents-stream-codex-deltas
-    def test_a_text_comes_in_deltas_and_then_whole(self) -> None:
+    def test_a_text_is_streamed_in_deltas_and_then_complete(self) -> None:
         turn = self.turn(self.session(), "[[text:One two three four.]]")
         pieces = [delta for delta in turn.of("itemDelta") if delta["kind"] == "message"]
         self.assertGreater(len(pieces), 1)
@@ -60,7 +60,7 @@ class Scenarios(Case):
         self.assertEqual({item["itemId"] for item in turn.of("itemCompleted")}, started)
 
     #= agents.modes-capabilities.agents-stream-codex-deltas
-    def test_a_thought_is_an_item_and_no_message(self) -> None:
+    def test_reasoning_is_an_item_and_not_a_message(self) -> None:
         turn = self.turn(self.session(), "[[think:Let me see.]][[text:Hello.]]")
         thoughts = [item for item in turn.of("itemCompleted") if item["kind"] == "reasoning"]
         self.assertEqual(len(thoughts), 1)
@@ -80,7 +80,7 @@ class Scenarios(Case):
         self.assert_heard("medlar")
         self.assertEqual(turn.said()[-1], "read")
 
-    def test_a_command_that_fails_is_told_and_the_turn_goes_on(self) -> None:
+    def test_a_failed_command_is_reported_and_the_turn_continues(self) -> None:
         turn = self.turn(self.session(permissionMode="bypass"), "[[bash:echo lost >&2; exit 3]][[text:that failed]]")
         (result,) = turn.results()
         self.assertTrue(result["is_error"])
@@ -91,7 +91,7 @@ class Scenarios(Case):
 
     #= agents.human-loop.permissions-surface-permissionasked-once
     #= agents.modes-capabilities.questions-permissions-claude-code
-    def test_a_permission_given_once_is_asked_for_again(self) -> None:
+    def test_a_permission_granted_once_is_requested_again(self) -> None:
         turn = self.turn(self.session(), "[[bash:touch one]][[bash:touch one]][[text:done]]", once)
         self.assertEqual(len(turn.of("permissionAsked")), 2)
         self.assertEqual([answered["outcome"] for answered in turn.of("permissionResolved")], ["once", "once"])
@@ -102,7 +102,7 @@ class Scenarios(Case):
 
     #= agents.human-loop.permissions-surface-permissionasked-once
     #= promises.agents-server.rules-always-writes-workspace
-    def test_a_permission_given_always_is_not_asked_for_again_and_nothing_is_written_down(self) -> None:
+    def test_a_permission_granted_always_is_not_requested_again_and_not_stored(self) -> None:
         session = self.session()
         first = self.turn(session, "[[bash:touch two]][[text:done]]", always)
         self.assertEqual([answered["outcome"] for answered in first.of("permissionResolved")], ["always"])
@@ -114,7 +114,7 @@ class Scenarios(Case):
         self.assertEqual(self.rules(), [], "rules that would outlive the session")
 
     #= agents.human-loop.permissions-surface-permissionasked-once
-    def test_a_permission_that_is_refused_leaves_nothing_done_and_the_turn_goes_on(self) -> None:
+    def test_a_rejected_permission_prevents_the_command_and_the_turn_continues(self) -> None:
         turn = self.turn(self.session(), "[[bash:touch three]][[text:not done]]", reject)
         self.assertEqual([answered["outcome"] for answered in turn.of("permissionResolved")], ["reject"])
         (result,) = turn.results()
@@ -122,7 +122,7 @@ class Scenarios(Case):
         self.assertFalse((self.scratch.workspace / "three").exists())
         self.assertEqual((turn.said(), turn.end["outcome"]), (["not done"], "completed"))
 
-    def test_a_permission_for_a_file_is_refused_and_then_given(self) -> None:
+    def test_a_permission_for_a_file_is_rejected_and_then_granted(self) -> None:
         session = self.session()
         script = f"[[write:{self.path('note.txt')}|quince]][[text:over]]"
         refused = self.turn(session, script, reject)
@@ -133,7 +133,7 @@ class Scenarios(Case):
 
     #= agents.execution-models.model-permission-mode-plan
     #= agents.modes-capabilities.permission-modes-default-plan
-    def test_with_bypass_nothing_is_asked(self) -> None:
+    def test_with_bypass_no_permission_is_requested(self) -> None:
         turn = self.turn(self.session(permissionMode="bypass"), "[[bash:touch four]][[text:done]]")
         self.assertEqual((turn.of("permissionAsked"), turn.said()), ([], ["done"]))
         self.assertTrue((self.scratch.workspace / "four").exists())
@@ -142,7 +142,7 @@ class Scenarios(Case):
 
     #= agents.human-loop.questions-surface-questionasked-options
     #= agents.modes-capabilities.questions-permissions-claude-code
-    def test_a_question_is_answered_and_the_model_hears_it(self) -> None:
+    def test_the_answer_to_a_question_reaches_the_model(self) -> None:
         turn = self.turn(
             self.session(**self.asking), "[[ask:Which colour?|Red|Blue]][[text:noted]]", None, choose("Blue")
         )
@@ -153,12 +153,12 @@ class Scenarios(Case):
         (answered,) = turn.of("questionResolved")
         self.assertEqual((answered["id"], answered["outcome"]), (asked["id"], "answered"))
         self.assertEqual(turn.said(), ["noted"])
-        # Both labels are in the question; the chosen one is once more in the answer.
+        # Both labels are in the question; the chosen one is also in the answer.
         heard = self.asked_model()[-1].text()
         self.assertGreater(heard.count("Blue"), heard.count("Red"))
 
     #= agents.human-loop.questions-surface-questionasked-options
-    def test_a_question_that_is_refused_is_no_end(self) -> None:
+    def test_a_rejected_question_does_not_end_the_turn(self) -> None:
         turn = self.turn(self.session(**self.asking), "[[ask:Which size?|S|M]][[text:as you wish]]", None, refuse)
         self.assertEqual([resolved["outcome"] for resolved in turn.of("questionResolved")], ["rejected"])
         self.assertEqual(turn.said(), ["as you wish"])
@@ -166,7 +166,7 @@ class Scenarios(Case):
     # === aborts and errors ===
 
     #= agents.besides-document.turn-aborted-without-session
-    def test_a_slow_turn_is_aborted_and_the_session_goes_on(self) -> None:
+    def test_a_slow_turn_is_aborted_and_the_session_continues(self) -> None:
         session = self.session()
         watch = self.watch(session)
         session.prompt("[[slow:600]]")
@@ -184,7 +184,7 @@ class Scenarios(Case):
         self.assertEqual(session.info()["status"], "idle")
 
     #= promises.agents-server.abort
-    def test_an_abort_withdraws_what_was_asked(self) -> None:
+    def test_an_abort_withdraws_requests(self) -> None:
         session = self.session()
         watch = self.watch(session)
         session.prompt("[[bash:touch five]][[text:never said]]")
@@ -199,7 +199,7 @@ class Scenarios(Case):
         self.assertEqual(self.turn(session, "Still there?").said(), ["You said: Still there?"])
 
     #= promises.agents-server.abort
-    def test_an_abort_ends_the_command_that_runs(self) -> None:
+    def test_an_abort_kills_the_running_command(self) -> None:
         session = self.session(permissionMode="bypass")
         watch = self.watch(session)
         session.prompt(f"[[bash:{self.blocking_command()}]][[text:never said]]")
@@ -209,7 +209,7 @@ class Scenarios(Case):
         self.scratch.await_end("sleep 1000", LIMIT)
         self.assertEqual(self.turn(session, "Still there?").said(), ["You said: Still there?"])
 
-    def test_an_error_of_the_model_fails_the_turn_and_not_the_session(self) -> None:
+    def test_an_error_of_the_model_fails_the_turn_but_not_the_session(self) -> None:
         session = self.session()
         turn = self.turn(session, "[[error:400]]")
         self.assertEqual(turn.end["outcome"], "failed")
@@ -217,7 +217,7 @@ class Scenarios(Case):
         self.assertEqual(self.turn(session, "Are you back?").said(), ["You said: Are you back?"])
 
     #= promises.agents-server.prompts-wait
-    def test_a_prompt_during_a_turn_waits_for_its_end(self) -> None:
+    def test_a_prompt_during_a_turn_is_queued(self) -> None:
         session = self.session()
         watch = self.watch(session)
         session.prompt("[[bash:touch six]][[text:first]]")
@@ -237,7 +237,7 @@ class Scenarios(Case):
     #= agents.besides-document.sessions-survive-restart-asked
     #= promises.agents-server.conversation-after-restart-resume
     #= agents.compatibility.session-ids-session-id
-    def test_a_session_outlives_the_server_with_its_conversation(self) -> None:
+    def test_a_session_and_its_conversation_survive_a_restart(self) -> None:
         session = self.session(permissionMode="bypass")
         self.turn(session, "Remember the word quince")
         before, native = session.events("full"), session.info()["agentSessionId"]
@@ -277,7 +277,7 @@ class Scenarios(Case):
         self.assertNotIn("Hello", str([message for message in again.events() if message.kind == "message"]))
 
     #= promises.agents-server.processes-left-agent
-    def test_the_end_of_the_server_ends_a_slow_turn_and_a_running_command(self) -> None:
+    def test_a_shutdown_ends_a_slow_turn_and_kills_a_running_command(self) -> None:
         talking = self.session("talking")
         watch = self.watch(talking)
         talking.prompt("[[slow:600]]")
@@ -292,7 +292,7 @@ class Scenarios(Case):
     # === what else it can ===
 
     #= agents.execution-models.model-permission-mode-plan
-    def test_its_models_are_listed_and_one_can_be_chosen(self) -> None:
+    def test_models_are_listed_and_can_be_selected(self) -> None:
         listed = self.server.client.models(self.agent)
         models = [model["id"] for model in listed["models"]]
         self.assertGreater(len(models), 1)
@@ -310,14 +310,14 @@ class Scenarios(Case):
     # === helpers ===
 
     def rules(self) -> list[str]:
-        """Rules for permissions that were written into the agent's own settings."""
+        """Permission rules in the agent's settings files."""
         raise NotImplementedError
 
     def blocking_command(self) -> str:
-        """A command that says when it runs, and then does not end."""
+        """A command that reports its start and then does not exit."""
         os.mkfifo(self.scratch.workspace / "running")
         return f"echo > {self.path('running')}; sleep 1000"
 
     def await_command(self) -> None:
-        """Returns when the command has said that it runs: a pipe opens when both sides are there."""
+        """Waits until the command has started: opening a FIFO waits for both sides."""
         (self.scratch.workspace / "running").read_text()

@@ -1,4 +1,4 @@
-"""A home, a workspace and a temporary directory for one test, and the processes that belong to it."""
+"""Home, workspace and temporary directory of one test, and its processes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Process:
 
 
 class Scratch:
-    """Everything that a test's agents may touch."""
+    """The directories of a test."""
 
     def __init__(self) -> None:
-        # Not below the temporary directory: Codex makes no helpers in a home that is there.
+        # Not below the temporary directory: Codex sets up no helpers in such a home.
         self.root = Path(tempfile.mkdtemp(prefix="carrel-agents-", dir="/var/tmp"))
         self.home = self.root / "home"
         self.workspace = self.root / "project"
@@ -34,7 +34,7 @@ class Scratch:
             directory.mkdir()
 
     def processes(self, word: str = "") -> list[Process]:
-        """Whatever runs with this home or in one of these directories, and has this word in its command line."""
+        """Processes with this home or one of these directories whose command line contains this word."""
         mark = f"HOME={self.home}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -44,21 +44,21 @@ class Scratch:
                 ours = mark in (entry / "environ").read_bytes().split(b"\0")
                 if ours or Path(os.readlink(entry / "cwd")).is_relative_to(self.root):
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                    # What has ended and is not yet reaped has no command line.
+                    # A zombie has no command line.
                     if command and word in command:
                         found.append(Process(int(entry.name), command, Path(os.readlink(entry / "exe")).name))
         return found
 
     def await_end(self, word: str, seconds: float) -> None:
-        """Returns when no such process runs any more."""
+        """Waits until no such process is running."""
         while left := self.processes(word):
             for process in left:
                 with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(process.pid)) as ended:
                     if not select.select([ended], [], [], seconds)[0]:
-                        raise AssertionError(f"still there after {seconds} s: {process}")
+                        raise AssertionError(f"still running after {seconds} s: {process}")
 
     def close(self) -> None:
-        """Ends what is left, by its id, and takes the directories away."""
+        """Kills remaining processes by id, and removes the directories."""
         while left := self.processes():
             for process in left:
                 with contextlib.suppress(ProcessLookupError):

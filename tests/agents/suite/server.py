@@ -1,4 +1,4 @@
-"""The real server in a process of its own, with the stand-in as the model of its agents."""
+"""The real server as a process, with the stand-in as the model of its agents."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 
 
 def environment(scratch: Scratch, standin: Standin) -> dict[str, str]:
-    """What the server and so its agents find in their environment: nothing of the user who runs the tests."""
-    # Where `sandbox-agent install-agent` has put the agents. Without it they are looked for on the path.
+    """Environment of the server and its agents, without settings of the user who runs the tests."""
+    # The directory of `sandbox-agent install-agent`. Without it agents are searched in PATH.
     installed = Path(os.environ.get("XDG_DATA_HOME", "/nonexistent")) / "sandbox-agent" / "bin"
     link = scratch.data / "sandbox-agent" / "bin"
     if installed.is_dir() and not link.is_symlink():
@@ -44,12 +44,12 @@ def environment(scratch: Scratch, standin: Standin) -> dict[str, str]:
 
 
 class Server:
-    """One run of `sandbox-agent server`, from its start until it is stopped."""
+    """One run of `sandbox-agent server`."""
 
     def __init__(self, scratch: Scratch, standin: Standin) -> None:
         program = os.environ.get("SANDBOX_AGENT_BIN") or shutil.which("sandbox-agent")
         if not program:
-            raise RuntimeError("SANDBOX_AGENT_BIN names no sandbox-agent")
+            raise RuntimeError("SANDBOX_AGENT_BIN is not set to a sandbox-agent program")
         home = scratch.home / ".codex"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(configuration(standin.port, MODEL))
@@ -72,7 +72,7 @@ class Server:
         self._reader.start()
         port = self._port.get(timeout=LIMIT)
         if port is None:
-            raise RuntimeError(f"the server ended: {self.said}")
+            raise RuntimeError(f"the server exited: {self.said}")
         self.client = Client(port)
 
     def _read(self) -> None:
@@ -84,7 +84,7 @@ class Server:
         self._port.put(None)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ends it, and waits until it has ended. What it started must have ended before."""
+        """Stops it, and waits for its exit."""
         if self.child.poll() is None:
             self.child.send_signal(number)
         try:
