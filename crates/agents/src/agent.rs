@@ -1,4 +1,4 @@
-//! The interface of a coding agent: an [`Agent`] opens conversations, and a [`Conversation`] takes commands and reports
+//! The interface of a coding agent: an [`AgentDriver`] opens conversations, and a [`Conversation`] takes commands and reports
 //! events. A new agent implements the two traits.
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
@@ -235,7 +235,7 @@ pub enum AgentError {
 
 /// A coding agent.
 #[async_trait]
-pub trait Agent: Send + Sync + 'static {
+pub trait AgentDriver: Send + Sync + 'static {
     /// Its id.
     fn id(&self) -> AgentId;
 

@@ -5,18 +5,18 @@ use std::{path::Path, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 
 use crate::{
-    agent::{Agent, AgentError, AgentId, AgentProgram, Models},
+    agent::{AgentDriver, AgentError, AgentId, AgentProgram, Models},
     claude::Claude,
     codex::Codex,
     credentials::{AgentCredentials, CredentialSources},
-    http::{Problem, ProblemCode, api_types::AgentInfo},
+    http::{ApiProblem, ProblemCode, api_types::AgentInfo},
     install::{InstallError, InstallSettings, Installer},
     mock::MockAgent,
 };
 
 /// All agents of a server.
 pub struct AgentRegistry {
-    drivers: [Arc<dyn Agent>; AgentId::ALL.len()],
+    drivers: [Arc<dyn AgentDriver>; AgentId::ALL.len()],
     installer: Installer,
 }
 
@@ -25,7 +25,7 @@ pub struct AgentRegistry {
 impl AgentRegistry {
     /// Finds and installs programs with these settings.
     pub fn new(settings: InstallSettings) -> Self {
-        let drivers = AgentId::ALL.map(|id| -> Arc<dyn Agent> {
+        let drivers = AgentId::ALL.map(|id| -> Arc<dyn AgentDriver> {
             match id {
                 AgentId::Claude => Arc::new(Claude::default()),
                 AgentId::Codex => Arc::new(Codex::new()),
@@ -36,12 +36,12 @@ impl AgentRegistry {
     }
 
     /// The driver of an agent, by its name on the wire.
-    pub fn get(&self, name: &str) -> Option<Arc<dyn Agent>> {
+    pub fn get(&self, name: &str) -> Option<Arc<dyn AgentDriver>> {
         name.parse().ok().map(|id| self.driver(id))
     }
 
     /// The driver of an agent.
-    pub fn driver(&self, id: AgentId) -> Arc<dyn Agent> {
+    pub fn driver(&self, id: AgentId) -> Arc<dyn AgentDriver> {
         let [claude, codex, mock] = &self.drivers;
         Arc::clone(match id {
             AgentId::Claude => claude,
@@ -74,12 +74,12 @@ impl AgentRegistry {
     }
 
     /// Installs an agent if it is missing, in this version if one is given.
-    pub async fn ensure(&self, id: AgentId, version: Option<&str>) -> Result<(), Problem> {
+    pub async fn ensure(&self, id: AgentId, version: Option<&str>) -> Result<(), ApiProblem> {
         self.install(id, false, version).await
     }
 
     /// Installs an agent.
-    pub async fn install(&self, id: AgentId, reinstall: bool, version: Option<&str>) -> Result<(), Problem> {
+    pub async fn install(&self, id: AgentId, reinstall: bool, version: Option<&str>) -> Result<(), ApiProblem> {
         match self.installer.install(id, reinstall, version, |_| {}).await {
             Ok(_) => Ok(()),
             Err(error) => {
@@ -88,13 +88,13 @@ impl AgentRegistry {
                     InstallError::Version(_) => ProblemCode::InvalidRequest,
                     _ => ProblemCode::InstallFailed,
                 };
-                Err(Problem::new(code, error.to_string()).for_agent(id.as_str()))
+                Err(ApiProblem::new(code, error.to_string()).for_agent(id.as_str()))
             }
         }
     }
 
     /// Lists the models of an agent.
-    pub async fn models(&self, agent: &dyn Agent) -> Result<Models, AgentError> {
+    pub async fn models(&self, agent: &dyn AgentDriver) -> Result<Models, AgentError> {
         let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
         agent.models(&self.locate(agent.id(), &directory)?).await
     }

@@ -9,8 +9,8 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
-    agent::{Agent, AgentError, AgentId, AgentMode, ConversationOptions, PermissionMode},
-    session::{CLOSE_GRACE, ProgramLocator, Session, SessionLimits, SessionParts, now_ms},
+    agent::{AgentDriver, AgentError, AgentId, AgentMode, ConversationOptions, PermissionMode},
+    session::{AgentSession, CLOSE_GRACE, ProgramLocator, SessionLimits, SessionParts, now_ms},
     session_store::{SessionRecord, SessionStore},
 };
 
@@ -25,7 +25,7 @@ pub struct SessionRegistry {
 /// An entry of the registry; an id is reserved before its session exists.
 enum SessionSlot {
     Reserved(String),
-    Ready(Arc<Session>),
+    Ready(Arc<AgentSession>),
 }
 
 /// Parameters of a new session.
@@ -77,10 +77,10 @@ impl SessionRegistry {
     }
 
     /// Restores the sessions of an earlier server. Their queued prompts run.
-    pub fn restore(&self, agent: impl Fn(AgentId) -> Option<Arc<dyn Agent>>) {
+    pub fn restore(&self, agent: impl Fn(AgentId) -> Option<Arc<dyn AgentDriver>>) {
         for (record, session_dir) in self.store.iter().flat_map(SessionStore::load) {
             let Some(agent) = agent(record.agent) else { continue };
-            let session = Session::start(SessionParts {
+            let session = AgentSession::start(SessionParts {
                 agent,
                 locate: Arc::clone(&self.locate),
                 record,
@@ -97,7 +97,7 @@ impl SessionRegistry {
     }
 
     /// All sessions, oldest first.
-    pub fn all(&self) -> Vec<Arc<Session>> {
+    pub fn all(&self) -> Vec<Arc<AgentSession>> {
         let ready = |slot: &SessionSlot| match slot {
             SessionSlot::Ready(session) => Some(Arc::clone(session)),
             SessionSlot::Reserved(_) => None,
@@ -106,7 +106,7 @@ impl SessionRegistry {
     }
 
     /// The session of this id.
-    pub fn get(&self, id: &str) -> Option<Arc<Session>> {
+    pub fn get(&self, id: &str) -> Option<Arc<AgentSession>> {
         self.lock().iter().find_map(|slot| match slot {
             SessionSlot::Ready(session) if session.id == id => Some(Arc::clone(session)),
             _ => None,
@@ -124,7 +124,7 @@ impl SessionRegistry {
     }
 
     /// Terminates and deletes a session.
-    pub async fn remove(&self, session: &Session) {
+    pub async fn remove(&self, session: &AgentSession) {
         session.close(true, CLOSE_GRACE).await;
         self.lock().retain(|slot| !matches!(slot, SessionSlot::Ready(ready) if std::ptr::eq(&**ready, session)));
     }
@@ -154,9 +154,9 @@ impl SessionReservation<'_> {
     /// Opens the conversation and starts the session.
     pub async fn create(
         mut self,
-        agent: Arc<dyn Agent>,
+        agent: Arc<dyn AgentDriver>,
         new_session: NewSession,
-    ) -> Result<Arc<Session>, CreateSessionError> {
+    ) -> Result<Arc<AgentSession>, CreateSessionError> {
         let sessions = self.sessions;
         let options = ConversationOptions {
             session_id: new_session.session_id.clone(),
@@ -196,7 +196,7 @@ impl SessionReservation<'_> {
             }
             None => None,
         };
-        let session = Session::start(SessionParts {
+        let session = AgentSession::start(SessionParts {
             agent,
             locate: Arc::clone(&sessions.locate),
             record,

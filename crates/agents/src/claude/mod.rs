@@ -13,7 +13,7 @@ use async_trait::async_trait;
 
 use self::{conversation::ClaudeConversation, models::ModelCache};
 use crate::agent::{
-    Agent, AgentError, AgentId, AgentProgram, Conversation, ConversationOptions, Models, PermissionMode,
+    AgentDriver, AgentError, AgentId, AgentProgram, Conversation, ConversationOptions, Models, PermissionMode,
 };
 
 /// Claude Code.
@@ -25,7 +25,7 @@ pub struct Claude {
 // === impl Claude ===
 
 #[async_trait]
-impl Agent for Claude {
+impl AgentDriver for Claude {
     fn id(&self) -> AgentId {
         AgentId::Claude
     }

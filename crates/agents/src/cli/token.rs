@@ -14,7 +14,7 @@ pub(super) struct TokenArguments {
     /// Read the token from this file
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// Use no token: whoever can connect has access
+    /// Use no token: every client that can connect has access
     #[arg(short, long, conflicts_with_all = ["token", "token_file"])]
     no_token: bool,
 }

@@ -35,7 +35,7 @@ use self::{
 };
 use crate::{
     agent::{
-        Agent, AgentError, AgentId, AgentProgram, Capabilities, Conversation, ConversationOptions, Model, Models,
+        AgentDriver, AgentError, AgentId, AgentProgram, Capabilities, Conversation, ConversationOptions, Model, Models,
         PermissionMode,
     },
     child::{Child, ProcessSpec},
@@ -234,7 +234,7 @@ impl Codex {
 }
 
 #[async_trait]
-impl Agent for Codex {
+impl AgentDriver for Codex {
     fn id(&self) -> AgentId {
         AgentId::Codex
     }

@@ -76,7 +76,7 @@ pub(super) struct AppServer {
 // === impl AppServer ===
 
 impl AppServer {
-    /// Runs until it is told to stop, is idle for too long, or the app-server exits.
+    /// Runs until it is stopped, is idle for too long, or the app-server exits.
     pub(super) fn spawn(child: Child, limits: CodexLimits) -> mpsc::UnboundedSender<AppServerCommand> {
         let (sender, commands) = mpsc::unbounded_channel();
         let server = Self {

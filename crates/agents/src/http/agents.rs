@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    AppState, Problem, ProblemDetails,
+    ApiProblem, AppState, ProblemDetails,
     api_types::{AgentList, Health, InstallAgent, Mode, ModeList},
     extract::{OptionalJsonBody, PathParams},
 };
@@ -41,8 +41,8 @@ pub(super) async fn install(
     State(app): State<Arc<AppState>>,
     PathParams(name): PathParams<String>,
     OptionalJsonBody(request): OptionalJsonBody<InstallAgent>,
-) -> Result<StatusCode, Problem> {
-    let agent = app.agents.get(&name).ok_or_else(|| Problem::unsupported_agent(&name))?;
+) -> Result<StatusCode, ApiProblem> {
+    let agent = app.agents.get(&name).ok_or_else(|| ApiProblem::unsupported_agent(&name))?;
     app.agents.install(agent.id(), request.reinstall, request.version.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -56,8 +56,8 @@ pub(super) async fn install(
 pub(super) async fn modes(
     State(app): State<Arc<AppState>>,
     PathParams(name): PathParams<String>,
-) -> Result<Body<ModeList>, Problem> {
-    app.agents.get(&name).ok_or_else(|| Problem::unsupported_agent(&name))?;
+) -> Result<Body<ModeList>, ApiProblem> {
+    app.agents.get(&name).ok_or_else(|| ApiProblem::unsupported_agent(&name))?;
     Ok(Body(ModeList { modes: MODES.to_vec() }))
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn modes(
 pub(super) async fn models(
     State(app): State<Arc<AppState>>,
     PathParams(name): PathParams<String>,
-) -> Result<Body<Models>, Problem> {
-    let agent = app.agents.get(&name).ok_or_else(|| Problem::unsupported_agent(&name))?;
-    Ok(Body(app.agents.models(&*agent).await.map_err(|error| Problem::from(error).for_agent(&name))?))
+) -> Result<Body<Models>, ApiProblem> {
+    let agent = app.agents.get(&name).ok_or_else(|| ApiProblem::unsupported_agent(&name))?;
+    Ok(Body(app.agents.models(&*agent).await.map_err(|error| ApiProblem::from(error).for_agent(&name))?))
 }

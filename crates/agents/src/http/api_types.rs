@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::{
     agent::{AgentId, Capabilities},
     schema::{PermissionReply, SessionEnded},
-    session::{Session, SessionStatus},
+    session::{AgentSession, SessionStatus},
 };
 
 /// The server is well.
@@ -198,7 +198,7 @@ pub struct PermissionAnswer {
 // === impl SessionInfo ===
 
 impl SessionInfo {
-    pub(super) fn of(session: &Session) -> Self {
+    pub(super) fn of(session: &AgentSession) -> Self {
         let snapshot = session.snapshot();
         let record = snapshot.record;
         Self {

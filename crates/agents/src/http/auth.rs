@@ -12,7 +12,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::{
     AppState,
-    problem::{Problem, ProblemCode},
+    problem::{ApiProblem, ProblemCode},
 };
 
 /// The server's token, which redacts itself.
@@ -105,9 +105,9 @@ pub(super) async fn check(State(app): State<Arc<AppState>>, request: Request, ne
     match &app.token {
         None => match check_host_and_origin(&app, &request) {
             Ok(()) => next.run(request).await,
-            Err(rejection) => Problem::new(ProblemCode::PermissionDenied, rejection.to_string()).into_response(),
+            Err(rejection) => ApiProblem::new(ProblemCode::PermissionDenied, rejection.to_string()).into_response(),
         },
-        Some(token) if !token.admits(request.headers()) => Problem::new(ProblemCode::TokenInvalid, "token invalid")
+        Some(token) if !token.admits(request.headers()) => ApiProblem::new(ProblemCode::TokenInvalid, "token invalid")
             .with("message", "missing or invalid token")
             .into_response(),
         _ => next.run(request).await,

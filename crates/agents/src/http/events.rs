@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    AppState, Problem, ProblemDetails,
+    ApiProblem, AppState, ProblemDetails,
     api_types::PostMessage,
     extract::{JsonBody, PathParams, QueryParams},
     sessions::{enqueue, find},
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     log::{EventFormat, EventView, LogReadOptions},
     schema::EventData,
-    session::Session,
+    session::AgentSession,
 };
 
 /// Approximate size of a chunk.
@@ -111,7 +111,7 @@ pub(super) async fn list(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
     QueryParams(query): QueryParams<EventQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let page = EventPage::of(find(&app, &id)?, &query);
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], page.into_body()).into_response())
@@ -128,12 +128,12 @@ pub(super) async fn stream(
     PathParams(id): PathParams<String>,
     QueryParams(query): QueryParams<EventQuery>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let session = find(&app, &id)?;
     let after = match headers.get("last-event-id") {
         Some(value) => {
             let number = value.to_str().ok().and_then(|value| value.trim().parse().ok());
-            number.ok_or_else(|| Problem::invalid("Last-Event-ID has to be the id of an event"))?
+            number.ok_or_else(|| ApiProblem::invalid("Last-Event-ID has to be the id of an event"))?
         }
         None => query.offset.unwrap_or(0),
     };
@@ -152,10 +152,10 @@ pub(super) async fn message_stream(
     QueryParams(query): QueryParams<EventQuery>,
     headers: HeaderMap,
     JsonBody(message): JsonBody<PostMessage>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let timeout = match query.wait {
         Some(seconds) => {
-            Duration::try_from_secs_f64(seconds).map_err(|error| Problem::invalid(format!("wait: {error}")))?
+            Duration::try_from_secs_f64(seconds).map_err(|error| ApiProblem::invalid(format!("wait: {error}")))?
         }
         None => ANSWER_TIMEOUT,
     };
@@ -167,7 +167,7 @@ pub(super) async fn message_stream(
 
 /// A page of the log. It may be large, so it is sent in chunks, and other tasks run in between.
 struct EventPage {
-    session: Arc<Session>,
+    session: Arc<AgentSession>,
     options: LogReadOptions,
     /// The last id that was sent, and the last one to send.
     at: u64,
@@ -179,7 +179,7 @@ struct EventPage {
 // === impl EventPage ===
 
 impl EventPage {
-    fn of(session: Arc<Session>, query: &EventQuery) -> Self {
+    fn of(session: Arc<AgentSession>, query: &EventQuery) -> Self {
         let last = session.log.last().of(query.view);
         let at = query.offset.unwrap_or(0).min(last);
         let limit = query.limit.map_or(u64::MAX, |limit| limit as u64);

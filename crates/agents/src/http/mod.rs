@@ -31,8 +31,8 @@ pub use self::{
     events::{EventList, EventQuery, UniversalEvent},
     hosts::{AllowedHosts, HostNameError},
     openapi::document,
-    problem::{Problem, ProblemCode, ProblemDetails},
-    serve::{ServeError, ServerListener, serve},
+    problem::{ApiProblem, ProblemCode, ProblemDetails},
+    serve::{HttpServeError, ServerListener, serve},
 };
 use crate::{agents::AgentRegistry, sessions::SessionRegistry};
 
@@ -98,9 +98,9 @@ async fn banner() -> &'static str {
 }
 
 async fn not_found(method: Method, uri: Uri) -> impl IntoResponse {
-    Problem::new(ProblemCode::NotFound, format!("there is nothing at {method} {}", uri.path()))
+    ApiProblem::new(ProblemCode::NotFound, format!("there is nothing at {method} {}", uri.path()))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> impl IntoResponse {
-    Problem::new(ProblemCode::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
+    ApiProblem::new(ProblemCode::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
 }

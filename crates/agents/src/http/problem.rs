@@ -12,7 +12,7 @@ use crate::{agent::AgentError, schema::SessionEnded, session::SessionError};
 
 /// An error response. Boxed, since errors are rare and results common.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Problem(Box<ProblemDetails>);
+pub struct ApiProblem(Box<ProblemDetails>);
 
 /// What went wrong, in the form of RFC 7807.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -133,9 +133,9 @@ impl ProblemCode {
     }
 }
 
-// === impl Problem ===
+// === impl ApiProblem ===
 
-impl Problem {
+impl ApiProblem {
     /// A problem with this detail.
     pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
         Self(Box::new(ProblemDetails {
@@ -202,7 +202,7 @@ impl Problem {
     }
 }
 
-impl From<SessionError> for Problem {
+impl From<SessionError> for ApiProblem {
     fn from(error: SessionError) -> Self {
         let detail = error.to_string();
         match error {
@@ -218,7 +218,7 @@ impl From<SessionError> for Problem {
     }
 }
 
-impl From<AgentError> for Problem {
+impl From<AgentError> for ApiProblem {
     fn from(error: AgentError) -> Self {
         let code = match &error {
             AgentError::Child(_) | AgentError::Refused { .. } => ProblemCode::StreamError,
@@ -230,7 +230,7 @@ impl From<AgentError> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.0).unwrap_or_default();

@@ -29,7 +29,7 @@ pub enum ServerListener {
 
 /// Why the server cannot listen.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum HttpServeError {
     /// TCP failed.
     #[error("cannot listen on {address}: {source}")]
     Address {
@@ -52,9 +52,9 @@ pub enum ServeError {
 
 impl ServerListener {
     /// Listens on an address; port 0 picks a free one.
-    pub async fn tcp(host: &str, port: u16) -> Result<Self, ServeError> {
+    pub async fn tcp(host: &str, port: u16) -> Result<Self, HttpServeError> {
         let address = format!("{host}:{port}");
-        let failed = |source| ServeError::Address { address: address.clone(), source };
+        let failed = |source| HttpServeError::Address { address: address.clone(), source };
         // Names are not resolved: a static binary has no NSS.
         let host = if host == "localhost" { "127.0.0.1" } else { host };
         let ip = host.trim_matches(['[', ']']).parse().map_err(|_| {
@@ -64,8 +64,8 @@ impl ServerListener {
     }
 
     /// Listens on a Unix socket. A stale one is replaced; one that is in use is not.
-    pub fn unix(path: PathBuf) -> Result<Self, ServeError> {
-        let failed = |source| ServeError::Socket { path: path.clone(), source };
+    pub fn unix(path: PathBuf) -> Result<Self, HttpServeError> {
+        let failed = |source| HttpServeError::Socket { path: path.clone(), source };
         if std::os::unix::net::UnixStream::connect(&path).is_ok() {
             return Err(failed(io::ErrorKind::AddrInUse.into()));
         }

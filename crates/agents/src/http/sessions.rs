@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    AppState, Problem, ProblemCode, ProblemDetails,
+    ApiProblem, AppState, ProblemCode, ProblemDetails,
     api_types::{
         ChangeSession, CreateSession, Created, PermissionAnswer, PostMessage, QuestionAnswers, SessionInfo, SessionList,
     },
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     agent::{AgentMode, PermissionMode, Prompt, UserAnswer},
-    session::{Session, SessionUpdate, TurnHandle},
+    session::{AgentSession, SessionUpdate, TurnHandle},
     sessions::{CreateSessionError, NewSession},
 };
 use axum::{
@@ -40,11 +40,11 @@ pub(super) async fn create(
     State(app): State<Arc<AppState>>,
     PathParams(session_id): PathParams<String>,
     JsonBody(request): JsonBody<CreateSession>,
-) -> Result<Body<Created>, Problem> {
+) -> Result<Body<Created>, ApiProblem> {
     if session_id.len() > 256 || session_id.chars().any(char::is_control) {
-        return Err(Problem::invalid("a session id has at most 256 bytes and no control characters"));
+        return Err(ApiProblem::invalid("a session id has at most 256 bytes and no control characters"));
     }
-    let agent = app.agents.get(&request.agent).ok_or_else(|| Problem::unsupported_agent(&request.agent))?;
+    let agent = app.agents.get(&request.agent).ok_or_else(|| ApiProblem::unsupported_agent(&request.agent))?;
     let (agent_mode, permission_mode) =
         modes(&*agent, request.agent_mode.as_deref(), request.permission_mode.as_deref())?;
     let directory = directory(request.directory)?;
@@ -72,7 +72,7 @@ pub(super) async fn create(
 pub(super) async fn get(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
-) -> Result<Body<SessionInfo>, Problem> {
+) -> Result<Body<SessionInfo>, ApiProblem> {
     Ok(Body(SessionInfo::of(&*find(&app, &id)?)))
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
     JsonBody(request): JsonBody<ChangeSession>,
-) -> Result<Body<SessionInfo>, Problem> {
+) -> Result<Body<SessionInfo>, ApiProblem> {
     let session = find(&app, &id)?;
     let record = session.snapshot().record;
     let agent = app.agents.driver(session.agent);
@@ -104,7 +104,7 @@ pub(super) async fn change(
         variant: request.variant,
         title: request.title,
     };
-    session.update(update).await.map_err(|error| Problem::from_session(&id, error))?;
+    session.update(update).await.map_err(|error| ApiProblem::from_session(&id, error))?;
     Ok(Body(SessionInfo::of(&session)))
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn change(
 pub(super) async fn delete(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiProblem> {
     let session = find(&app, &id)?;
     // Runs to its end even if the client disconnects.
     let _done = tokio::spawn(async move { app.sessions.remove(&session).await }).await;
@@ -136,7 +136,7 @@ pub(super) async fn message(
     PathParams(id): PathParams<String>,
     headers: HeaderMap,
     JsonBody(message): JsonBody<PostMessage>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiProblem> {
     enqueue(&*find(&app, &id)?, &headers, message).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -151,7 +151,7 @@ pub(super) async fn reply_question(
     State(app): State<Arc<AppState>>,
     PathParams((id, question)): PathParams<(String, String)>,
     JsonBody(answers): JsonBody<QuestionAnswers>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiProblem> {
     answer(&app, &id, question, UserAnswer::Question(answers.answers)).await
 }
 
@@ -164,7 +164,7 @@ pub(super) async fn reply_question(
 pub(super) async fn reject_question(
     State(app): State<Arc<AppState>>,
     PathParams((id, question)): PathParams<(String, String)>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiProblem> {
     answer(&app, &id, question, UserAnswer::QuestionRejected).await
 }
 
@@ -178,7 +178,7 @@ pub(super) async fn reply_permission(
     State(app): State<Arc<AppState>>,
     PathParams((id, permission)): PathParams<(String, String)>,
     JsonBody(reply): JsonBody<PermissionAnswer>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiProblem> {
     answer(&app, &id, permission, UserAnswer::Permission(reply.reply, reply.message)).await
 }
 
@@ -191,8 +191,8 @@ pub(super) async fn reply_permission(
 pub(super) async fn abort(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
-) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.abort().await.map_err(|error| Problem::from_session(&id, error))?;
+) -> Result<StatusCode, ApiProblem> {
+    find(&app, &id)?.abort().await.map_err(|error| ApiProblem::from_session(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -205,8 +205,8 @@ pub(super) async fn abort(
 pub(super) async fn resume(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
-) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.resume().await.map_err(|error| Problem::from_session(&id, error))?;
+) -> Result<StatusCode, ApiProblem> {
+    find(&app, &id)?.resume().await.map_err(|error| ApiProblem::from_session(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -220,55 +220,55 @@ pub(super) async fn terminate(
     State(app): State<Arc<AppState>>,
     PathParams(id): PathParams<String>,
     OptionalJsonBody(_): OptionalJsonBody<serde_json::Value>,
-) -> Result<StatusCode, Problem> {
-    find(&app, &id)?.terminate().await.map_err(|error| Problem::from_session(&id, error))?;
+) -> Result<StatusCode, ApiProblem> {
+    find(&app, &id)?.terminate().await.map_err(|error| ApiProblem::from_session(&id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) fn find(app: &AppState, id: &str) -> Result<Arc<Session>, Problem> {
-    app.sessions.get(id).ok_or_else(|| Problem::session_not_found(id))
+pub(super) fn find(app: &AppState, id: &str) -> Result<Arc<AgentSession>, ApiProblem> {
+    app.sessions.get(id).ok_or_else(|| ApiProblem::session_not_found(id))
 }
 
 /// Queues a prompt.
 pub(super) async fn enqueue(
-    session: &Session,
+    session: &AgentSession,
     headers: &HeaderMap,
     message: PostMessage,
-) -> Result<TurnHandle, Problem> {
+) -> Result<TurnHandle, ApiProblem> {
     let header = headers.get("idempotency-key").map(|value| value.to_str()).transpose();
     // Ignoring an invalid key could run the prompt twice.
-    let header = header.map_err(|_| Problem::invalid("Idempotency-Key has to be visible ASCII"))?.map(str::to_owned);
+    let header = header.map_err(|_| ApiProblem::invalid("Idempotency-Key has to be visible ASCII"))?.map(str::to_owned);
     let name = message.message_id.or(header).filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.len() > 256) {
-        return Err(Problem::invalid("a message id has at most 256 bytes"));
+        return Err(ApiProblem::invalid("a message id has at most 256 bytes"));
     }
     let has_client_id = name.is_some();
     let prompt = Prompt { id: name.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()), text: message.message };
     let taken = session.prompt(prompt, has_client_id).await;
-    taken.map_err(|error| Problem::from_session(&session.id, error).for_agent(session.agent.as_str()))
+    taken.map_err(|error| ApiProblem::from_session(&session.id, error).for_agent(session.agent.as_str()))
 }
 
-async fn answer(app: &AppState, id: &str, request: String, answer: UserAnswer) -> Result<StatusCode, Problem> {
-    find(app, id)?.answer(request, answer).await.map_err(|error| Problem::from_session(id, error))?;
+async fn answer(app: &AppState, id: &str, request: String, answer: UserAnswer) -> Result<StatusCode, ApiProblem> {
+    find(app, id)?.answer(request, answer).await.map_err(|error| ApiProblem::from_session(id, error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Parses and checks the requested modes.
 fn modes(
-    agent: &dyn crate::agent::Agent,
+    agent: &dyn crate::agent::AgentDriver,
     agent_mode: Option<&str>,
     permission_mode: Option<&str>,
-) -> Result<(AgentMode, PermissionMode), Problem> {
+) -> Result<(AgentMode, PermissionMode), ApiProblem> {
     let unsupported = |mode: &str| {
         let detail = format!("mode not supported: {} has no {mode}", agent.id());
-        Problem::new(ProblemCode::ModeNotSupported, detail).for_agent(agent.id().as_str()).with("mode", mode)
+        ApiProblem::new(ProblemCode::ModeNotSupported, detail).for_agent(agent.id().as_str()).with("mode", mode)
     };
     let agent_mode = match agent_mode {
         Some(name) => name.parse().map_err(|()| unsupported(name))?,
         None => AgentMode::default(),
     };
     let permission: PermissionMode = match permission_mode {
-        Some(name) => name.parse().map_err(|()| Problem::invalid(format!("unknown permission mode: {name}")))?,
+        Some(name) => name.parse().map_err(|()| ApiProblem::invalid(format!("unknown permission mode: {name}")))?,
         None if agent_mode == AgentMode::Plan && agent.plan_is_permission_mode() => PermissionMode::Plan,
         None => PermissionMode::default(),
     };
@@ -276,13 +276,17 @@ fn modes(
         return Err(unsupported(permission.as_str()));
     }
     if agent_mode == AgentMode::Plan && permission != PermissionMode::Plan && agent.plan_is_permission_mode() {
-        return Err(Problem::invalid(format!("the plan mode of {} comes with the permission mode plan", agent.id())));
+        return Err(ApiProblem::invalid(format!(
+            "the plan mode of {} comes with the permission mode plan",
+            agent.id()
+        )));
     }
     Ok((agent_mode, permission))
 }
 
-fn directory(request: Option<PathBuf>) -> Result<PathBuf, Problem> {
-    let here = std::env::current_dir().map_err(|error| Problem::invalid(format!("no working directory: {error}")))?;
+fn directory(request: Option<PathBuf>) -> Result<PathBuf, ApiProblem> {
+    let here =
+        std::env::current_dir().map_err(|error| ApiProblem::invalid(format!("no working directory: {error}")))?;
     let directory = match request {
         Some(path) => here.join(path),
         None => here,
@@ -290,11 +294,11 @@ fn directory(request: Option<PathBuf>) -> Result<PathBuf, Problem> {
     if directory.is_dir() {
         Ok(directory)
     } else {
-        Err(Problem::invalid(format!("{} is no directory", directory.display())))
+        Err(ApiProblem::invalid(format!("{} is no directory", directory.display())))
     }
 }
 
-impl From<CreateSessionError> for Problem {
+impl From<CreateSessionError> for ApiProblem {
     fn from(error: CreateSessionError) -> Self {
         let detail = error.to_string();
         match error {

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     log::{EventFormat, LogReadOptions, LogState},
-    session::{Session, TurnHandle},
+    session::{AgentSession, TurnHandle},
 };
 
 /// Keep-alive interval of an idle stream.
@@ -30,7 +30,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A stream of a session's events.
 pub(super) struct EventStream {
-    session: Arc<Session>,
+    session: Arc<AgentSession>,
     options: LogReadOptions,
     /// The last id that was sent.
     at: u64,
@@ -63,7 +63,7 @@ impl TurnFollower {
 impl EventStream {
     /// All events after an id, and then new ones.
     pub(super) fn after(
-        session: Arc<Session>,
+        session: Arc<AgentSession>,
         options: LogReadOptions,
         at: u64,
         shutting_down: watch::Receiver<bool>,
@@ -196,12 +196,12 @@ mod tests {
     const OPTIONS: LogReadOptions =
         LogReadOptions { view: EventView::Default, raw: false, format: EventFormat::ServerSent };
 
-    fn session() -> Arc<Session> {
+    fn session() -> Arc<AgentSession> {
         let record = serde_json::json!({
             "sessionId": "s", "agent": "mock", "agentMode": "build", "permissionMode": "default", "begun": false,
             "createdAt": 0, "updatedAt": 0, "directory": "/", "turns": 0, "running": false, "queue": [],
         });
-        Session::start(SessionParts {
+        AgentSession::start(SessionParts {
             agent: Arc::new(MockAgent),
             locate: Arc::new(|_, _| Ok(AgentProgram::default())),
             record: serde_json::from_value(record).unwrap(),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     async fn turn(
-        session: &Arc<Session>,
+        session: &Arc<AgentSession>,
         text: &str,
         timeout: Duration,
         shutting_down: &watch::Sender<bool>,

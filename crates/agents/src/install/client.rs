@@ -37,7 +37,7 @@ pub(super) struct RegistryRequest {
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FetchError {
+pub(super) enum RegistryFetchError {
     /// A retry may succeed.
     Retryable(String),
     /// A retry will fail too.
@@ -77,9 +77,9 @@ struct DownloadState {
     tag: Option<HeaderValue>,
 }
 
-// === impl FetchError ===
+// === impl RegistryFetchError ===
 
-impl fmt::Display for FetchError {
+impl fmt::Display for RegistryFetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Retryable(why) | Self::Permanent(why) => f.write_str(why),
@@ -98,12 +98,12 @@ impl RegistryClient {
     }
 
     /// Fetches a small response.
-    pub(super) async fn text(&self, request: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
+    pub(super) async fn text(&self, request: &RegistryRequest) -> Result<Vec<u8>, RegistryFetchError> {
         let client = self.client(&request.url).await?;
         let mut failures = 0;
         loop {
             let error = match self.fetch(&client, request).await {
-                Err(FetchError::Retryable(why)) => why,
+                Err(RegistryFetchError::Retryable(why)) => why,
                 outcome => return outcome,
             };
             failures += 1;
@@ -117,31 +117,31 @@ impl RegistryClient {
         request: &RegistryRequest,
         chunks: Sender<DownloadChunk>,
         report: &(dyn Fn(u64, Option<u64>) + Send + Sync),
-    ) -> Result<(), FetchError> {
+    ) -> Result<(), RegistryFetchError> {
         let client = self.client(&request.url).await?;
         let mut download = DownloadState::default();
         let mut failures = 0;
         for _ in 0..MAX_INTERRUPTIONS {
             let before = download.bytes;
             let error = match self.download_rest(&client, request, &mut download, &chunks, report).await {
-                Ok(()) => return chunks.send(DownloadChunk::End).await.map_err(|_| FetchError::ReaderGone),
-                Err(FetchError::Retryable(why)) => why,
+                Ok(()) => return chunks.send(DownloadChunk::End).await.map_err(|_| RegistryFetchError::ReaderGone),
+                Err(RegistryFetchError::Retryable(why)) => why,
                 Err(error) => return Err(error),
             };
             failures = if download.bytes > before { 1 } else { failures + 1 };
             self.pause(failures, error).await?;
         }
-        Err(FetchError::Permanent(format!("the download was cut {MAX_INTERRUPTIONS} times")))
+        Err(RegistryFetchError::Permanent(format!("the download was cut {MAX_INTERRUPTIONS} times")))
     }
 
-    async fn fetch(&self, client: &Client, request: &RegistryRequest) -> Result<Vec<u8>, FetchError> {
+    async fn fetch(&self, client: &Client, request: &RegistryRequest) -> Result<Vec<u8>, RegistryFetchError> {
         let mut response = self.send(client, request, None).await?;
         let mut text = Vec::new();
         let mut throughput = Throughput::default();
         while let Some(chunk) = throughput.next(&mut response).await? {
             text.extend_from_slice(&chunk);
             if text.len() > MAX_METADATA {
-                return Err(FetchError::Permanent("the answer does not end".to_owned()));
+                return Err(RegistryFetchError::Permanent("the answer does not end".to_owned()));
             }
         }
         Ok(text)
@@ -155,7 +155,7 @@ impl RegistryClient {
         download: &mut DownloadState,
         chunks: &Sender<DownloadChunk>,
         report: &(dyn Fn(u64, Option<u64>) + Send + Sync),
-    ) -> Result<(), FetchError> {
+    ) -> Result<(), RegistryFetchError> {
         let mut response = self.send(client, request, Some(download)).await?;
         // A server without range requests starts over; what we have is skipped.
         let mut known = download.resumes(&response)?;
@@ -169,13 +169,15 @@ impl RegistryClient {
             }
             download.bytes += chunk.len() as u64;
             if download.bytes > MAX_PACKAGE {
-                return Err(FetchError::Permanent("the package is larger than any should be".to_owned()));
+                return Err(RegistryFetchError::Permanent("the package is larger than any should be".to_owned()));
             }
-            chunks.send(DownloadChunk::Bytes(chunk)).await.map_err(|_| FetchError::ReaderGone)?;
+            chunks.send(DownloadChunk::Bytes(chunk)).await.map_err(|_| RegistryFetchError::ReaderGone)?;
             report(download.bytes, download.total);
         }
         match download.total {
-            Some(total) if download.bytes < total => Err(FetchError::Retryable("the download was cut".to_owned())),
+            Some(total) if download.bytes < total => {
+                Err(RegistryFetchError::Retryable("the download was cut".to_owned()))
+            }
             _ => Ok(()),
         }
     }
@@ -185,7 +187,7 @@ impl RegistryClient {
         client: &Client,
         request: &RegistryRequest,
         download: Option<&DownloadState>,
-    ) -> Result<Response, FetchError> {
+    ) -> Result<Response, RegistryFetchError> {
         let mut builder = client.get(request.url.clone());
         match download {
             None => builder = builder.header(ACCEPT, "application/json"),
@@ -204,21 +206,21 @@ impl RegistryClient {
         let status = response.status();
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
-            StatusCode::NOT_FOUND | StatusCode::GONE => Err(FetchError::NotFound),
+            StatusCode::NOT_FOUND | StatusCode::GONE => Err(RegistryFetchError::NotFound),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Err(FetchError::Permanent(format!("{status}: does it want another login? Give it in ~/.npmrc")))
+                Err(RegistryFetchError::Permanent(format!("{status}: does it want another login? Give it in ~/.npmrc")))
             }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
-                Err(FetchError::Retryable(status.to_string()))
+                Err(RegistryFetchError::Retryable(status.to_string()))
             }
-            _ if status.is_server_error() => Err(FetchError::Retryable(status.to_string())),
-            _ => Err(FetchError::Permanent(status.to_string())),
+            _ if status.is_server_error() => Err(RegistryFetchError::Retryable(status.to_string())),
+            _ => Err(RegistryFetchError::Permanent(status.to_string())),
         }
     }
 
-    async fn pause(&self, failures: u32, why: String) -> Result<(), FetchError> {
+    async fn pause(&self, failures: u32, why: String) -> Result<(), RegistryFetchError> {
         if failures >= self.timeouts.attempts {
-            return Err(FetchError::Permanent(why));
+            return Err(RegistryFetchError::Permanent(why));
         }
         sleep(
             self.timeouts
@@ -231,7 +233,7 @@ impl RegistryClient {
     }
 
     /// The system's certificates are many, so each client is built once.
-    async fn client(&self, url: &Url) -> Result<Client, FetchError> {
+    async fn client(&self, url: &Url) -> Result<Client, RegistryFetchError> {
         // The proxy of the environment cannot reach our loopback.
         let is_loopback = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         let cell = if is_loopback { &self.loopback } else { &self.remote };
@@ -240,12 +242,12 @@ impl RegistryClient {
             None => {
                 let (timeouts, certificates) = (self.timeouts, self.certificates.clone());
                 let built = spawn_blocking(move || build(timeouts, certificates.as_deref(), is_loopback)).await;
-                let built = built.map_err(|error| FetchError::Permanent(error.to_string()))??;
+                let built = built.map_err(|error| RegistryFetchError::Permanent(error.to_string()))??;
                 cell.get_or_init(|| built).clone()
             }
         };
         if url.scheme() == "https" && !trusted.has_certificates {
-            return Err(FetchError::Permanent(format!("no certificates are known here; {CERTIFICATES}")));
+            return Err(RegistryFetchError::Permanent(format!("no certificates are known here; {CERTIFICATES}")));
         }
         Ok(trusted.client)
     }
@@ -256,10 +258,11 @@ fn build(
     timeouts: InstallTimeouts,
     certificates: Option<&[u8]>,
     is_loopback: bool,
-) -> Result<TrustedClient, FetchError> {
+) -> Result<TrustedClient, RegistryFetchError> {
     // There is only one provider; it may be installed already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let failed = |error: reqwest::Error| FetchError::Permanent(format!("{}; {CERTIFICATES}", error_chain(&error)));
+    let failed =
+        |error: reqwest::Error| RegistryFetchError::Permanent(format!("{}; {CERTIFICATES}", error_chain(&error)));
     let own = certificates.map(reqwest::Certificate::from_pem_bundle).transpose().map_err(failed)?.unwrap_or_default();
     let builder = || {
         let builder =
@@ -282,7 +285,7 @@ const CERTIFICATES: &str = "are the certificates of the system installed? SSL_CE
 
 impl Throughput {
     /// The next chunk, if the throughput is sufficient.
-    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, FetchError> {
+    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, RegistryFetchError> {
         let since = Instant::now();
         let chunk = response.chunk().await.map_err(fetch_error)?;
         if let Some(chunk) = &chunk {
@@ -291,13 +294,16 @@ impl Throughput {
         Ok(chunk)
     }
 
-    fn record(&mut self, bytes: u64, waited: Duration) -> Result<(), FetchError> {
+    fn record(&mut self, bytes: u64, waited: Duration) -> Result<(), RegistryFetchError> {
         self.bytes += bytes;
         self.waited += waited;
         if self.waited >= INTERVAL {
             let Self { bytes, waited } = std::mem::take(self);
             if bytes < MIN_BYTES {
-                return Err(FetchError::Permanent(format!("too slow: {bytes} bytes in {} s", waited.as_secs())));
+                return Err(RegistryFetchError::Permanent(format!(
+                    "too slow: {bytes} bytes in {} s",
+                    waited.as_secs()
+                )));
             }
         }
         Ok(())
@@ -308,10 +314,10 @@ impl Throughput {
 
 impl DownloadState {
     /// How many bytes of this response were received before.
-    fn resumes(&mut self, response: &Response) -> Result<u64, FetchError> {
+    fn resumes(&mut self, response: &Response) -> Result<u64, RegistryFetchError> {
         let tag = response.headers().get(ETAG).filter(|tag| !tag.as_bytes().starts_with(b"W/"));
         if self.bytes > 0 && self.tag.is_some() && tag.is_some() && self.tag.as_ref() != tag {
-            return Err(FetchError::Permanent("it changed while it was downloaded".to_owned()));
+            return Err(RegistryFetchError::Permanent("it changed while it was downloaded".to_owned()));
         }
         self.tag = tag.cloned().or(self.tag.take());
         let length = response.content_length();
@@ -325,20 +331,22 @@ impl DownloadState {
             .and_then(|download_rest| download_rest.to_str().ok())
             .unwrap_or_default();
         if self.bytes == 0 || !download_rest.starts_with(&format!("bytes {}-", self.bytes)) {
-            return Err(FetchError::Permanent("the server answers with another part than was asked for".to_owned()));
+            return Err(RegistryFetchError::Permanent(
+                "the server answers with another part than was asked for".to_owned(),
+            ));
         }
         self.total = length.map(|length| self.bytes + length).or(self.total);
         Ok(0)
     }
 }
 
-fn fetch_error(error: reqwest::Error) -> FetchError {
+fn fetch_error(error: reqwest::Error) -> RegistryFetchError {
     let why = error_chain(&error.without_url());
     // An untrusted certificate stays untrusted.
     if why.contains("certificate") {
-        FetchError::Permanent(format!("{why}; {CERTIFICATES}"))
+        RegistryFetchError::Permanent(format!("{why}; {CERTIFICATES}"))
     } else {
-        FetchError::Retryable(why)
+        RegistryFetchError::Retryable(why)
     }
 }
 
@@ -368,6 +376,9 @@ mod tests {
         let mut late = Throughput::default();
         late.record(10 * MIN_BYTES, INTERVAL).unwrap();
         assert!((0..59).all(|_| late.record(1000, second).is_ok()));
-        assert_eq!(late.record(1000, second), Err(FetchError::Permanent("too slow: 60000 bytes in 60 s".to_owned())));
+        assert_eq!(
+            late.record(1000, second),
+            Err(RegistryFetchError::Permanent("too slow: 60000 bytes in 60 s".to_owned()))
+        );
     }
 }

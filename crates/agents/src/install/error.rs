@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, io, path::Path, sync::Arc};
 
-use super::unpack::UnpackError;
+use super::unpack::PackageUnpackError;
 use crate::agent::AgentId;
 
 /// Why an agent could not be installed. All callers that waited for the same install get a copy.
@@ -50,7 +50,7 @@ pub enum InstallError {
         /// URL of the source.
         origin: String,
         /// The error.
-        error: Arc<UnpackError>,
+        error: Arc<PackageUnpackError>,
     },
     /// A file operation failed.
     #[error("cannot {step} {path}: {error}")]

@@ -37,7 +37,7 @@ pub use self::{
     progress::{InstallPhase, InstallProgress},
     progress_bar::InstallProgressBar,
     settings::{InstallSettings, InstallTimeouts, VendorDownloads},
-    unpack::UnpackError,
+    unpack::PackageUnpackError,
 };
 use crate::agent::AgentId;
 

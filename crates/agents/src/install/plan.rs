@@ -7,8 +7,8 @@ use tokio::{sync::mpsc, task::spawn_blocking};
 
 use super::{
     AgentPlatform, InstallError, InstallPhase, InstallProgress, InstallRequest, InstallSettings, InstalledProgram,
-    PackagePin, UnpackError,
-    client::{FetchError, RegistryClient},
+    PackagePin, PackageUnpackError,
+    client::{RegistryClient, RegistryFetchError},
     directory::{InstallDirectory, InstallRecord, InstalledFile, StagingDirectory, blocking},
     discovery, layout,
     npm::{self, NpmConfig},
@@ -114,24 +114,24 @@ async fn fetch(
     plan: &InstallPlan,
     staging: &StagingDirectory,
     report: &ProgressReporter,
-) -> Result<Result<UnpackedPackage, FetchError>, InstallError> {
+) -> Result<Result<UnpackedPackage, RegistryFetchError>, InstallError> {
     let (chunks, receiver) = mpsc::channel(MAX_BUFFERED);
     let (required, format, into) = (source.required(plan), source.format.clone(), staging.0.clone());
     let program = layout::program(plan.agent);
-    let unpacking = spawn_blocking(move || -> Result<UnpackedPackage, UnpackError> {
+    let unpacking = spawn_blocking(move || -> Result<UnpackedPackage, PackageUnpackError> {
         let mut stream = DownloadReader::new(receiver);
         let files = match format {
             PackageFormat::Program => unpack::program(&mut stream, program, &into),
             _ => unpack::archive(&mut stream, &required, &into, unpack::MAX_UNPACKED),
         }?;
-        Ok(UnpackedPackage { files, hashes: stream.finish().map_err(UnpackError::Read)? })
+        Ok(UnpackedPackage { files, hashes: stream.finish().map_err(PackageUnpackError::Read)? })
     });
     let progress = |bytes, total| report(InstallProgress { phase: InstallPhase::Downloading, bytes, total });
     progress(0, None);
     let downloaded = http.download(&source.request, chunks, &progress).await;
     let unpacked = unpacking.await.map_err(|_| InstallError::Interrupted(plan.agent))?;
     match (downloaded, unpacked) {
-        (Err(error), _) if error != FetchError::ReaderGone => Ok(Err(error)),
+        (Err(error), _) if error != RegistryFetchError::ReaderGone => Ok(Err(error)),
         (_, Err(error)) => Err(InstallError::Package { origin: source.name(), error: Arc::new(error) }),
         (_, Ok(unpacked)) => {
             report(InstallProgress { phase: InstallPhase::Verifying, ..InstallProgress::default() });

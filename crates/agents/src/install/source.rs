@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     InstallPlan,
-    client::{FetchError, RegistryClient, RegistryRequest},
+    client::{RegistryClient, RegistryFetchError, RegistryRequest},
     layout,
     npm::{self, NpmConfig},
 };
@@ -52,25 +52,27 @@ pub(super) async fn registry(
     npm: &NpmConfig,
     configured: Option<&str>,
     plan: &InstallPlan,
-) -> Result<Vec<PackageSource>, FetchError> {
+) -> Result<Vec<PackageSource>, RegistryFetchError> {
     let (package, version) = plan.package();
     let registry = match configured {
         Some(configured) => {
-            npm::address(configured).ok_or_else(|| FetchError::Permanent("this is no address".to_owned()))?
+            npm::address(configured).ok_or_else(|| RegistryFetchError::Permanent("this is no address".to_owned()))?
         }
-        None => npm.registry(&package).ok_or_else(|| FetchError::Permanent("no registry is known".to_owned()))?,
+        None => {
+            npm.registry(&package).ok_or_else(|| RegistryFetchError::Permanent("no registry is known".to_owned()))?
+        }
     };
     let metadata = fetch_metadata(http, npm, &registry, &package, &version).await?;
     let integrity: Vec<_> = metadata.dist.integrity.iter().flat_map(|all| all.split_whitespace()).collect();
     let integrity = integrity.iter().filter(|hash| hash.starts_with("sha512-"));
     let integrity: Vec<_> = integrity.map(|hash| hash.split('?').next().unwrap_or(hash).to_string()).collect();
     if integrity.is_empty() && plan.pin.is_none() {
-        return Err(FetchError::Permanent("the registry does not say what the package hashes to".to_owned()));
+        return Err(RegistryFetchError::Permanent("the registry does not say what the package hashes to".to_owned()));
     }
     let bad_tarball = || {
         let path_in_install =
             Url::parse(&metadata.dist.tarball).map_or_else(|_| "nowhere".to_owned(), |url| redacted(&url));
-        FetchError::Permanent(format!("the registry sends us to {path_in_install}"))
+        RegistryFetchError::Permanent(format!("the registry sends us to {path_in_install}"))
     };
     let tarball = registry.join(&metadata.dist.tarball).map_err(|_| bad_tarball())?;
     if !matches!(tarball.scheme(), "http" | "https") {
@@ -97,20 +99,21 @@ async fn fetch_metadata(
     registry: &Url,
     package: &str,
     version: &str,
-) -> Result<PackageVersion, FetchError> {
+) -> Result<PackageVersion, RegistryFetchError> {
     let ask = |path: String| {
-        let url = registry.join(&path).map_err(|_| FetchError::Permanent("this is no address".to_owned()))?;
+        let url = registry.join(&path).map_err(|_| RegistryFetchError::Permanent("this is no address".to_owned()))?;
         Ok(RegistryRequest { authorization: npm.login(&url), url })
     };
     let name = package.replace('/', "%2f");
-    let malformed = |error: serde_json::Error| FetchError::Permanent(format!("its answer is no description: {error}"));
+    let malformed =
+        |error: serde_json::Error| RegistryFetchError::Permanent(format!("its answer is no description: {error}"));
     match http.text(&ask(format!("{name}/{version}"))?).await {
         Ok(text) => serde_json::from_slice(&text).map_err(malformed),
-        Err(FetchError::NotFound) => {
+        Err(RegistryFetchError::NotFound) => {
             let text = http.text(&ask(name)?).await?;
             let mut all: Value = serde_json::from_slice(&text).map_err(malformed)?;
             let one = all.get_mut("versions").and_then(|versions| versions.get_mut(version)).map(Value::take);
-            serde_json::from_value(one.ok_or(FetchError::NotFound)?).map_err(malformed)
+            serde_json::from_value(one.ok_or(RegistryFetchError::NotFound)?).map_err(malformed)
         }
         Err(error) => Err(error),
     }

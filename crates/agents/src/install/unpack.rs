@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Why a package cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
+pub enum PackageUnpackError {
     /// It is truncated or not an archive.
     #[error("cannot read the package: {0}")]
     Read(io::Error),
@@ -73,7 +73,7 @@ pub(super) fn archive(
     required: &[PackageFile],
     target: &Path,
     limit: u64,
-) -> Result<Vec<UnpackedFile>, UnpackError> {
+) -> Result<Vec<UnpackedFile>, PackageUnpackError> {
     let bounded = BoundedReader { inner: GzDecoder::new(bytes), left: limit };
     let mut archive = tar::Archive::new(bounded);
     let mut written: Vec<UnpackedFile> = Vec::new();
@@ -81,36 +81,36 @@ pub(super) fn archive(
     for (count, entry) in archive.entries().map_err(reading)?.raw(true).enumerate() {
         let mut entry = entry.map_err(reading)?;
         if count >= MAX_ENTRIES {
-            return Err(UnpackError::Many);
+            return Err(PackageUnpackError::Many);
         }
         let kind = entry.header().entry_type();
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         if is_extension(kind) {
             // It would give a long name to the next entry; the required files have short ones.
             if entry.size() > MAX_EXTENSION {
-                return Err(UnpackError::Large);
+                return Err(PackageUnpackError::Large);
             }
             continue;
         }
         if !Path::new(&name).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            return Err(UnpackError::Outside(name));
+            return Err(PackageUnpackError::Outside(name));
         }
         if kind.is_dir() {
             continue;
         }
         if !kind.is_file() {
-            return Err(UnpackError::Kind(name));
+            return Err(PackageUnpackError::Kind(name));
         }
         let Some(required) = required.iter().find(|required| required.name == name.trim_start_matches("./")) else {
             continue;
         };
         if written.iter().any(|written| written.path_in_install == required.path_in_install) {
-            return Err(UnpackError::Twice(name));
+            return Err(PackageUnpackError::Twice(name));
         }
         let size = entry.size();
         let file = file(&mut entry, required.path_in_install, target)?;
         if file.size != size {
-            return Err(UnpackError::Read(io::ErrorKind::UnexpectedEof.into()));
+            return Err(PackageUnpackError::Read(io::ErrorKind::UnexpectedEof.into()));
         }
         written.push(file);
     }
@@ -119,7 +119,7 @@ pub(super) fn archive(
     match required.iter().find(|required| {
         required.is_needed && !written.iter().any(|file| file.path_in_install == required.path_in_install)
     }) {
-        Some(missing) => Err(UnpackError::Missing(missing.name.clone())),
+        Some(missing) => Err(PackageUnpackError::Missing(missing.name.clone())),
         None => Ok(written),
     }
 }
@@ -129,13 +129,17 @@ pub(super) fn program(
     bytes: impl Read,
     path_in_install: &'static str,
     target: &Path,
-) -> Result<Vec<UnpackedFile>, UnpackError> {
+) -> Result<Vec<UnpackedFile>, PackageUnpackError> {
     Ok(vec![file(&mut BoundedReader { inner: bytes, left: MAX_UNPACKED }, path_in_install, target)?])
 }
 
-fn file(bytes: &mut impl Read, path_in_install: &'static str, target: &Path) -> Result<UnpackedFile, UnpackError> {
+fn file(
+    bytes: &mut impl Read,
+    path_in_install: &'static str,
+    target: &Path,
+) -> Result<UnpackedFile, PackageUnpackError> {
     let path = target.join(path_in_install);
-    let failed = |error| UnpackError::Write { path: path.clone(), error };
+    let failed = |error| PackageUnpackError::Write { path: path.clone(), error };
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
     }
@@ -167,15 +171,15 @@ fn is_extension(kind: tar::EntryType) -> bool {
         || kind.is_gnu_longlink()
 }
 
-fn reading(error: io::Error) -> UnpackError {
+fn reading(error: io::Error) -> PackageUnpackError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.get_ref().map(|inner| inner as _);
     while let Some(inner) = cause {
         if inner.is::<SizeLimitExceeded>() {
-            return UnpackError::Large;
+            return PackageUnpackError::Large;
         }
         cause = inner.source();
     }
-    UnpackError::Read(error)
+    PackageUnpackError::Read(error)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -238,7 +242,7 @@ mod tests {
             packed.finish().unwrap()
         }
 
-        fn unpack(self, target: &Path) -> Result<Vec<UnpackedFile>, UnpackError> {
+        fn unpack(self, target: &Path) -> Result<Vec<UnpackedFile>, PackageUnpackError> {
             archive(self.packed().as_slice(), &required(), target, TEST_LIMIT)
         }
     }
@@ -290,9 +294,11 @@ mod tests {
     fn a_file_that_occurs_twice_or_is_missing_is_rejected() {
         let target = tempfile::tempdir().unwrap();
         let twice = TestArchive::default().file("package/claude", b"1").file("./package/claude", b"2");
-        assert!(matches!(twice.unpack(target.path()), Err(UnpackError::Twice(_))));
+        assert!(matches!(twice.unpack(target.path()), Err(PackageUnpackError::Twice(_))));
         let none = TestArchive::default().file("package/bin/extra", b"1");
-        assert!(matches!(none.unpack(target.path()), Err(UnpackError::Missing(name)) if name == "package/claude"));
+        assert!(
+            matches!(none.unpack(target.path()), Err(PackageUnpackError::Missing(name)) if name == "package/claude")
+        );
     }
 
     //= promises.agents-server.package-agent
@@ -300,15 +306,15 @@ mod tests {
     fn a_package_over_a_limit_is_rejected() {
         let large = vec![0; usize::try_from(TEST_LIMIT).unwrap() + 1];
         let refused = |archive: TestArchive| archive.unpack(tempfile::tempdir().unwrap().path()).unwrap_err();
-        assert!(matches!(refused(TestArchive::default().file("package/claude", &large)), UnpackError::Large));
-        assert!(matches!(refused(TestArchive::default().file("package/unwanted", &large)), UnpackError::Large));
+        assert!(matches!(refused(TestArchive::default().file("package/claude", &large)), PackageUnpackError::Large));
+        assert!(matches!(refused(TestArchive::default().file("package/unwanted", &large)), PackageUnpackError::Large));
         let extension = &large[..usize::try_from(MAX_EXTENSION).unwrap() + 1];
         let extended = TestArchive::default().entry("x", EntryType::XHeader, extension);
-        assert!(matches!(refused(extended), UnpackError::Large));
+        assert!(matches!(refused(extended), PackageUnpackError::Large));
         let many =
             (0..=MAX_ENTRIES).fold(TestArchive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
         let many = archive(many.packed().as_slice(), &required(), tempfile::tempdir().unwrap().path(), MAX_UNPACKED);
-        assert!(matches!(many, Err(UnpackError::Many)));
+        assert!(matches!(many, Err(PackageUnpackError::Many)));
     }
 
     #[test]
@@ -318,7 +324,11 @@ mod tests {
         for length in 0..whole.len() {
             let target = tempfile::tempdir().unwrap();
             let cut = archive(&whole[..length], &required(), target.path(), TEST_LIMIT);
-            assert!(matches!(cut, Err(UnpackError::Read(_) | UnpackError::Missing(_))), "{length} of {}", whole.len());
+            assert!(
+                matches!(cut, Err(PackageUnpackError::Read(_) | PackageUnpackError::Missing(_))),
+                "{length} of {}",
+                whole.len()
+            );
         }
     }
 }

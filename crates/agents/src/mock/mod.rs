@@ -8,8 +8,8 @@ use async_trait::async_trait;
 
 use crate::{
     agent::{
-        Agent, AgentError, AgentEvent, AgentExit, AgentId, AgentMode, AgentProgram, Conversation, ConversationOptions,
-        Model, Models, PermissionMode, Prompt, UserAnswer,
+        AgentDriver, AgentError, AgentEvent, AgentExit, AgentId, AgentMode, AgentProgram, Conversation,
+        ConversationOptions, Model, Models, PermissionMode, Prompt, UserAnswer,
     },
     child::ChildExit,
     schema::{EventData, TurnOutcome},
@@ -43,7 +43,7 @@ enum MockStep {
 }
 
 #[async_trait]
-impl Agent for MockAgent {
+impl AgentDriver for MockAgent {
     fn id(&self) -> AgentId {
         AgentId::Mock
     }

@@ -7,7 +7,7 @@ use std::{
 
 use time::OffsetDateTime;
 
-use super::Session;
+use super::AgentSession;
 use crate::{
     agent::RawMessage,
     log::{EventHeader, LogEntry, LogPosition},
@@ -17,7 +17,7 @@ use crate::{
 
 /// The writer of a session's log.
 pub(super) struct SessionLogWriter {
-    session: Arc<Session>,
+    session: Arc<AgentSession>,
     session_dir: Option<SessionDirectory>,
     pending: Vec<(EventData, Option<RawMessage>)>,
     bytes: usize,
@@ -28,7 +28,7 @@ pub(super) struct SessionLogWriter {
 // === impl SessionLogWriter ===
 
 impl SessionLogWriter {
-    pub(super) fn new(session: Arc<Session>, session_dir: Option<SessionDirectory>) -> Self {
+    pub(super) fn new(session: Arc<AgentSession>, session_dir: Option<SessionDirectory>) -> Self {
         let bytes = session_dir.as_ref().map_or(0, SessionDirectory::bytes);
         Self { session, session_dir, pending: Vec::new(), bytes, write_failed: false }
     }

@@ -28,7 +28,7 @@ pub use self::{
     turn::{TurnHandle, TurnState},
 };
 use crate::{
-    agent::{Agent, AgentError, AgentId, AgentProgram, Conversation, Prompt, UserAnswer},
+    agent::{AgentDriver, AgentError, AgentId, AgentProgram, Conversation, Prompt, UserAnswer},
     log::SessionLog,
     session_store::{SessionDirectory, SessionRecord},
 };
@@ -68,7 +68,7 @@ pub enum SessionStatus {
 }
 
 /// Handle of a session for clients and readers.
-pub struct Session {
+pub struct AgentSession {
     /// Id, chosen by the client.
     pub id: String,
     /// Its agent.
@@ -96,7 +96,7 @@ pub struct SessionSnapshot {
 /// What a session is started with.
 pub struct SessionParts {
     /// Driver of its agent.
-    pub agent: Arc<dyn Agent>,
+    pub agent: Arc<dyn AgentDriver>,
     /// Finds the agent's program when it has to be started again.
     pub locate: ProgramLocator,
     /// The stored record.
@@ -123,9 +123,9 @@ impl Default for SessionLimits {
     }
 }
 
-// === impl Session ===
+// === impl AgentSession ===
 
-impl Session {
+impl AgentSession {
     /// Starts the actor of a session.
     pub fn start(parts: SessionParts) -> Arc<Self> {
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -176,43 +176,43 @@ impl Session {
 
     /// Queues a prompt. It runs even if the caller disconnects.
     pub async fn prompt(&self, prompt: Prompt, has_client_id: bool) -> Result<TurnHandle, SessionError> {
-        self.order(|reply| SessionCommand::Prompt { prompt, has_client_id, reply }).await?
+        self.send(|reply| SessionCommand::Prompt { prompt, has_client_id, reply }).await?
     }
 
     /// Interrupts the turn and drops the queue.
     pub async fn abort(&self) -> Result<(), SessionError> {
-        self.order(|reply| SessionCommand::Abort { reply }).await?
+        self.send(|reply| SessionCommand::Abort { reply }).await?
     }
 
     /// Answers a request of the agent.
     pub async fn answer(&self, id: String, answer: UserAnswer) -> Result<(), SessionError> {
-        self.order(|reply| SessionCommand::Answer { id, answer, reply }).await?
+        self.send(|reply| SessionCommand::Answer { id, answer, reply }).await?
     }
 
     /// Changes settings of the agent.
     pub async fn update(&self, update: SessionUpdate) -> Result<(), SessionError> {
-        self.order(|reply| SessionCommand::Update { update, reply }).await?
+        self.send(|reply| SessionCommand::Update { update, reply }).await?
     }
 
     /// Terminates the session. Its log stays readable.
     pub async fn terminate(&self) -> Result<(), SessionError> {
-        self.order(|reply| SessionCommand::Terminate { reply }).await
+        self.send(|reply| SessionCommand::Terminate { reply }).await
     }
 
     /// Resumes the session after it ended.
     pub async fn resume(&self) -> Result<(), SessionError> {
-        self.order(|reply| SessionCommand::Resume { reply }).await?
+        self.send(|reply| SessionCommand::Resume { reply }).await?
     }
 
     /// Stops the actor and the agent, with this grace period; `remove` also deletes its files. No command is accepted
     /// afterwards.
     pub async fn close(&self, remove: bool, grace: Duration) {
-        let _closed_already = self.order(|reply| SessionCommand::Close { remove, grace, reply }).await;
+        let _closed_already = self.send(|reply| SessionCommand::Close { remove, grace, reply }).await;
     }
 
-    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> SessionCommand) -> Result<T, SessionError> {
+    async fn send<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> SessionCommand) -> Result<T, SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(order(reply)).map_err(|_| SessionError::Gone)?;
+        self.commands.send(command(reply)).map_err(|_| SessionError::Gone)?;
         answer.await.map_err(|_| SessionError::Gone)
     }
 }

@@ -8,17 +8,17 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use super::{ProgramLocator, Session, SessionError, SessionLimits, SessionParts, SessionStatus, SessionUpdate};
+use super::{AgentSession, ProgramLocator, SessionError, SessionLimits, SessionParts, SessionStatus, SessionUpdate};
 use crate::agent::{
-    Agent, AgentError, AgentEvent, AgentId, AgentMode, AgentProgram, Conversation, ConversationOptions, Models,
+    AgentDriver, AgentError, AgentEvent, AgentId, AgentMode, AgentProgram, Conversation, ConversationOptions, Models,
     PermissionMode, Prompt, UserAnswer,
 };
 
 /// Never opens a conversation.
-struct Slow;
+struct SlowAgent;
 
 #[async_trait]
-impl Agent for Slow {
+impl AgentDriver for SlowAgent {
     fn id(&self) -> AgentId {
         AgentId::Mock
     }
@@ -36,16 +36,16 @@ impl Agent for Slow {
     }
 }
 
-fn session() -> Arc<Session> {
-    with(Arc::new(Slow), Arc::new(|_, _| Ok(AgentProgram::default())))
+fn session() -> Arc<AgentSession> {
+    with(Arc::new(SlowAgent), Arc::new(|_, _| Ok(AgentProgram::default())))
 }
 
-fn with(agent: Arc<dyn Agent>, locate: ProgramLocator) -> Arc<Session> {
+fn with(agent: Arc<dyn AgentDriver>, locate: ProgramLocator) -> Arc<AgentSession> {
     let record = serde_json::json!({
         "sessionId": "s", "agent": "mock", "agentMode": "build", "permissionMode": "default", "begun": false,
         "createdAt": 0, "updatedAt": 0, "directory": "/", "turns": 0, "running": false, "queue": [],
     });
-    Session::start(SessionParts {
+    AgentSession::start(SessionParts {
         agent,
         locate,
         record: serde_json::from_value(record).unwrap(),
@@ -67,15 +67,15 @@ async fn a_resume_fails_if_the_session_is_terminated_meanwhile() {
 }
 
 /// Opens a conversation when the gate allows it, and records calls.
-struct Gated {
+struct GatedAgent {
     gate: Arc<Semaphore>,
     calls: Arc<Mutex<Vec<String>>>,
 }
 
-struct Deaf(Arc<Mutex<Vec<String>>>);
+struct RecordingConversation(Arc<Mutex<Vec<String>>>);
 
 #[async_trait]
-impl Agent for Gated {
+impl AgentDriver for GatedAgent {
     fn id(&self) -> AgentId {
         AgentId::Mock
     }
@@ -91,12 +91,12 @@ impl Agent for Gated {
     async fn open(&self, options: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
         self.calls.lock().unwrap().push(format!("open {}", options.permission_mode.as_str()));
         self.gate.acquire().await.unwrap().forget();
-        Ok(Box::new(Deaf(Arc::clone(&self.calls))))
+        Ok(Box::new(RecordingConversation(Arc::clone(&self.calls))))
     }
 }
 
 #[async_trait]
-impl Conversation for Deaf {
+impl Conversation for RecordingConversation {
     fn native_id(&self) -> Option<String> {
         None
     }
@@ -139,7 +139,7 @@ fn prompt(text: &str) -> Prompt {
 
 #[tokio::test]
 async fn queued_prompts_fail_if_the_agent_is_not_installed() {
-    let session = with(Arc::new(Slow), Arc::new(|id, _| Err(AgentError::NotInstalled(id))));
+    let session = with(Arc::new(SlowAgent), Arc::new(|id, _| Err(AgentError::NotInstalled(id))));
     let mut handles = Vec::new();
     for text in ["one", "two", "three"] {
         handles.push(session.prompt(prompt(text), false).await.unwrap());
@@ -157,7 +157,7 @@ async fn queued_prompts_fail_if_the_agent_is_not_installed() {
 #[tokio::test]
 async fn settings_that_change_while_the_agent_starts_apply_before_the_first_prompt() {
     let (gate, calls) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
-    let agent = Gated { gate: Arc::clone(&gate), calls: Arc::clone(&calls) };
+    let agent = GatedAgent { gate: Arc::clone(&gate), calls: Arc::clone(&calls) };
     let session = with(Arc::new(agent), Arc::new(|_, _| Ok(AgentProgram::default())));
     let mut first = session.prompt(prompt("one"), false).await.unwrap();
     let mut second = session.prompt(prompt("two"), false).await.unwrap();

@@ -4,8 +4,8 @@ use std::{future::Future, path::Path, time::Duration};
 
 use carrel_agents::{
     agent::{
-        Agent, AgentError, AgentEvent, AgentMode, AgentProgram, Conversation, ConversationOptions, PermissionMode,
-        Prompt, UserAnswer,
+        AgentDriver, AgentError, AgentEvent, AgentMode, AgentProgram, Conversation, ConversationOptions,
+        PermissionMode, Prompt, UserAnswer,
     },
     child,
     claude::Claude,

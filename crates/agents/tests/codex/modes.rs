@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use carrel_agents::{
-    agent::{Agent, AgentEvent, AgentMode, ConversationOptions, PermissionMode, UserAnswer},
+    agent::{AgentDriver, AgentEvent, AgentMode, ConversationOptions, PermissionMode, UserAnswer},
     schema::{EventData, PermissionReply},
 };
 use serde_json::{Value, json};

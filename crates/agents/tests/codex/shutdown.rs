@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carrel_agents::{
-    agent::{Agent, AgentError, AgentEvent, AgentExit, ConversationOptions},
+    agent::{AgentDriver, AgentError, AgentEvent, AgentExit, ConversationOptions},
     child::ChildExit,
     codex::{Codex, CodexLimits},
     schema::{EventData, ItemStatus},

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, fs, future::Future, io::ErrorKind, path::Path, time::Duration};
 
 use carrel_agents::{
-    agent::{Agent, AgentEvent, AgentProgram, Conversation, ConversationOptions, Prompt},
+    agent::{AgentDriver, AgentEvent, AgentProgram, Conversation, ConversationOptions, Prompt},
     child,
     codex::{Codex, CodexLimits},
     schema::{EventData, MessagePart, TurnOutcome, UniversalMessage},

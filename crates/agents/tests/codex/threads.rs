@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carrel_agents::{
-    agent::{Agent, AgentError, AgentEvent, AgentExit, UserAnswer},
+    agent::{AgentDriver, AgentError, AgentEvent, AgentExit, UserAnswer},
     codex::CodexLimits,
     schema::{EventData, PermissionReply, TurnOutcome, UniversalMessage, UnparsedMessage},
 };

@@ -19,9 +19,9 @@ use crate::{
 };
 
 impl SessionActor {
-    pub(super) async fn order(&mut self, order: SessionCommand) {
+    pub(super) async fn handle_command(&mut self, command: SessionCommand) {
         // A command is carried out even if its sender is gone.
-        match order {
+        match command {
             SessionCommand::Prompt { prompt, has_client_id, reply } => {
                 let taken = self.take(prompt, has_client_id);
                 self.reply(reply, taken);
@@ -125,7 +125,7 @@ impl SessionActor {
         if let Err(error) = &sent {
             self.log_writer.push(EventData::error("answer", error.to_string(), None), None);
         }
-        self.write();
+        self.flush();
         self.publish_waiting();
         Ok(sent?)
     }

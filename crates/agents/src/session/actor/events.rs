@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl SessionActor {
-    pub(super) async fn events(&mut self, events: &mut Vec<AgentEvent>) {
+    pub(super) async fn handle_events(&mut self, events: &mut Vec<AgentEvent>) {
         // An agent that emits events is not idle, even without a turn.
         self.idle_since = Instant::now();
-        let mut gone = None;
+        let mut exit = None;
         for event in events.drain(..) {
             match event {
                 AgentEvent::Event(data, raw) => {
-                    self.record.begun |= self.turn.is_some() && knows_the_conversation(&data);
+                    self.record.begun |= self.turn.is_some() && shows_resumable(&data);
                     self.log_writer.push(data, raw);
                 }
                 AgentEvent::Modes(agent, permission) => {
@@ -40,13 +40,13 @@ impl SessionActor {
                     self.log_writer.push(EventData::QuestionAsked(request), raw);
                 }
                 AgentEvent::Withdrawn(id) => self.withdraw(&id),
-                AgentEvent::Exited(how) => gone = Some(how),
+                AgentEvent::Exited(how) => exit = Some(how),
             }
         }
-        self.write();
+        self.flush();
         self.publish_waiting();
-        if let Some(how) = gone {
-            self.gone(how).await;
+        if let Some(how) = exit {
+            self.agent_exited(how).await;
         }
         if self.log_writer.bytes() > self.limits.max_log_bytes && self.record.end.is_none() {
             self.close_conversation(CLOSE_GRACE).await;
@@ -60,12 +60,12 @@ impl SessionActor {
 
     fn native_id(&mut self, id: String) {
         if self.record.native_id.as_ref() != Some(&id) {
-            self.write();
+            self.flush();
             self.record.native_id = Some(id);
         }
     }
 
-    async fn gone(&mut self, how: AgentExit) {
+    async fn agent_exited(&mut self, how: AgentExit) {
         // There are no further events, but processes that it left running are terminated.
         if let ConversationState::Open(conversation) = std::mem::take(&mut self.conversation) {
             conversation.close(CLOSE_GRACE, &mut Vec::new()).await;
@@ -101,12 +101,12 @@ impl SessionActor {
                 self.end(end, TurnOutcome::Failed);
             }
         }
-        self.write();
+        self.flush();
     }
 }
 
 /// Whether this event shows that the agent can resume the conversation. Errors do not.
-fn knows_the_conversation(data: &EventData) -> bool {
+fn shows_resumable(data: &EventData) -> bool {
     match data {
         EventData::Started(_) => true,
         EventData::Message(UniversalMessage::Parsed(message)) => message.role != "user",

@@ -19,7 +19,7 @@ use tokio::{
 pub(super) use self::requests::PendingRequestKind;
 use self::requests::withdrawn;
 use super::{
-    CLOSE_GRACE, ProgramLocator, Session, SessionError, SessionLimits, SessionParts, SessionStatus,
+    AgentSession, CLOSE_GRACE, ProgramLocator, SessionError, SessionLimits, SessionParts, SessionStatus,
     command::SessionCommand,
     conversation::{ConversationEvent, ConversationState, OpenResult},
     log_writer::SessionLogWriter,
@@ -27,15 +27,15 @@ use super::{
     turn::{ActiveTurn, QueuedPrompt, TurnHandle},
 };
 use crate::{
-    agent::{Agent, AgentError, AgentEvent, AgentMode, Conversation, ConversationOptions, PermissionMode},
+    agent::{AgentDriver, AgentError, AgentEvent, AgentMode, Conversation, ConversationOptions, PermissionMode},
     log::LogPosition,
     schema::{EventData, Notice, SessionEnded, SessionResumed, TurnEnded, TurnOutcome},
     session_store::SessionRecord,
 };
 
 pub(super) struct SessionActor {
-    session: Arc<Session>,
-    agent: Arc<dyn Agent>,
+    session: Arc<AgentSession>,
+    agent: Arc<dyn AgentDriver>,
     locate: ProgramLocator,
     limits: SessionLimits,
     log_writer: SessionLogWriter,
@@ -70,7 +70,7 @@ struct AgentSettings {
 }
 
 impl SessionActor {
-    pub(super) fn new(session: Arc<Session>, parts: SessionParts) -> Self {
+    pub(super) fn new(session: Arc<AgentSession>, parts: SessionParts) -> Self {
         let SessionParts { agent, locate, mut record, conversation, session_dir, limits } = parts;
         let restored = session.log.last().full > 0;
         let queue = record.queue.drain(..).map(QueuedPrompt::from).collect();
@@ -101,19 +101,19 @@ impl SessionActor {
             self.advance().await;
             let next_wakeup = self.next_wakeup();
             tokio::select! {
-                order = inbox.recv() => match order {
+                command = inbox.recv() => match command {
                     Some(SessionCommand::Close { remove, grace, reply }) => {
                         self.close(remove, grace).await;
                         let _receiver_gone = reply.send(());
                         return;
                     }
-                    Some(order) => self.order(order).await,
+                    Some(command) => self.handle_command(command).await,
                     // The session itself holds a sender, so this happens only when no command can follow.
                     None => return self.close(false, CLOSE_GRACE).await,
                 },
                 conversation_event = self.conversation.next_event(&mut events) => match conversation_event {
                     ConversationEvent::Opened(opened) => self.opened(opened).await,
-                    ConversationEvent::Facts => self.events(&mut events).await,
+                    ConversationEvent::Facts => self.handle_events(&mut events).await,
                 },
                 () = sleep_until_wakeup(next_wakeup) => self.wake().await,
             }
@@ -129,7 +129,7 @@ impl SessionActor {
         } else if std::mem::take(&mut self.record.running) {
             self.recover();
         }
-        self.write();
+        self.flush();
         self.save_and_publish();
         self.log_writer.close_file();
     }
@@ -204,7 +204,7 @@ impl SessionActor {
                 self.conversation = ConversationState::Open(conversation);
                 if self.previous_end.take().is_some() {
                     self.log_writer.push(EventData::SessionResumed(SessionResumed {}), None);
-                    self.write();
+                    self.flush();
                 }
                 self.reply_to_resume(|| Ok(()));
             }
@@ -273,7 +273,7 @@ impl SessionActor {
             }
         }
         self.withdraw_all();
-        self.write();
+        self.flush();
         self.log_writer.close_file();
     }
 
@@ -296,7 +296,7 @@ impl SessionActor {
         } else {
             let notice = Notice { label: "agent.idle".into(), details: None };
             self.log_writer.push(EventData::Notice(notice), None);
-            self.write();
+            self.flush();
         }
         self.save_and_publish();
     }
@@ -309,7 +309,7 @@ impl SessionActor {
         self.drop_queue();
         self.log_writer.push(EventData::SessionEnded(end.clone()), None);
         self.record.end = Some(end);
-        self.write();
+        self.flush();
         self.log_writer.close_file();
     }
 
@@ -326,7 +326,7 @@ impl SessionActor {
 
     // === small things ===
 
-    fn write(&mut self) -> LogPosition {
+    fn flush(&mut self) -> LogPosition {
         self.log_writer.flush(self.record.native_id.as_deref())
     }
 

@@ -36,7 +36,7 @@ impl SessionActor {
 
     /// Starts a turn, with a prompt or by the agent itself.
     pub(super) fn begin_turn(&mut self, queued: Option<QueuedPrompt>) {
-        let before = self.write();
+        let before = self.flush();
         self.record.turns += 1;
         let id = turn_id(self.record.turns);
         let message_id = queued.as_ref().filter(|queued| queued.has_client_id).map(|queued| queued.prompt.id.clone());
@@ -54,7 +54,7 @@ impl SessionActor {
             queued.state
         });
         self.turn = Some(ActiveTurn { id, state, interrupted: None });
-        self.write();
+        self.flush();
     }
 
     /// Fails the turn.
@@ -75,7 +75,7 @@ impl SessionActor {
     ) {
         let Some(turn) = self.turn.take() else { return };
         self.log_writer.push(EventData::TurnEnded(TurnEnded { turn_id: turn.id, outcome, message, usage }), raw);
-        let end = self.write();
+        let end = self.flush();
         if let Some(state) = turn.state {
             state.send_modify(|state| (state.ended, state.waiting) = (Some(end), false));
         }
