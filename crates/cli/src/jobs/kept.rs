@@ -73,7 +73,8 @@ pub(super) fn show(arguments: &LogsArguments, logs: &Path, notes: Notes, jobs: &
     }
     if !found {
         let words = format!("nothing is kept of a job {job} of {}", arguments.name);
-        return Err(Failure::new("no_such_job", words).into());
+        let hint = format!("`carrel ps {}` lists the jobs of a sandbox", arguments.name);
+        return Err(Failure::new("no_such_job", words).hint(hint).into());
     }
     Ok(())
 }
