@@ -179,7 +179,13 @@ fn what_is_left_of_a_sandbox_that_is_gone_is_shown_too() {
     let said = String::from_utf8(said).unwrap();
     assert_eq!((code, said.as_str()), (Some(1), "error: gone has 2 jobs: bytes, lines\nhint: name one of them\n"));
     let Outcome { code, stderr, .. } = world.carrel(["logs", "gone", "nothing"]);
-    assert_eq!((code, stderr.as_str()), (Some(1), "error: nothing is kept of a job nothing of gone\n"));
+    assert_eq!(
+        (code, stderr.as_str()),
+        (
+            Some(1),
+            "error: nothing is kept of a job nothing of gone\nhint: `carrel ps gone` lists the jobs of a sandbox\n"
+        )
+    );
     let outcome = world.carrel(["exec", "gone", "--", "true"]);
     assert!(outcome.code == Some(125) && outcome.stderr.contains("has ended"), "{outcome:?}");
     assert_eq!(world.carrel(["rm", "gone"]).code, Some(0));
