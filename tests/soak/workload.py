@@ -39,6 +39,9 @@ class Workload:
 
     home: Home
     random: random.Random
+    # How many sandboxes have a disk of a size: an image whose blocks are allocated when they are written, so that a disk of
+    # the host that somebody else fills can damage it.
+    sized: float
     expected: dict[str, Expected] = field(default_factory=dict)
     made: int = 0
     written: int = 0
@@ -72,7 +75,7 @@ class Workload:
             return self.remove()
         self.made += 1
         name = f"soak-{self.made}"
-        disk = ["--disk", "24M"] if self.random.random() < 0.4 else []
+        disk = ["--disk", "24M"] if self.random.random() < self.sized else []
         self.home.ask("create", "--id", name, "--label", "soak=1", *disk, "host")
         self.expected[name] = Expected()
 
