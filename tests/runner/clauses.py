@@ -149,7 +149,8 @@ class Names:
 
     def passed(self, proof: Proof) -> bool:
         """Whether the test below a mark passed; of several with one name, those of its file count."""
-        found = self.by_end.get(proof.test) or self.by_end.get(proof.test.removeprefix("test_"), [])
+        # Suites of agents report their tests without `test_`.
+        found = [name for end in {proof.test, proof.test.removeprefix("test_")} for name in self.by_end.get(end, [])]
         words = {proof.path.stem, *proof.path.parts[:-1]} - {"src", "tests", "main", "mod", "lib", "crates"}
         near = [name for name in found if words & set(re.split(r"::|/|\.", name.replace("carrel-", "")))]
         return bool(near or (len(found) == 1))

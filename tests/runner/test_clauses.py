@@ -81,6 +81,11 @@ class Repository(unittest.TestCase):
         elsewhere = ["carrel-a::x::tests::it_rises", "carrel-b::y::tests::it_rises"]
         self.assertIn("it_rises did not pass", self.problems(*elsewhere)[0])
 
+    def test_a_suite_may_report_its_tests_without_their_prefix(self) -> None:
+        self.put("tests/agents/suite/a.py", PYTHON)
+        passed = ["carrel-control::order::tests::it_rises", "agents::claude::it_rises", "python/x::test_y::test_it_rises"]
+        self.assertEqual(self.problems(*passed), [])
+
     def test_an_unknown_clause_is_named_with_its_line(self) -> None:
         self.put("crates/control/src/other.rs", "//= control.order.none\n#[test]\nfn other() {}\n")
         self.assertEqual(self.problems(), ["crates/control/src/other.rs:1: there is no clause control.order.none"])
