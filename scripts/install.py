@@ -48,10 +48,17 @@ class Installation:
         """Where a path below the prefix is on this machine."""
         return self.destdir / self.prefix.relative_to("/") / path
 
+    def inside(self, path: Path) -> Path:
+        """Where a file is, if no link leads out of the prefix on the way there: links may be somebody else's."""
+        target = self.at(path)
+        if not target.parent.resolve().is_relative_to(self.at(Path()).resolve()):
+            raise InstallError(f"{target.parent} leads out of {self.prefix}", "replace the link by a directory")
+        return target
+
     def put(self, path: Path, content: bytes, mode: int = 0o644) -> None:
         """Writes one file, by a rename."""
-        target = self.at(path)
         self._make_directory(path.parent)
+        target = self.inside(path)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".carrel-", delete=False) as new:
             try:
                 new.write(content)
@@ -75,7 +82,7 @@ class Installation:
         before = Manifest.read(self)
         for path in before.files:
             if path not in self.files and path != MANIFEST:
-                self.at(path).unlink(missing_ok=True)
+                self.inside(path).unlink(missing_ok=True)
         self._make_directory(MANIFEST.parent)
         made = before.directories + [path for path in self.directories if path not in before.directories]
         lines = [f"d {path}" for path in made] + [f"f {path}" for path in sorted([*self.files, MANIFEST])]
@@ -193,12 +200,12 @@ def uninstall(prefix: Path, destdir: Path) -> None:
         # In this order: sandboxes stop while the daemon still serves.
         for unit in ("carrel-sandboxes.service", "carrel.service"):
             subprocess.run(["systemctl", "disable", "--now", "--quiet", unit], check=False)
-    for path in manifest.files:
-        target.at(path).unlink(missing_ok=True)
+    for file in [target.inside(path) for path in manifest.files]:
+        file.unlink(missing_ok=True)
     for path in reversed(manifest.directories):
         try:
-            target.at(path).rmdir()
-        except OSError:
+            target.inside(path).rmdir()
+        except (OSError, InstallError):
             continue
     reload_systemd(target)
 

@@ -24,6 +24,18 @@ echo "f libexec/carrel/carrel-old" >>"$prefix/share/carrel/installed-files"
 ./install --prefix "$prefix" --programs "$programs" >/dev/null
 [[ ! -e "$prefix/libexec/carrel/carrel-old" ]] || die "a file of the earlier version is left"
 
+# A link that leads out of the prefix is not followed, neither by an install nor by its removal.
+mkdir "$scratch/elsewhere" && echo theirs >"$scratch/elsewhere/important"
+ln -s "$scratch/elsewhere" "$prefix/etc"
+echo "f etc/important" >>"$prefix/share/carrel/installed-files"
+if ./install --uninstall --prefix "$prefix" 2>"$scratch/refused"; then die "a link was followed"; fi
+grep -q "leads out of" "$scratch/refused" || die "$(cat "$scratch/refused")"
+[[ -e "$scratch/elsewhere/important" && -e "$prefix/bin/carrel" ]] || die "something was removed through a link"
+sed -i '/important/d' "$prefix/share/carrel/installed-files" && rm "$prefix/etc"
+mkdir "$scratch/other" && ln -s "$scratch/elsewhere" "$scratch/other/bin"
+if ./install --prefix "$scratch/other" --programs "$programs" 2>/dev/null; then die "a link was followed"; fi
+[[ ! -e "$scratch/elsewhere/carrel" ]] || die "something was installed through a link"
+
 ./install --uninstall --prefix "$prefix"
 [[ "$(find "$prefix" -mindepth 1 | sort)" == "$prefix/bin"$'\n'"$prefix/bin/mine" ]] || die "left: $(find "$prefix")"
 if ./install --uninstall --prefix "$prefix" 2>"$scratch/refused"; then die "uninstalled twice"; fi
