@@ -118,6 +118,14 @@ impl StoreError {
         }
     }
 
+    /// Whether SQLite could not read the index of the log at this moment, and wrote nothing to mend it.
+    pub(crate) fn is_index_not_ready(&self) -> bool {
+        use rusqlite::ffi::{SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY};
+        let Self::Database(error) = self else { return false };
+        let code = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
+        code.is_some_and(|error| [SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY].contains(&error.extended_code))
+    }
+
     /// What to do about it, where there is something.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

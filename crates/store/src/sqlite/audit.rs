@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row};
 
 use super::checksum::Table;
 use super::inspect::StoreFacts;
-use super::open::{ReadOnly, recognize};
+use super::open::{ReadOnly, read_when_ready, recognize};
 use super::rows::{self, CEILING};
 use super::schema::{CHECKSUMS, TRIMMED};
 use super::trim::{self, TrimmedHistory};
@@ -52,10 +52,13 @@ impl Audit {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         // A file that is not there is no empty store.
         std::fs::metadata(path).map_err(|error| StoreError::file(path, error))?;
-        let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
-        let version = recognize(&connection, path)?;
-        connection.execute_batch("BEGIN")?;
-        Ok(Self { connection, version, is_immutable })
+        read_when_ready(|| {
+            let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
+            // The moment is that of the first read.
+            connection.execute_batch("BEGIN")?;
+            let version = recognize(&connection, path)?;
+            Ok(Self { connection, version, is_immutable })
+        })
     }
 
     /// Whether there are tables at all.

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::inspect::{beside, log_of};
-use super::open::ReadOnly;
+use super::open::{ReadOnly, read_when_ready};
 use crate::StoreError;
 
 /// Keeps a store of an older version beside the one that is about to be migrated, so that one can go back to it. The first
@@ -64,11 +64,14 @@ pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
 /// Copies a store, as it is at one moment.
 pub(crate) fn copy_store(from: &Path, to: &Path) -> Result<(), StoreError> {
     loop {
-        let ReadOnly { connection, is_immutable } = ReadOnly::open(from)?;
-        let copied = write_copy(&connection, to);
+        let is_immutable = read_when_ready(|| {
+            let ReadOnly { connection, is_immutable } = ReadOnly::open(from)?;
+            write_copy(&connection, to)?;
+            Ok(is_immutable)
+        })?;
         // A daemon began to write it: what was read may be of two moments.
         if !(is_immutable && log_of(from).exists()) {
-            return copied;
+            return Ok(());
         }
     }
 }

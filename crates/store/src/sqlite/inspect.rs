@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::open::{ReadOnly, recognize};
+use super::open::{ReadOnly, read_when_ready, recognize};
 use super::read::position;
 use super::schema::CHECKSUMS;
 use crate::marker::MarkerRecord;
@@ -51,16 +51,25 @@ pub(crate) fn inspect(path: &Path, home_mark: Option<&Path>) -> Result<StoreOrig
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(path, error)),
         _ => return Ok(missing),
     }
+    match read_when_ready(|| read_facts(path))? {
+        Some(facts) => Ok(facts.origin(home)),
+        None => Ok(missing),
+    }
+}
+
+/// What stands in a store, if there are tables.
+fn read_facts(path: &Path) -> Result<Option<StoreFacts>, StoreError> {
     let ReadOnly { connection, is_immutable } = ReadOnly::open(path)?;
+    connection.execute_batch("BEGIN")?;
     let version = recognize(&connection, path)?;
     if version == 0 {
-        return Ok(missing);
+        return Ok(None);
     }
     let facts = StoreFacts::read(&connection, version).map_err(StoreError::reading)?;
     if is_immutable && facts.lacks_log(path)? {
         return Err(StoreError::LogMissing(path.into()));
     }
-    Ok(facts.origin(home))
+    Ok(Some(facts))
 }
 
 // === impl StoreFacts ===

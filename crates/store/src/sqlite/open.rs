@@ -143,23 +143,19 @@ impl ReadOnly {
 fn connect_to_log(path: &Path) -> Result<Connection, StoreError> {
     // Without an index SQLite reads the log by itself, but wants the file. To open one that is there would cost locks.
     let _ = OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside(path, "-shm"));
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let connection = connect_by_uri(path, READ_ONLY_INDEX)?;
-        match connection.pragma_query_value(None, "schema_version", |_| Ok(())) {
-            // The writer has just begun the log.
-            Err(error) if is_not_ready(&error) && Instant::now() < until => std::thread::sleep(RETRY),
-            // Whatever else is wrong is told by whoever reads.
-            _ => return Ok(connection),
-        }
-    }
+    connect_by_uri(path, READ_ONLY_INDEX)
 }
 
-fn is_not_ready(error: &rusqlite::Error) -> bool {
-    use rusqlite::ffi::{SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY};
-    error
-        .sqlite_error()
-        .is_some_and(|error| [SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY].contains(&error.extended_code))
+/// Reads from its beginning what another process writes, and again while SQLite says that the index is not ready. It says so
+/// when that process begins the log, and when it ends a transaction at the moment at which this one reads the header.
+pub(super) fn read_when_ready<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match read() {
+            Err(error) if error.is_index_not_ready() && Instant::now() < until => std::thread::sleep(RETRY),
+            result => return result,
+        }
+    }
 }
 
 fn connect_by_uri(path: &Path, option: &str) -> Result<Connection, StoreError> {

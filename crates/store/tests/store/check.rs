@@ -1,8 +1,10 @@
 //! What a look through the store finds.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use carrel_store::{EventType, ExecState, Options, SandboxState, Store, backup, check};
 use rusqlite::Connection;
@@ -143,6 +145,66 @@ fn a_store_that_another_process_writes_is_good_at_every_moment_and_when_that_is_
         child.wait().unwrap();
         place.assert_good();
     }
+}
+
+#[test]
+fn a_reader_that_meets_the_end_of_a_transaction_reads_again() {
+    const PLACE: &str = "CARREL_STORE_TO_HOLD";
+    /// Where the second copy of the header begins: while they differ, a writer is at work.
+    const SECOND_HEADER: u64 = 48;
+    if let Some(path) = std::env::var_os(PLACE) {
+        return hold_open(path.as_ref());
+    }
+    let place = Place::new();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg("check::a_reader_that_meets_the_end_of_a_transaction_reads_again")
+        .args(["--exact", "--nocapture"])
+        .env(PLACE, place.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "written"));
+    let index = place.path().with_extension("db-shm");
+    // It stays open to the end: to close it would release the locks of those who read.
+    let index = std::fs::File::options().read(true).write(true).open(index).unwrap();
+    let mut header = [0; 48];
+    index.read_exact_at(&mut header, SECOND_HEADER).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                index.write_all_at(&[0xff; 48], SECOND_HEADER).unwrap();
+                std::thread::yield_now();
+                index.write_all_at(&header, SECOND_HEADER).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        let results: Vec<_> = (0..50)
+            .map(|_| {
+                let origin = Store::inspect(&place.path(), None);
+                let copied = backup(&place.path(), &place.backups().join("backup"), true);
+                (check(&place.path()).map(|report| report.is_good()), origin.is_ok(), copied.is_ok())
+            })
+            .collect();
+        is_done.store(true, Ordering::Relaxed);
+        for (is_good, is_inspected, is_copied) in results {
+            assert!(is_good.unwrap() && is_inspected && is_copied);
+        }
+    });
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+/// Has a store open until its input ends.
+#[tokio::main(flavor = "current_thread")]
+async fn hold_open(path: &Path) {
+    let options = Options { index_lock: Some(carrel_sandbox::lock_byte), ..Options::default() };
+    let store = Store::open(path, options).unwrap();
+    ready(&store, "box-1").await;
+    println!("\nwritten");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 /// Makes changes until somebody kills it.
