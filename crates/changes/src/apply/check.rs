@@ -207,13 +207,14 @@ impl<'a> Checker<'a> {
     fn leads_out(&self, path: &RelativePath, target: &[u8]) -> bool {
         let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
         let (mut ways, mut left) = (vec![(path.directory().to_vec(), parts(target), 0)], MOST_WAYS);
-        // A way that was gone already, after no more links, leads nowhere else: without this, links in a circle would seem endless.
-        let mut gone = HashMap::new();
+        // A position that was reached before after as few links leads nowhere new: links in a circle would use up the limit.
+        let mut visited = HashMap::new();
         while let Some((mut at, mut waiting, followed)) = ways.pop() {
-            if gone.get(&(at.clone(), waiting.clone())).is_some_and(|fewest| *fewest <= followed) {
+            let fewest = visited.entry((at.clone(), waiting.clone())).or_insert(usize::MAX);
+            if *fewest <= followed {
                 continue;
             }
-            gone.insert((at.clone(), waiting.clone()), followed);
+            *fewest = followed;
             while let Some(part) = waiting.pop() {
                 match part.as_slice() {
                     b"" | b"." => continue,

@@ -242,6 +242,13 @@ fn a_link_that_leads_out_through_another_is_refused() {
     assert!(trees.path("project/direct").symlink_metadata().is_err());
 }
 
+#[test]
+fn a_link_to_itself_that_replaces_another_leads_nowhere() {
+    let trees = Trees::new().link("project/loop", "./loop").link("upper/loop", "loop");
+    apply(&trees.keep()).unwrap();
+    assert_eq!(fs::read_link(trees.path("project/loop")).unwrap(), std::path::Path::new("loop"));
+}
+
 //= promises.changes.kept-changes
 #[test]
 fn a_content_that_is_not_what_was_kept_is_not_applied() {

@@ -6,6 +6,7 @@
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -53,7 +54,8 @@ fn request(plan: &Plan, sandbox: &OwnedSandbox) -> Value {
     let project = plan.watched.as_ref().and_then(|watched| {
         let FileIdentity { device, inode } = watched.identity();
         let (user, group) = plan.create.project.as_ref().map(|project| (project.user, project.group))?;
-        let (path, name) = (watched.path().to_str()?, watched.name()?.as_str());
+        // As bytes: a name of a directory need not be text.
+        let (path, name) = (watched.path().as_os_str().as_bytes(), watched.name()?.as_str());
         Some(json!({"path": path, "device": device, "inode": inode, "user": user, "group": group, "name": name}))
     });
     json!({

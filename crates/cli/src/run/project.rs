@@ -1,7 +1,9 @@
 //! A project that a sandbox works on a copy of: what it was, and what became of it.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use carrel_changes::{
@@ -73,15 +75,20 @@ impl Watched {
 
     /// One that another process looked at, as that one describes it; none if nothing is to be kept.
     pub(crate) fn taken_over(request: &serde_json::Value, snapshot: impl BufRead) -> Result<Option<Self>, Failure> {
-        let (Some(path), Some(name)) = (request["path"].as_str(), request["name"].as_str()) else { return Ok(None) };
+        if request.is_null() {
+            return Ok(None);
+        }
         let failed = |words: String| Failure::new("detach_failed", words);
+        let path: Vec<u8> =
+            serde_json::from_value(request["path"].clone()).map_err(|error| failed(error.to_string()))?;
+        let (path, name) = (Path::new(OsStr::from_bytes(&path)), request["name"].as_str().unwrap_or_default());
         let project = Project::open(path).map_err(|error| failed(error.to_string()))?;
         let snapshot = Snapshot::read(snapshot).map_err(|error| failed(error.to_string()))?;
         let name = name.parse().map_err(|error| failed(format!("{error}")))?;
         let watched = Self { project, keep: Some(KeepAs { name, directory: Home::find()?.changes(), snapshot }) };
         let FileIdentity { device, inode } = watched.identity();
         if (request["device"].as_u64(), request["inode"].as_u64()) != (Some(device), Some(inode)) {
-            return Err(failed(format!("{path} is another directory by now")));
+            return Err(failed(format!("{} is another directory by now", path.display())));
         }
         Ok(Some(watched))
     }

@@ -1,6 +1,8 @@
 //! Taking part in a job that somebody else started.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -283,10 +285,15 @@ fn keys_leave_a_run_whose_sandbox_ends_with_the_command_as_ever() {
 
 #[test]
 fn changes_of_a_run_that_was_left_are_kept_when_its_command_ends() {
-    let (world, project) = (World::new(), tempfile::tempdir().unwrap());
-    std::fs::write(project.path().join("old"), "old\n").unwrap();
+    let (world, directory) = (World::new(), tempfile::tempdir().unwrap());
+    // The name of a directory need not be text.
+    let project = directory.path().join(OsStr::from_bytes(b"project\xff"));
+    std::fs::create_dir(&project).unwrap();
+    std::fs::write(project.join("old"), "old\n").unwrap();
+    std::os::unix::fs::symlink(&project, directory.path().join("link")).unwrap();
     let script = "echo begun; read line; echo new >old; echo done";
-    let path = project.path().to_str().unwrap();
+    let link = directory.path().join("link");
+    let path = link.to_str().unwrap();
     let words =
         ["run", "--name", "left", "--project", path, "--keep-changes", "kept", "host", "--", "sh", "-c", script];
     let mut person = Person::types_at_shell(&world, &words);
@@ -301,5 +308,5 @@ fn changes_of_a_run_that_was_left_are_kept_when_its_command_ends() {
     until_said(&world, &["changes"], |listed| listed.starts_with("kept "));
     let outcome = world.carrel(["apply", "kept"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert_eq!(std::fs::read_to_string(project.path().join("old")).unwrap(), "new\n");
+    assert_eq!(std::fs::read_to_string(project.join("old")).unwrap(), "new\n");
 }
