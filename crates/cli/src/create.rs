@@ -72,7 +72,7 @@ fn fetch(arguments: &CreateArguments, json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     let telling = Telling::new(&image.to_string(), arguments.quiet || json);
-    images::here()?.stored(image, arguments.pull.into(), &telling)?;
+    images::here()?.fetch(image, arguments.pull.into(), &telling)?;
     Ok(())
 }
 

@@ -217,7 +217,7 @@ impl From<FetchError> for Failure {
                 let message = words.split_once("\nhint: ").map_or(words.as_str(), |(message, _)| message);
                 return Self::new(code, message).hint(format!("for the file of that name write ./{name}"));
             }
-            FetchError::Image(ImageError::Missing { .. } | ImageError::Neither(_))
+            FetchError::Image(ImageError::Missing { .. } | ImageError::NotDirectoryOrFile(_))
             | FetchError::Store(StoreError::Missing { .. } | StoreError::Neither(_)) => {
                 Some("a path is that of a directory that is a root file system, or of the tar of one")
             }

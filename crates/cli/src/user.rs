@@ -1,13 +1,13 @@
 //! Users inside: what has to be known of them before the sandbox is made.
 
 use carrel_image::RootFs;
-use carrel_image::accounts::{self, AccountError, HIGHEST};
-pub(crate) use carrel_image::accounts::{Ids, home};
+use carrel_image::accounts::{self, AccountError, MAX_ID};
+pub(crate) use carrel_image::accounts::{UidGid, home};
 
 use crate::failure::Failure;
 
 /// The numbers that a command runs with, as the agent inside finds them; without a user it is the root of the sandbox.
-pub(crate) fn ids(user: Option<&str>, root: &RootFs) -> Result<Ids, Failure> {
+pub(crate) fn ids(user: Option<&str>, root: &RootFs) -> Result<UidGid, Failure> {
     accounts::ids(user, root).map_err(|error| failed(&error))
 }
 
@@ -18,8 +18,8 @@ pub(crate) fn check(user: Option<&str>) -> Result<(), Failure> {
 
 fn failed(error: &AccountError) -> Failure {
     let hint = match error {
-        AccountError::Beyond { .. } => format!("--user takes numbers from 0 to {HIGHEST}"),
-        AccountError::Unknown { .. } | AccountError::Long { .. } => "give its number instead".to_owned(),
+        AccountError::OutOfRange { .. } => format!("--user takes numbers from 0 to {MAX_ID}"),
+        AccountError::Unknown { .. } | AccountError::TooLong { .. } => "give its number instead".to_owned(),
     };
     Failure::new("unknown_user", error).hint(hint)
 }
@@ -31,10 +31,10 @@ mod tests {
     #[test]
     fn a_user_that_there_is_not_is_told_with_what_to_give_instead() {
         let failure = ids(Some("bob"), &RootFs::default()).unwrap_err();
-        assert_eq!((failure.code, failure.message.as_str()), ("unknown_user", "the image knows no user \"bob\""));
+        assert_eq!((failure.code, failure.message.as_str()), ("unknown_user", "the image has no user \"bob\""));
         assert_eq!(failure.hint.as_deref(), Some("give its number instead"));
         let failure = check(Some("0:70000")).unwrap_err();
-        assert_eq!(failure.message, "no sandbox has a group 70000: the highest is 65535");
+        assert_eq!(failure.message, "group 70000 is out of range: the highest ID is 65535");
         assert_eq!(failure.hint.as_deref(), Some("--user takes numbers from 0 to 65535"));
     }
 }

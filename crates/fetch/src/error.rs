@@ -1,53 +1,53 @@
-//! Why an image is not to be had.
+//! Errors of getting an image.
 
 use carrel_image::{ImageError, ImageRef};
 use carrel_layers::{Digest, SourceError, StoreError};
 use carrel_registry::{BadName, RegistryError};
 
-/// An image that is not to be had.
+/// An image that could not be found, pulled or imported.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// It is no directory, or is not there.
+    /// The path is not a directory, or does not exist.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// The store does not give it.
+    /// The layer store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its name is none.
+    /// The name is not valid in a registry.
     #[error(transparent)]
     Name(#[from] BadName),
-    /// The registry cannot be asked.
+    /// The registry client could not be set up.
     #[error(transparent)]
     Registry(RegistryError),
-    /// The registry does not give it.
-    #[error("image {name}: {error}{}", after(.error))]
+    /// Pulling from the registry failed.
+    #[error("image {name}: {error}{}", hint_line(.error))]
     Pull {
-        /// Its name, as it was given.
+        /// The name as the user wrote it.
         name: String,
-        /// Why not.
+        /// The underlying error.
         error: Box<FetchError>,
     },
-    /// The file does not give it.
+    /// Importing from a file or layout failed.
     #[error("image {reference}: {error}")]
-    Filed {
-        /// Which.
+    Import {
+        /// The reference as the user wrote it.
         reference: ImageRef,
-        /// Why not.
+        /// The underlying error.
         error: Box<FetchError>,
     },
-    /// It is not here, and was not to be asked for.
-    #[error("image {0} is not here\nhint: `carrel image pull` fetches it, and so does --pull=missing")]
-    NotHere(String),
-    /// It was here once.
-    #[error("image {0} is not in the store any more")]
-    Gone(Digest),
-    /// It is no image of the store.
-    #[error("{0} is used as it is, and not kept in the store")]
-    NotStored(ImageRef),
+    /// The image is not in the local store, and the pull policy forbids a pull.
+    #[error("image {0} is not in the local store\nhint: run `carrel image pull {0}`, or pass --pull=missing")]
+    NotFound(String),
+    /// The digest is not in the local store.
+    #[error("image {0} is not in the local store")]
+    NotInStore(Digest),
+    /// The host and directories are used in place, so the store has no record of them.
+    #[error("{0} is used in place and cannot be stored")]
+    NotStorable(ImageRef),
 }
 
-/// What there is to do about an image that a registry does not give.
-fn after(error: &FetchError) -> String {
+/// The hint of a registry error, to append to its message.
+fn hint_line(error: &FetchError) -> String {
     let hint = match error {
         FetchError::Registry(error) => error.hint(),
         FetchError::Store(StoreError::Source(SourceError::Other(error))) => {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_is_to_do_is_told_behind_what_is_wrong() {
+    fn the_hint_follows_the_error_message() {
         let missing = RegistryError::Missing { registry: "docker.io".into(), what: "demo:latest".into() };
         let failed = FetchError::Pull { name: "demo".into(), error: Box::new(FetchError::Registry(missing)) };
         let said = "image demo: docker.io has no demo:latest\nhint: check the name and the tag";

@@ -1,6 +1,6 @@
-//! From a reference to an image that is here: found in the store, or had from where it comes from.
+//! Gets images: from the local store, from a registry, or from an archive.
 //!
-//! Whoever runs something from an image asks here ([`Images`]), and holds what it is given for as long as it is used.
+//! [`Images`] resolves a reference and holds the image in the store for as long as the caller keeps the result.
 
 mod error;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use carrel_image::{Directory, ImageRef, RootFs};
+use carrel_image::{ImageRef, RootFs, RootFsDirectory};
 use carrel_layers::archive::Limits;
 use carrel_layers::{
     Config, Digest, Hold, Layout, Platform, Progress, Source, SourceError, Stop, Store, StoreError, Stored, Unpacker,
@@ -17,12 +17,12 @@ use carrel_registry::{Credentials, Name, Registry, RegistryError, Settings};
 
 pub use self::error::FetchError;
 
-/// The program that unpacks, beside the others.
-const UNPACKER: &str = "carrel-unpack";
-/// How often an image is asked for again that was removed just when it was found.
-const TRIES: usize = 4;
+/// The program that unpacks layers, in the directory of the other programs.
+const UNPACK_PROGRAM: &str = "carrel-unpack";
+/// How often a lookup is repeated when the image is removed between lookup and hold.
+const MAX_ATTEMPTS: usize = 4;
 
-/// The images of one home.
+/// The images in one home directory.
 #[derive(Debug)]
 pub struct Images {
     home: PathBuf,
@@ -32,69 +32,68 @@ pub struct Images {
     store: OnceLock<Store>,
 }
 
-/// When an image of a registry is asked for there.
+/// When an image is pulled from its registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum When {
-    /// Whether it is here or not.
+pub enum PullPolicy {
+    /// Pull even if the image is in the local store.
     Always,
-    /// If it is not here.
+    /// Pull only if the image is not in the local store.
     #[default]
     Missing,
-    /// Never: it has to be here.
+    /// Do not pull.
     Never,
 }
 
-/// An image that is here, and stays while this is held.
+/// An image that is ready to run. It is not removed from the store while this value exists.
 #[derive(Debug)]
 pub struct Image {
-    /// Its root file system.
+    /// The layers and files that the sandbox mounts.
     pub root: RootFs,
-    /// How it is to be run. The host, and a directory, say nothing about that.
+    /// Defaults for its commands; empty for `host` and directories.
     pub config: Config,
-    /// What it is recorded by, if it is in the store.
+    /// Its digest in the store; `None` for `host` and directories.
     pub digest: Option<Digest>,
     hold: Option<Hold>,
 }
 
-/// How an image is asked for.
 #[derive(Clone, Copy)]
-struct Asking<'a> {
+struct PullContext<'a> {
     progress: &'a dyn Progress,
     stop: &'a Stop,
 }
 
-/// The program that unpacks, beside another helper.
+/// The path of `carrel-unpack`, in the directory of another program.
 pub fn unpacker(helper: &Path) -> PathBuf {
-    helper.with_file_name(UNPACKER)
+    helper.with_file_name(UNPACK_PROGRAM)
 }
 
 // === impl Images ===
 
 impl Images {
-    /// The images of a home, unpacked by the program beside `helper`, from registries that are set up like that.
+    /// Opens the images of a home directory; `carrel-unpack` is in the directory of `helper`.
     pub fn new(home: &Path, helper: &Path, registries: Settings) -> Self {
         let (home, unpacker) = (home.to_owned(), unpacker(helper));
         let registries = RwLock::new(Arc::new(registries));
         Self { home, unpacker, registries, platform: Platform::host(), store: OnceLock::new() }
     }
 
-    /// The same for another platform.
+    /// Selects another platform than the host's.
     #[must_use]
-    pub fn on(self, platform: Platform) -> Self {
+    pub fn with_platform(self, platform: Platform) -> Self {
         Self { platform, ..self }
     }
 
-    /// What is special about registries.
+    /// The current registry configuration.
     pub fn registries(&self) -> Arc<Settings> {
         Arc::clone(&self.registries.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces what is special about registries, for what is asked of them from now on.
+    /// Replaces the registry configuration for pulls that start from now on.
     pub fn set_registries(&self, registries: Settings) {
         *self.registries.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registries);
     }
 
-    /// The store that they are in.
+    /// The layer store, which is opened on first use.
     pub fn store(&self) -> Result<&Store, FetchError> {
         if let Some(store) = self.store.get() {
             return Ok(store);
@@ -103,7 +102,7 @@ impl Images {
         Ok(self.store.get_or_init(|| store))
     }
 
-    /// The store that they are in, if there is one: nothing is created.
+    /// The layer store if it exists; nothing is created.
     pub fn existing_store(&self) -> Result<Option<&Store>, FetchError> {
         if let Some(store) = self.store.get() {
             return Ok(Some(store));
@@ -116,152 +115,165 @@ impl Images {
         Unpacker { program: self.unpacker.clone(), limits: Limits::default() }
     }
 
-    /// Has an image, from wherever it is.
-    pub fn get(&self, reference: &ImageRef, when: When, progress: &dyn Progress) -> Result<Image, FetchError> {
-        self.get_until(reference, when, progress, &Stop::new())
+    /// Gets an image, and pulls or unpacks it if needed.
+    pub fn get(&self, reference: &ImageRef, policy: PullPolicy, progress: &dyn Progress) -> Result<Image, FetchError> {
+        self.get_cancellable(reference, policy, progress, &Stop::new())
     }
 
-    /// The same, for as long as it is not told to stop.
-    pub fn get_until(
+    /// Like [`Self::get`], and gives up when `stop` is set.
+    pub fn get_cancellable(
         &self,
         reference: &ImageRef,
-        when: When,
+        policy: PullPolicy,
         progress: &dyn Progress,
         stop: &Stop,
     ) -> Result<Image, FetchError> {
-        if is_plain(reference) {
+        if is_in_place(reference) {
             return Ok(RootFs::resolve(reference)?.into());
         }
-        self.held(|| self.taken(reference, when, Asking { progress, stop }))
+        self.hold(|| self.store_image(reference, policy, PullContext { progress, stop }))
     }
 
-    /// Has an image for which nothing has to be asked for or unpacked, if it is one.
-    pub fn here(&self, reference: &ImageRef) -> Result<Option<Image>, FetchError> {
-        if !is_plain(reference) && !matches!(reference, ImageRef::Registry(_)) {
+    /// Gets an image only if nothing must be pulled or unpacked for it.
+    pub fn get_local(&self, reference: &ImageRef) -> Result<Option<Image>, FetchError> {
+        if !is_in_place(reference) && !matches!(reference, ImageRef::Registry(_)) {
             return Ok(None);
         }
-        match self.get(reference, When::Never, &()) {
-            Err(FetchError::NotHere(_)) => Ok(None),
+        match self.get(reference, PullPolicy::Never, &()) {
+            Err(FetchError::NotFound(_)) => Ok(None),
             outcome => outcome.map(Some),
         }
     }
 
-    /// Has an image for somebody who may have what everybody may: one of a registry that anybody can reach is asked for
-    /// there, without a login, and is not named here.
-    pub fn public(&self, reference: &ImageRef, progress: &dyn Progress, stop: &Stop) -> Result<Image, FetchError> {
+    /// Gets an image for a caller without privileges: registry images are pulled anonymously, from public addresses
+    /// only, and are not stored under their name.
+    pub fn get_public(&self, reference: &ImageRef, progress: &dyn Progress, stop: &Stop) -> Result<Image, FetchError> {
         let ImageRef::Registry(text) = reference else {
-            return self.get_until(reference, When::Missing, progress, stop);
+            return self.get_cancellable(reference, PullPolicy::Missing, progress, stop);
         };
-        self.held(|| {
+        self.hold(|| {
             let registry = Registry::public_only(text.parse()?, &self.registries());
-            self.asked_for(text, registry, None, Asking { progress, stop })
+            self.pull_from_registry(text, registry, None, PullContext { progress, stop })
         })
     }
 
-    /// An image that was had before, by what it is recorded by. It is not asked for anywhere else.
-    pub fn known(&self, digest: Digest) -> Result<Image, FetchError> {
-        let gone = || FetchError::Gone(digest);
-        self.held(|| self.store()?.get(digest)?.ok_or_else(gone)).map_err(|error| match error {
+    /// Gets an image of the store by its digest; never pulls.
+    pub fn get_by_digest(&self, digest: Digest) -> Result<Image, FetchError> {
+        let gone = || FetchError::NotInStore(digest);
+        self.hold(|| self.store()?.get(digest)?.ok_or_else(gone)).map_err(|error| match error {
             FetchError::Store(StoreError::Unknown(_)) => gone(),
             error => error,
         })
     }
 
-    /// Takes an image into the store, and says what it is there. The host and a directory have no place in it.
-    pub fn stored(&self, reference: &ImageRef, when: When, progress: &dyn Progress) -> Result<Stored, FetchError> {
-        self.taken(reference, when, Asking { progress, stop: &Stop::new() })
+    /// Pulls or imports an image into the store. `host` and directories cannot be stored.
+    pub fn fetch(
+        &self,
+        reference: &ImageRef,
+        policy: PullPolicy,
+        progress: &dyn Progress,
+    ) -> Result<Stored, FetchError> {
+        self.store_image(reference, policy, PullContext { progress, stop: &Stop::new() })
     }
 
-    fn taken(&self, reference: &ImageRef, when: When, asking: Asking<'_>) -> Result<Stored, FetchError> {
+    fn store_image(
+        &self,
+        reference: &ImageRef,
+        policy: PullPolicy,
+        context: PullContext<'_>,
+    ) -> Result<Stored, FetchError> {
         match reference {
-            ImageRef::Host | ImageRef::Directory(_) => Err(FetchError::NotStored(reference.clone())),
-            ImageRef::Path(path) if path.is_dir() => Err(FetchError::NotStored(reference.clone())),
-            ImageRef::Path(path) => Ok(self.store()?.archive(path, asking.progress)?),
-            ImageRef::Oci { path, name } => self.filed(reference, Layout::directory(path, name.as_deref()), asking),
+            ImageRef::Host | ImageRef::Directory(_) => Err(FetchError::NotStorable(reference.clone())),
+            ImageRef::Path(path) if path.is_dir() => Err(FetchError::NotStorable(reference.clone())),
+            ImageRef::Path(path) => Ok(self.store()?.archive(path, context.progress)?),
+            ImageRef::Oci { path, name } => self.import(reference, Layout::directory(path, name.as_deref()), context),
             ImageRef::OciArchive { path, name } => {
-                self.filed(reference, self.store()?.layout(path, name.as_deref()), asking)
+                self.import(reference, self.store()?.layout(path, name.as_deref()), context)
             }
             ImageRef::DockerArchive { path, name } => {
-                self.filed(reference, self.store()?.docker_archive(path, name.as_deref()), asking)
+                self.import(reference, self.store()?.docker_archive(path, name.as_deref()), context)
             }
-            ImageRef::Registry(text) => self.named(text, when, asking),
+            ImageRef::Registry(text) => self.resolve_name(text, policy, context),
         }
     }
 
-    /// An image in a file or a directory of layers.
-    fn filed<S: Source>(
+    /// Imports an image from a layout or archive.
+    fn import<S: Source>(
         &self,
         reference: &ImageRef,
         source: Result<S, SourceError>,
-        asking: Asking<'_>,
+        context: PullContext<'_>,
     ) -> Result<Stored, FetchError> {
         let source = source.map_err(StoreError::from)?;
-        let filed = self.pull(None, &source, asking);
-        filed.map_err(|error| FetchError::Filed { reference: reference.clone(), error: error.into() })
+        let imported = self.pull(None, &source, context);
+        imported.map_err(|error| FetchError::Import { reference: reference.clone(), error: error.into() })
     }
 
-    /// An image by its name, or by its digest.
-    fn named(&self, text: &str, when: When, asking: Asking<'_>) -> Result<Stored, FetchError> {
+    /// Finds an image by name or digest, and pulls it if the policy says so.
+    fn resolve_name(&self, text: &str, policy: PullPolicy, context: PullContext<'_>) -> Result<Stored, FetchError> {
         if let Ok(digest) = Digest::from_str(text) {
-            return self.store()?.get(digest)?.ok_or(FetchError::Gone(digest));
+            return self.store()?.get(digest)?.ok_or(FetchError::NotInStore(digest));
         }
         let name: Name = text.parse()?;
         let full = name.to_string();
-        if when != When::Always {
-            if let Some(stored) = self.store()?.find(&full)?.filter(|stored| self.fits(stored)) {
+        if policy != PullPolicy::Always {
+            if let Some(stored) = self.store()?.find(&full)?.filter(|stored| self.matches_platform(stored)) {
                 return Ok(stored);
             }
         }
-        if when == When::Never {
-            return Err(FetchError::NotHere(full));
+        if policy == PullPolicy::Never {
+            return Err(FetchError::NotFound(full));
         }
         let registry = Registry::new(name, &self.registries(), &Credentials::of_user());
-        let stored = self.asked_for(text, registry, self.kept_as(&full), asking)?;
-        if self.kept_as(&full).is_none() {
-            asking.progress.said(&format!("it is for {}, and has no name here: use its digest", self.platform));
+        let stored = self.pull_from_registry(text, registry, self.stored_name(&full), context)?;
+        if self.stored_name(&full).is_none() {
+            context.progress.said(&format!(
+                "the image is for {} and has no name in the local store; use its digest",
+                self.platform
+            ));
         }
         Ok(stored)
     }
 
-    /// What an image of that name is called here: a name stands for what runs on this host.
-    fn kept_as<'a>(&self, full: &'a str) -> Option<&'a str> {
+    /// The name to store an image under, if its platform is the host's: a name always means an image for this host.
+    fn stored_name<'a>(&self, full: &'a str) -> Option<&'a str> {
         Platform::host().accepts(&self.platform).then_some(full)
     }
 
-    /// Whether an image is for the platform that is wanted, as far as it says.
-    fn fits(&self, stored: &Stored) -> bool {
+    /// Whether an image is for the selected platform, or names none.
+    fn matches_platform(&self, stored: &Stored) -> bool {
         stored.config.platform.as_ref().is_none_or(|there| self.platform.accepts(there))
     }
 
-    /// An image of a registry, asked for there.
-    fn asked_for(
+    /// Pulls an image from its registry.
+    fn pull_from_registry(
         &self,
         text: &str,
         registry: Result<Registry, RegistryError>,
         full: Option<&str>,
-        asking: Asking<'_>,
+        context: PullContext<'_>,
     ) -> Result<Stored, FetchError> {
         let registry = registry.map_err(FetchError::Registry);
-        let pulled = registry.and_then(|registry| self.pull(full, &registry, asking));
+        let pulled = registry.and_then(|registry| self.pull(full, &registry, context));
         pulled.map_err(|error| FetchError::Pull { name: text.to_owned(), error: error.into() })
     }
 
-    fn pull(&self, name: Option<&str>, source: &dyn Source, asking: Asking<'_>) -> Result<Stored, FetchError> {
-        Ok(self.store()?.pull_until(name, source, &self.platform, asking.progress, asking.stop)?)
+    fn pull(&self, name: Option<&str>, source: &dyn Source, context: PullContext<'_>) -> Result<Stored, FetchError> {
+        Ok(self.store()?.pull_until(name, source, &self.platform, context.progress, context.stop)?)
     }
 
-    /// Holds an image that was found. One that was removed in between is looked for again.
-    fn held(&self, find: impl Fn() -> Result<Stored, FetchError>) -> Result<Image, FetchError> {
-        let mut tries = 0;
+    /// Holds the image that `find` returns, and retries if it was removed in between.
+    fn hold(&self, find: impl Fn() -> Result<Stored, FetchError>) -> Result<Image, FetchError> {
+        let mut attempts = 0;
         loop {
             let stored = find()?;
-            tries += 1;
+            attempts += 1;
             match self.store()?.hold(stored.digest) {
                 Ok(hold) => {
                     let Stored { root, config, digest, .. } = stored;
                     return Ok(Image { root, config, digest: Some(digest), hold: Some(hold) });
                 }
-                Err(StoreError::Unknown(_)) if tries < TRIES => {}
+                Err(StoreError::Unknown(_)) if attempts < MAX_ATTEMPTS => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -271,14 +283,14 @@ impl Images {
 // === impl Image ===
 
 impl Image {
-    /// Sees to it that a directory is there in which a command is to start. Links of the image are followed.
-    pub fn furnish(&mut self, directory: &str) {
-        if let Some(path) = self.root.missing(directory) {
-            self.root.directories.push(Directory { path, mode: 0o755, owner: 0 });
+    /// Adds the directory if the image lacks it, with symlinks of the image resolved.
+    pub fn ensure_directory(&mut self, directory: &str) {
+        if let Some(path) = self.root.missing_directory(directory) {
+            self.root.directories.push(RootFsDirectory { path, mode: 0o755, owner: 0 });
         }
     }
 
-    /// Whether it is kept from being removed.
+    /// Whether the store keeps the image while this value exists.
     pub fn is_held(&self) -> bool {
         self.hold.is_some()
     }
@@ -290,8 +302,8 @@ impl From<RootFs> for Image {
     }
 }
 
-/// Whether a reference stands for something that is used as it is.
-fn is_plain(reference: &ImageRef) -> bool {
+/// Whether an image is used in place, without the store.
+fn is_in_place(reference: &ImageRef) -> bool {
     match reference {
         ImageRef::Host | ImageRef::Directory(_) => true,
         ImageRef::Path(path) => path.is_dir(),

@@ -2,10 +2,10 @@ use carrel_layers::{Descriptor, Manifest};
 
 use super::*;
 
-/// A source of an image without layers, for a platform.
-struct Bare(Platform);
+/// A source of an image without layers, for one platform.
+struct BareImage(Platform);
 
-impl Bare {
+impl BareImage {
     fn config(&self) -> Vec<u8> {
         let Platform { os, architecture, .. } = &self.0;
         let rootfs = r#"{"type":"layers","diff_ids":[]}"#;
@@ -13,7 +13,7 @@ impl Bare {
     }
 }
 
-impl Source for Bare {
+impl Source for BareImage {
     fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
         let (manifest, config) = (carrel_layers::media::MANIFEST, carrel_layers::media::CONFIG);
         let described = self.config();
@@ -34,79 +34,83 @@ fn images(home: &Path) -> Images {
     Images::new(home, Path::new("/nowhere/carrel-shim"), Settings::default())
 }
 
-fn get(images: &Images, text: &str, when: When) -> Result<Image, FetchError> {
-    images.get(&text.parse().unwrap(), when, &())
+fn get(images: &Images, text: &str, policy: PullPolicy) -> Result<Image, FetchError> {
+    images.get(&text.parse().unwrap(), policy, &())
 }
 
 #[test]
 fn the_host_and_a_directory_need_no_store() {
     let (home, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let images = images(home.path());
-    assert!(get(&images, "host", When::Always).unwrap().root.layers.is_empty());
-    let image = get(&images, root.path().to_str().unwrap(), When::Never).unwrap();
+    assert!(get(&images, "host", PullPolicy::Always).unwrap().root.layers.is_empty());
+    let image = get(&images, root.path().to_str().unwrap(), PullPolicy::Never).unwrap();
     assert_eq!((image.root.layers.len(), image.digest, image.is_held()), (1, None, false));
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
-    let not_stored = images.stored(&"host".parse().unwrap(), When::Missing, &()).unwrap_err();
-    assert_eq!(not_stored.to_string(), "host is used as it is, and not kept in the store");
+    let not_stored = images.fetch(&"host".parse().unwrap(), PullPolicy::Missing, &()).unwrap_err();
+    assert_eq!(not_stored.to_string(), "host is used in place and cannot be stored");
 }
 
 #[test]
-fn what_is_not_here_is_told_by_its_full_name() {
+fn a_missing_image_is_reported_by_its_full_name() {
     let home = tempfile::tempdir().unwrap();
     let images = images(home.path());
-    let error = get(&images, "python:3.12", When::Never).unwrap_err().to_string();
-    assert!(error.starts_with("image docker.io/library/python:3.12 is not here\nhint: "), "{error}");
+    let error = get(&images, "python:3.12", PullPolicy::Never).unwrap_err().to_string();
+    assert!(error.starts_with("image docker.io/library/python:3.12 is not in the local store\nhint: "), "{error}");
     let digest = Digest::of(b"nothing");
-    let gone = format!("image {digest} is not in the store any more");
-    assert_eq!(images.known(digest).unwrap_err().to_string(), gone);
-    assert_eq!(get(&images, &digest.to_string(), When::Always).unwrap_err().to_string(), gone);
-    assert!(matches!(get(&images, "Upper", When::Never), Err(FetchError::Name(_))));
+    let gone = format!("image {digest} is not in the local store");
+    assert_eq!(images.get_by_digest(digest).unwrap_err().to_string(), gone);
+    assert_eq!(get(&images, &digest.to_string(), PullPolicy::Always).unwrap_err().to_string(), gone);
+    assert!(matches!(get(&images, "Upper", PullPolicy::Never), Err(FetchError::Name(_))));
 }
 
 #[test]
-fn a_directory_to_start_in_is_made_only_if_it_is_missing() {
+fn a_working_directory_is_created_only_if_it_is_missing() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("there")).unwrap();
     let mut image = Image::from(RootFs::layer(root.path().to_owned()));
     for directory in ["/there", "/missing/deep", "/missing/deep", "/", "../x"] {
-        image.furnish(directory);
+        image.ensure_directory(directory);
     }
     let made: Vec<_> = image.root.directories.iter().map(|made| made.path.as_path().to_owned()).collect();
     assert_eq!(made, [PathBuf::from("missing/deep")]);
 }
 
 #[test]
-fn a_name_stands_for_what_runs_here() {
+fn a_name_means_an_image_for_this_platform() {
     let home = tempfile::tempdir().unwrap();
     let other: Platform = "linux/s390x".parse().unwrap();
     assert!(!Platform::host().accepts(&other));
     let here = images(home.path());
     let put = |platform: &Platform| {
         let pulled =
-            here.store().unwrap().pull(Some("docker.io/library/demo:1"), &Bare(platform.clone()), platform, &());
+            here.store().unwrap().pull(Some("docker.io/library/demo:1"), &BareImage(platform.clone()), platform, &());
         pulled.unwrap().digest
     };
     let foreign = put(&other);
-    assert!(matches!(get(&here, "demo:1", When::Never), Err(FetchError::NotHere(_))));
-    assert!(here.here(&"demo:1".parse().unwrap()).unwrap().is_none());
-    assert_eq!(get(&here, &foreign.to_string(), When::Never).unwrap().digest, Some(foreign), "by its digest it is had");
-    let there = images(home.path()).on(other);
-    assert_eq!(get(&there, "demo:1", When::Never).unwrap().digest, Some(foreign));
+    assert!(matches!(get(&here, "demo:1", PullPolicy::Never), Err(FetchError::NotFound(_))));
+    assert!(here.get_local(&"demo:1".parse().unwrap()).unwrap().is_none());
+    assert_eq!(
+        get(&here, &foreign.to_string(), PullPolicy::Never).unwrap().digest,
+        Some(foreign),
+        "a digest selects any platform"
+    );
+    let there = images(home.path()).with_platform(other);
+    assert_eq!(get(&there, "demo:1", PullPolicy::Never).unwrap().digest, Some(foreign));
     let own = put(&Platform::host());
-    assert_eq!(get(&here, "demo:1", When::Never).unwrap().digest, Some(own), "the control");
-    assert!(matches!(get(&there, "demo:1", When::Never), Err(FetchError::NotHere(_))));
-    assert_eq!((here.kept_as("x"), there.kept_as("x")), (Some("x"), None));
+    assert_eq!(get(&here, "demo:1", PullPolicy::Never).unwrap().digest, Some(own), "the control");
+    assert!(matches!(get(&there, "demo:1", PullPolicy::Never), Err(FetchError::NotFound(_))));
+    assert_eq!((here.stored_name("x"), there.stored_name("x")), (Some("x"), None));
 }
 
 #[test]
-fn a_directory_to_start_in_is_made_where_links_lead() {
+fn a_working_directory_is_created_where_symlinks_lead() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("run")).unwrap();
     std::fs::create_dir(root.path().join("var")).unwrap();
     std::os::unix::fs::symlink("/run", root.path().join("var/run")).unwrap();
     let mut image = Image::from(RootFs::layer(root.path().to_owned()));
     for directory in ["/var/run/app", "/run/app", "/var/run"] {
-        image.furnish(directory);
+        image.ensure_directory(directory);
     }
     let made: Vec<_> = image.root.directories.iter().map(|made| made.path.as_path().to_owned()).collect();
     assert_eq!(made, [PathBuf::from("run/app")]);

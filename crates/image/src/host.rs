@@ -1,19 +1,19 @@
 //! The image `host`: the programs and libraries of the host, and nothing else of it.
 //!
-//! `/usr` and the loader's paths are shown read-only; `/etc` has what programs need to resolve names and verify
-//! certificates; homes are empty. No account of the host is named.
+//! `/usr` and the loader's paths are mounted read-only; `/etc` has what programs need to resolve names and verify
+//! certificates; home directories are empty. Accounts of the host are not visible.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::{Directory, File, GuestPath, Link, RootFs, Tree};
+use crate::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
 
-/// Beside `/usr`: links into it on most hosts, directories of their own on some.
+/// `/usr`, and what is a symlink into it on most hosts and a directory on some.
 const LOADER_PATHS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"];
-/// Of `/etc`, as it is. Without the last `openssl req` refuses to work; nothing else was found to miss it.
+/// Files of `/etc` that are copied. Without the last one `openssl req` fails; no other program is known to need it.
 const ETC_FILES: [&str; 4] = ["localtime", "ld.so.cache", "nsswitch.conf", "ssl/openssl.cnf"];
-/// Of `/etc`, whole.
+/// Directories of `/etc` that are mounted.
 const ETC_TREES: [&str; 4] = ["alternatives", "ssl/certs", "ca-certificates", "pki"];
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nagbox:x:1000:1000::/home/agbox:/bin/sh\n\
@@ -21,32 +21,32 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nagbox:x:1000:1000::/home/ag
 const GROUP: &str = "root:x:0:\nagbox:x:1000:\nnogroup:x:65534:\n";
 const HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
-/// Describes the image of a host whose root is `host`.
+/// Describes the `host` image of a machine whose root directory is `host`.
 pub(crate) fn root(host: &Path) -> RootFs {
     let mut root = RootFs::default();
     for name in LOADER_PATHS {
         let path = host.join(name);
         match (std::fs::read_link(&path), guest(name)) {
-            (Ok(target), Some(path)) => root.links.push(Link { path, target }),
-            (Err(_), Some(target)) if path.is_dir() => root.trees.push(Tree { source: path, target }),
+            (Ok(target), Some(path)) => root.links.push(RootFsSymlink { path, target }),
+            (Err(_), Some(target)) if path.is_dir() => root.trees.push(RootFsBindMount { source: path, target }),
             _ => {}
         }
     }
     let etc = host.join("etc");
     for name in ETC_FILES {
         if let (Some(content), Some(path)) = (public(&etc.join(name)), guest(&format!("etc/{name}"))) {
-            root.files.push(File { path, content, mode: 0o644 });
+            root.files.push(RootFsFile { path, content, mode: 0o644 });
         }
     }
     for name in ETC_TREES {
         let source = etc.join(name);
         if let (true, Some(target)) = (source.is_dir(), guest(&format!("etc/{name}"))) {
-            root.trees.push(Tree { source, target });
+            root.trees.push(RootFsBindMount { source, target });
         }
     }
     for (name, content) in [("passwd", PASSWD), ("group", GROUP), ("hosts", HOSTS), ("resolv.conf", "")] {
         if let Some(path) = guest(&format!("etc/{name}")) {
-            root.files.push(File { path, content: content.as_bytes().to_vec(), mode: 0o644 });
+            root.files.push(RootFsFile { path, content: content.as_bytes().to_vec(), mode: 0o644 });
         }
     }
     for (name, mode, owner) in [
@@ -57,12 +57,12 @@ pub(crate) fn root(host: &Path) -> RootFs {
         ("var/tmp", 0o1777, 0),
         ("run", 0o755, 0),
     ] {
-        root.directories.extend(guest(name).map(|path| Directory { path, mode, owner }));
+        root.directories.extend(guest(name).map(|path| RootFsDirectory { path, mode, owner }));
     }
     root
 }
 
-/// The content of a file that every user of the host may read; what is kept from them is kept from a sandbox too.
+/// Reads a world-readable file; what other users of the host cannot read is not given to a sandbox either.
 fn public(path: &Path) -> Option<Vec<u8>> {
     let mut file = std::fs::File::open(path).ok()?;
     let status = file.metadata().ok()?;
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// A host with more than a sandbox is to see.
+    /// A host with more files than a sandbox may see.
     fn host() -> tempfile::TempDir {
         let host = tempfile::tempdir().unwrap();
         for (path, content) in [
@@ -121,16 +121,16 @@ mod tests {
 
     //= promises.sandbox.host-image-host
     #[test]
-    fn a_merged_host_is_one_tree_and_links() {
+    fn a_host_with_merged_usr_is_one_mount_and_symlinks() {
         let host = host();
         symlink("usr/bin", host.path().join("bin")).unwrap();
         let root = root(host.path());
         assert_eq!(targets(&root), ["usr", "etc/alternatives", "etc/ssl/certs"]);
-        assert_eq!(root.links, [Link { path: guest("bin").unwrap(), target: "usr/bin".into() }]);
+        assert_eq!(root.links, [RootFsSymlink { path: guest("bin").unwrap(), target: "usr/bin".into() }]);
     }
 
     #[test]
-    fn an_older_host_has_trees_beside_usr() {
+    fn a_host_without_merged_usr_has_mounts_beside_usr() {
         let host = host();
         for name in ["bin", "lib", "lib64"] {
             std::fs::create_dir(host.path().join(name)).unwrap();
@@ -142,7 +142,7 @@ mod tests {
 
     //= promises.sandbox.host-image-host
     #[test]
-    fn nothing_else_of_the_host_is_told() {
+    fn nothing_else_of_the_host_is_visible() {
         let host = host();
         let root = root(host.path());
         let files: Vec<_> = root.files.iter().map(|file| file.path.as_path().to_str().unwrap()).collect();
@@ -155,11 +155,11 @@ mod tests {
         for file in &root.files {
             assert!(!content(file.path.as_path().to_str().unwrap()).contains("secret"), "{file:?}");
         }
-        // A link is not shown as one: what it points to may have another place inside.
+        // The target is copied, not the symlink: it may be missing inside.
         assert_eq!(content("etc/localtime"), "TZif");
         assert!(content("etc/passwd").contains("agbox:x:1000") && content("etc/resolv.conf").is_empty());
 
-        // What everybody may read is shown.
+        // World-readable files are copied.
         let open = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(host.path().join("etc/ssl/openssl.cnf"), open).unwrap();
         assert!(super::root(host.path()).files.iter().any(|file| file.path == guest("etc/ssl/openssl.cnf").unwrap()));

@@ -1,162 +1,162 @@
-//! From an image reference to a root file system.
+//! Resolves an image reference to a root file system.
 //!
-//! A reference is always given, never defaulted. What it yields is a description ([`RootFs`]); nothing is mounted here,
-//! and nothing is unpacked: what needs a store is found there first.
+//! A reference is always explicit; there is no default image. The result is a description ([`RootFs`]): this crate
+//! mounts and unpacks nothing, and images that must be unpacked first come from the layer store.
 
 pub mod accounts;
 mod host;
+mod layer_stack;
 mod reference;
-mod stacked;
 
 use std::path::{Path, PathBuf};
 
-pub use self::reference::{BadReference, ImageRef};
-pub use self::stacked::{Stacked, Whereabouts};
+pub use self::layer_stack::{LayerStack, ResolvedDirectory};
+pub use self::reference::{ImageRef, InvalidImageRef};
 
-/// A root file system, described.
+/// The description of a root file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootFs {
-    /// Directories whose trees lie over one another, the uppermost first. Without any, the root is empty.
+    /// Overlay layers, the uppermost first. Without any, the root is empty.
     pub layers: Vec<PathBuf>,
-    /// Which directory the uppermost layer has to be, by device and inode, whatever is at its path by now.
+    /// The device and inode that the uppermost layer must have, in case its path was replaced since.
     pub identity: Option<(u64, u64)>,
-    /// Trees of the host that are shown as they are: read-only, without devices and without raised privileges.
-    pub trees: Vec<Tree>,
-    /// Symbolic links.
-    pub links: Vec<Link>,
-    /// Files with a content of their own.
-    pub files: Vec<File>,
-    /// Directories.
-    pub directories: Vec<Directory>,
+    /// Bind mounts of host directories: read-only, `nodev`, `nosuid`.
+    pub trees: Vec<RootFsBindMount>,
+    /// Symlinks to create.
+    pub links: Vec<RootFsSymlink>,
+    /// Files to create.
+    pub files: Vec<RootFsFile>,
+    /// Directories to create.
+    pub directories: Vec<RootFsDirectory>,
 }
 
-/// A tree of the host.
+/// A read-only bind mount of a host directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tree {
-    /// Where it is on the host.
+pub struct RootFsBindMount {
+    /// The directory on the host.
     pub source: PathBuf,
-    /// Where it is shown.
+    /// The mount point inside.
     pub target: GuestPath,
 }
 
-/// A symbolic link.
+/// A symlink to create in a root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Where it is.
+pub struct RootFsSymlink {
+    /// The symlink's own path.
     pub path: GuestPath,
-    /// What it points to.
+    /// The path it points to.
     pub target: PathBuf,
 }
 
-/// A file with a content of its own.
+/// A file to create in a root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
-    /// Where it is.
+pub struct RootFsFile {
+    /// Parent directories are created as needed.
     pub path: GuestPath,
-    /// What is in it.
+    /// All bytes of the file.
     pub content: Vec<u8>,
-    /// Its permissions.
+    /// The permission bits.
     pub mode: u32,
 }
 
-/// A directory.
+/// A directory to create in a root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directory {
-    /// Where it is.
+pub struct RootFsDirectory {
+    /// Parent directories are created as needed.
     pub path: GuestPath,
-    /// Its permissions.
+    /// The permission bits.
     pub mode: u32,
-    /// Its owner inside.
+    /// The uid and gid inside the sandbox.
     pub owner: u32,
 }
 
-/// A path inside: relative to the root, without `.`, `..` or empty parts, so that it cannot leave.
+/// A path inside a sandbox: relative to the root, without `.`, `..` or empty components, so that it cannot escape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuestPath(PathBuf);
 
-/// A path that cannot be one inside.
+/// A path that is empty, or has `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a path inside a sandbox")]
-pub struct BadGuestPath(pub PathBuf);
+pub struct InvalidGuestPath(pub PathBuf);
 
-/// An image that cannot be had.
+/// An image that cannot be used without a store.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// There is nothing at its path, or nothing that can be read.
+    /// Nothing readable exists at the path.
     #[error("image {}: {source}", path.display())]
     Missing {
-        /// Its path.
+        /// The path in the reference.
         path: PathBuf,
-        /// What the system said.
+        /// The error of `stat` or `realpath`.
         source: std::io::Error,
     },
-    /// What is there is neither a directory nor a file.
+    /// The path is neither a directory nor a regular file.
     #[error("image {} is neither a directory nor the tar of one", .0.display())]
-    Neither(PathBuf),
-    /// It is no directory.
+    NotDirectoryOrFile(PathBuf),
+    /// `dir:` was given a file.
     #[error("image {} is not a directory", .0.display())]
     NotDirectory(PathBuf),
-    /// It has to be had from a store.
+    /// The image must be unpacked into a store first.
     #[error("image {0} is not a directory: it needs a store to be unpacked into")]
     NoStore(ImageRef),
 }
 
-/// What a path stands for.
-pub enum Found {
-    /// A directory, by its absolute path.
+/// The kind of image at a path.
+pub enum ImagePathKind {
+    /// A root file system, by its absolute path.
     Directory(PathBuf),
-    /// A file.
+    /// A regular file, which should be a tar.
     File,
 }
 
 // === impl RootFs ===
 
 impl RootFs {
-    /// Finds what a reference stands for, without a store.
+    /// Resolves a reference that needs no store.
     pub fn resolve(reference: &ImageRef) -> Result<Self, ImageError> {
         match reference {
             ImageRef::Host => Ok(host::root(Path::new("/"))),
-            ImageRef::Path(path) | ImageRef::Directory(path) => match (find(path)?, reference) {
-                (Found::Directory(directory), _) => Ok(Self::layer(directory)),
-                (Found::File, ImageRef::Directory(_)) => Err(ImageError::NotDirectory(path.clone())),
-                (Found::File, _) => Err(ImageError::NoStore(reference.clone())),
+            ImageRef::Path(path) | ImageRef::Directory(path) => match (path_kind(path)?, reference) {
+                (ImagePathKind::Directory(directory), _) => Ok(Self::layer(directory)),
+                (ImagePathKind::File, ImageRef::Directory(_)) => Err(ImageError::NotDirectory(path.clone())),
+                (ImagePathKind::File, _) => Err(ImageError::NoStore(reference.clone())),
             },
             other => Err(ImageError::NoStore(other.clone())),
         }
     }
 
-    /// One directory, and nothing else.
+    /// A root file system of one layer.
     pub fn layer(directory: PathBuf) -> Self {
         Self { layers: vec![directory], ..Self::default() }
     }
 
-    /// Where a directory has to be made so that it is there, which is where links of the layers lead; none if it is there,
-    /// or cannot be.
-    pub fn missing(&self, path: &str) -> Option<GuestPath> {
-        let found = Stacked::open(&self.layers).ok()?.whereabouts(&GuestPath::new(path).ok()?)?;
+    /// The path at which a directory must be created for `path` to exist, with the symlinks of the layers resolved;
+    /// `None` if it exists or cannot be created.
+    pub fn missing_directory(&self, path: &str) -> Option<GuestPath> {
+        let found = LayerStack::open(&self.layers).ok()?.resolve_directory(&GuestPath::new(path).ok()?)?;
         let is_described = self.directories.iter().any(|made| made.path == found.path);
-        (!found.is_there && !is_described).then_some(found.path)
+        (!found.exists && !is_described).then_some(found.path)
     }
 }
 
-/// Looks at what is at a path.
-pub fn find(path: &Path) -> Result<Found, ImageError> {
+/// Checks what kind of image is at a path.
+pub fn path_kind(path: &Path) -> Result<ImagePathKind, ImageError> {
     let missing = |source| ImageError::Missing { path: path.to_owned(), source };
     let kind = std::fs::metadata(path).map_err(missing)?.file_type();
     if kind.is_dir() {
-        std::fs::canonicalize(path).map(Found::Directory).map_err(missing)
+        std::fs::canonicalize(path).map(ImagePathKind::Directory).map_err(missing)
     } else if kind.is_file() {
-        Ok(Found::File)
+        Ok(ImagePathKind::File)
     } else {
-        Err(ImageError::Neither(path.to_owned()))
+        Err(ImageError::NotDirectoryOrFile(path.to_owned()))
     }
 }
 
 // === impl GuestPath ===
 
 impl GuestPath {
-    /// A path inside, given from its root.
-    pub fn new(path: impl AsRef<Path>) -> Result<Self, BadGuestPath> {
+    /// Parses a path that is absolute or relative to the root.
+    pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidGuestPath> {
         use std::path::Component;
         let path = path.as_ref();
         let mut inside = PathBuf::new();
@@ -165,14 +165,14 @@ impl GuestPath {
                 Component::RootDir => {}
                 Component::Normal(name) => inside.push(name),
                 Component::CurDir | Component::ParentDir | Component::Prefix(_) => {
-                    return Err(BadGuestPath(path.to_owned()));
+                    return Err(InvalidGuestPath(path.to_owned()));
                 }
             }
         }
-        if inside.as_os_str().is_empty() { Err(BadGuestPath(path.to_owned())) } else { Ok(Self(inside)) }
+        if inside.as_os_str().is_empty() { Err(InvalidGuestPath(path.to_owned())) } else { Ok(Self(inside)) }
     }
 
-    /// The path, relative to the root.
+    /// The path relative to the root, without a leading slash.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
@@ -184,7 +184,7 @@ mod tests {
 
     //= promises.sandbox.path-inside
     #[test]
-    fn a_path_inside_cannot_leave() {
+    fn a_guest_path_cannot_escape() {
         assert_eq!(GuestPath::new("/a//b/").unwrap().as_path(), Path::new("a/b"));
         for bad in ["", "/", "..", "/a/../b", "./a", "a/.."] {
             assert!(GuestPath::new(bad).is_err(), "{bad}");
@@ -204,6 +204,6 @@ mod tests {
         assert!(matches!(RootFs::resolve(&file), Err(ImageError::NotDirectory(_))));
         assert!(matches!(RootFs::resolve(&"debian".parse().unwrap()), Err(ImageError::NoStore(_))));
         assert!(matches!(RootFs::resolve(&at("missing")), Err(ImageError::Missing { .. })));
-        assert!(matches!(RootFs::resolve(&ImageRef::Path("/dev/null".into())), Err(ImageError::Neither(_))));
+        assert!(matches!(RootFs::resolve(&ImageRef::Path("/dev/null".into())), Err(ImageError::NotDirectoryOrFile(_))));
     }
 }

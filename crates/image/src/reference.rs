@@ -1,58 +1,58 @@
-//! What a person writes to name an image.
+//! Parses the image references that users write.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// No registry takes a longer name, its tag and its digest included.
-const LONGEST: usize = 1024;
+/// The longest name, with tag and digest, that a registry accepts.
+const MAX_BYTES: usize = 1024;
 
-/// A reference to an image.
+/// Names an image, as the user writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ImageRef {
     /// The host's own programs and libraries, and nothing else of it.
     Host,
-    /// A directory that is a root file system, or the tar of one. Which of the two is found out when it is used.
+    /// A directory that is a root file system, or a tar of one; which of the two is decided when it is used.
     Path(PathBuf),
-    /// A directory that is a root file system, and nothing else.
+    /// A directory that is a root file system.
     Directory(PathBuf),
-    /// An image in a layout of the Open Container Initiative: a directory.
+    /// An OCI image layout in a directory.
     Oci {
-        /// Where it is.
+        /// The layout's directory.
         path: PathBuf,
-        /// Which of those in it: a tag, or `@` and a digest.
+        /// The image in it: a tag, or `@` and a digest.
         name: Option<String>,
     },
-    /// The same in a tar.
+    /// An OCI image layout in a tar.
     OciArchive {
-        /// Where it is.
+        /// The tar.
         path: PathBuf,
-        /// Which of those in it.
+        /// The image in it: a tag, or `@` and a digest.
         name: Option<String>,
     },
-    /// An image in a tar as `docker save` writes it.
+    /// A tar as `docker save` writes it.
     DockerArchive {
-        /// Where it is.
+        /// The tar.
         path: PathBuf,
-        /// Which of those in it: a name with its tag.
+        /// The image in it: a name with its tag.
         name: Option<String>,
     },
-    /// A name in a registry, `name[:tag][@digest]`, as it was given.
+    /// A name in a registry, `name[:tag][@digest]`, as the user wrote it.
     Registry(String),
 }
 
-/// A reference that names nothing.
+/// A text that is not an image reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not an image\nhint: give `host`, a name such as `python:3.12`, a path such as `./root` or `/srv/root.tar`, \
      or `oci:`, `oci-archive:` or `docker-archive:` with one"
 )]
-pub struct BadReference(pub String);
+pub struct InvalidImageRef(pub String);
 
 // === impl ImageRef ===
 
 impl ImageRef {
-    /// Where it is on this host, if that is what it names.
+    /// The path on this host, unless it is `host` or a registry name.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Host | Self::Registry(_) => None,
@@ -64,7 +64,7 @@ impl ImageRef {
         }
     }
 
-    /// The same image, with its path changed.
+    /// Applies `change` to the path, if there is one.
     #[must_use]
     pub fn map_path(self, change: impl FnOnce(PathBuf) -> PathBuf) -> Self {
         match self {
@@ -77,17 +77,17 @@ impl ImageRef {
         }
     }
 
-    /// Whether a text is a path by itself: it begins as no name does.
+    /// Whether a text can only be a path, by its prefix.
     fn is_path(text: &str) -> bool {
         matches!(text, "." | ".." | "~") || ["/", "./", "../", "~/"].iter().any(|start| text.starts_with(start))
     }
 }
 
 impl FromStr for ImageRef {
-    type Err = BadReference;
+    type Err = InvalidImageRef;
 
-    fn from_str(text: &str) -> Result<Self, BadReference> {
-        let bad = || BadReference(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidImageRef> {
+        let bad = || InvalidImageRef(text.to_owned());
         let path = |path: &str| if path.is_empty() { Err(bad()) } else { Ok(PathBuf::from(path)) };
         let named = |text| {
             let (place, name) = split(text);
@@ -106,7 +106,7 @@ impl FromStr for ImageRef {
     }
 }
 
-/// A path, and what is named in it: behind the first colon, or the digest behind an `@`.
+/// Splits a path from the name in it: after the first colon, or the digest from `@` on.
 fn split(text: &str) -> (&str, Option<&str>) {
     let digest = text.find("@sha256:");
     match (digest, text.find(':')) {
@@ -116,11 +116,11 @@ fn split(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether a registry could have it: what it means is found out by who asks one.
+/// Whether a text may be a registry name; the registry crate parses it.
 fn is_name(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@+[]".contains(&byte);
     let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'[');
-    first && text.len() <= LONGEST && text.bytes().all(known) && !text.ends_with(['/', ':', '@'])
+    first && text.len() <= MAX_BYTES && text.bytes().all(known) && !text.ends_with(['/', ':', '@'])
 }
 
 impl fmt::Display for ImageRef {
@@ -155,7 +155,7 @@ mod tests {
 
     //= promises.sandbox.image
     #[test]
-    fn a_reference_is_told_by_how_it_begins() {
+    fn a_reference_is_recognized_by_its_prefix() {
         let digest = format!("sha256:{}", "a".repeat(64));
         for (text, expected) in [
             ("host", ImageRef::Host),
@@ -190,16 +190,16 @@ mod tests {
 
     //= promises.sandbox.image
     #[test]
-    fn what_is_no_reference_is_refused_with_what_would_be() {
-        let long = "a".repeat(LONGEST + 1);
+    fn an_invalid_reference_is_rejected_with_a_hint() {
+        let long = "a".repeat(MAX_BYTES + 1);
         for bad in ["", " ", "a b", "-x", "a/", "a:", "a@", "dir:", "oci:", "oci::v1", "oci:a:", "x\n", "ü", &long] {
-            assert_eq!(bad.parse::<ImageRef>(), Err(BadReference(bad.into())));
+            assert_eq!(bad.parse::<ImageRef>(), Err(InvalidImageRef(bad.into())));
         }
-        assert!(BadReference("a b".into()).to_string().starts_with("\"a b\" is not an image\nhint: give `host`, "));
+        assert!(InvalidImageRef("a b".into()).to_string().starts_with("\"a b\" is not an image\nhint: give `host`, "));
     }
 
     #[test]
-    fn a_path_can_be_changed_and_nothing_else() {
+    fn map_path_changes_only_the_path() {
         let at =
             |text: &str| text.parse::<ImageRef>().unwrap().map_path(|path| Path::new("/here").join(path)).to_string();
         assert_eq!(at("oci:a:v1"), "oci:/here/a:v1");

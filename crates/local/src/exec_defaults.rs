@@ -6,7 +6,7 @@ use carrel_control::provider::ProviderError;
 use carrel_control::spec::Spec;
 use carrel_fetch::Images;
 use carrel_image::RootFs;
-use carrel_image::accounts::Ids;
+use carrel_image::accounts::UidGid;
 use carrel_layers::Config;
 use carrel_shim_client::SandboxRecord;
 
@@ -20,7 +20,7 @@ pub struct ExecDefaults {
     /// Who it runs as.
     pub user: String,
     /// The numbers of that user and its group.
-    pub ids: Ids,
+    pub ids: UidGid,
     /// Its working directory.
     pub cwd: String,
     /// Its variables, but for the home of the user.

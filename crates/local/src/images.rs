@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::{HostIds, check_image};
-use carrel_fetch::{FetchError, Image, Images, When};
+use carrel_fetch::{FetchError, Image, Images, PullPolicy};
 use carrel_image::{ImageRef, RootFs};
 use carrel_layers::{Config, Digest, Progress, Stop};
 use serde::{Deserialize, Serialize};
@@ -63,18 +63,18 @@ pub(crate) fn settle(images: &Images, image: &Image, disk: &Path, name: &str) ->
 pub(crate) fn config(images: &Images, disk: &Path) -> Result<Config, ProviderError> {
     let Some(Recorded { digest, .. }) = recorded(disk)? else { return Ok(Config::default()) };
     let stored = images.store().map_err(failed)?.get(digest).map_err(failed)?;
-    stored.map(|stored| stored.config).ok_or_else(|| failed(FetchError::Gone(digest)))
+    stored.map(|stored| stored.config).ok_or_else(|| failed(FetchError::NotInStore(digest)))
 }
 
 /// An image that nobody has to be asked for.
 fn at_hand(images: &Images, reference: &str, stranger: bool, disk: &Path) -> Result<Option<Image>, ProviderError> {
     if let Some(recorded) = recorded(disk)? {
-        return images.known(recorded.digest).map(Some).map_err(failed);
+        return images.get_by_digest(recorded.digest).map(Some).map_err(failed);
     }
     if stranger {
         return Ok(None);
     }
-    images.here(&reference.parse().map_err(failed)?).map_err(failed)
+    images.get_local(&reference.parse().map_err(failed)?).map_err(failed)
 }
 
 /// What a reference stands for, for the daemon's own user or for somebody else on the host.
@@ -82,7 +82,7 @@ fn get(images: &Images, reference: &str, stranger: Option<HostIds>, stop: &Stop)
     let parsed: ImageRef = reference.parse().map_err(failed)?;
     let told = Told(reference);
     let image = match (stranger, parsed.path()) {
-        (None, _) => images.get_until(&parsed, When::Missing, &told, stop),
+        (None, _) => images.get_cancellable(&parsed, PullPolicy::Missing, &told, stop),
         (Some(caller), Some(path)) => {
             let checked = check_image(path, caller);
             let checked = checked.map_err(|error| failed(format_args!("the image {reference} {error}")))?;
@@ -90,7 +90,7 @@ fn get(images: &Images, reference: &str, stranger: Option<HostIds>, stop: &Stop)
             return Ok(RootFs { identity: Some(checked), ..RootFs::layer(path.to_owned()) }.into());
         }
         // What the operator has a login for, or has here under a name, is not everybody's.
-        (Some(_), None) => images.public(&parsed, &told, stop),
+        (Some(_), None) => images.get_public(&parsed, &told, stop),
     };
     image.map_err(failed)
 }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(config(&images, &disk).unwrap(), Config::default(), "nothing is written down");
         let long = 2 * usize::try_from(LONGEST).unwrap();
         let stored = images.store().unwrap().pull(None, &Wordy(long), &Platform::host(), &()).unwrap();
-        let image = images.known(stored.digest).unwrap();
+        let image = images.get_by_digest(stored.digest).unwrap();
         std::fs::create_dir(home.path().join("disks")).unwrap();
         settle(&images, &image, &disk, "one").unwrap();
         assert_eq!(config(&images, &disk).unwrap().env.first().map(String::len), Some(long + 2));

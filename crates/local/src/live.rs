@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use carrel_control::provider::Place;
 use carrel_control::spec::Port;
 use carrel_image::RootFs;
-use carrel_image::accounts::User;
+use carrel_image::accounts::ImageUser;
 use carrel_layers::Config;
 use carrel_shim_client::ShimClient;
 
@@ -32,7 +32,7 @@ struct RunningState {
 #[derive(Debug)]
 pub(crate) struct Live {
     /// Who execs run as.
-    pub(crate) user: User,
+    pub(crate) user: ImageUser,
     /// How its image is to be run.
     pub(crate) config: Config,
     /// The accounts of its image.

@@ -5,8 +5,8 @@ use std::path::Path;
 use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::Spec;
 use carrel_fetch::Image;
-use carrel_image::accounts::{self, AccountError, Ids, User};
-use carrel_image::{Directory, GuestPath, RootFs, Stacked};
+use carrel_image::accounts::{self, AccountError, ImageUser, UidGid};
+use carrel_image::{GuestPath, LayerStack, RootFs, RootFsDirectory};
 use carrel_layers::Config;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, Keep, Limits, Mount};
@@ -108,7 +108,7 @@ fn lies_over_layers(disk: &Path) -> Result<bool, ProviderError> {
 }
 
 /// Sees to it that there is a user for execs, with a home and a workspace.
-fn furnish(root: &mut RootFs, config: &Config, asked: Option<&str>) -> Result<User, ProviderError> {
+fn furnish(root: &mut RootFs, config: &Config, asked: Option<&str>) -> Result<ImageUser, ProviderError> {
     let user = match (accounts::find(USER, root), named_by(config, root)) {
         (Some(user), _) | (None, Some(Ok(user))) => user,
         (None, Some(Err(error))) => return Err(failed(error)),
@@ -129,9 +129,9 @@ fn furnish(root: &mut RootFs, config: &Config, asked: Option<&str>) -> Result<Us
 
 /// Moves directories to where links of the image lead: they are not to take the place of a link.
 fn lead(root: &mut RootFs) {
-    let Ok(layers) = Stacked::open(&root.layers) else { return };
+    let Ok(layers) = LayerStack::open(&root.layers) else { return };
     for made in &mut root.directories {
-        if let Some(found) = layers.whereabouts(&made.path) {
+        if let Some(found) = layers.resolve_directory(&made.path) {
             made.path = found.path;
         }
     }
@@ -139,13 +139,13 @@ fn lead(root: &mut RootFs) {
 
 /// Makes a directory of a user, if it is missing.
 fn add(root: &mut RootFs, path: &str, owner: u32) {
-    if let Some(path) = root.missing(path) {
-        root.directories.push(Directory { path, mode: 0o755, owner });
+    if let Some(path) = root.missing_directory(path) {
+        root.directories.push(RootFsDirectory { path, mode: 0o755, owner });
     }
 }
 
 /// Sees to it that what is shown below the home or the workspace is not in somebody else's directories.
-fn make_way(root: &mut RootFs, spec: &Spec, user: &User) {
+fn make_way(root: &mut RootFs, spec: &Spec, user: &ImageUser) {
     for mount in &spec.mounts {
         let target = Path::new(&mount.target);
         let below = |top: &&Path| [user.home.as_str(), WORKSPACE].iter().any(|own| is_below(top, own));
@@ -162,13 +162,13 @@ fn is_below(path: &Path, other: &str) -> bool {
 }
 
 /// The user that an image names, if it names one.
-fn named_by(config: &Config, root: &RootFs) -> Option<Result<User, AccountError>> {
+fn named_by(config: &Config, root: &RootFs) -> Option<Result<ImageUser, AccountError>> {
     Some(named(config.user.as_deref()?, root))
 }
 
 /// A user by its name or its number.
-pub(crate) fn named(name: &str, root: &RootFs) -> Result<User, AccountError> {
-    let user = |ids| User { name: name.to_owned(), ids, home: accounts::home(Some(name), root) };
+pub(crate) fn named(name: &str, root: &RootFs) -> Result<ImageUser, AccountError> {
+    let user = |ids| ImageUser { name: name.to_owned(), ids, home: accounts::home(Some(name), root) };
     accounts::ids(Some(name), root).map(user)
 }
 
@@ -182,11 +182,11 @@ fn pids(spec: &Spec, usual: u32) -> u32 {
 }
 
 /// Who execs run as in a sandbox with that root, whose image is to be run like that.
-pub(crate) fn user_of(root: &RootFs, config: &Config) -> User {
+pub(crate) fn user_of(root: &RootFs, config: &Config) -> ImageUser {
     let named = || named_by(config, root)?.ok();
-    accounts::find(USER, root).or_else(named).unwrap_or_else(|| User {
+    accounts::find(USER, root).or_else(named).unwrap_or_else(|| ImageUser {
         name: USER.to_owned(),
-        ids: Ids { user: NUMBER, group: NUMBER },
+        ids: UidGid { user: NUMBER, group: NUMBER },
         home: format!("/home/{USER}"),
     })
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use carrel_image::{Directory, File, GuestPath, Link, RootFs, Tree};
+use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
 use carrel_protocol::cbor::{self, EncodeError, Wire};
 use carrel_protocol::minicbor::encode::Write;
 use carrel_protocol::minicbor::{Decoder, Encoder};
@@ -21,7 +21,7 @@ pub struct HostPath(pub PathBuf);
 /// A root file system with a path in it that could leave it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct BadRoot(#[from] carrel_image::BadGuestPath);
+pub struct BadRoot(#[from] carrel_image::InvalidGuestPath);
 
 record! {
     /// A root file system, described.
@@ -161,16 +161,20 @@ impl TryFrom<Root> for RootFs {
         let identity = root.identity.map(|identity| (identity.device, identity.inode));
         let mut described = Self { layers, identity, ..Self::default() };
         for tree in root.trees {
-            described.trees.push(Tree { source: tree.source.0, target: GuestPath::new(tree.target.0)? });
+            described.trees.push(RootFsBindMount { source: tree.source.0, target: GuestPath::new(tree.target.0)? });
         }
         for link in root.links {
-            described.links.push(Link { path: GuestPath::new(link.path.0)?, target: link.target.0 });
+            described.links.push(RootFsSymlink { path: GuestPath::new(link.path.0)?, target: link.target.0 });
         }
         for file in root.files {
-            described.files.push(File { path: GuestPath::new(file.path.0)?, content: file.content.0, mode: file.mode });
+            described.files.push(RootFsFile {
+                path: GuestPath::new(file.path.0)?,
+                content: file.content.0,
+                mode: file.mode,
+            });
         }
         for made in root.directories {
-            described.directories.push(Directory {
+            described.directories.push(RootFsDirectory {
                 path: GuestPath::new(made.path.0)?,
                 mode: made.mode,
                 owner: made.owner,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrel_fetch::When;
+use carrel_fetch::PullPolicy;
 use carrel_image::ImageRef;
 use carrel_layers::Platform;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -182,7 +182,7 @@ pub(crate) enum Pull {
 
 // === impl Pull ===
 
-impl From<Pull> for When {
+impl From<Pull> for PullPolicy {
     fn from(pull: Pull) -> Self {
         match pull {
             Pull::Always => Self::Always,

@@ -2,7 +2,7 @@
 
 use carrel_agent_client::protocol::payload::{FsAttributes, FsOpenOptions};
 use carrel_agent_client::{Error, File, Files};
-use carrel_image::accounts::Ids;
+use carrel_image::accounts::UidGid;
 
 use super::inside;
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 pub(super) struct GuestFiles {
     pub(super) files: Files,
     /// Who gets what is created; none if the agent acts as the user itself.
-    owner: Option<Ids>,
+    owner: Option<UidGid>,
     /// The sandbox, for hints.
     pub(super) sandbox: String,
 }
@@ -22,7 +22,7 @@ pub(super) struct GuestFiles {
 // === impl GuestFiles ===
 
 impl GuestFiles {
-    pub(super) fn new(files: &Files, owner: Option<Ids>, sandbox: &str) -> Self {
+    pub(super) fn new(files: &Files, owner: Option<UidGid>, sandbox: &str) -> Self {
         Self { files: files.clone().without_symlinks(), owner, sandbox: sandbox.to_owned() }
     }
 
@@ -70,7 +70,7 @@ impl GuestFiles {
 
     fn owned(&self, kept: FsAttributes) -> FsAttributes {
         match self.owner {
-            Some(Ids { user, group }) => FsAttributes { uid: Some(user), gid: Some(group), ..kept },
+            Some(UidGid { user, group }) => FsAttributes { uid: Some(user), gid: Some(group), ..kept },
             None => kept,
         }
     }

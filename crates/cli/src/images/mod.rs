@@ -12,7 +12,7 @@ mod words;
 use std::path::PathBuf;
 
 use carrel_daemon::Config;
-use carrel_fetch::{FetchError, Images, When};
+use carrel_fetch::{FetchError, Images, PullPolicy};
 use carrel_image::ImageRef;
 use carrel_layers::{Changes, StoreError, Stored};
 use carrel_registry::Name;
@@ -95,12 +95,12 @@ pub(crate) fn name(text: &str) -> Result<String, Failure> {
 fn pull(arguments: &PullArguments, json: bool) -> Result<u8, Failure> {
     let mut images = here()?;
     if let Some(platform) = &arguments.platform {
-        images = images.on(platform.clone());
+        images = images.with_platform(platform.clone());
     }
     let mut failures = Failures::new(json);
     for reference in &arguments.images {
         let telling = Telling::new(&reference.to_string(), arguments.quiet || json);
-        match images.stored(reference, arguments.pull.into(), &telling) {
+        match images.fetch(reference, arguments.pull.into(), &telling) {
             Ok(stored) => said(&stored, json)?,
             Err(error) => failures.add(error.into()),
         }
@@ -205,9 +205,9 @@ fn imported(
         return Err(Failure::new("invalid_image", words).hint(hint));
     }
     let store = images.store()?;
-    let stored = match images.stored(source, When::Missing, telling) {
+    let stored = match images.fetch(source, PullPolicy::Missing, telling) {
         Err(error) => match recognition::of_layers(&error) {
-            Some(source) => images.stored(&source, When::Missing, telling),
+            Some(source) => images.fetch(&source, PullPolicy::Missing, telling),
             None => Err(error),
         },
         stored => stored,

@@ -156,7 +156,7 @@ async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), 
     })?;
     let upper = disk.upper().map_err(|error| Failure::new("disk_unavailable", error))?;
     let upper = upper.ok_or_else(|| not_of_the_store(sandbox, ""))?;
-    let stored = images.store()?.get(base).map_err(FetchError::from)?.ok_or(FetchError::Gone(base))?;
+    let stored = images.store()?.get(base).map_err(FetchError::from)?.ok_or(FetchError::NotInStore(base))?;
     let config = stored.config;
     // It is stored with the ids inside.
     Ok((disk, Written { base, config, changes: changes(upper, 0) }))

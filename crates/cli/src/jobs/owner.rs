@@ -6,11 +6,11 @@ use carrel_shim_client::SandboxRecord;
 
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::user::Ids;
+use crate::user::UidGid;
 use crate::{images, user};
 
 /// The user and the group of commands in a sandbox that was recorded so.
-pub(crate) fn exec_ids(record: &SandboxRecord) -> Result<Ids, Failure> {
+pub(crate) fn exec_ids(record: &SandboxRecord) -> Result<UidGid, Failure> {
     if record.lasting {
         let defaults = ExecDefaults::of(&images::here()?, Home::find()?.path(), record);
         let defaults = defaults.map_err(|error| Failure::new("image_unavailable", error).hint("give --user"))?;

@@ -33,7 +33,7 @@ pub(super) fn chosen(
     };
     let elsewhere = arguments.workdir.is_some() || arguments.project.is_some();
     if let (false, Some(workdir)) = (elsewhere, image.config.workdir.clone()) {
-        image.furnish(&workdir);
+        image.ensure_directory(&workdir);
     }
     Ok(image)
 }

@@ -119,13 +119,13 @@ fn create(
     let mut mounts = Vec::new();
     for mount in arguments.mounts.iter().filter(|mount| mount.mode != MountMode::Copy) {
         let (source, target) = (existing(&mount.source)?.into(), (&mount.target).into());
-        let user::Ids { user, group } = ids()?;
+        let user::UidGid { user, group } = ids()?;
         let writable = mount.mode == MountMode::Writable;
         mounts.push(Mount { source, target, writable, user, group, owner_user: None, owner_group: None });
     }
     let project = match watched {
         Some(watched) => {
-            let user::Ids { user, group } = ids()?;
+            let user::UidGid { user, group } = ids()?;
             let identity = Some(watched.identity());
             Some(Project { source: watched.path().into(), target: WORKSPACE.into(), user, group, identity })
         }
@@ -162,7 +162,7 @@ fn create(
 /// The mounts that are copies, which belong to who the command runs as.
 fn copies(arguments: &RunArguments, image: &Image) -> Result<Vec<HostCopy>, Failure> {
     let copy = |mount: &MountPair| {
-        let user::Ids { user, group } = user::ids(image::user(arguments, image), &image.root)?;
+        let user::UidGid { user, group } = user::ids(image::user(arguments, image), &image.root)?;
         let target = mount.target.to_str().map(str::to_owned).ok_or_else(|| {
             Failure::new("invalid_mount", format!("the path {} is not text (UTF-8)", Shown::path(&mount.target)))
         })?;

@@ -140,7 +140,8 @@ fn images_are_listed_told_about_and_removed() {
 fn what_is_not_here_is_not_asked_for_if_that_is_said() {
     let world = World::new();
     let outcome = world.carrel(["run", "--pull", "never", "nowhere:1", "--", "true"]);
-    let words = "error: image docker.io/library/nowhere:1 is not here\nhint: `carrel image pull` fetches it";
+    let words = "error: image docker.io/library/nowhere:1 is not in the local store\n\
+                 hint: run `carrel image pull docker.io/library/nowhere:1`";
     assert!(outcome.code == Some(125) && outcome.stderr.starts_with(words), "{}", outcome.stderr);
     let outcome = world.carrel(["image", "pull", "--pull", "never", "nowhere:1"]);
     assert!(outcome.code == Some(1) && outcome.stderr.starts_with(words), "{}", outcome.stderr);

@@ -10,7 +10,7 @@ use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOp
 use carrel_agent_client::{AgentClient, Error, Files};
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::{Copy, HostIds};
-use carrel_image::accounts::Ids;
+use carrel_image::accounts::UidGid;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 
@@ -48,7 +48,7 @@ pub(crate) enum CopyError {
 /// One who puts things into a sandbox.
 struct Putting {
     files: Files,
-    ids: Ids,
+    ids: UidGid,
     /// Where they go.
     target: String,
     transfers: JoinSet<Result<(), CopyError>>,
@@ -106,7 +106,7 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
             Some(client) => client,
             none => none.insert(AgentClient::connect(agent).await.map_err(|error| failed(&error))?),
         };
-        let ids = Ids { user: copy.user, group: copy.group };
+        let ids = UidGid { user: copy.user, group: copy.group };
         let copy = Copy { source: copy.source.clone(), target: copy.target.clone(), exclude_patterns: Vec::new() };
         one(client, ids, &copy, None).await.map_err(|error| failed(&error))?;
     }
@@ -116,7 +116,7 @@ pub async fn copy_in(agent: &Path, copies: &[HostCopy]) -> Result<(), CopyInErro
     Ok(())
 }
 
-async fn one(client: &AgentClient, ids: Ids, copy: &Copy, reader: Option<HostIds>) -> Result<(), CopyError> {
+async fn one(client: &AgentClient, ids: UidGid, copy: &Copy, reader: Option<HostIds>) -> Result<(), CopyError> {
     let (to, mut items) = mpsc::channel(AHEAD);
     let (source, exclude) = (copy.source.clone(), copy.exclude_patterns.clone());
     let walking = spawn_blocking(move || {

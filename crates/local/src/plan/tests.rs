@@ -62,7 +62,7 @@ fn an_image_without_the_user_of_execs_is_given_it() {
     world.put("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
     let root = root(world.plan(&world.spec()).unwrap());
     assert_eq!(owners(&root), [("home/agbox", 1000), ("workspace", 1000)]);
-    assert_eq!(user_of(&root, &Config::default()).ids, Ids { user: 1000, group: 1000 });
+    assert_eq!(user_of(&root, &Config::default()).ids, UidGid { user: 1000, group: 1000 });
     assert_eq!(accounts::home(Some("root"), &accounts_of(&root)), "/root");
 }
 
@@ -73,7 +73,7 @@ fn the_user_of_an_image_is_taken_as_it_is_and_its_home_too() {
     world.put("srv/agbox/file", "");
     let root = root(world.plan(&world.spec()).unwrap());
     assert_eq!(owners(&root), [("workspace", 1234)]);
-    assert_eq!((user_of(&root, &Config::default()).ids, root.files.len()), (Ids { user: 1234, group: 99 }, 0));
+    assert_eq!((user_of(&root, &Config::default()).ids, root.files.len()), (UidGid { user: 1234, group: 99 }, 0));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn execs_run_as_who_the_image_says_unless_it_has_the_user_of_execs() {
         assert!(owners(&root).contains(&("workspace", ids.0)) && root.files.is_empty());
     }
     let refused = furnish(&mut layer(), &says("nobody"), None).unwrap_err();
-    assert_eq!(refused.message, "the image knows no user \"nobody\"");
+    assert_eq!(refused.message, "the image has no user \"nobody\"");
     world.put("etc/passwd", "agbox:x:5:6::/a:/bin/sh\n");
-    assert_eq!(furnish(&mut layer(), &says("0"), None).unwrap().ids, Ids { user: 5, group: 6 });
+    assert_eq!(furnish(&mut layer(), &says("0"), None).unwrap().ids, UidGid { user: 5, group: 6 });
 }

@@ -2,7 +2,7 @@
 
 use carrel_control::provider::ProviderError;
 use carrel_control::spec::Service;
-use carrel_image::{File, GuestPath, RootFs, Stacked};
+use carrel_image::{GuestPath, LayerStack, RootFs, RootFsFile};
 
 use crate::failed;
 use crate::plan::LONGEST_HOSTNAME;
@@ -20,7 +20,7 @@ pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), Pr
     }
     let path = GuestPath::new(HOSTS).map_err(failed)?;
     let own = root.files.iter().find(|file| file.path == path).map(|file| file.content.clone());
-    let own = own.or_else(|| Stacked::open(&root.layers).ok()?.read(&path, LONGEST));
+    let own = own.or_else(|| LayerStack::open(&root.layers).ok()?.read(&path, LONGEST));
     let mut content = own.unwrap_or_else(|| USUAL.to_vec());
     if content.len() as u64 > LONGEST {
         return Err(failed(format_args!("/{HOSTS} of the image is longer than {LONGEST} bytes")));
@@ -32,7 +32,7 @@ pub(crate) fn name_all(root: &mut RootFs, services: &[Service]) -> Result<(), Pr
         content.extend_from_slice(format!("127.0.0.1\t{}\n", hostname(&service.name)).as_bytes());
     }
     root.files.retain(|file| file.path != path);
-    root.files.push(File { path, content, mode: 0o644 });
+    root.files.push(RootFsFile { path, content, mode: 0o644 });
     Ok(())
 }
 

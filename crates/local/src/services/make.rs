@@ -114,7 +114,7 @@ impl Inner {
         let (spec, service, beside) = (spec.clone(), service.clone(), beside.clone());
         blocking(move || {
             if let Some(workdir) = image.config.workdir.clone() {
-                image.furnish(&workdir);
+                image.ensure_directory(&workdir);
             }
             Ok((create(&settings, &programs, (&ground, &image), &spec, &service, &beside)?, image))
         })

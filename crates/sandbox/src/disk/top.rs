@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use carrel_image::accounts::HIGHEST;
+use carrel_image::accounts::MAX_ID;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -24,7 +24,7 @@ pub(super) fn make_like(disk: &OwnedFd, name: &str, other: &OwnedFd, first: u32)
         there => return there.map(drop),
     }
     let stat = rustix::fs::fstat(other)?;
-    let id = |id: u32| first + if id <= HIGHEST { id } else { NOBODY };
+    let id = |id: u32| first + if id <= MAX_ID { id } else { NOBODY };
     // What its mode forbids is nothing to its attributes.
     make(disk, name, (id(stat.st_uid), id(stat.st_gid)), stat.st_mode & 0o7777)?;
     copy_attributes(other, rustix::fs::openat(disk, name, flags, Mode::empty())?)

@@ -1,6 +1,6 @@
 //! Examples of every message: every key and every choice, with numbers at the edges of their heads.
 
-use carrel_image::{Directory, File, GuestPath, Link, RootFs, Tree};
+use carrel_image::{GuestPath, RootFs, RootFsBindMount, RootFsDirectory, RootFsFile, RootFsSymlink};
 use carrel_shim_client::HostPath;
 use carrel_shim_client::messages::*;
 
@@ -41,10 +41,10 @@ fn root() -> RootFs {
     RootFs {
         layers: vec!["/images/a".into(), "/images/b".into()],
         identity: None,
-        trees: vec![Tree { source: "/usr".into(), target: guest("/usr") }],
-        links: vec![Link { path: guest("/bin"), target: "usr/bin".into() }],
-        files: vec![File { path: guest("/etc/hostname"), content: b"carrel\n".to_vec(), mode: 0o644 }],
-        directories: vec![Directory { path: guest("/workspace"), mode: 0o755, owner: 1000 }],
+        trees: vec![RootFsBindMount { source: "/usr".into(), target: guest("/usr") }],
+        links: vec![RootFsSymlink { path: guest("/bin"), target: "usr/bin".into() }],
+        files: vec![RootFsFile { path: guest("/etc/hostname"), content: b"carrel\n".to_vec(), mode: 0o644 }],
+        directories: vec![RootFsDirectory { path: guest("/workspace"), mode: 0o755, owner: 1000 }],
     }
 }
 

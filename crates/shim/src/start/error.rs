@@ -1,6 +1,6 @@
 //! Why there is no sandbox, and what its owner is told.
 
-use carrel_image::BadGuestPath;
+use carrel_image::InvalidGuestPath;
 use carrel_sandbox::cgroup::{CgroupError, LimitError};
 use carrel_sandbox::{DiskError, IdsError, LaunchError, ShedError};
 use carrel_shim_client::BadRoot;
@@ -15,7 +15,7 @@ use crate::greeting::BadGreeting;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(transparent)]
-    Path(#[from] BadGuestPath),
+    Path(#[from] InvalidGuestPath),
     #[error(transparent)]
     Root(#[from] BadRoot),
     #[error(transparent)]

@@ -1,8 +1,8 @@
-//! What is seen in layers that lie over one another, before an overlay shows them as one.
+//! Reads from a stack of overlay layers without mounting them.
 //!
-//! The rules are those of the kernel: the uppermost wins, directories of the same path are one, a character device 0:0
-//! hides what is below it, and so does a directory that is marked as opaque. Everything goes by handles: no link leads
-//! out of the layers, and what is mounted in one is not seen.
+//! It follows the rules of overlayfs: the uppermost layer wins, directories with the same path merge, and a character
+//! device 0:0 (whiteout) or an opaque directory hides what is below. All lookups use directory handles: no symlink
+//! leads out of the layers, and mounts inside a layer are not entered.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -16,136 +16,140 @@ use rustix::io::Errno;
 
 use crate::GuestPath;
 
-/// The mark of a directory that hides what is below it, in a user namespace.
+/// The attribute of an opaque directory in a user namespace.
 const OPAQUE: &str = "user.overlay.opaque";
-/// So many links are followed on one way.
-const MOST_LINKS: usize = 40;
+/// The kernel's own limit of symlinks in one path lookup.
+const MAX_SYMLINKS: usize = 40;
 
-/// Layers that lie over one another, open; the uppermost first.
+/// Open layer directories, the uppermost first.
 #[derive(Debug)]
-pub struct Stacked {
-    root: Directory,
+pub struct LayerStack {
+    root: MergedDirectory,
 }
 
-/// A directory: those of all layers that are one with it, the uppermost first.
+/// The directories of all layers that merge at one path, the uppermost first.
 #[derive(Debug)]
-struct Directory(Vec<OwnedFd>);
+struct MergedDirectory(Vec<OwnedFd>);
 
-/// What has a name in a directory.
-enum Entry {
-    Directory(Directory),
+enum StackEntry {
+    Directory(MergedDirectory),
     Other(OwnedFd, Stat),
 }
 
-/// Where a path leads to.
-enum Way {
-    /// To something that is there.
-    There(Entry),
-    /// To the root itself.
+/// The result of a path lookup.
+enum PathLookup {
+    Existing(StackEntry),
+    /// The path is the root itself.
     Root,
-    /// To nothing.
-    Nothing,
-    /// Nowhere: something on it is no directory, or it is above what is not there.
+    /// Missing has this name.
+    Missing,
+    /// A component is not a directory, or `..` follows a missing component.
     Blocked,
 }
 
-/// Where a directory is, or would be.
+/// A directory path with all symlinks resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whereabouts {
-    /// Its path, which has no links in it.
+pub struct ResolvedDirectory {
+    /// Free of symlinks.
     pub path: GuestPath,
-    /// Whether it is there.
-    pub is_there: bool,
+    /// Whether the directory exists.
+    pub exists: bool,
 }
 
-/// Whether a link at the end of a path is followed.
+/// Whether a symlink as the last component is followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
-    Link,
-    Followed,
+enum FinalSymlink {
+    NoFollow,
+    Follow,
 }
 
-// === impl Stacked ===
+// === impl LayerStack ===
 
-impl Stacked {
-    /// Opens layers, the uppermost first.
+impl LayerStack {
+    /// Opens layer directories, the uppermost first.
     pub fn open(layers: &[PathBuf]) -> std::io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |layer: &PathBuf| rustix::fs::open(layer, flags, Mode::empty());
-        Ok(Self { root: Directory(layers.iter().map(open).collect::<Result<_, _>>()?) })
+        Ok(Self { root: MergedDirectory(layers.iter().map(open).collect::<Result<_, _>>()?) })
     }
 
-    /// The content of a regular file, one byte more than `most` at most; links are followed.
-    pub fn read(&self, path: &GuestPath, most: u64) -> Option<Vec<u8>> {
-        let Ok(Some(Entry::Other(file, stat))) = self.find(path.as_path(), Last::Followed) else { return None };
+    /// Reads a regular file and follows symlinks; at most one byte more than `limit`, so that a larger file is noticed.
+    pub fn read(&self, path: &GuestPath, limit: u64) -> Option<Vec<u8>> {
+        let Ok(Some(StackEntry::Other(file, stat))) = self.find(path.as_path(), FinalSymlink::Follow) else {
+            return None;
+        };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
         }
         let mut bytes = Vec::new();
-        reopened(&file)?.take(most + 1).read_to_end(&mut bytes).ok()?;
+        reopen(&file)?.take(limit + 1).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
-    /// Whether there is something at a path, whatever it is.
+    /// Whether anything exists at a path; a symlink counts, whatever its target.
     pub fn has(&self, path: &GuestPath) -> bool {
-        self.find(path.as_path(), Last::Link).is_ok_and(|found| found.is_some())
+        self.find(path.as_path(), FinalSymlink::NoFollow).is_ok_and(|found| found.is_some())
     }
 
-    /// Where the directory of a path is, or would be, with all links followed; none if there can be none.
-    pub fn whereabouts(&self, path: &GuestPath) -> Option<Whereabouts> {
-        let mut walked = PathBuf::new();
-        let is_there = match self.walk(path.as_path(), Last::Followed, &mut walked).ok()? {
-            Way::There(Entry::Directory(_)) => true,
-            Way::Nothing => false,
-            Way::There(Entry::Other(..)) | Way::Root | Way::Blocked => return None,
+    /// Resolves the path of a directory that exists or could be created; `None` if neither.
+    pub fn resolve_directory(&self, path: &GuestPath) -> Option<ResolvedDirectory> {
+        let mut resolved = PathBuf::new();
+        let exists = match self.lookup(path.as_path(), FinalSymlink::Follow, &mut resolved).ok()? {
+            PathLookup::Existing(StackEntry::Directory(_)) => true,
+            PathLookup::Missing => false,
+            PathLookup::Existing(StackEntry::Other(..)) | PathLookup::Root | PathLookup::Blocked => return None,
         };
-        Some(Whereabouts { path: GuestPath::new(walked).ok()?, is_there })
+        Some(ResolvedDirectory { path: GuestPath::new(resolved).ok()?, exists })
     }
 
-    fn find(&self, path: &Path, last: Last) -> Result<Option<Entry>, Errno> {
-        Ok(match self.walk(path, last, &mut PathBuf::new())? {
-            Way::There(entry) => Some(entry),
-            Way::Root | Way::Nothing | Way::Blocked => None,
+    fn find(&self, path: &Path, last: FinalSymlink) -> Result<Option<StackEntry>, Errno> {
+        Ok(match self.lookup(path, last, &mut PathBuf::new())? {
+            PathLookup::Existing(entry) => Some(entry),
+            PathLookup::Root | PathLookup::Missing | PathLookup::Blocked => None,
         })
     }
 
-    /// Goes along a path; `walked` is then the same without links, for a directory and for nothing.
-    fn walk(&self, path: &Path, last: Last, walked: &mut PathBuf) -> Result<Way, Errno> {
+    /// Looks up a path. `resolved` gets the path without symlinks, if the result is a directory or missing.
+    fn lookup(&self, path: &Path, last: FinalSymlink, resolved: &mut PathBuf) -> Result<PathLookup, Errno> {
         let mut left: VecDeque<OsString> = parts(path).collect();
-        let (mut above, mut links): (Vec<Directory>, usize) = (Vec::new(), 0);
+        let (mut above, mut links): (Vec<MergedDirectory>, usize) = (Vec::new(), 0);
         while let Some(name) = left.pop_front() {
             if name == ".." {
-                // The root is above itself.
+                // `..` in the root is the root.
                 above.pop();
-                walked.pop();
+                resolved.pop();
                 continue;
             }
             match above.last().unwrap_or(&self.root).get(&name)? {
-                None if left.iter().any(|part| part == "..") => return Ok(Way::Blocked),
+                None if left.iter().any(|part| part == "..") => return Ok(PathLookup::Blocked),
                 None => {
-                    walked.push(name);
-                    walked.extend(left);
-                    return Ok(Way::Nothing);
+                    resolved.push(name);
+                    resolved.extend(left);
+                    return Ok(PathLookup::Missing);
                 }
-                Some(Entry::Directory(directory)) => {
+                Some(StackEntry::Directory(directory)) => {
                     above.push(directory);
-                    walked.push(name);
+                    resolved.push(name);
                 }
-                Some(Entry::Other(file, stat)) => {
+                Some(StackEntry::Other(file, stat)) => {
                     let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
-                    if !is_link || (left.is_empty() && last == Last::Link) {
+                    if !is_link || (left.is_empty() && last == FinalSymlink::NoFollow) {
                         let is_last = left.is_empty();
-                        return Ok(if is_last { Way::There(Entry::Other(file, stat)) } else { Way::Blocked });
+                        return Ok(if is_last {
+                            PathLookup::Existing(StackEntry::Other(file, stat))
+                        } else {
+                            PathLookup::Blocked
+                        });
                     }
                     links += 1;
-                    if links > MOST_LINKS {
+                    if links > MAX_SYMLINKS {
                         return Err(Errno::LOOP);
                     }
                     let target = rustix::fs::readlinkat(&file, c"", Vec::new())?;
                     let target = Path::new(OsStr::from_bytes(target.to_bytes()));
                     if target.is_absolute() {
                         above.clear();
-                        walked.clear();
+                        resolved.clear();
                     }
                     for part in parts(target).collect::<Vec<_>>().into_iter().rev() {
                         left.push_front(part);
@@ -153,11 +157,11 @@ impl Stacked {
                 }
             }
         }
-        Ok(above.pop().map_or(Way::Root, |directory| Way::There(Entry::Directory(directory))))
+        Ok(above.pop().map_or(PathLookup::Root, |directory| PathLookup::Existing(StackEntry::Directory(directory))))
     }
 }
 
-/// The parts of a path that lead somewhere.
+/// The components of a path that move the lookup.
 fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -166,22 +170,22 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// A file that is open only to be named, open to be read.
-fn reopened(file: &OwnedFd) -> Option<std::fs::File> {
+/// Reopens an `O_PATH` descriptor for reading.
+fn reopen(file: &OwnedFd) -> Option<std::fs::File> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::open(path, flags, Mode::empty()).ok().map(Into::into)
 }
 
-// === impl Directory ===
+// === impl MergedDirectory ===
 
-impl Directory {
-    /// What has a name in it.
-    fn get(&self, name: &OsStr) -> Result<Option<Entry>, Errno> {
+impl MergedDirectory {
+    /// Looks up one name in the merged directory.
+    fn get(&self, name: &OsStr) -> Result<Option<StackEntry>, Errno> {
         let mut directories = Vec::new();
         for layer in &self.0 {
-            let file = match alone(layer, name, OFlags::PATH | OFlags::NOFOLLOW) {
+            let file = match open_beneath(layer, name, OFlags::PATH | OFlags::NOFOLLOW) {
                 Ok(file) => file,
                 Err(Errno::NOENT | Errno::XDEV) => continue,
                 Err(errno) => return Err(errno),
@@ -189,25 +193,25 @@ impl Directory {
             let stat = rustix::fs::fstat(&file)?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
-                    let directory = alone(&file, OsStr::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
+                    let directory = open_beneath(&file, OsStr::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
                     let is_last = is_opaque(&directory);
                     directories.push(directory);
                     if is_last {
                         break;
                     }
                 }
-                // It hides all that is below it, and is not seen itself.
+                // A whiteout hides what is below it.
                 FileType::CharacterDevice if stat.st_rdev == 0 => break,
-                _ if directories.is_empty() => return Ok(Some(Entry::Other(file, stat))),
+                _ if directories.is_empty() => return Ok(Some(StackEntry::Other(file, stat))),
                 _ => break,
             }
         }
-        Ok((!directories.is_empty()).then_some(Entry::Directory(Self(directories))))
+        Ok((!directories.is_empty()).then_some(StackEntry::Directory(Self(directories))))
     }
 }
 
-/// Opens one name, and nothing that it leads to.
-fn alone(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// Opens one name without following symlinks or crossing mounts.
+fn open_beneath(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     rustix::fs::openat2(directory, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
@@ -225,10 +229,10 @@ mod tests {
 
     use super::*;
 
-    /// Layers, the uppermost first.
-    struct Layers(#[allow(dead_code)] tempfile::TempDir, Vec<PathBuf>);
+    /// Layer directories, the uppermost first.
+    struct TestLayers(#[allow(dead_code)] tempfile::TempDir, Vec<PathBuf>);
 
-    impl Layers {
+    impl TestLayers {
         fn new(count: usize) -> Self {
             let directory = tempfile::tempdir_in("/var/tmp").unwrap();
             let layers: Vec<PathBuf> = (0..count).map(|number| directory.path().join(number.to_string())).collect();
@@ -261,18 +265,18 @@ mod tests {
         }
 
         fn read(&self, path: &str) -> Option<String> {
-            let bytes = Stacked::open(&self.1).unwrap().read(&GuestPath::new(path).unwrap(), 100)?;
+            let bytes = LayerStack::open(&self.1).unwrap().read(&GuestPath::new(path).unwrap(), 100)?;
             Some(String::from_utf8(bytes).unwrap())
         }
 
         fn has(&self, path: &str) -> bool {
-            Stacked::open(&self.1).unwrap().has(&GuestPath::new(path).unwrap())
+            LayerStack::open(&self.1).unwrap().has(&GuestPath::new(path).unwrap())
         }
     }
 
     #[test]
-    fn the_uppermost_wins_and_directories_are_one() {
-        let layers = Layers::new(3);
+    fn the_uppermost_layer_wins_and_directories_merge() {
+        let layers = TestLayers::new(3);
         layers.put(2, "etc/passwd", "lowest");
         layers.put(1, "etc/passwd", "middle");
         layers.put(0, "etc/group", "upper");
@@ -284,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_not_seen_however_deep_it_is() {
-        let layers = Layers::new(3);
+    fn whiteouts_and_opaque_directories_hide_lower_layers_at_any_depth() {
+        let layers = TestLayers::new(3);
         for path in ["gone", "dir/gone", "opaque/below", "file/below", "back/old"] {
             layers.put(2, path, "lowest");
         }
@@ -305,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_through_all_layers_and_never_out() {
-        let layers = Layers::new(2);
+    fn symlinks_resolve_across_layers_and_never_leave_them() {
+        let layers = TestLayers::new(2);
         layers.link(0, "etc/passwd", "../usr/lib/passwd");
         layers.put(1, "usr/lib/passwd", "found");
         layers.link(0, "lib", "/usr/lib");
@@ -315,14 +319,14 @@ mod tests {
         assert_eq!(layers.read("etc/passwd").as_deref(), Some("found"));
         assert_eq!(layers.read("lib/passwd").as_deref(), Some("found"));
         assert_eq!(layers.read("out"), None);
-        assert!(layers.has("out") && layers.has("round"), "a link is there whatever it leads to");
+        assert!(layers.has("out") && layers.has("round"), "a symlink exists whatever its target");
         assert_eq!(layers.read("round"), None);
         layers.put(1, "etc/hostname", "inside");
-        assert_eq!(layers.read("out").as_deref(), Some("inside"), "above the root is the root");
+        assert_eq!(layers.read("out").as_deref(), Some("inside"), "`..` in the root is the root");
     }
     #[test]
-    fn a_directory_is_where_links_lead_whether_it_is_there_or_not() {
-        let layers = Layers::new(2);
+    fn a_directory_path_is_resolved_through_symlinks_whether_it_exists_or_not() {
+        let layers = TestLayers::new(2);
         layers.link(1, "var/run", "/run");
         layers.put(1, "run/there/file", "");
         layers.link(0, "lib", "usr/lib");
@@ -331,16 +335,16 @@ mod tests {
         layers.link(0, "odd", "missing/../x");
         layers.link(0, "top", "/");
         layers.link(0, "round", "round");
-        let stacked = Stacked::open(&layers.1).unwrap();
+        let stacked = LayerStack::open(&layers.1).unwrap();
         let found = |path: &str| {
-            let found = stacked.whereabouts(&GuestPath::new(path).unwrap())?;
-            Some((found.path.as_path().to_str().unwrap().to_owned(), found.is_there))
+            let found = stacked.resolve_directory(&GuestPath::new(path).unwrap())?;
+            Some((found.path.as_path().to_str().unwrap().to_owned(), found.exists))
         };
-        let at = |path: &str, is_there| Some((path.to_owned(), is_there));
+        let at = |path: &str, exists| Some((path.to_owned(), exists));
         assert_eq!(found("var/run/app/deep"), at("run/app/deep", false));
         assert_eq!(found("var/run/there"), at("run/there", true));
         assert_eq!(found("lib/x"), at("usr/lib/x", false));
-        assert_eq!(found("app"), at("srv/app", false), "a link that leads to nothing says where it would be");
+        assert_eq!(found("app"), at("srv/app", false), "a dangling symlink resolves to the missing target");
         assert_eq!(found("plain/new"), at("plain/new", false));
         for nowhere in ["odd", "top", "round", "usr/lib/file", "usr/lib/file/below"] {
             assert_eq!(found(nowhere), None, "{nowhere}");
