@@ -1,4 +1,5 @@
-//! Pulls and pushes images as a process of its own, so that it can be killed, and lists trees so that they can be compared.
+//! Pulls and pushes images as a process of its own, so that it can be killed, and lists trees so that they can be
+//! compared.
 //!
 //!     carrel-puller pull HOME NAME SETTINGS [LOGINS]
 //!     carrel-puller push HOME DIGEST NAME SETTINGS [LOGINS]
@@ -11,9 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use carrel_layers::archive::Limits;
-use carrel_layers::{Digest, Platform, Store, Unpacker};
-use carrel_registry::{Credentials, Registry};
+use carrel_layers::archive::ArchiveLimits;
+use carrel_layers::{Digest, ImageStore, Platform, Unpacker};
+use carrel_registry::{Registry, RegistryCredentials};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -34,13 +35,13 @@ fn main() -> std::process::ExitCode {
     }
 }
 
-fn store(home: &str) -> Result<Store, Box<dyn std::error::Error>> {
+fn store(home: &str) -> Result<ImageStore, Box<dyn std::error::Error>> {
     let program = std::env::current_exe()?.with_file_name("carrel-unpack");
-    Ok(Store::open(Path::new(home), Unpacker { program, limits: Limits::default() })?)
+    Ok(ImageStore::open(Path::new(home), Unpacker { program, limits: ArchiveLimits::default() })?)
 }
 
 fn registry(name: &str, settings: &str, logins: &[&str]) -> Result<Registry, Box<dyn std::error::Error>> {
-    let credentials = Credentials::of_files(logins.iter().map(PathBuf::from));
+    let credentials = RegistryCredentials::of_files(logins.iter().map(PathBuf::from));
     Ok(Registry::new(name.parse()?, &serde_json::from_str(settings)?, &credentials)?)
 }
 

@@ -27,7 +27,7 @@ async fn main() {
         orphans_kept: std::time::Duration::ZERO,
         output_quota: None,
         parked: 1,
-        registries: carrel_registry::Settings::default(),
+        registries: carrel_registry::RegistriesConfig::default(),
     };
     let local = Local::new(settings, programs()).unwrap();
     let (incarnation, disk) = (incarnation.clone(), disk.clone());

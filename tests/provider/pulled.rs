@@ -41,8 +41,8 @@ impl Endless {
 
     /// A provider that may ask it for anybody.
     fn known_to(&self, world: &World) -> Local {
-        let named = (self.address.to_string(), carrel_registry::RegistrySettings::default());
-        let registries = carrel_registry::Settings::new([named]);
+        let named = (self.address.to_string(), carrel_registry::RegistryConfig::default());
+        let registries = carrel_registry::RegistriesConfig::new([named]);
         Local::new(Settings { registries, ..settings(world.home.path()) }, programs()).unwrap()
     }
 

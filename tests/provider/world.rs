@@ -31,7 +31,7 @@ pub(crate) fn settings(home: &std::path::Path) -> Settings {
         default_inodes: 0,
         orphans_kept: std::time::Duration::ZERO,
         parked: 1,
-        registries: carrel_registry::Settings::default(),
+        registries: carrel_registry::RegistriesConfig::default(),
     }
 }
 

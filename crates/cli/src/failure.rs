@@ -218,7 +218,7 @@ impl From<FetchError> for Failure {
                 return Self::new(code, message).hint(format!("for the file of that name write ./{name}"));
             }
             FetchError::Image(ImageError::Missing { .. } | ImageError::NotDirectoryOrFile(_))
-            | FetchError::Store(StoreError::Missing { .. } | StoreError::Neither(_)) => {
+            | FetchError::Store(StoreError::Missing { .. } | StoreError::NotDirectoryOrFile(_)) => {
                 Some("a path is that of a directory that is a root file system, or of the tar of one")
             }
             _ => None,
@@ -241,15 +241,15 @@ mod tests {
     fn who_means_a_file_is_told_how_to_write_it() {
         use carrel_registry::RegistryError;
         let failed = |name: &str| {
-            let missing = RegistryError::Missing { registry: "docker.io".to_owned(), what: format!("{name}:latest") };
+            let missing = RegistryError::NotFound { registry: "docker.io".to_owned(), what: format!("{name}:latest") };
             let error = Box::new(FetchError::Registry(missing));
             Failure::from(FetchError::Pull { name: name.to_owned(), error }).words(false)
         };
-        let said = |name: &str| format!("error: image {name}: docker.io has no {name}:latest\nhint: ");
+        let said = |name: &str| format!("error: image {name}: {name}:latest not found in docker.io\nhint: ");
         // Tests are run where this is.
         let there = "Cargo.toml";
         assert_eq!(failed(there), format!("{}for the file of that name write ./{there}\n", said(there)));
-        assert_eq!(failed("missing"), format!("{}check the name and the tag\n", said("missing")));
+        assert_eq!(failed("missing"), format!("{}check the image's name and tag\n", said("missing")));
     }
 
     //= carrel.command.errors-hint-json-completions

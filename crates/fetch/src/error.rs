@@ -2,7 +2,7 @@
 
 use carrel_image::{ImageError, ImageRef};
 use carrel_layers::{Digest, SourceError, StoreError};
-use carrel_registry::{BadName, RegistryError};
+use carrel_registry::{InvalidImageName, RegistryError};
 
 /// An image that could not be found, pulled or imported.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum FetchError {
     Store(#[from] StoreError),
     /// The name is not valid in a registry.
     #[error(transparent)]
-    Name(#[from] BadName),
+    Name(#[from] InvalidImageName),
     /// The registry client could not be set up.
     #[error(transparent)]
     Registry(RegistryError),
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn the_hint_follows_the_error_message() {
-        let missing = RegistryError::Missing { registry: "docker.io".into(), what: "demo:latest".into() };
+        let missing = RegistryError::NotFound { registry: "docker.io".into(), what: "demo:latest".into() };
         let failed = FetchError::Pull { name: "demo".into(), error: Box::new(FetchError::Registry(missing)) };
-        let said = "image demo: docker.io has no demo:latest\nhint: check the name and the tag";
+        let said = "image demo: demo:latest not found in docker.io\nhint: check the image's name and tag";
         assert_eq!(failed.to_string(), said);
     }
 }

@@ -9,11 +9,12 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use carrel_image::{ImageRef, RootFs, RootFsDirectory};
-use carrel_layers::archive::Limits;
+use carrel_layers::archive::ArchiveLimits;
 use carrel_layers::{
-    Config, Digest, Hold, Layout, Platform, Progress, Source, SourceError, Stop, Store, StoreError, Stored, Unpacker,
+    CancellationToken, Config, Digest, ImageHold, ImageSource, ImageStore, OciLayout, Platform, Progress, SourceError,
+    StoreError, StoredImage, Unpacker,
 };
-use carrel_registry::{Credentials, Name, Registry, RegistryError, Settings};
+use carrel_registry::{ImageName, RegistriesConfig, Registry, RegistryCredentials, RegistryError};
 
 pub use self::error::FetchError;
 
@@ -27,9 +28,9 @@ const MAX_ATTEMPTS: usize = 4;
 pub struct Images {
     home: PathBuf,
     unpacker: PathBuf,
-    registries: RwLock<Arc<Settings>>,
+    registries: RwLock<Arc<RegistriesConfig>>,
     platform: Platform,
-    store: OnceLock<Store>,
+    store: OnceLock<ImageStore>,
 }
 
 /// When an image is pulled from its registry.
@@ -53,13 +54,13 @@ pub struct Image {
     pub config: Config,
     /// Its digest in the store; `None` for `host` and directories.
     pub digest: Option<Digest>,
-    hold: Option<Hold>,
+    hold: Option<ImageHold>,
 }
 
 #[derive(Clone, Copy)]
 struct PullContext<'a> {
     progress: &'a dyn Progress,
-    stop: &'a Stop,
+    stop: &'a CancellationToken,
 }
 
 /// The path of `carrel-unpack`, in the directory of another program.
@@ -71,7 +72,7 @@ pub fn unpacker(helper: &Path) -> PathBuf {
 
 impl Images {
     /// Opens the images of a home directory; `carrel-unpack` is in the directory of `helper`.
-    pub fn new(home: &Path, helper: &Path, registries: Settings) -> Self {
+    pub fn new(home: &Path, helper: &Path, registries: RegistriesConfig) -> Self {
         let (home, unpacker) = (home.to_owned(), unpacker(helper));
         let registries = RwLock::new(Arc::new(registries));
         Self { home, unpacker, registries, platform: Platform::host(), store: OnceLock::new() }
@@ -84,40 +85,40 @@ impl Images {
     }
 
     /// The current registry configuration.
-    pub fn registries(&self) -> Arc<Settings> {
+    pub fn registries(&self) -> Arc<RegistriesConfig> {
         Arc::clone(&self.registries.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces the registry configuration for pulls that start from now on.
-    pub fn set_registries(&self, registries: Settings) {
+    pub fn set_registries(&self, registries: RegistriesConfig) {
         *self.registries.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registries);
     }
 
     /// The layer store, which is opened on first use.
-    pub fn store(&self) -> Result<&Store, FetchError> {
+    pub fn store(&self) -> Result<&ImageStore, FetchError> {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let store = Store::open(&self.home, self.unpacker())?;
+        let store = ImageStore::open(&self.home, self.unpacker())?;
         Ok(self.store.get_or_init(|| store))
     }
 
     /// The layer store if it exists; nothing is created.
-    pub fn existing_store(&self) -> Result<Option<&Store>, FetchError> {
+    pub fn existing_store(&self) -> Result<Option<&ImageStore>, FetchError> {
         if let Some(store) = self.store.get() {
             return Ok(Some(store));
         }
-        let store = Store::open_existing(&self.home, self.unpacker())?;
+        let store = ImageStore::open_existing(&self.home, self.unpacker())?;
         Ok(store.map(|store| self.store.get_or_init(|| store)))
     }
 
     fn unpacker(&self) -> Unpacker {
-        Unpacker { program: self.unpacker.clone(), limits: Limits::default() }
+        Unpacker { program: self.unpacker.clone(), limits: ArchiveLimits::default() }
     }
 
     /// Gets an image, and pulls or unpacks it if needed.
     pub fn get(&self, reference: &ImageRef, policy: PullPolicy, progress: &dyn Progress) -> Result<Image, FetchError> {
-        self.get_cancellable(reference, policy, progress, &Stop::new())
+        self.get_cancellable(reference, policy, progress, &CancellationToken::new())
     }
 
     /// Like [`Self::get`], and gives up when `stop` is set.
@@ -126,7 +127,7 @@ impl Images {
         reference: &ImageRef,
         policy: PullPolicy,
         progress: &dyn Progress,
-        stop: &Stop,
+        stop: &CancellationToken,
     ) -> Result<Image, FetchError> {
         if is_in_place(reference) {
             return Ok(RootFs::resolve(reference)?.into());
@@ -147,7 +148,12 @@ impl Images {
 
     /// Gets an image for a caller without privileges: registry images are pulled anonymously, from public addresses
     /// only, and are not stored under their name.
-    pub fn get_public(&self, reference: &ImageRef, progress: &dyn Progress, stop: &Stop) -> Result<Image, FetchError> {
+    pub fn get_public(
+        &self,
+        reference: &ImageRef,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<Image, FetchError> {
         let ImageRef::Registry(text) = reference else {
             return self.get_cancellable(reference, PullPolicy::Missing, progress, stop);
         };
@@ -172,8 +178,8 @@ impl Images {
         reference: &ImageRef,
         policy: PullPolicy,
         progress: &dyn Progress,
-    ) -> Result<Stored, FetchError> {
-        self.store_image(reference, policy, PullContext { progress, stop: &Stop::new() })
+    ) -> Result<StoredImage, FetchError> {
+        self.store_image(reference, policy, PullContext { progress, stop: &CancellationToken::new() })
     }
 
     fn store_image(
@@ -181,12 +187,14 @@ impl Images {
         reference: &ImageRef,
         policy: PullPolicy,
         context: PullContext<'_>,
-    ) -> Result<Stored, FetchError> {
+    ) -> Result<StoredImage, FetchError> {
         match reference {
             ImageRef::Host | ImageRef::Directory(_) => Err(FetchError::NotStorable(reference.clone())),
             ImageRef::Path(path) if path.is_dir() => Err(FetchError::NotStorable(reference.clone())),
             ImageRef::Path(path) => Ok(self.store()?.archive(path, context.progress)?),
-            ImageRef::Oci { path, name } => self.import(reference, Layout::directory(path, name.as_deref()), context),
+            ImageRef::Oci { path, name } => {
+                self.import(reference, OciLayout::directory(path, name.as_deref()), context)
+            }
             ImageRef::OciArchive { path, name } => {
                 self.import(reference, self.store()?.layout(path, name.as_deref()), context)
             }
@@ -198,23 +206,28 @@ impl Images {
     }
 
     /// Imports an image from a layout or archive.
-    fn import<S: Source>(
+    fn import<S: ImageSource>(
         &self,
         reference: &ImageRef,
         source: Result<S, SourceError>,
         context: PullContext<'_>,
-    ) -> Result<Stored, FetchError> {
+    ) -> Result<StoredImage, FetchError> {
         let source = source.map_err(StoreError::from)?;
         let imported = self.pull(None, &source, context);
         imported.map_err(|error| FetchError::Import { reference: reference.clone(), error: error.into() })
     }
 
     /// Finds an image by name or digest, and pulls it if the policy says so.
-    fn resolve_name(&self, text: &str, policy: PullPolicy, context: PullContext<'_>) -> Result<Stored, FetchError> {
+    fn resolve_name(
+        &self,
+        text: &str,
+        policy: PullPolicy,
+        context: PullContext<'_>,
+    ) -> Result<StoredImage, FetchError> {
         if let Ok(digest) = Digest::from_str(text) {
             return self.store()?.get(digest)?.ok_or(FetchError::NotInStore(digest));
         }
-        let name: Name = text.parse()?;
+        let name: ImageName = text.parse()?;
         let full = name.to_string();
         if policy != PullPolicy::Always {
             if let Some(stored) = self.store()?.find(&full)?.filter(|stored| self.matches_platform(stored)) {
@@ -224,7 +237,7 @@ impl Images {
         if policy == PullPolicy::Never {
             return Err(FetchError::NotFound(full));
         }
-        let registry = Registry::new(name, &self.registries(), &Credentials::of_user());
+        let registry = Registry::new(name, &self.registries(), &RegistryCredentials::of_user());
         let stored = self.pull_from_registry(text, registry, self.stored_name(&full), context)?;
         if self.stored_name(&full).is_none() {
             context.progress.said(&format!(
@@ -241,7 +254,7 @@ impl Images {
     }
 
     /// Whether an image is for the selected platform, or names none.
-    fn matches_platform(&self, stored: &Stored) -> bool {
+    fn matches_platform(&self, stored: &StoredImage) -> bool {
         stored.config.platform.as_ref().is_none_or(|there| self.platform.accepts(there))
     }
 
@@ -252,25 +265,30 @@ impl Images {
         registry: Result<Registry, RegistryError>,
         full: Option<&str>,
         context: PullContext<'_>,
-    ) -> Result<Stored, FetchError> {
+    ) -> Result<StoredImage, FetchError> {
         let registry = registry.map_err(FetchError::Registry);
         let pulled = registry.and_then(|registry| self.pull(full, &registry, context));
         pulled.map_err(|error| FetchError::Pull { name: text.to_owned(), error: error.into() })
     }
 
-    fn pull(&self, name: Option<&str>, source: &dyn Source, context: PullContext<'_>) -> Result<Stored, FetchError> {
-        Ok(self.store()?.pull_until(name, source, &self.platform, context.progress, context.stop)?)
+    fn pull(
+        &self,
+        name: Option<&str>,
+        source: &dyn ImageSource,
+        context: PullContext<'_>,
+    ) -> Result<StoredImage, FetchError> {
+        Ok(self.store()?.pull_cancellable(name, source, &self.platform, context.progress, context.stop)?)
     }
 
     /// Holds the image that `find` returns, and retries if it was removed in between.
-    fn hold(&self, find: impl Fn() -> Result<Stored, FetchError>) -> Result<Image, FetchError> {
+    fn hold(&self, find: impl Fn() -> Result<StoredImage, FetchError>) -> Result<Image, FetchError> {
         let mut attempts = 0;
         loop {
             let stored = find()?;
             attempts += 1;
             match self.store()?.hold(stored.digest) {
                 Ok(hold) => {
-                    let Stored { root, config, digest, .. } = stored;
+                    let StoredImage { root, config, digest, .. } = stored;
                     return Ok(Image { root, config, digest: Some(digest), hold: Some(hold) });
                 }
                 Err(StoreError::Unknown(_)) if attempts < MAX_ATTEMPTS => {}

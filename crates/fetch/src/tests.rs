@@ -13,7 +13,7 @@ impl BareImage {
     }
 }
 
-impl Source for BareImage {
+impl ImageSource for BareImage {
     fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
         let (manifest, config) = (carrel_layers::media::MANIFEST, carrel_layers::media::CONFIG);
         let described = self.config();
@@ -31,7 +31,7 @@ impl Source for BareImage {
 }
 
 fn images(home: &Path) -> Images {
-    Images::new(home, Path::new("/nowhere/carrel-shim"), Settings::default())
+    Images::new(home, Path::new("/nowhere/carrel-shim"), RegistriesConfig::default())
 }
 
 fn get(images: &Images, text: &str, policy: PullPolicy) -> Result<Image, FetchError> {

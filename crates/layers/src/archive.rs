@@ -1,16 +1,16 @@
-//! Unpacking a tar: that of a root file system, or a layer of one.
+//! Unpacks a tar: of a root file system, or of one layer.
 //!
-//! An archive is written by anyone. So nothing is resolved by path: every name is opened alone, beneath a directory that
-//! was opened before, and no link is followed. What is ambiguous is refused, and nothing is repaired.
+//! Archives are untrusted. So no name is resolved by path: each component is opened below a directory handle, and no
+//! symlink is followed. What is ambiguous is rejected; nothing is repaired.
 //!
-//! What is taken over: files, directories, symbolic and hard links, pipes; permissions with set-id and sticky bits,
-//! owners by number (0 to 65535, what a sandbox has), times of modification; and for files and directories the extended
-//! attributes `security.capability`, `system.posix_acl_*` and `user.*`, if they are given to that entry alone. Other
-//! attributes are left out, and so are access-control lists that are written as text (`SCHILY.acl.*`). Devices below
-//! `dev` are left out and counted, since a sandbox has a `/dev` of its own; anywhere else they are refused. A name is had
-//! by one entry: only a directory may come again, and has what its last entry says.
+//! Supported: files, directories, symlinks, hard links, FIFOs; permissions with set-id and sticky bits, numeric owners
+//! (0 to 65535, what a sandbox has), modification times; and for files and directories the extended attributes
+//! `security.capability`, `system.posix_acl_*` and `user.*`, if they are in that entry's own header. Other attributes
+//! are skipped, and so are ACLs in text form (`SCHILY.acl.*`). Devices below `dev` are skipped and counted, since a
+//! sandbox has its own `/dev`; elsewhere they are rejected. A name may occur once, except for directories, where the
+//! last entry wins.
 //!
-//! A layer differs from a root in what it takes away: see [`Form::Layer`].
+//! A layer can also delete: see [`ArchiveForm::Layer`].
 
 mod attributes;
 mod entry;
@@ -27,123 +27,131 @@ use std::io::BufRead;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-pub use self::error::{ArchiveError, Refusal};
+pub use self::error::{ArchiveError, EntryRejection};
 
-use self::entry::{Entry, Kind};
-use self::reader::Entries;
-use self::tree::{Failure, Tree};
-use self::whiteout::Meaning;
+use self::entry::{ArchiveEntry, EntryKind};
+use self::reader::ArchiveReader;
+use self::tree::{ArchiveTree, EntryError};
+use self::whiteout::WhiteoutMeaning;
 
-/// The most that the directories of a layer without an entry may [weigh](missing_weight) together.
+/// The limit for the total [weight](missing_weight) of a layer's directories without an entry.
 pub(crate) const MOST_MISSING: usize = 16 << 20;
 
-/// What it takes to remember a directory that has no entry, by the length of its path.
+/// The memory cost of a directory without an entry, by the length of its path.
 pub(crate) const fn missing_weight(length: usize) -> usize {
     length + 32
 }
 
-/// What an entry takes besides its content: something of this size, on most disks.
+/// The disk space that each entry is charged in addition to its content.
 pub(crate) const ENTRY: u64 = 4096;
 
-/// What an archive is the tar of.
+/// What a tar contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A root file system. A leading `/` means the root of the archive, and an archive without its end mark is refused:
-    /// it may have been cut short.
+pub enum ArchiveForm {
+    /// A root file system. A leading `/` means the root of the archive, and an archive without end marker is rejected:
+    /// it may be truncated.
     Root,
-    /// A layer, of which the digest tells whether it is whole: it need not have an end mark, nor any entry. Its names
-    /// are relative, and those that begin with `.wh.` take away. What is gone becomes a character device 0:0, and a
-    /// directory that hides those below it gets `user.overlay.opaque`. What an archive takes away from the layers below,
-    /// it does not take away from itself.
+    /// A layer. Its digest proves that it is complete, so it needs no end marker and no entry. Names are relative, and
+    /// those with the prefix `.wh.` delete. A deleted name becomes a character device 0:0, and a directory that hides
+    /// lower layers gets `user.overlay.opaque`. Whiteouts affect the layers below, not the archive itself.
     Layer,
 }
 
-/// How much one archive may unpack to.
+/// Limits for one archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The sizes of all files together; a sparse file counts as large as it claims to be. Targets of links and
-    /// attributes count, too, and every entry as 4096 bytes more.
+pub struct ArchiveLimits {
+    /// The sum of all file sizes; a sparse file counts with its apparent size. Symlink targets and attributes count
+    /// too, and each entry as 4096 bytes more.
     pub bytes: u64,
-    /// Headers in the archive and directories that are made for want of an entry, together.
+    /// Headers in the archive plus directories that are created without an entry.
     pub entries: u64,
 }
 
-/// What an archive held.
+/// What an archive contained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unpacked {
-    /// Files, directories, links, pipes, and what is taken away.
+pub struct ArchiveTotals {
+    /// Files, directories, links, FIFOs and whiteouts.
     pub entries: u64,
-    /// The sizes of all files together.
+    /// The sum of all file sizes.
     pub bytes: u64,
-    /// Devices, and in a layer what it was once written with, which were left out.
+    /// Devices that were skipped, and whiteouts of older formats.
     pub skipped: u64,
-    /// The directories of a layer that have no entry of their own, the root (an empty path) among them: owner,
-    /// permissions and times are not theirs, but should be those of the layer below.
+    /// Directories of a layer without an entry, possibly the root (an empty path): they should have the attributes of
+    /// the layer below.
     pub made: Vec<PathBuf>,
 }
 
-/// Unpacks an archive into an empty directory that nobody else can reach. After an error what is there is useless, and
-/// the caller's to remove. What follows the end of the archive is not read.
-pub fn unpack(archive: impl BufRead, into: impl AsFd, form: Form, limits: Limits) -> Result<Unpacked, ArchiveError> {
+/// Unpacks an archive into an empty directory that no other process can reach. After an error the caller removes its
+/// content. Bytes after the end of the archive are not read.
+pub fn unpack(
+    archive: impl BufRead,
+    into: impl AsFd,
+    form: ArchiveForm,
+    limits: ArchiveLimits,
+) -> Result<ArchiveTotals, ArchiveError> {
     let root = |failure| failed(b"/", failure);
-    let mut entries = Entries::new(archive, form, limits.entries);
-    let mut tree = Tree::new(into, form).map_err(|errno| root(errno.into()))?;
-    let mut done = Unpacked::default();
+    let mut entries = ArchiveReader::new(archive, form, limits.entries);
+    let mut tree = ArchiveTree::new(into, form).map_err(|errno| root(errno.into()))?;
+    let mut done = ArchiveTotals::default();
     let mut weight: u64 = 0;
     while let Some(entry) = entries.next()? {
         weight = weight.saturating_add(entry.weight()).saturating_add(ENTRY);
         let refuse = |why| ArchiveError::refused(entry.name.as_bytes(), why);
         let too_large = |made: u64| weight.saturating_add(made.saturating_mul(ENTRY)) > limits.bytes;
         if too_large(tree.made()) {
-            return Err(refuse(Refusal::TooLarge(limits.bytes)));
+            return Err(refuse(EntryRejection::TooLarge(limits.bytes)));
         }
         let meaning = match form {
-            Form::Root => Meaning::Itself,
-            Form::Layer if entry.absolute => {
-                return Err(ArchiveError::refused(&[b"/", entry.name.as_bytes()].concat(), Refusal::Absolute));
+            ArchiveForm::Root => WhiteoutMeaning::Itself,
+            ArchiveForm::Layer if entry.absolute => {
+                return Err(ArchiveError::refused(&[b"/", entry.name.as_bytes()].concat(), EntryRejection::Absolute));
             }
-            Form::Layer => whiteout::meaning(&entry.name).map_err(refuse)?,
+            ArchiveForm::Layer => whiteout::meaning(&entry.name).map_err(refuse)?,
         };
         match (&meaning, &entry.kind) {
-            (Meaning::Itself, Kind::Skipped) | (Meaning::Nothing, _) => done.skipped += 1,
-            (Meaning::Itself, kind) => {
+            (WhiteoutMeaning::Itself, EntryKind::Skipped) | (WhiteoutMeaning::Nothing, _) => done.skipped += 1,
+            (WhiteoutMeaning::Itself, kind) => {
                 done.entries += 1;
                 done.bytes += kind.size();
             }
             _ => done.entries += 1,
         }
         match meaning {
-            Meaning::Itself => put(&mut entries, &mut tree, &entry)?,
+            WhiteoutMeaning::Itself => put(&mut entries, &mut tree, &entry)?,
             meaning => take_away(&mut entries, &mut tree, &entry, &meaning)?,
         }
         if entries.seen().saturating_add(tree.made()) > limits.entries {
-            return Err(refuse(Refusal::TooMany(limits.entries)));
+            return Err(refuse(EntryRejection::TooMany(limits.entries)));
         }
         if too_large(tree.made()) {
-            return Err(refuse(Refusal::TooLarge(limits.bytes)));
+            return Err(refuse(EntryRejection::TooLarge(limits.bytes)));
         }
     }
     done.made = tree.finish().map_err(root)?;
     Ok(done)
 }
 
-/// Puts one entry into the tree.
-fn put<R: BufRead>(entries: &mut Entries<R>, tree: &mut Tree, entry: &Entry) -> Result<(), ArchiveError> {
+/// Writes one entry to disk.
+fn put<R: BufRead>(
+    entries: &mut ArchiveReader<R>,
+    tree: &mut ArchiveTree,
+    entry: &ArchiveEntry,
+) -> Result<(), ArchiveError> {
     let name = entry.name.as_bytes();
-    let failed = |failure: Failure| failed(name, failure);
+    let failed = |failure: EntryError| failed(name, failure);
     match &entry.kind {
-        Kind::Skipped => Ok(()),
-        Kind::Directory => tree.directory(entry).map_err(failed),
-        Kind::Symlink(target) => tree.symlink(entry, target).map_err(failed),
-        Kind::HardLink(target) => tree.hard_link(entry, target).map_err(failed),
-        Kind::Pipe => tree.pipe(entry).map_err(failed),
-        Kind::File(size) => {
+        EntryKind::Skipped => Ok(()),
+        EntryKind::Directory => tree.directory(entry).map_err(failed),
+        EntryKind::Symlink(target) => tree.symlink(entry, target).map_err(failed),
+        EntryKind::HardLink(target) => tree.hard_link(entry, target).map_err(failed),
+        EntryKind::Pipe => tree.pipe(entry).map_err(failed),
+        EntryKind::File(size) => {
             let file = tree.file(entry).map_err(failed)?;
             entries.content(*size, &file, 0, name)?;
             entries.padding(*size)?;
             tree::finish_file(&file, entry).map_err(failed)
         }
-        Kind::Sparse(map) => {
+        EntryKind::Sparse(map) => {
             let file = tree.file(entry).map_err(failed)?;
             for (offset, length) in map.segments() {
                 entries.content(*length, &file, *offset, name)?;
@@ -155,36 +163,36 @@ fn put<R: BufRead>(entries: &mut Entries<R>, tree: &mut Tree, entry: &Entry) -> 
     }
 }
 
-/// Takes away what an entry of a layer says. What the entry itself is, apart from its name, means nothing.
+/// Applies a whiteout entry. Only its name matters.
 fn take_away<R: BufRead>(
-    entries: &mut Entries<R>,
-    tree: &mut Tree,
-    entry: &Entry,
-    meaning: &Meaning<'_>,
+    entries: &mut ArchiveReader<R>,
+    tree: &mut ArchiveTree,
+    entry: &ArchiveEntry,
+    meaning: &WhiteoutMeaning<'_>,
 ) -> Result<(), ArchiveError> {
     let name = entry.name.as_bytes();
     entries.skip(entry.kind.stored())?;
     let (above, _) = entry.name.split();
     let outcome = match (meaning, &entry.kind) {
-        (Meaning::Itself | Meaning::Nothing, _) => Ok(()),
-        // Some have made them links to one that is empty.
-        (Meaning::Gone(gone), Kind::File(_) | Kind::HardLink(_)) => tree.gone(above, gone),
-        (Meaning::Opaque, Kind::File(_) | Kind::HardLink(_)) => tree.opaque(above),
-        _ => Err(Failure::Refused(Refusal::Whiteout)),
+        (WhiteoutMeaning::Itself | WhiteoutMeaning::Nothing, _) => Ok(()),
+        // Some tools write whiteouts as hard links to an empty file.
+        (WhiteoutMeaning::Gone(gone), EntryKind::File(_) | EntryKind::HardLink(_)) => tree.gone(above, gone),
+        (WhiteoutMeaning::Opaque, EntryKind::File(_) | EntryKind::HardLink(_)) => tree.opaque(above),
+        _ => Err(EntryError::Refused(EntryRejection::Whiteout)),
     };
     outcome.map_err(|failure| failed(name, failure))
 }
 
-fn failed(name: &[u8], failure: Failure) -> ArchiveError {
+fn failed(name: &[u8], failure: EntryError) -> ArchiveError {
     match failure {
-        Failure::Refused(why) => ArchiveError::refused(name, why),
-        Failure::System(errno) => ArchiveError::write(name, errno.into()),
+        EntryError::Refused(why) => ArchiveError::refused(name, why),
+        EntryError::System(errno) => ArchiveError::write(name, errno.into()),
     }
 }
 
-// === impl Limits ===
+// === impl ArchiveLimits ===
 
-impl Default for Limits {
+impl Default for ArchiveLimits {
     /// 64 GiB and five million entries.
     fn default() -> Self {
         Self { bytes: 64 << 30, entries: 5_000_000 }

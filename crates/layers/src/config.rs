@@ -1,49 +1,49 @@
-//! The configuration of an image: what of it is honoured.
+//! The image configuration: the parts that are honoured.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::manifest::{LARGEST_CONFIG, ManifestError, read};
+use crate::manifest::{MAX_CONFIG_SIZE, ManifestError, read};
 use crate::platform::Platform;
 
-/// What an image says about how it is to be run.
+/// Defaults for running an image's commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// What it was built for.
+    /// The platform the image was built for.
     pub platform: Option<Platform>,
-    /// When it was made, as it says.
+    /// The creation time, as the image states it.
     pub created: Option<String>,
-    /// Variables, `NAME=VALUE`.
+    /// Environment variables, `NAME=VALUE`.
     pub env: Vec<String>,
-    /// Who a command runs as: a name or a number, and a group after a colon.
+    /// `USER[:GROUP]`, by name or ID.
     pub user: Option<String>,
-    /// Where a command begins.
+    /// The working directory.
     pub workdir: Option<String>,
-    /// What every command begins with.
+    /// The prefix of every command.
     pub entrypoint: Vec<String>,
-    /// What runs if nothing is asked for.
+    /// The default command.
     pub cmd: Vec<String>,
-    /// Ports that it listens on, `80/tcp`.
+    /// Exposed ports, `80/tcp`.
     pub ports: Vec<String>,
-    /// What is said about it.
+    /// Free-form metadata.
     pub labels: BTreeMap<String, String>,
-    /// The signal that asks it to end.
+    /// The signal that asks the main process to exit.
     pub stop_signal: Option<String>,
 }
 
-/// A configuration, read.
+/// A parsed configuration file.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct ParsedConfig {
     pub(crate) config: Config,
-    /// What its layers unpack from, the lowest first.
+    /// The diff IDs, the lowest layer first.
     pub(crate) layers: Vec<Digest>,
 }
 
 #[derive(Deserialize)]
-struct File {
+struct ConfigFile {
     #[serde(default)]
     created: Option<String>,
     #[serde(default)]
@@ -53,22 +53,22 @@ struct File {
     #[serde(default)]
     variant: Option<String>,
     #[serde(default)]
-    config: Option<Section>,
-    rootfs: Layers,
+    config: Option<ConfigSection>,
+    rootfs: ConfigRootFs,
 }
 
 #[derive(Deserialize)]
-struct Layers {
+struct ConfigRootFs {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
     diff_ids: Option<Vec<Digest>>,
 }
 
-/// How a command is run, in the words of the format.
+/// The `config` section of the OCI format.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Section {
+struct ConfigSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,12 +87,11 @@ struct Section {
     stop_signal: Option<String>,
 }
 
-// === impl Described ===
+// === impl ParsedConfig ===
 
-impl Described {
-    /// Reads a configuration.
+impl ParsedConfig {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let file: File = read("configuration", bytes, LARGEST_CONFIG)?;
+        let file: ConfigFile = read("configuration", bytes, MAX_CONFIG_SIZE)?;
         if file.rootfs.kind != "layers" {
             return Err(ManifestError::MediaType { what: "root file system", found: file.rootfs.kind });
         }
@@ -118,8 +117,7 @@ impl Described {
     }
 }
 
-/// The configuration of an image that has none: it says what its layers are, and nothing that differs from one time to
-/// the next.
+/// A configuration for an image without one: it has only the layers, so that its digest is reproducible.
 pub(crate) fn generated(layers: &[Digest]) -> std::io::Result<Vec<u8>> {
     let Platform { os, architecture, .. } = Platform::host();
     let rootfs = serde_json::json!({ "type": "layers", "diff_ids": layers });
@@ -127,7 +125,7 @@ pub(crate) fn generated(layers: &[Digest]) -> std::io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&file)?)
 }
 
-/// The configuration of an image that has one layer more than another, or is the first: what else the other says stays.
+/// The configuration of an image with one more layer, or with one. Unknown keys of the original are kept.
 pub(crate) fn changed(original: Option<&[u8]>, config: &Config, layers: &[Digest]) -> std::io::Result<Vec<u8>> {
     use serde_json::{Map, Value};
     let mut file: Map<String, Value> = match original {
@@ -149,7 +147,7 @@ pub(crate) fn changed(original: Option<&[u8]>, config: &Config, layers: &[Digest
         _ => Map::new(),
     };
     let some = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
-    let ours = Section {
+    let ours = ConfigSection {
         user: config.user.clone(),
         exposed_ports: (!config.ports.is_empty())
             .then(|| config.ports.iter().map(|port| (port.clone(), Value::Object(Map::new()))).collect()),
@@ -160,7 +158,7 @@ pub(crate) fn changed(original: Option<&[u8]>, config: &Config, layers: &[Digest
         labels: (!config.labels.is_empty()).then(|| config.labels.clone()),
         stop_signal: config.stop_signal.clone(),
     };
-    // What is not said any more goes.
+    // Remove keys that are no longer set.
     for key in ["User", "ExposedPorts", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal"] {
         section.remove(key);
     }
@@ -174,7 +172,7 @@ pub(crate) fn changed(original: Option<&[u8]>, config: &Config, layers: &[Digest
     step.insert("created_by".into(), "carrel image save".into());
     match file.get_mut("history") {
         Some(Value::Array(history)) => history.push(step.into()),
-        // Steps that are not known cannot be told: where there are none, this one alone would be wrong.
+        // A partial history would be wrong: append only to an existing one.
         _ if layers.len() > 1 => {}
         _ => {
             file.insert("history".into(), Value::Array(vec![step.into()]));
@@ -193,8 +191,8 @@ mod tests {
         "rootfs":{"type":"layers","diff_ids":["sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"]}}"#;
 
     #[test]
-    fn what_is_honoured_is_read_and_the_rest_is_passed_over() {
-        let described = Described::read(FILE.as_bytes()).unwrap();
+    fn known_keys_are_read_and_unknown_ones_are_ignored() {
+        let described = ParsedConfig::read(FILE.as_bytes()).unwrap();
         assert_eq!(described.layers, [Digest::of(b"abc")]);
         let config = described.config;
         assert_eq!(config.platform.unwrap().to_string(), "linux/arm64/v8");
@@ -205,26 +203,26 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_without_layers_of_a_known_kind_is_refused() {
+    fn a_configuration_without_layers_of_a_known_type_is_rejected() {
         for bad in [
             "{}",
             "[]",
             r#"{"rootfs":{"type":"windows","diff_ids":[]}}"#,
             r#"{"rootfs":{"type":"layers","diff_ids":["sha512:00"]}}"#,
         ] {
-            assert!(Described::read(bad.as_bytes()).is_err(), "{bad}");
+            assert!(ParsedConfig::read(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(Described::read(br#"{"rootfs":{"type":"layers"}}"#).is_ok());
+        assert!(ParsedConfig::read(br#"{"rootfs":{"type":"layers"}}"#).is_ok());
     }
 
     #[test]
-    fn what_is_saved_says_what_it_is_told_and_keeps_what_it_does_not_know() {
-        let mut config = Described::read(FILE.as_bytes()).unwrap().config;
+    fn a_saved_configuration_has_the_new_values_and_keeps_unknown_keys() {
+        let mut config = ParsedConfig::read(FILE.as_bytes()).unwrap().config;
         config.cmd = vec!["bash".into()];
         config.user = None;
         let layers = [Digest::of(b"abc"), Digest::of(b"new")];
         let bytes = changed(Some(FILE.as_bytes()), &config, &layers).unwrap();
-        let described = Described::read(&bytes).unwrap();
+        let described = ParsedConfig::read(&bytes).unwrap();
         assert_eq!((described.config, described.layers), (config, layers.to_vec()));
         let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!((&value["author"], &value["config"]["OnBuild"][0]), (&"someone".into(), &"x".into()));
@@ -235,6 +233,6 @@ mod tests {
     fn the_same_layers_have_the_same_configuration() {
         let layers = [Digest::of(b"abc")];
         assert_eq!(generated(&layers).unwrap(), generated(&layers).unwrap());
-        assert_eq!(Described::read(&generated(&layers).unwrap()).unwrap().layers, layers);
+        assert_eq!(ParsedConfig::read(&generated(&layers).unwrap()).unwrap().layers, layers);
     }
 }

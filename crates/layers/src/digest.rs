@@ -1,4 +1,4 @@
-//! What content is called: the SHA-256 of it.
+//! SHA-256 digests of content.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,30 +7,30 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// What stands before the digits, to say how they came about.
+/// The prefix that names the algorithm.
 const ALGORITHM: &str = "sha256:";
 
-/// A digest, written `sha256:` and 64 digits.
+/// A SHA-256 digest: `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
-/// A text that is no digest.
+/// A text that is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadDigest {
-    /// It is of another kind.
-    #[error("digest {0:?} is not a SHA-256, and others are not checked")]
+pub enum InvalidDigest {
+    /// Another algorithm.
+    #[error("digest {0:?} is not SHA-256; other algorithms are not supported")]
     Algorithm(String),
-    /// It is not written as digests are.
-    #[error("not a digest: `sha256:` and 64 hexadecimal digits in lower case")]
+    /// Not 64 hexadecimal digits in lower case.
+    #[error("not a digest: expected `sha256:` and 64 hexadecimal digits in lower case")]
     Digits,
 }
 
-/// A digest that is being made of what is written to it.
+/// Computes a digest of what is written to it.
 #[derive(Clone, Default)]
 pub struct Hasher(Sha256);
 
-/// A reader that digests what is read through it.
-pub(crate) struct Digesting<R> {
+/// A reader that computes the digest of what passes through.
+pub(crate) struct DigestReader<R> {
     source: R,
     state: Hasher,
 }
@@ -38,17 +38,17 @@ pub(crate) struct Digesting<R> {
 // === impl Digest ===
 
 impl Digest {
-    /// The digest of some bytes.
+    /// Computes the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// A digest of which the bytes are known.
+    /// Wraps the 32 bytes of a digest.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The digits alone, as files are named.
+    /// The digits without prefix, for file names.
     pub fn hex(&self) -> String {
         use fmt::Write as _;
         self.0.iter().fold(String::with_capacity(64), |mut text, byte| {
@@ -58,17 +58,17 @@ impl Digest {
         })
     }
 
-    /// A digest from its digits alone.
-    pub fn from_hex(text: &str) -> Result<Self, BadDigest> {
+    /// Parses the digits without prefix.
+    pub fn from_hex(text: &str) -> Result<Self, InvalidDigest> {
         let digit = |digit: u8| match digit {
             b'0'..=b'9' => Ok(digit - b'0'),
             b'a'..=b'f' => Ok(digit - b'a' + 10),
-            _ => Err(BadDigest::Digits),
+            _ => Err(InvalidDigest::Digits),
         };
-        let text: &[u8; 64] = text.as_bytes().try_into().map_err(|_| BadDigest::Digits)?;
+        let text: &[u8; 64] = text.as_bytes().try_into().map_err(|_| InvalidDigest::Digits)?;
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            let [high, low] = pair else { return Err(BadDigest::Digits) };
+            let [high, low] = pair else { return Err(InvalidDigest::Digits) };
             *byte = digit(*high)? << 4 | digit(*low)?;
         }
         Ok(Self(bytes))
@@ -88,13 +88,13 @@ impl fmt::Debug for Digest {
 }
 
 impl FromStr for Digest {
-    type Err = BadDigest;
+    type Err = InvalidDigest;
 
-    fn from_str(text: &str) -> Result<Self, BadDigest> {
+    fn from_str(text: &str) -> Result<Self, InvalidDigest> {
         match (text.strip_prefix(ALGORITHM), text.split_once(':')) {
             (Some(digits), _) => Self::from_hex(digits),
-            (None, Some((algorithm, _))) => Err(BadDigest::Algorithm(algorithm.chars().take(32).collect())),
-            (None, None) => Err(BadDigest::Digits),
+            (None, Some((algorithm, _))) => Err(InvalidDigest::Algorithm(algorithm.chars().take(32).collect())),
+            (None, None) => Err(InvalidDigest::Digits),
         }
     }
 }
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for Digest {
 // === impl Hasher ===
 
 impl Hasher {
-    /// The digest of all that was written.
+    /// The digest of everything written.
     pub fn digest(self) -> Digest {
         Digest(self.0.finalize().into())
     }
@@ -132,20 +132,20 @@ impl Write for Hasher {
     }
 }
 
-// === impl Digesting ===
+// === impl DigestReader ===
 
-impl<R> Digesting<R> {
+impl<R> DigestReader<R> {
     pub(crate) fn new(source: R) -> Self {
         Self { source, state: Hasher::default() }
     }
 
-    /// The digest of what was read so far.
+    /// The digest of everything read so far.
     pub(crate) fn digest(self) -> Digest {
         self.state.digest()
     }
 }
 
-impl<R: Read> Read for Digesting<R> {
+impl<R: Read> Read for DigestReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(into)?;
         self.state.0.update(into.get(..read).unwrap_or_default());
@@ -160,8 +160,8 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn a_digest_is_that_of_what_was_read_and_written_in_one_way() {
-        let mut reader = Digesting::new(&b"abc"[..]);
+    fn reader_and_writer_compute_the_same_digest() {
+        let mut reader = DigestReader::new(&b"abc"[..]);
         io::copy(&mut reader, &mut io::sink()).unwrap();
         let digest = reader.digest();
         assert_eq!(digest, Digest::of(b"abc"));
@@ -170,16 +170,16 @@ mod tests {
         assert_eq!(digest.to_string().parse(), Ok(digest));
         for bad in ["../../../../../../../../../../../../../../../../../../../etc/pass", &ABC.to_uppercase(), &ABC[1..]]
         {
-            assert_eq!(Digest::from_hex(bad), Err(BadDigest::Digits), "{bad}");
-            assert_eq!(format!("sha256:{bad}").parse::<Digest>(), Err(BadDigest::Digits), "{bad}");
+            assert_eq!(Digest::from_hex(bad), Err(InvalidDigest::Digits), "{bad}");
+            assert_eq!(format!("sha256:{bad}").parse::<Digest>(), Err(InvalidDigest::Digits), "{bad}");
         }
     }
 
     #[test]
-    fn a_digest_of_another_kind_is_told_from_a_text_that_is_none() {
+    fn another_algorithm_is_distinguished_from_an_invalid_text() {
         let other = format!("sha512:{ABC}{ABC}");
-        assert_eq!(other.parse::<Digest>(), Err(BadDigest::Algorithm("sha512".into())));
-        assert_eq!(ABC.parse::<Digest>(), Err(BadDigest::Digits));
+        assert_eq!(other.parse::<Digest>(), Err(InvalidDigest::Algorithm("sha512".into())));
+        assert_eq!(ABC.parse::<Digest>(), Err(InvalidDigest::Digits));
         assert!(serde_json::from_str::<Digest>(&format!("\"sha256:{ABC}\"")).is_ok());
         assert!(serde_json::from_str::<Digest>("\"md5:00\"").is_err());
     }

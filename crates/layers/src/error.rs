@@ -1,4 +1,4 @@
-//! Why an image is not had, kept or removed.
+//! Errors of the image store.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,149 +8,163 @@ use crate::manifest::ManifestError;
 use crate::source::SourceError;
 use crate::unpack::UnpackError;
 
-/// Something that the store does not do.
+/// An operation of the image store that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store cannot be used.
-    #[error("the store of images, {}: {source}", path.display())]
+    /// The store's directory cannot be used.
+    #[error("image store {}: {source}", path.display())]
     Store {
-        /// Where it is.
+        /// The store's directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// There is nothing at a path, or nothing that can be read.
+    /// Nothing readable exists at the path.
     #[error("image {}: {source}", path.display())]
     Missing {
-        /// The path.
+        /// The path in the reference.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// What is at a path is no file.
-    #[error("image {} is neither a directory nor the tar of one", .0.display())]
-    Neither(PathBuf),
-    /// A file holds layers instead of a tree.
-    #[error("image {} holds layers, not a root file system\nhint: write {hint}:{}", path.display(), path.display())]
+    /// The path is neither a directory nor a regular file.
+    #[error("image {} is neither a directory nor a tar", .0.display())]
+    NotDirectoryOrFile(PathBuf),
+    /// The archive contains layers, not a root file system.
+    #[error("image {} contains layers, not a root file system
+    hint: write {hint}:{}", path.display(), path.display())]
     Layers {
-        /// The path.
+        /// The archive.
         path: PathBuf,
-        /// How such a file is named.
+        /// The prefix of a reference to such an archive.
         hint: &'static str,
     },
-    /// A file was written to while it was read.
-    #[error("image {} changed while it was unpacked: try again once it is complete", .0.display())]
+    /// The archive was modified while it was read.
+    #[error("image {} changed while it was unpacked; retry once it is complete", .0.display())]
     Changed(PathBuf),
-    /// A file is not unpacked.
+    /// The archive could not be unpacked.
     #[error("image {}: {source}", path.display())]
     Archive {
-        /// The path.
+        /// The archive.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The unpacker's error.
         source: UnpackError,
     },
-    /// The source does not give it.
+    /// The source failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// What it says about itself cannot be used.
+    /// The manifest, index or configuration is not valid.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A blob is not as long as is said.
-    #[error("{what} {digest} is {found} bytes long, and its descriptor says {expected}")]
+    /// A blob has another size than its descriptor.
+    #[error("{what} {digest} has {found} bytes, but its descriptor says {expected}")]
     Size {
-        /// What it is.
+        /// The kind of blob.
         what: &'static str,
-        /// What it is called.
+        /// The digest in the descriptor.
         digest: Digest,
-        /// How long it has to be.
+        /// The size in the descriptor.
         expected: u64,
-        /// How long it is, at least.
+        /// The actual size, at least.
         found: u64,
     },
-    /// A blob ends before its end.
-    #[error("layer {digest} ends after {found} of {expected} bytes\nhint: a new attempt goes on from there")]
-    Cut {
-        /// What it is called.
+    /// A blob ended early.
+    #[error(
+        "layer {digest} ends after {found} of {expected} bytes
+    hint: run the command again to resume"
+    )]
+    Truncated {
+        /// The digest in the descriptor.
         digest: Digest,
-        /// How long it has to be.
+        /// The size in the descriptor.
         expected: u64,
-        /// How much of it came.
+        /// The bytes that arrived.
         found: u64,
     },
-    /// A blob is not what it is called.
-    #[error("{what} {expected} has another content: {found}")]
+    /// The content of a blob has another digest.
+    #[error("{what} {expected} has different content: {found}")]
     Digest {
-        /// What it is.
+        /// The kind of blob.
         what: &'static str,
-        /// What it is called.
+        /// The digest in the descriptor.
         expected: Digest,
-        /// What its content is called.
+        /// The digest of the content.
         found: Digest,
     },
-    /// A layer unpacks to something else than the configuration says.
-    #[error("layer {blob} unpacks to {found}, and the configuration of the image says {expected}")]
+    /// A layer unpacks to another diff ID than the configuration states.
+    #[error("layer {blob} unpacks to {found}, but the image's configuration says {expected}")]
     DiffId {
-        /// Its blob.
+        /// The digest of the blob.
         blob: Digest,
-        /// What it has to unpack to.
+        /// The diff ID in the configuration.
         expected: Digest,
-        /// What it unpacks to.
+        /// The diff ID of the content.
         found: Digest,
     },
-    /// A layer is not unpacked.
+    /// A layer could not be unpacked.
     #[error("layer {blob}: {source}")]
     Unpack {
-        /// Its blob.
+        /// The digest of the blob.
         blob: Digest,
-        /// What is wrong with it.
+        /// The unpacker's error.
         source: UnpackError,
     },
-    /// All together is too much.
-    #[error("the image is larger than {0} bytes, which is the most that one may have")]
+    /// The layers exceed the limit together.
+    #[error("the image is larger than the limit of {0} bytes")]
     TooLarge(u64),
-    /// Too many of its directories have no entry of their own.
-    #[error("too many directories of the image have no entry of their own in layers that put something into them")]
-    Unfounded,
-    /// The disk has too little room.
-    #[error("the disk of {} has too little room left\nhint: `carrel prune` removes what nothing needs", .0.display())]
+    /// The limit for directories without an entry was exceeded.
+    #[error("too many directories of the image have no entry in the layers that use them")]
+    TooManyMissingEntries,
+    /// The disk has too little free space.
+    #[error("the disk of {} has too little free space
+    hint: run `carrel prune`", .0.display())]
     Full(PathBuf),
-    /// Whoever wanted it does not any more.
-    #[error("it was stopped before it was complete")]
-    Stopped,
-    /// What is known of an image cannot be read.
-    #[error("what is known of image {digest} cannot be read: {source}\nhint: `carrel image rm {digest}` removes it")]
+    /// The caller cancelled the operation.
+    #[error("cancelled")]
+    Cancelled,
+    /// The record of an image cannot be read.
+    #[error(
+        "the record of image {digest} cannot be read: {source}
+    hint: run `carrel image rm {digest}`"
+    )]
     Damaged {
-        /// Its digest.
+        /// The digest of the manifest.
         digest: Digest,
-        /// What is wrong with it.
+        /// The error of reading or parsing.
         source: io::Error,
     },
-    /// There is no such image.
-    #[error("there is no image {0}\nhint: `carrel image ls` names those that there are")]
+    /// The store has no such image.
+    #[error(
+        "no such image: {0}
+    hint: run `carrel image ls`"
+    )]
     Unknown(String),
-    /// Several images are meant.
-    #[error("{0} is the beginning of several digests\nhint: write more of it")]
+    /// A prefix matches several digests.
+    #[error(
+        "{0} matches several images
+    hint: write more digits of the digest"
+    )]
     Ambiguous(String),
-    /// A name is too long, or empty.
-    #[error("{0:?} is not a name of an image")]
-    BadName(String),
-    /// It is in use.
+    /// An image name is empty or too long.
+    #[error("{0:?} is not a valid image name")]
+    InvalidName(String),
+    /// The image has users.
     #[error("image {digest} is in use{}\nhint: remove what uses it first", by(users))]
     InUse {
-        /// Its digest.
+        /// The digest of the manifest.
         digest: Digest,
-        /// By whom, as far as that is known. Something that runs has no name here.
+        /// The users by name; running sandboxes hold a lock instead and are not named.
         users: Vec<String>,
     },
-    /// Somebody needs it whose directory is not there.
-    #[error("{} needs an image, but is not there", .0.display())]
-    NoOwner(PathBuf),
-    /// What has changed cannot be read.
-    #[error("{entry:?} cannot be saved: {source}")]
+    /// The directory of the image's user does not exist.
+    #[error("{} uses an image, but does not exist", .0.display())]
+    MissingOwner(PathBuf),
+    /// A changed file cannot be saved.
+    #[error("cannot save {entry:?}: {source}")]
     Save {
-        /// What.
+        /// The path of the file.
         entry: String,
-        /// Why.
+        /// The error of reading it.
         source: io::Error,
     },
 }
@@ -158,17 +172,17 @@ pub enum StoreError {
 // === impl StoreError ===
 
 impl StoreError {
-    /// Whether it is the image that is wrong: then no other attempt ends in another way.
+    /// Whether the image itself is at fault, so that a retry cannot succeed.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Digest { .. } | Self::DiffId { .. } | Self::Size { .. } | Self::Manifest(_) => true,
-            Self::TooLarge(_) | Self::Unfounded => true,
+            Self::TooLarge(_) | Self::TooManyMissingEntries => true,
             Self::Unpack { source, .. } => matches!(source, UnpackError::Refused(_)),
             _ => false,
         }
     }
 
-    /// Whether the disk has no room: then what came of an image is in the way of everybody.
+    /// Whether the disk is full: then partial downloads are removed.
     pub(crate) fn is_full(&self) -> bool {
         match self {
             Self::Full(_) => true,
@@ -179,7 +193,7 @@ impl StoreError {
     }
 }
 
-/// Whether a disk had no room.
+/// Whether the disk or the quota is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,37 +1,37 @@
-//! Moments at which a process that works on the store can be made to die, to show that nothing breaks there.
+//! Failpoints at which tests kill a process that works on the store.
 
-/// What is done for an image, one thing after the other. Each has a moment before it and one after it.
+/// The steps of a pull, in order. Each has a failpoint before and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The manifest is fetched.
+    /// Fetch the manifest.
     Manifest,
-    /// The first bytes of a blob are kept.
+    /// Write the first bytes of a blob.
     BlobBegun,
-    /// A blob is checked, and gets its place.
+    /// Verify a blob and move it into place.
     BlobComplete,
-    /// A layer is unpacked.
+    /// Unpack a layer.
     LayerStaged,
-    /// A layer gets its place.
+    /// Move a layer into place.
     LayerKept,
-    /// The image is recorded.
+    /// Write the image's record.
     ImageRecorded,
-    /// Its name is recorded.
+    /// Write the image's name.
     NameRecorded,
 }
 
-/// A moment at which a process may die.
+/// A point at which a test can kill the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Failpoint {
-    /// What it was about to do, or had done.
+    /// The step it belongs to.
     pub phase: Phase,
-    /// Whether it had.
+    /// Whether it is after the step.
     pub after: bool,
 }
 
 // === impl Phase ===
 
 impl Phase {
-    /// All of them.
+    /// All steps, in order.
     pub const ALL: [Self; 7] = [
         Self::Manifest,
         Self::BlobBegun,
@@ -54,12 +54,12 @@ impl Phase {
         }
     }
 
-    /// The moment before it.
+    /// The failpoint before the step.
     pub(crate) fn begin(self) {
         Failpoint { phase: self, after: false }.reached();
     }
 
-    /// The moment after it.
+    /// The failpoint after the step.
     pub(crate) fn end(self) {
         Failpoint { phase: self, after: true }.reached();
     }
@@ -68,24 +68,24 @@ impl Phase {
 // === impl Failpoint ===
 
 impl Failpoint {
-    /// All of them.
+    /// All failpoints.
     pub fn all() -> impl Iterator<Item = Self> {
         Phase::ALL.into_iter().flat_map(|phase| [false, true].map(|after| Self { phase, after }))
     }
 
-    /// What it is called by: `manifest-before`, `manifest-after`, …
+    /// Its name: `manifest-before`, `manifest-after`, …
     pub fn name(self) -> String {
         format!("{}-{}", self.phase.name(), if self.after { "after" } else { "before" })
     }
 
-    /// Dies here, if that is what this process was started for.
+    /// Kills the process if this failpoint is armed.
     #[cfg(feature = "failpoints")]
     fn reached(self) {
         static ARMED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
         let armed = ARMED.get_or_init(|| std::env::var("CARREL_FAILPOINT").ok());
         if armed.as_deref() == Some(&self.name()) {
             let _dead = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            // It is no use going on: the signal is on its way.
+            // The signal may take a moment to arrive; do not continue.
             std::process::abort();
         }
     }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_moment_has_a_name_of_its_own() {
+    fn every_failpoint_has_a_unique_name() {
         let names: std::collections::HashSet<_> = Failpoint::all().map(Failpoint::name).collect();
         assert_eq!(names.len(), 2 * Phase::ALL.len());
     }

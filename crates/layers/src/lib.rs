@@ -1,14 +1,15 @@
-//! Images on disk: a store addressed by content ([`Store`]), into which layers are unpacked once.
+//! Images on disk: a content-addressed store ([`ImageStore`]) into which each layer is unpacked once.
 //!
-//! An image comes from a [`Source`]: a registry, which another crate knows, or a file. Whatever comes is checked against
-//! its digest, and unpacked by a process that can do nothing else ([`Unpacker`]).
+//! An image comes from a [`ImageSource`]: an archive, a layout, or a registry, which another crate implements. All
+//! content is verified against its digest, and unpacked by a confined process ([`Unpacker`]).
 
 pub mod archive;
+mod archive_index;
+mod cancellation;
 mod config;
 mod digest;
 mod error;
 mod failpoint;
-mod index;
 mod lock;
 mod manifest;
 mod platform;
@@ -16,23 +17,22 @@ mod progress;
 mod save;
 mod source;
 mod staging;
-mod stop;
 mod store;
 pub mod unpack;
 mod xattr;
 
+pub use self::cancellation::CancellationToken;
 pub use self::config::Config;
-pub use self::digest::{BadDigest, Digest, Hasher};
+pub use self::digest::{Digest, Hasher, InvalidDigest};
 pub use self::error::StoreError;
 pub use self::failpoint::{Failpoint, Phase};
 pub use self::manifest::{
-    Descriptor, ImageManifest, LARGEST_CONFIG, LARGEST_MANIFEST, MOST_LAYERS, Manifest, ManifestError, choose,
+    Descriptor, ImageManifest, MAX_CONFIG_SIZE, MAX_LAYERS, MAX_MANIFEST_SIZE, Manifest, ManifestError, choose,
     is_index, media, resolve,
 };
-pub use self::platform::{BadPlatform, Platform};
-pub use self::progress::{Done, Progress};
-pub use self::save::Changes;
-pub use self::source::{DockerArchive, Layout, Source, SourceError, Target};
-pub use self::stop::Stop;
-pub use self::store::{Hold, Removed, Store, Stored, Usage};
-pub use self::unpack::{Compression, UnpackError, Unpacked, Unpacker, Unpacking};
+pub use self::platform::{InvalidPlatform, Platform};
+pub use self::progress::{LayerOutcome, Progress};
+pub use self::save::SandboxChanges;
+pub use self::source::{DockerArchive, ImageSource, ImageTarget, OciLayout, SourceError};
+pub use self::store::{ImageHold, ImageStore, RemovedImages, StoreUsage, StoredImage};
+pub use self::unpack::{Compression, UnpackError, UnpackProcess, UnpackedLayer, Unpacker};

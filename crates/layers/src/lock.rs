@@ -1,4 +1,4 @@
-//! Locks on files. The kernel takes them back when their holder ends, however it ends.
+//! File locks. The kernel releases them when their holder exits, however it exits.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,31 +7,31 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How often a lock is asked for that somebody has for a moment. Each time it is waited for twice as long, from 1 ms on.
+/// Attempts to take a lock that another process may hold briefly; the delay doubles from 1 ms.
 const TRIES: u32 = 6;
-/// The longest that is waited between two looks at a lock that somebody has for long.
+/// The longest delay between two polls of a lock that is held for long.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
-/// A file that one at a time has. Dropped, it is removed, and whoever waits for it takes a new one.
-pub(crate) struct Lock {
+/// An exclusive lock file. It is removed on drop, and waiting processes create a new one.
+pub(crate) struct FileLock {
     pub(crate) file: OwnedFd,
     directory: OwnedFd,
     name: String,
     stays: bool,
 }
 
-/// A file that several have at a time, or one alone, for as long as this lives.
-pub(crate) struct Claim(pub(crate) OwnedFd);
+/// A shared or exclusive lock, released on drop.
+pub(crate) struct StoreLock(pub(crate) OwnedFd);
 
-// === impl Lock ===
+// === impl FileLock ===
 
-impl Lock {
-    /// Makes the file where there is none, and waits until nobody else has it.
+impl FileLock {
+    /// Creates the file if needed and waits for the lock.
     pub(crate) fn take(directory: &OwnedFd, name: &str) -> io::Result<Self> {
         Self::wait(directory, name, |file| flock(file, FlockOperation::LockExclusive))
     }
 
-    /// The same, unless it is said to stop meanwhile: then it fails as interrupted.
+    /// Like [`Self::take`], but fails with `Interrupted` once `stopped` returns true.
     pub(crate) fn take_unless(directory: &OwnedFd, name: &str, stopped: impl Fn() -> bool) -> io::Result<Self> {
         Self::wait(directory, name, |file| flock_unless(file, &stopped))
     }
@@ -41,14 +41,14 @@ impl Lock {
         loop {
             let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
             lock(&file)?;
-            // Whoever had it may have removed or moved it, and then it locks nothing.
+            // The previous holder may have removed or renamed the file; then the lock is worthless.
             if is_at(&file, directory, name)? {
                 return Ok(Self { file, directory: directory.try_clone()?, name: name.to_owned(), stays: false });
             }
         }
     }
 
-    /// Removes a file that nobody has: whoever did was killed.
+    /// Removes a lock file without a holder, left by a killed process.
     pub(crate) fn sweep(directory: &OwnedFd, name: &str) -> io::Result<()> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
@@ -63,12 +63,12 @@ impl Lock {
         }
     }
 
-    /// Leaves the file where it is, for somebody who goes on with it.
+    /// Releases the lock but leaves the file for a later holder.
     pub(crate) fn leave(mut self) {
         self.stays = true;
     }
 
-    /// Moves the file to where it belongs.
+    /// Renames the file to its final place.
     pub(crate) fn keep(mut self, place: impl AsFd, name: &str) -> io::Result<()> {
         rustix::fs::renameat(&self.directory, &self.name, place, name)?;
         self.stays = true;
@@ -76,28 +76,28 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for FileLock {
     fn drop(&mut self) {
         if !self.stays {
-            // What stays is an empty file, which says nothing.
+            // If removal fails, an empty file remains, which means nothing.
             let _removed = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
         release(&self.file);
     }
 }
 
-impl Drop for Claim {
+impl Drop for StoreLock {
     fn drop(&mut self) {
         release(&self.0);
     }
 }
 
-/// Lets go of a lock. To close the file is not enough: a process that another thread is just starting has it open too.
+/// Releases a lock explicitly: a process that another thread just forks still has the file open.
 pub(crate) fn release(file: impl AsFd) {
     let _free = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
-/// Locks an open file, and goes on waiting after a signal.
+/// Locks an open file; retries after `EINTR`.
 pub(crate) fn flock(file: impl AsFd, operation: FlockOperation) -> io::Result<()> {
     loop {
         match rustix::fs::flock(&file, operation) {
@@ -107,7 +107,7 @@ pub(crate) fn flock(file: impl AsFd, operation: FlockOperation) -> io::Result<()
     }
 }
 
-/// Locks an open file alone, and looks between whether to stop: the kernel wakes nobody for that who waits in it.
+/// Polls for an exclusive lock and checks for cancellation in between, which a blocking `flock` could not.
 fn flock_unless(file: &OwnedFd, stopped: impl Fn() -> bool) -> io::Result<()> {
     let mut wait = Duration::from_millis(1);
     loop {
@@ -123,8 +123,7 @@ fn flock_unless(file: &OwnedFd, stopped: impl Fn() -> bool) -> io::Result<()> {
     }
 }
 
-/// Locks an open file alone, unless somebody else has it. A process that is just being started has everything that is
-/// open here for a moment, so who seems to have it is asked again a few times.
+/// Tries to take an exclusive lock. Another thread's fork holds all open files briefly, so it tries a few times.
 pub(crate) fn alone(file: &OwnedFd) -> io::Result<bool> {
     for wait in 0..=TRIES {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -137,7 +136,7 @@ pub(crate) fn alone(file: &OwnedFd) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether what is open is still what has the name.
+/// Whether an open file is still the one at a name.
 pub(crate) fn is_at(file: impl AsFd, directory: impl AsFd, name: &str) -> io::Result<bool> {
     let ours = rustix::fs::fstat(file)?;
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -152,13 +151,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_for_a_file_that_goes_takes_a_new_one() {
+    fn a_process_that_waits_for_a_removed_lock_file_creates_a_new_one() {
         let directory = tempfile::tempdir().unwrap();
         let open = || OwnedFd::from(std::fs::File::open(directory.path()).unwrap());
-        let first = Lock::take(&open(), "lock").unwrap();
+        let first = FileLock::take(&open(), "lock").unwrap();
         let waiting = {
             let directory = open();
-            std::thread::spawn(move || Lock::take(&directory, "lock").unwrap())
+            std::thread::spawn(move || FileLock::take(&directory, "lock").unwrap())
         };
         drop(first);
         let second = waiting.join().unwrap();

@@ -1,7 +1,6 @@
-//! What an image says about itself: its manifest, and the index that names one for each platform.
+//! Manifests of images, and indexes that name a manifest for each platform.
 //!
-//! Both have two spellings, that of the Open Container Initiative and the older one of Docker. Only what is used is
-//! read; what is not known is passed over, but a media type has to be one of the list.
+//! Both exist in the OCI format and in Docker's older one. Unknown keys are ignored, but media types must be known.
 
 mod error;
 #[cfg(test)]
@@ -15,92 +14,92 @@ use crate::unpack::Compression;
 
 pub use self::error::ManifestError;
 
-/// The largest manifest or index.
-pub const LARGEST_MANIFEST: u64 = 4 << 20;
-/// The largest configuration.
-pub const LARGEST_CONFIG: u64 = 8 << 20;
-/// The most layers that an image may have.
-pub const MOST_LAYERS: usize = 512;
-/// How many indexes may lie before a manifest.
-const DEEPEST: usize = 4;
+/// The size limit of a manifest or an index.
+pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
+/// The size limit of a configuration.
+pub const MAX_CONFIG_SIZE: u64 = 8 << 20;
+/// The limit of layers in an image.
+pub const MAX_LAYERS: usize = 512;
+/// How deep indexes may nest.
+const MAX_DEPTH: usize = 4;
 
-/// The media types that are read and written.
+/// Supported media types.
 pub mod media {
-    /// A manifest.
+    /// An OCI manifest.
     pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-    /// An index of manifests.
+    /// An OCI index.
     pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-    /// A configuration.
+    /// An OCI configuration.
     pub const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-    /// A layer.
+    /// An uncompressed OCI layer.
     pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
-    /// A layer, by gzip.
+    /// An OCI layer with gzip.
     pub const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-    /// A layer, by zstd.
+    /// An OCI layer with zstd.
     pub const LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
-    /// A manifest, as Docker writes it.
+    /// A Docker manifest, version 2.
     pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-    /// An index of manifests, as Docker writes it.
+    /// A Docker manifest list.
     pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-    /// A configuration, as Docker writes it.
+    /// A Docker configuration.
     pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
-    /// A layer, as Docker writes it.
+    /// An uncompressed Docker layer.
     pub const DOCKER_LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar";
-    /// A layer by gzip, as Docker writes it.
+    /// A Docker layer with gzip.
     pub const DOCKER_LAYER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
-    /// A layer by zstd, as Docker writes it.
+    /// A Docker layer with zstd.
     pub const DOCKER_LAYER_ZSTD: &str = "application/vnd.docker.image.rootfs.diff.tar.zstd";
 
-    /// All that a manifest or an index may be.
+    /// The media types of manifests and indexes.
     pub const MANIFESTS: [&str; 4] = [MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_LIST];
 }
 
-/// What is known of a piece of content before it is there.
+/// Refers to content, as in the OCI specification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// What it is.
+    /// One of [`media`].
     pub media_type: String,
-    /// What it is called.
+    /// The digest of the content.
     pub digest: Digest,
-    /// How long it is.
+    /// The size in bytes.
     pub size: u64,
-    /// What it was built for, in an index.
+    /// In an index: the platform of the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
-    /// What else is said about it.
+    /// Free-form metadata.
     #[serde(default, deserialize_with = "or_none", skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub annotations: std::collections::BTreeMap<String, String>,
 }
 
-/// A manifest or an index as it came.
+/// The raw bytes of a manifest or an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// What it is.
+    /// One of [`media::MANIFESTS`].
     pub media_type: String,
-    /// Every byte of it.
+    /// Exactly as received: the digest covers them.
     pub bytes: Vec<u8>,
-    /// What it has to be called.
+    /// The digest the bytes must have.
     pub digest: Digest,
 }
 
-/// A manifest, read.
+/// A parsed manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageManifest {
-    /// 2, always.
+    /// Always 2.
     pub schema_version: u32,
-    /// What it is, if it says so.
+    /// One of [`media`], if stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
-    /// What is known of its configuration.
+    /// Refers to the configuration.
     pub config: Descriptor,
-    /// What is known of its layers, the lowest first.
+    /// Refer to the layers, the lowest first.
     #[serde(deserialize_with = "or_none")]
     pub layers: Vec<Descriptor>,
 }
 
-/// An index, read.
+/// A parsed index.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Index {
@@ -111,29 +110,29 @@ pub(crate) struct Index {
     pub(crate) manifests: Vec<Descriptor>,
 }
 
-/// Reads `null` as nothing at all: some write a list without anything in it like that.
+/// Reads `null` as the default: some tools write an empty list that way.
 fn or_none<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Chooses the manifest for a platform from an index.
+/// Selects the manifest for a platform from an index.
 pub fn choose(index: &[u8], platform: &Platform) -> Result<Descriptor, ManifestError> {
     choose_from(&Index::read(index)?.manifests, platform)
 }
 
-/// Chooses the manifest for a platform from some.
+/// Selects the manifest for a platform.
 pub(crate) fn choose_from(manifests: &[Descriptor], platform: &Platform) -> Result<Descriptor, ManifestError> {
     let fits = |descriptor: &&Descriptor| {
         let known = media::MANIFESTS.contains(&descriptor.media_type.as_str());
         known && descriptor.platform.as_ref().is_some_and(|there| platform.accepts(there))
     };
-    // Of several the one that says exactly what is asked for is meant.
+    // An exact match wins.
     let exact = |descriptor: &&Descriptor| descriptor.platform.as_ref() == Some(platform);
-    // Else the one that asks for least of the processor, which runs on all.
+    // Otherwise the lowest processor variant, which runs everywhere.
     let least = |descriptor: &&Descriptor| descriptor.platform.as_ref().map(Platform::level);
     let chosen = manifests.iter().filter(fits).find(exact);
     let chosen = chosen.or_else(|| manifests.iter().filter(fits).min_by_key(least));
-    // An index of one thing that does not say what it is for, as layouts have them, leaves no choice.
+    // A single manifest without platform, as in layouts, is the only candidate.
     let only = match manifests {
         [only] if only.platform.is_none() => Some(only),
         _ => None,
@@ -145,14 +144,14 @@ pub(crate) fn choose_from(manifests: &[Descriptor], platform: &Platform) -> Resu
     })
 }
 
-/// Goes on from an index to the manifest for a platform. Whatever comes is checked here, so `fetch` need not.
+/// Follows indexes to the manifest for a platform. The result of `fetch` is verified here.
 pub fn resolve<E: From<ManifestError>>(
     first: Manifest,
     platform: &Platform,
     mut fetch: impl FnMut(&Descriptor) -> Result<Vec<u8>, E>,
 ) -> Result<Manifest, E> {
     let mut current = first;
-    for _ in 0..=DEEPEST {
+    for _ in 0..=MAX_DEPTH {
         current.check()?;
         if !is_index(&current.media_type) {
             return Ok(current);
@@ -161,8 +160,8 @@ pub fn resolve<E: From<ManifestError>>(
         if next.digest == current.digest {
             return Err(ManifestError::Loop(next.digest).into());
         }
-        if next.size > LARGEST_MANIFEST {
-            let (size, largest) = (next.size, LARGEST_MANIFEST);
+        if next.size > MAX_MANIFEST_SIZE {
+            let (size, largest) = (next.size, MAX_MANIFEST_SIZE);
             return Err(ManifestError::TooLarge { what: "manifest", size, largest }.into());
         }
         let bytes = fetch(&next)?;
@@ -180,7 +179,7 @@ pub fn is_index(media_type: &str) -> bool {
 
 impl Index {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let index: Self = read("index", bytes, LARGEST_MANIFEST)?;
+        let index: Self = read("index", bytes, MAX_MANIFEST_SIZE)?;
         version("index", index.schema_version)?;
         match index.media_type {
             Some(itself) if !is_index(&itself) => Err(ManifestError::MediaType { what: "index", found: itself }),
@@ -192,9 +191,9 @@ impl Index {
 // === impl Manifest ===
 
 impl Manifest {
-    /// Whether it is what it is called, and of a kind that is used.
+    /// Verifies digest and media type.
     pub fn check(&self) -> Result<(), ManifestError> {
-        bounded("manifest", self.bytes.len() as u64, LARGEST_MANIFEST)?;
+        bounded("manifest", self.bytes.len() as u64, MAX_MANIFEST_SIZE)?;
         let found = Digest::of(&self.bytes);
         if found != self.digest {
             return Err(ManifestError::Digest { what: "manifest", expected: self.digest, found });
@@ -205,10 +204,10 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads it.
+    /// Parses a manifest.
     pub fn read(&self) -> Result<ImageManifest, ManifestError> {
         self.check()?;
-        let manifest: ImageManifest = read("manifest", &self.bytes, LARGEST_MANIFEST)?;
+        let manifest: ImageManifest = read("manifest", &self.bytes, MAX_MANIFEST_SIZE)?;
         version("manifest", manifest.schema_version)?;
         if let Some(itself) = manifest.media_type.as_ref().filter(|itself| **itself != self.media_type) {
             return Err(ManifestError::TwoTypes { called: self.media_type.clone(), itself: itself.clone() });
@@ -220,8 +219,8 @@ impl Manifest {
             let found = manifest.config.media_type;
             return Err(ManifestError::MediaType { what: "configuration", found });
         }
-        bounded("configuration", manifest.config.size, LARGEST_CONFIG)?;
-        if manifest.layers.len() > MOST_LAYERS {
+        bounded("configuration", manifest.config.size, MAX_CONFIG_SIZE)?;
+        if manifest.layers.len() > MAX_LAYERS {
             return Err(ManifestError::TooMany(manifest.layers.len()));
         }
         for layer in &manifest.layers {
@@ -238,7 +237,7 @@ impl Manifest {
 }
 
 impl Manifest {
-    /// A manifest of our own.
+    /// Serializes a new manifest.
     pub(crate) fn written(manifest: &ImageManifest) -> std::io::Result<Self> {
         let bytes = serde_json::to_vec(manifest)?;
         let media_type = manifest.media_type.clone().unwrap_or_else(|| media::MANIFEST.to_owned());
@@ -249,7 +248,7 @@ impl Manifest {
 // === impl ImageManifest ===
 
 impl ImageManifest {
-    /// What a manifest of our own says.
+    /// A manifest of these parts.
     pub(crate) fn new(config: Descriptor, layers: Vec<Descriptor>) -> Self {
         Self { schema_version: 2, media_type: Some(media::MANIFEST.to_owned()), config, layers }
     }
@@ -258,18 +257,18 @@ impl ImageManifest {
 // === impl Descriptor ===
 
 impl Descriptor {
-    /// What describes some bytes.
+    /// Describes `bytes`.
     pub fn of(media_type: &str, bytes: &[u8]) -> Self {
         Self::new(media_type, Digest::of(bytes), bytes.len() as u64)
     }
 
-    /// What is known of content.
+    /// A descriptor without platform and annotations.
     pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
         let annotations = std::collections::BTreeMap::new();
         Self { media_type: media_type.to_owned(), digest, size, platform: None, annotations }
     }
 
-    /// How a layer is compressed, if it is one.
+    /// The compression of a layer; an error for other media types.
     pub fn compression(&self) -> Result<Compression, ManifestError> {
         match self.media_type.as_str() {
             media::LAYER | media::DOCKER_LAYER => Ok(Compression::None),
@@ -297,7 +296,7 @@ fn version(what: &'static str, version: u32) -> Result<(), ManifestError> {
     match version {
         2 => Ok(()),
         other => {
-            Err(ManifestError::Unreadable { what, why: format!("it is of version {other}, and 2 is what is read") })
+            Err(ManifestError::Unreadable { what, why: format!("schema version {other} is not supported; expected 2") })
         }
     }
 }

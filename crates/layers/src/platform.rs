@@ -1,31 +1,31 @@
-//! What an image was built for.
+//! Platforms of images.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// An operating system and a kind of processor, in the words that images use.
+/// An operating system and an architecture, in the terms of OCI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
     /// `linux`.
     pub os: String,
     /// `amd64`, `arm64`, …
     pub architecture: String,
-    /// `v7`, `v8`, …, where an architecture has several.
+    /// `v7`, `v8`, …, for architectures with variants.
     #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }
 
-/// A text that names no platform.
+/// A text that is not a platform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a platform: write `linux/amd64`, or `linux/arm/v7`")]
-pub struct BadPlatform(pub String);
+#[error("{0:?} is not a platform: expected `linux/amd64` or `linux/arm/v7`")]
+pub struct InvalidPlatform(pub String);
 
 // === impl Platform ===
 
 impl Platform {
-    /// What this machine runs.
+    /// The platform of this machine.
     pub fn host() -> Self {
         let (architecture, variant) = match std::env::consts::ARCH {
             "x86_64" => ("amd64", None),
@@ -38,17 +38,17 @@ impl Platform {
         Self { os: "linux".into(), architecture: architecture.into(), variant: variant.map(Into::into) }
     }
 
-    /// How much of the processor its variant asks for: one that names none asks for least.
+    /// The number of the variant; lower ones run on more processors.
     pub(crate) fn level(&self) -> u32 {
         let digits =
             self.variant.as_deref().map(|variant| variant.trim_start_matches(|letter: char| !letter.is_ascii_digit()));
         digits.map_or(0, |digits| digits.parse().unwrap_or(u32::MAX))
     }
 
-    /// Whether what was built for `other` is what is meant by this.
+    /// Whether an image for `other` runs on this platform.
     pub fn accepts(&self, other: &Self) -> bool {
         let same = self.os == other.os && self.architecture == other.architecture;
-        // One that says no more is taken for what is usual; so is one that asks for no more.
+        // Without a variant the usual one is meant; lower variants run too.
         let usual = if self.architecture == "arm64" { Some("v8") } else { None };
         let variant = |platform: &Self| platform.variant.clone().or(usual.map(Into::into));
         match (variant(self), variant(other)) {
@@ -58,7 +58,7 @@ impl Platform {
     }
 }
 
-/// Reads an empty text as none.
+/// Reads an empty string as `None`.
 fn some_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
 }
@@ -71,9 +71,9 @@ impl fmt::Display for Platform {
 }
 
 impl FromStr for Platform {
-    type Err = BadPlatform;
+    type Err = InvalidPlatform;
 
-    fn from_str(text: &str) -> Result<Self, BadPlatform> {
+    fn from_str(text: &str) -> Result<Self, InvalidPlatform> {
         let parts: Vec<_> = text.split('/').collect();
         let plain = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         match parts.as_slice() {
@@ -82,7 +82,7 @@ impl FromStr for Platform {
                 architecture: (*architecture).into(),
                 variant: rest.first().map(|variant| (*variant).into()),
             }),
-            _ => Err(BadPlatform(text.to_owned())),
+            _ => Err(InvalidPlatform(text.to_owned())),
         }
     }
 }
@@ -96,17 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_is_written_as_it_is_read() {
+    fn display_and_parse_round_trip() {
         for text in ["linux/amd64", "linux/arm/v7"] {
             assert_eq!(platform(text).to_string(), text);
         }
         for bad in ["", "linux", "linux/", "linux/arm/v7/x", "linux/a b"] {
-            assert_eq!(bad.parse::<Platform>(), Err(BadPlatform(bad.into())));
+            assert_eq!(bad.parse::<Platform>(), Err(InvalidPlatform(bad.into())));
         }
     }
 
     #[test]
-    fn a_variant_counts_where_both_name_one_and_arm64_has_a_usual_one() {
+    fn variants_are_compared_if_both_state_one_and_arm64_has_a_default() {
         assert!(platform("linux/amd64").accepts(&platform("linux/amd64/v3")));
         assert!(platform("linux/arm64").accepts(&platform("linux/arm64/v8")));
         assert!(platform("linux/arm64/v8").accepts(&platform("linux/arm64")));

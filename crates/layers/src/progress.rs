@@ -1,43 +1,43 @@
-//! What is told while an image comes.
+//! Progress of a pull.
 
 use crate::manifest::Descriptor;
 
-/// How a layer came to be there.
+/// How a layer became available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// It was there before.
-    There,
+pub enum LayerOutcome {
+    /// The store already had it.
+    AlreadyPresent,
     /// It was fetched and unpacked.
     Fetched,
 }
 
-/// Whoever wants to know how far it is. Called from several threads at once.
+/// Receives the progress of a pull, from several threads at once.
 pub trait Progress: Sync {
-    /// These layers are wanted, the lowest first. Others name them by their place here.
+    /// The layers of the image, the lowest first. Later calls refer to them by index.
     fn begin(&self, layers: &[Descriptor]) {
         let _ = layers;
     }
 
-    /// So much of a layer is here, of all that its descriptor says.
+    /// The bytes of a layer that are fetched so far, out of its descriptor's size.
     fn fetched(&self, layer: usize, bytes: u64) {
         let _ = (layer, bytes);
     }
 
-    /// So much of a layer is unpacked.
+    /// The bytes that are unpacked so far.
     fn unpacked(&self, layer: usize, bytes: u64) {
         let _ = (layer, bytes);
     }
 
-    /// A layer is in its place.
-    fn layer_done(&self, layer: usize, how: Done) {
+    /// A layer is complete.
+    fn layer_done(&self, layer: usize, how: LayerOutcome) {
         let _ = (layer, how);
     }
 
-    /// Something that a person may want to know.
+    /// A message for the user.
     fn said(&self, text: &str) {
         let _ = text;
     }
 }
 
-/// Tells nobody.
+/// Ignores all progress.
 impl Progress for () {}

@@ -1,8 +1,8 @@
-//! What a sandbox has changed, as the tar of a layer.
+//! Writes the changes of a sandbox as the tar of a layer.
 //!
-//! A guest wrote all of it, so everything goes by handles: no link is followed, nothing is waited for. What the overlay
-//! marks as gone or as hiding is said in the words of layers. The order is that of names, so that the same changes are
-//! the same layer. Sockets are left out, and devices, which no sandbox can make.
+//! The content is untrusted, so everything goes by handles: no symlink is followed, and no open blocks. Overlay
+//! whiteouts and opaque directories become `.wh.` entries. Names are sorted, so that the same changes give the same
+//! layer. Sockets are skipped, and devices, which a sandbox cannot create.
 
 mod entry;
 
@@ -13,81 +13,78 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
-use self::entry::{Entry, Kind};
+use self::entry::{LayerEntry, LayerEntryKind};
 use crate::xattr;
 
-/// How deep a tree can be: as deep as one is unpacked.
-const DEEPEST: usize = 128;
-/// What the overlay marks directories and files with.
+/// The depth limit, the same as for unpacking.
+const MAX_DEPTH: usize = 128;
+/// The overlay's attributes of opaque directories and of whiteouts.
 const OPAQUE: &[u8] = b"user.overlay.opaque";
 const WHITEOUT: &[u8] = b"user.overlay.whiteout";
-/// What stands before the name of something that is gone.
+/// The prefix of a whiteout entry.
 const GONE: &[u8] = b".wh.";
-/// In a directory that hides those below it.
+/// The entry that makes a directory opaque.
 const HIDES: &[u8] = b".wh..wh..opq";
-/// How many ids a sandbox has, and the one that stands for those it has not.
+/// The number of IDs in a sandbox, and the one for unmapped IDs.
 const IDS: u32 = 65_536;
 const NOBODY: u32 = 65_534;
 
-/// What a sandbox has changed.
+/// The changes of a sandbox.
 #[derive(Debug)]
-pub struct Changes {
-    /// The upper directory of its overlay, which nobody changes meanwhile.
+pub struct SandboxChanges {
+    /// The upper directory of its overlay, which must not change meanwhile.
     pub upper: OwnedFd,
-    /// The id on disk that is 0 in the sandbox.
+    /// The ID on disk that is 0 in the sandbox.
     pub first: u32,
-    /// Paths in it that are not the sandbox's own: they are left out with all that is in them.
+    /// Paths to leave out, with all their content.
     pub without: Vec<std::path::PathBuf>,
 }
 
-/// Something that cannot be saved.
+/// A file that could not be saved.
 #[derive(Debug)]
-pub(crate) struct Unsaved {
-    /// What.
+pub(crate) struct SaveError {
     pub(crate) entry: Vec<u8>,
-    /// Why.
     pub(crate) source: io::Error,
 }
 
-/// What was written.
+/// Totals of a written layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Saved {
+pub(crate) struct SavedTotals {
     pub(crate) entries: u64,
     /// Sockets and devices.
     pub(crate) skipped: u64,
 }
 
 /// A directory that is being read.
-struct Level {
+struct SourceDirectory {
     handle: OwnedFd,
     path: Vec<u8>,
-    /// The last name first.
+    /// In reverse order.
     names: Vec<Vec<u8>>,
-    /// Whether regular files can mark what is gone.
+    /// Whether regular files can be whiteouts.
     marked: bool,
 }
 
-struct Save<'a, W> {
-    changes: &'a Changes,
+struct LayerWriter<'a, W> {
+    changes: &'a SandboxChanges,
     out: W,
-    saved: Saved,
-    /// Files that have several names, by device and number, with the first of them.
+    saved: SavedTotals,
+    /// The first path of each file with several links, by device and inode.
     linked: HashMap<(u64, u64), Vec<u8>>,
 }
 
-/// Writes the layer of changes.
-pub(crate) fn layer(changes: &Changes, out: impl Write) -> Result<Saved, Unsaved> {
-    let mut save = Save { changes, out, saved: Saved::default(), linked: HashMap::new() };
+pub(crate) fn layer(changes: &SandboxChanges, out: impl Write) -> Result<SavedTotals, SaveError> {
+    let mut save = LayerWriter { changes, out, saved: SavedTotals::default(), linked: HashMap::new() };
     save.all()?;
-    // Two empty blocks end every archive.
+    // A tar ends with two zero blocks.
     save.out.write_all(&[0; 1024]).and_then(|()| save.out.flush()).map_err(|source| unsaved(b"", source))?;
     Ok(save.saved)
 }
 
-// === impl Save ===
+// === impl LayerWriter ===
 
-impl<W: Write> Save<'_, W> {
-    fn all(&mut self) -> Result<(), Unsaved> {
+impl<W: Write> LayerWriter<'_, W> {
+    fn all(&mut self) -> Result<(), SaveError> {
         let root = open(&self.changes.upper, b".", true).map_err(|source| unsaved(b"", source))?;
         let mut levels = vec![self.enter(root, Vec::new()).map_err(|source| unsaved(b"", source))?];
         while let Some(level) = levels.last_mut() {
@@ -100,8 +97,11 @@ impl<W: Write> Save<'_, W> {
             let Some(level) = levels.last() else { break };
             let below = self.one(level, &name, &path).map_err(|source| unsaved(&path, source))?;
             match below {
-                Some(_) if deep >= DEEPEST => {
-                    return Err(unsaved(&path, io::Error::other(format!("it lies deeper than {DEEPEST} directories"))));
+                Some(_) if deep >= MAX_DEPTH => {
+                    return Err(unsaved(
+                        &path,
+                        io::Error::other(format!("nested deeper than {MAX_DEPTH} directories")),
+                    ));
                 }
                 below => levels.extend(below),
             }
@@ -109,8 +109,8 @@ impl<W: Write> Save<'_, W> {
         Ok(())
     }
 
-    /// Writes one entry. A directory is gone into next.
-    fn one(&mut self, level: &Level, name: &[u8], path: &[u8]) -> io::Result<Option<Level>> {
+    /// Writes one entry. Returns the directory to read next, if it is one.
+    fn one(&mut self, level: &SourceDirectory, name: &[u8], path: &[u8]) -> io::Result<Option<SourceDirectory>> {
         use std::os::unix::ffi::OsStrExt;
         if self.changes.without.iter().any(|without| without.as_os_str().as_bytes() == path) {
             return Ok(None);
@@ -121,7 +121,7 @@ impl<W: Write> Save<'_, W> {
             return self.gone(path, name).map(|()| None);
         }
         if name.starts_with(GONE) {
-            return Err(io::Error::other("in a layer its name says that something is gone"));
+            return Err(io::Error::other("its name is reserved for whiteouts in layers"));
         }
         match kind {
             FileType::Directory => {
@@ -131,10 +131,10 @@ impl<W: Write> Save<'_, W> {
             FileType::RegularFile => self.file(level, name, path).map(|()| None),
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&level.handle, name, Vec::new())?;
-                let entry = self.entry(path, Kind::Symlink, &status);
+                let entry = self.entry(path, LayerEntryKind::Symlink, &status);
                 self.put(entry.target(target.as_bytes()), io::empty()).map(|()| None)
             }
-            FileType::Fifo => self.put(self.entry(path, Kind::Pipe, &status), io::empty()).map(|()| None),
+            FileType::Fifo => self.put(self.entry(path, LayerEntryKind::Pipe, &status), io::empty()).map(|()| None),
             _ => {
                 self.saved.skipped += 1;
                 Ok(None)
@@ -142,21 +142,21 @@ impl<W: Write> Save<'_, W> {
         }
     }
 
-    /// Writes a directory, and looks what is in it.
-    fn enter(&mut self, handle: OwnedFd, path: Vec<u8>) -> io::Result<Level> {
+    /// Writes a directory entry and lists its content.
+    fn enter(&mut self, handle: OwnedFd, path: Vec<u8>) -> io::Result<SourceDirectory> {
         let status = rustix::fs::fstat(&handle)?;
         let attributes = xattr::all(&handle)?;
         let mark = attributes.iter().find(|(name, _)| name.to_bytes() == OPAQUE).map(|(_, value)| value.clone());
         if attributes.iter().any(|(name, _)| name.to_bytes() == b"user.overlay.redirect") {
-            return Err(io::Error::other("it was moved in a way that a layer cannot say"));
+            return Err(io::Error::other("a renamed directory (overlay redirect) cannot be saved in a layer"));
         }
         let name = [&path[..], b"/"].concat();
         let name = if path.is_empty() { b"./" } else { &name[..] };
-        let entry = self.entry(name, Kind::Directory, &status).attributes(&attributes, self.changes.first);
+        let entry = self.entry(name, LayerEntryKind::Directory, &status).attributes(&attributes, self.changes.first);
         self.put(entry, io::empty())?;
         if mark.as_deref() == Some(b"y") {
             let name = if path.is_empty() { HIDES.to_vec() } else { [&path[..], HIDES].join(&b'/') };
-            self.put(Entry::mark(&name), io::empty())?;
+            self.put(LayerEntry::mark(&name), io::empty())?;
         }
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&handle)? {
@@ -167,10 +167,10 @@ impl<W: Write> Save<'_, W> {
             }
         }
         names.sort_by(|a, b| b.cmp(a));
-        Ok(Level { handle, path, names, marked: mark.as_deref() == Some(b"x") })
+        Ok(SourceDirectory { handle, path, names, marked: mark.as_deref() == Some(b"x") })
     }
 
-    fn file(&mut self, level: &Level, name: &[u8], path: &[u8]) -> io::Result<()> {
+    fn file(&mut self, level: &SourceDirectory, name: &[u8], path: &[u8]) -> io::Result<()> {
         let file = File::from(open(&level.handle, name, false)?);
         let status = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
@@ -182,27 +182,27 @@ impl<W: Write> Save<'_, W> {
         }
         if status.st_nlink > 1 {
             if let Some(first) = self.linked.get(&(status.st_dev, status.st_ino)) {
-                let entry = self.entry(path, Kind::HardLink, &status).target(first);
+                let entry = self.entry(path, LayerEntryKind::HardLink, &status).target(first);
                 return self.put(entry, io::empty());
             }
             self.linked.insert((status.st_dev, status.st_ino), path.to_vec());
         }
         let size = u64::try_from(status.st_size).unwrap_or(0);
-        let entry = self.entry(path, Kind::File(size), &status).attributes(&attributes, self.changes.first);
+        let entry = self.entry(path, LayerEntryKind::File(size), &status).attributes(&attributes, self.changes.first);
         self.put(entry, file.take(size))
     }
 
     fn gone(&mut self, path: &[u8], name: &[u8]) -> io::Result<()> {
         let above = path.get(..path.len() - name.len()).unwrap_or_default();
-        self.put(Entry::mark(&[above, GONE, name].concat()), io::empty())
+        self.put(LayerEntry::mark(&[above, GONE, name].concat()), io::empty())
     }
 
-    fn entry(&self, path: &[u8], kind: Kind, status: &Stat) -> Entry {
+    fn entry(&self, path: &[u8], kind: LayerEntryKind, status: &Stat) -> LayerEntry {
         let inside = |id| inside(id, self.changes.first);
-        Entry::new(path, kind, status, (inside(status.st_uid), inside(status.st_gid)))
+        LayerEntry::new(path, kind, status, (inside(status.st_uid), inside(status.st_gid)))
     }
 
-    fn put(&mut self, entry: Entry, content: impl Read) -> io::Result<()> {
+    fn put(&mut self, entry: LayerEntry, content: impl Read) -> io::Result<()> {
         self.saved.entries += 1;
         let size = entry.size();
         self.out.write_all(&entry.head()?)?;
@@ -214,7 +214,7 @@ impl<W: Write> Save<'_, W> {
     }
 }
 
-/// An id as the sandbox has it.
+/// Maps an ID on disk to one in the sandbox.
 fn inside(id: u32, first: u32) -> u32 {
     id.checked_sub(first).filter(|inside| *inside < IDS).unwrap_or(NOBODY)
 }
@@ -234,7 +234,7 @@ fn copy(mut from: impl Read, into: &mut impl Write) -> io::Result<u64> {
     }
 }
 
-/// Opens what has a name in a directory, and nothing that it leads to.
+/// Opens one name without following symlinks.
 fn open(directory: impl AsFd, name: &[u8], is_directory: bool) -> io::Result<OwnedFd> {
     let kind = if is_directory { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC | kind;
@@ -242,9 +242,9 @@ fn open(directory: impl AsFd, name: &[u8], is_directory: bool) -> io::Result<Own
 }
 
 fn changed() -> io::Error {
-    io::Error::other("it changed while it was read")
+    io::Error::other("changed while it was read")
 }
 
-fn unsaved(entry: &[u8], source: io::Error) -> Unsaved {
-    Unsaved { entry: entry.to_vec(), source }
+fn unsaved(entry: &[u8], source: io::Error) -> SaveError {
+    SaveError { entry: entry.to_vec(), source }
 }

@@ -1,4 +1,4 @@
-//! Where images come from, and where they go.
+//! Where images are pulled from and pushed to.
 
 mod docker;
 mod files;
@@ -11,51 +11,51 @@ use crate::manifest::{Descriptor, Manifest, ManifestError};
 use crate::platform::Platform;
 
 pub use self::docker::DockerArchive;
-pub use self::layout::Layout;
+pub use self::layout::OciLayout;
 
-/// Where an image comes from. Every byte that it gives is checked against its digest by the store.
-pub trait Source: Sync {
-    /// The manifest of the image for a platform. From an index it goes on with [`resolve`](crate::resolve).
+/// Where an image is pulled from. The store verifies all its content.
+pub trait ImageSource: Sync {
+    /// The manifest of the image for a platform. A source with an index calls [`resolve`](crate::resolve).
     fn manifest(&self, platform: &Platform) -> Result<Manifest, SourceError>;
 
-    /// The content of a configuration or a layer, from a byte on: to go on where an earlier one ended.
+    /// The content of a configuration or layer from an offset on, to resume an earlier read.
     fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>, SourceError>;
 }
 
-/// Where an image is sent.
-pub trait Target: Sync {
-    /// Whether it has a configuration or a layer already.
+/// Where an image is pushed to.
+pub trait ImageTarget: Sync {
+    /// Whether it already has a configuration or layer.
     fn has(&self, descriptor: &Descriptor) -> Result<bool, SourceError>;
 
-    /// Takes a configuration or a layer, which can be read from its beginning as often as it has to be sent.
+    /// Stores a configuration or layer. `open` may be called again for each attempt.
     fn blob(
         &self,
         descriptor: &Descriptor,
         open: &dyn Fn() -> io::Result<Box<dyn Read + Send>>,
     ) -> Result<(), SourceError>;
 
-    /// Takes the manifest, when all that it names is there.
+    /// Stores the manifest, after everything it refers to.
     fn manifest(&self, media_type: &str, bytes: &[u8]) -> Result<(), SourceError>;
 }
 
-/// A source that does not give, or a target that does not take.
+/// An error of a source or target.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// What it gives cannot be used.
+    /// The manifest is not valid.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// It does not have it.
-    #[error("there is no {what} {digest}")]
+    /// The source lacks the content.
+    #[error("{what} {digest} not found")]
     Missing {
-        /// What is wanted.
+        /// The kind of content.
         what: &'static str,
-        /// What it is called.
+        /// The digest of the content.
         digest: Digest,
     },
-    /// It cannot be read or written.
+    /// Reading or writing failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// What it says itself.
+    /// An error of the implementation.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -63,7 +63,7 @@ pub enum SourceError {
 // === impl SourceError ===
 
 impl SourceError {
-    /// What a source says itself.
+    /// Wraps an error of the implementation.
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }

@@ -1,7 +1,6 @@
-//! Where things are put together: directories that are of no use until they have a place of their own.
+//! Staging directories, in which content is assembled before it is renamed into place.
 //!
-//! Whoever works on one holds a lock on it. One whose lock is free belongs to nobody any more, and the next caller
-//! removes it.
+//! Each is locked by the process that uses it. One without a lock is abandoned, and the next caller removes it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,18 +11,18 @@ use rustix::io::Errno;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Something that is being put together. Dropped, it is removed.
-pub(crate) struct Staged {
+/// A staging directory, removed on drop.
+pub(crate) struct StagingDirectory {
     staging: OwnedFd,
     name: String,
     path: PathBuf,
     handle: OwnedFd,
 }
 
-// === impl Staged ===
+// === impl StagingDirectory ===
 
-impl Staged {
-    /// Makes an empty directory, and removes those that belong to nobody.
+impl StagingDirectory {
+    /// Creates an empty directory, and removes abandoned ones.
     pub(crate) fn new(staging: OwnedFd, path: &Path) -> io::Result<Self> {
         let name = random()?;
         let lock = locked(&staging, FlockOperation::LockExclusive)?;
@@ -33,7 +32,7 @@ impl Staged {
         let abandoned = abandoned(&staging)?;
         drop(lock);
         for (name, _lock) in abandoned {
-            // The lock is held until it is gone, so nobody else removes it too. What resists stays, and is in no way.
+            // The lock is held until it is gone, so that no other process removes it too. Errors are harmless.
             let _removed = remove(&path.join(name));
         }
         Ok(Self { path: path.join(&name), staging, name, handle })
@@ -43,13 +42,13 @@ impl Staged {
         &self.handle
     }
 
-    /// Makes a directory in it.
+    /// Creates a subdirectory.
     pub(crate) fn directory(&self, name: &str) -> io::Result<OwnedFd> {
         rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(0o755))?;
         Ok(rustix::fs::openat(&self.handle, name, DIRECTORY, Mode::empty())?)
     }
 
-    /// Moves it to its place. If the same is there already, that one stays. It may not be on the disk yet.
+    /// Renames it into place, without fsync. If the target exists, that one stays.
     pub(crate) fn keep(self, place: impl AsFd, name: &str) -> io::Result<()> {
         match rustix::fs::renameat(&self.staging, &self.name, place, name) {
             Ok(()) | Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
@@ -58,14 +57,14 @@ impl Staged {
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagingDirectory {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next caller.
+        // The next caller retries a removal that failed.
         let _removed = remove(&self.path);
     }
 }
 
-/// Removes a directory of the store: it leaves its place at once, and what is in it bit by bit.
+/// Removes a directory of the store: renames it to staging first, so that it disappears at once.
 pub(crate) fn discard(staging: &OwnedFd, path: &Path, place: impl AsFd, name: &str) -> io::Result<()> {
     let discarded = random()?;
     match rustix::fs::renameat(place, name, staging, &discarded) {
@@ -73,19 +72,19 @@ pub(crate) fn discard(staging: &OwnedFd, path: &Path, place: impl AsFd, name: &s
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(errno.into()),
     }
-    // What resists stays there, and the next caller tries again.
+    // The next caller retries a removal that failed.
     let _removed = remove(&path.join(discarded));
     Ok(())
 }
 
-/// A name that nobody else chooses.
+/// A unique name.
 pub(crate) fn random() -> io::Result<String> {
     let mut random = [0; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Removes everything that belongs to nobody.
+/// Removes all abandoned directories.
 pub(crate) fn sweep(staging: &OwnedFd, path: &Path) -> io::Result<()> {
     let lock = locked(staging, FlockOperation::LockExclusive)?;
     let abandoned = abandoned(staging)?;
@@ -93,8 +92,8 @@ pub(crate) fn sweep(staging: &OwnedFd, path: &Path) -> io::Result<()> {
     abandoned.iter().try_for_each(|(name, _lock)| remove(&path.join(name)))
 }
 
-/// The directories that belong to nobody, each with its lock. To be called under the lock of all, under which they are
-/// made: so that none is taken that is only just made.
+/// Abandoned directories with their locks. The caller holds the lock of the staging directory, under which new ones are
+/// created, so that none of those is taken.
 fn abandoned(staging: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> {
     let mut found = Vec::new();
     for entry in rustix::fs::Dir::read_from(staging)? {
@@ -105,7 +104,7 @@ fn abandoned(staging: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> {
         }
         let handle = match rustix::fs::openat(staging, name, DIRECTORY, Mode::empty()) {
             Ok(handle) => handle,
-            // Its owner has just moved or removed it.
+            // Its owner has just renamed or removed it.
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno.into()),
         };
@@ -118,14 +117,14 @@ fn abandoned(staging: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> {
     Ok(found)
 }
 
-/// The directory opened anew and locked: a lock belongs to an opening.
+/// Opens the directory anew and locks it: a lock belongs to an open file description.
 fn locked(directory: &OwnedFd, operation: FlockOperation) -> io::Result<OwnedFd> {
     let handle = rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty())?;
     crate::lock::flock(&handle, operation)?;
     Ok(handle)
 }
 
-/// Removes a tree. The standard library goes by open directories and follows no link.
+/// Removes a tree; the standard library uses directory handles and follows no symlink.
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,16 +1,15 @@
-//! Unpacking by a process that can do nothing else.
+//! Unpacks layers in a confined process.
 //!
-//! Whatever is compressed, and every tar that becomes files, is read by a program of its own (`carrel-unpack`): it is
-//! nobody on the host, sees the one directory that it unpacks into, has no network, and few system calls. See
-//! [`main`] for how it comes to that. Only where layers lie in an archive of several is looked up here, once that is
-//! decompressed.
+//! A separate program, `carrel-unpack`, decompresses everything and reads every tar that becomes files: it has no
+//! privileges on the host, sees only the directory it unpacks into, and has no network and few system calls. [`main`]
+//! shows how it is confined. Only the table of contents of a decompressed image archive is read in this process.
 
 mod chunks;
 mod confine;
-mod filter;
-mod program;
+mod landlock;
+mod process;
 mod report;
-mod ruleset;
+mod seccomp;
 mod stream;
 mod sys;
 mod work;
@@ -29,200 +28,205 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags};
 
-pub use self::program::main;
+pub use self::process::main;
 
-use self::program::Order;
-use self::report::{Babble, Report, Reports};
-use crate::archive::{self, Form, Limits};
+use self::process::UnpackArguments;
+use self::report::{InvalidReport, ReportDecoder, UnpackReport};
+use crate::archive::{self, ArchiveForm, ArchiveLimits};
 use crate::digest::Digest;
 
-/// How much may wait between us and the process.
+/// The capacity of the pipe to the process.
 const PIPE: usize = 1 << 20;
 
-/// The file that is written where nothing is unpacked.
+/// The file name of a decompressed stream that is not unpacked.
 pub(crate) const CONTENT: &str = "content";
 
-/// How often it is asked whether what is waited for is still wanted.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval of cancellation checks.
+const CANCEL_CHECK: Duration = Duration::from_millis(100);
 
-/// How long a process has to end when there is nothing more to do.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for one that nobody needs any more: without input most end at once, and bury their own.
-const HASTE: Duration = Duration::from_millis(250);
+/// How long the process may take to exit when its work is done.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same after cancellation: without input most processes exit at once and reap their child.
+const CANCELLED_EXIT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How a stream is compressed.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Not compressed.
     None,
-    /// By gzip.
+    /// RFC 1952.
     Gzip,
-    /// By zstd.
+    /// RFC 8878.
     Zstd,
 }
 
-/// Who decompresses a file.
-pub(crate) trait Plain {
-    /// What was compressed, in a file without a name.
+/// Decompresses files.
+pub(crate) trait Decompress {
+    /// Decompresses into a file without a name.
     fn plain(&self, file: File, compression: Compression) -> io::Result<File>;
 }
 
-/// Starts processes that unpack.
+/// Starts unpack processes.
 #[derive(Clone, Debug)]
 pub struct Unpacker {
-    /// The program `carrel-unpack`.
+    /// The path of `carrel-unpack`.
     pub program: PathBuf,
-    /// How much a layer may unpack to.
-    pub limits: Limits,
+    /// Limits for one layer.
+    pub limits: ArchiveLimits,
 }
 
-/// A process that unpacks what is written to it. Dropped, it is ended, and writes nothing any more.
+/// A process that unpacks what is written to it. Dropping it kills the process.
 ///
-/// When writing fails, the process has given up: [`finish`](Self::finish) says why.
+/// If a write fails, the process has failed: [`finish`](Self::finish) returns its error.
 #[derive(Debug)]
-pub struct Unpacking {
+pub struct UnpackProcess {
     child: Child,
     input: Option<File>,
     channel: UnixStream,
-    reports: Reports,
-    told: Told,
+    reports: ReportDecoder,
+    told: UnpackReports,
 }
 
-/// What a layer unpacked to.
+/// The result of unpacking a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unpacked {
-    /// The digest of what was compressed.
+pub struct UnpackedLayer {
+    /// The digest of the uncompressed tar.
     pub diff_id: Digest,
-    /// The sizes of all files together.
+    /// The sum of all file sizes.
     pub bytes: u64,
-    /// Files, directories, links, pipes, and what is taken away.
+    /// Files, directories, links, FIFOs and whiteouts.
     pub entries: u64,
-    /// What was left out.
+    /// Entries that were skipped.
     pub skipped: u64,
-    /// Directories of a layer that were made for want of an entry. The root is the empty path.
+    /// Directories of a layer that were created without an entry. The root is the empty path.
     pub made: Vec<PathBuf>,
 }
 
-/// A layer that is not unpacked.
+/// A layer or archive that could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// The process cannot be started.
+    /// The process could not be started.
     #[error("start {}: {source}", program.display())]
     Start {
-        /// Its program.
+        /// The path of `carrel-unpack`.
         program: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The process cannot be spoken to.
+    /// Communication with the process failed.
     #[error("the unpacker: {0}")]
     Process(io::Error),
-    /// Something is wrong with what was to be unpacked.
+    /// The archive is not valid.
     #[error("{0}")]
     Refused(String),
-    /// Something is wrong here.
+    /// A system call failed in the process.
     #[error("{0}")]
     Failed(String),
-    /// There is no room for it.
+    /// The disk or the limit of free space is exhausted.
     #[error("{0}")]
     Full(String),
-    /// The process is gone.
-    #[error("the unpacker ended without a word: {0}")]
+    /// The process exited without a result.
+    #[error("the unpacker exited unexpectedly: {0}")]
     Ended(String),
 }
 
-/// What the process has said so far.
+/// Reports of the process so far.
 #[derive(Debug, Default)]
-struct Told {
+struct UnpackReports {
     progress: u64,
     made: Vec<PathBuf>,
-    /// What it takes to remember them.
+    /// The memory cost of `made`.
     weight: usize,
-    /// Nothing counts that is said after it.
-    end: Option<Result<Unpacked, UnpackError>>,
+    /// Set by the final report; later ones are ignored.
+    end: Option<Result<UnpackedLayer, UnpackError>>,
 }
 
 // === impl Unpacker ===
 
 impl Unpacker {
-    /// Unpackers that are this program, with the usual limits.
+    /// Uses this program, with the default limits.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), limits: Limits::default() }
+        Self { program: program.into(), limits: ArchiveLimits::default() }
     }
 
-    /// The same with other limits.
-    pub(crate) fn within(&self, limits: Limits) -> Self {
+    /// Replaces the limits.
+    pub(crate) fn within(&self, limits: ArchiveLimits) -> Self {
         Self { program: self.program.clone(), limits }
     }
 
-    /// Starts to unpack a layer into an empty directory, which has to lie on a file system that can show its files with
-    /// other ids. The caller is root, and the calling thread lives until all is unpacked: the process ends with it.
-    pub fn start(&self, into: &OwnedFd, compression: Compression) -> Result<Unpacking, UnpackError> {
-        self.start_form(into, compression, Form::Layer)
+    /// Unpacks a layer into an empty directory on a file system with idmapped mounts. The caller is root, and the
+    /// calling thread must live until the end: the process is killed with it (`PR_SET_PDEATHSIG`).
+    pub fn start(&self, into: &OwnedFd, compression: Compression) -> Result<UnpackProcess, UnpackError> {
+        self.start_form(into, compression, ArchiveForm::Layer)
     }
 
-    /// The same for an archive that may be no layer.
-    pub fn start_form(&self, into: &OwnedFd, compression: Compression, form: Form) -> Result<Unpacking, UnpackError> {
-        self.order(into, Order { compression, form: Some(form), limits: self.limits })
+    /// Like [`Self::start`], for either form of archive.
+    pub fn start_form(
+        &self,
+        into: &OwnedFd,
+        compression: Compression,
+        form: ArchiveForm,
+    ) -> Result<UnpackProcess, UnpackError> {
+        self.order(into, UnpackArguments { compression, form: Some(form), limits: self.limits })
     }
 
-    /// Starts to decompress what is no layer into a file of an empty directory, [`CONTENT`].
-    pub(crate) fn start_file(&self, into: &OwnedFd, compression: Compression) -> Result<Unpacking, UnpackError> {
-        self.order(into, Order { compression, form: None, limits: self.limits })
+    /// Decompresses a stream into the file [`CONTENT`] of an empty directory, without unpacking it.
+    pub(crate) fn start_file(&self, into: &OwnedFd, compression: Compression) -> Result<UnpackProcess, UnpackError> {
+        self.order(into, UnpackArguments { compression, form: None, limits: self.limits })
     }
 
-    fn order(&self, into: &OwnedFd, order: Order) -> Result<Unpacking, UnpackError> {
+    fn order(&self, into: &OwnedFd, order: UnpackArguments) -> Result<UnpackProcess, UnpackError> {
         let (theirs, input) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| UnpackError::Process(errno.into()))?;
-        // What the system grants; less is only slower.
+        // A smaller pipe is only slower.
         let _size = fcntl_setpipe_size(&input, PIPE);
         let (channel, reports) = UnixStream::pair().map_err(UnpackError::Process)?;
         channel.set_nonblocking(true).map_err(UnpackError::Process)?;
         let directory = into.try_clone().map_err(UnpackError::Process)?;
         let mut command = Command::new(&self.program);
-        // The directory is its standard error: what another thread starts at this moment does not get that as well. The
-        // group is its own, since what a terminal sends to its caller is for the caller to decide.
+        // The directory is passed as standard error, so that a concurrent fork of another thread does not inherit it.
+        // The process has its own group, since signals of the terminal are for the caller to handle.
         command.stdin(theirs).stdout(OwnedFd::from(reports)).stderr(directory);
         command.args(order.words()).env_clear().process_group(0);
         let failed = |source| UnpackError::Start { program: self.program.clone(), source };
         let child = command.spawn().map_err(failed)?;
-        let (input, reports) = (Some(File::from(input)), Reports::default());
-        Ok(Unpacking { child, input, channel, reports, told: Told::default() })
+        let (input, reports) = (Some(File::from(input)), ReportDecoder::default());
+        Ok(UnpackProcess { child, input, channel, reports, told: UnpackReports::default() })
     }
 }
 
-// === impl Unpacked ===
+// === impl UnpackedLayer ===
 
-impl Unpacked {
-    /// What it takes of what it may take.
-    pub(crate) fn spent(&self) -> Limits {
+impl UnpackedLayer {
+    /// What a layer consumed of its limits.
+    pub(crate) fn spent(&self) -> ArchiveLimits {
         let entries = self.entries.saturating_add(self.made.len() as u64);
-        Limits { bytes: entries.saturating_mul(archive::ENTRY).saturating_add(self.bytes), entries }
+        ArchiveLimits { bytes: entries.saturating_mul(archive::ENTRY).saturating_add(self.bytes), entries }
     }
 }
 
-// === impl Unpacking ===
+// === impl UnpackProcess ===
 
-impl Unpacking {
-    /// The process.
+impl UnpackProcess {
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How many bytes came out of what was compressed, as far as is known.
+    /// The uncompressed bytes so far, as reported.
     pub fn progress(&self) -> u64 {
         self.told.progress
     }
 
-    /// Says that all is written, and waits until it is unpacked.
-    pub fn finish(self) -> Result<Unpacked, UnpackError> {
+    /// Ends the input and waits for the result.
+    pub fn finish(self) -> Result<UnpackedLayer, UnpackError> {
         self.finish_while(|| true).unwrap_or_else(|| Err(UnpackError::Ended("it was stopped".into())))
     }
 
-    /// The same for as long as that is wanted, which is asked now and then; nothing, if it is not.
-    pub fn finish_while(mut self, wanted: impl Fn() -> bool) -> Option<Result<Unpacked, UnpackError>> {
+    /// Like [`Self::finish`], but returns `None` once `wanted` returns false.
+    pub fn finish_while(mut self, wanted: impl Fn() -> bool) -> Option<Result<UnpackedLayer, UnpackError>> {
         drop(self.input.take());
         let waited = self.channel.set_nonblocking(false);
-        if let Err(error) = waited.and_then(|()| self.channel.set_read_timeout(Some(LOOK))) {
+        if let Err(error) = waited.and_then(|()| self.channel.set_read_timeout(Some(CANCEL_CHECK))) {
             return Some(Err(UnpackError::Process(error)));
         }
         while self.told.end.is_none() {
@@ -235,14 +239,14 @@ impl Unpacking {
                 return None;
             }
         }
-        let status = match self.end(PATIENCE) {
+        let status = match self.end(EXIT_TIMEOUT) {
             Ok(status) => status,
             Err(error) => return Some(Err(UnpackError::Process(error))),
         };
         Some(self.told.end.take().unwrap_or_else(|| Err(UnpackError::Ended(ending(status)))))
     }
 
-    /// Hears what the process says. Whether it may say more.
+    /// Reads reports. Returns whether more may follow.
     fn listen(&mut self) -> Result<bool, UnpackError> {
         let mut piece = [0; 16 << 10];
         match self.channel.read(&mut piece) {
@@ -253,7 +257,7 @@ impl Unpacking {
                     match self.reports.next() {
                         Ok(Some(report)) => self.told.hear(report),
                         Ok(None) => break,
-                        Err(Babble) => self.told.end = Some(Err(babble())),
+                        Err(InvalidReport) => self.told.end = Some(Err(invalid_report())),
                     }
                 }
                 Ok(true)
@@ -264,30 +268,30 @@ impl Unpacking {
         }
     }
 
-    /// Waits for the end of the process, which comes after that of the one that it has started. Without input there is
-    /// nothing to do for either: one that does not end is ended.
-    fn end(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+    /// Waits for the process, which reaps its own child first. Without input neither has work left: after the timeout
+    /// it is killed.
+    fn end(&mut self, timeout: Duration) -> io::Result<ExitStatus> {
         drop(self.input.take());
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
-        if !self.ends_by_itself(patience)? {
+        if !self.ends_by_itself(timeout)? {
             self.child.kill()?;
         }
         let status = self.child.wait()?;
-        // The last that could still write closes the channel.
+        // The last writer closes the channel.
         self.channel.set_nonblocking(false)?;
         self.channel.set_read_timeout(None)?;
         io::copy(&mut self.channel, &mut io::sink())?;
         Ok(status)
     }
 
-    /// Whether the process ends in time. What it says meanwhile counts no more, and does not hold it up.
-    fn ends_by_itself(&mut self, patience: Duration) -> io::Result<bool> {
+    /// Whether the process exits in time. Its reports are drained and ignored.
+    fn ends_by_itself(&mut self, timeout: Duration) -> io::Result<bool> {
         self.channel.set_nonblocking(true)?;
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut speaks = true;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -309,7 +313,7 @@ impl Unpacking {
     }
 }
 
-impl Write for Unpacking {
+impl Write for UnpackProcess {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let written = input.write(bytes)?;
@@ -324,41 +328,41 @@ impl Write for Unpacking {
     }
 }
 
-impl Drop for Unpacking {
+impl Drop for UnpackProcess {
     fn drop(&mut self) {
-        // One that was waited for is not waited for again.
-        let _ended = self.end(HASTE);
+        // It was reaped already.
+        let _ended = self.end(CANCELLED_EXIT_TIMEOUT);
     }
 }
 
-// === impl Told ===
+// === impl UnpackReports ===
 
-impl Told {
-    fn hear(&mut self, report: Report) {
+impl UnpackReports {
+    fn hear(&mut self, report: UnpackReport) {
         match report {
-            Report::Progress(bytes) => self.progress = bytes,
-            Report::Made(path) => {
+            UnpackReport::Progress(bytes) => self.progress = bytes,
+            UnpackReport::Made(path) => {
                 self.weight += archive::missing_weight(path.as_os_str().len());
                 // One more for the root, which every layer may lack.
                 if self.weight > archive::MOST_MISSING + archive::missing_weight(0) {
-                    self.end = Some(Err(babble()));
+                    self.end = Some(Err(invalid_report()));
                 }
                 self.made.push(path);
             }
-            Report::Done(totals) => {
+            UnpackReport::Done(totals) => {
                 let made = std::mem::take(&mut self.made);
-                let report::Totals { diff_id, bytes, entries, skipped } = totals;
-                self.end = Some(Ok(Unpacked { diff_id, bytes, entries, skipped, made }));
+                let report::UnpackTotals { diff_id, bytes, entries, skipped } = totals;
+                self.end = Some(Ok(UnpackedLayer { diff_id, bytes, entries, skipped, made }));
             }
-            Report::Refused(text) => self.end = Some(Err(UnpackError::Refused(text))),
-            Report::Failed(text) => self.end = Some(Err(UnpackError::Failed(text))),
-            Report::Full(text) => self.end = Some(Err(UnpackError::Full(text))),
+            UnpackReport::Refused(text) => self.end = Some(Err(UnpackError::Refused(text))),
+            UnpackReport::Failed(text) => self.end = Some(Err(UnpackError::Failed(text))),
+            UnpackReport::Full(text) => self.end = Some(Err(UnpackError::Full(text))),
         }
     }
 }
 
-fn babble() -> UnpackError {
-    UnpackError::Process(io::Error::new(io::ErrorKind::InvalidData, "it cannot be understood"))
+fn invalid_report() -> UnpackError {
+    UnpackError::Process(io::Error::new(io::ErrorKind::InvalidData, "invalid report"))
 }
 
 fn ending(status: ExitStatus) -> String {
@@ -374,11 +378,11 @@ fn ending(status: ExitStatus) -> String {
 impl Compression {
     const ALL: [(Self, &'static str); 3] = [(Self::None, "none"), (Self::Gzip, "gzip"), (Self::Zstd, "zstd")];
 
-    /// What a stream is compressed by, as its beginning says.
+    /// Detects the compression by magic bytes.
     pub fn of(start: &[u8]) -> Self {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
-            // A frame, or one that is to be skipped.
+            // A frame, or a skippable one.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             _ => Self::None,
         }

@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-/// The most that the kernel has of names, or of one value.
+/// The kernel's limit for a list of names, and for one value.
 const MOST: usize = 64 << 10;
 
-/// All extended attributes of an open file, in order.
+/// All extended attributes of an open file, sorted.
 pub(crate) fn all(file: impl AsFd) -> io::Result<Vec<(CString, Vec<u8>)>> {
     let mut names = vec![0; 1024];
     let length = match rustix::fs::flistxattr(&file, &mut names) {
@@ -17,7 +17,7 @@ pub(crate) fn all(file: impl AsFd) -> io::Result<Vec<(CString, Vec<u8>)>> {
             names.resize(MOST, 0);
             rustix::fs::flistxattr(&file, &mut names)?
         }
-        // A file system without any.
+        // The file system has no extended attributes.
         Err(Errno::OPNOTSUPP) => 0,
         outcome => outcome?,
     };
@@ -33,7 +33,7 @@ pub(crate) fn all(file: impl AsFd) -> io::Result<Vec<(CString, Vec<u8>)>> {
     Ok(found)
 }
 
-/// One of them, if there is one of that name.
+/// One extended attribute; `None` if it is not set.
 pub(crate) fn one(file: impl AsFd, name: &CString) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0; 256];
     loop {

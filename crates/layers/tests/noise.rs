@@ -1,4 +1,4 @@
-//! The unpacker under anything: noise, and archives damaged where it hurts. It never panics, and never leaves.
+//! Fuzzes the unpacker with random bytes and damaged archives: it never panics and never escapes.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -7,9 +7,9 @@ mod support;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 
-use carrel_layers::archive::{ArchiveError, Form, Limits, Unpacked, unpack};
+use carrel_layers::archive::{ArchiveError, ArchiveForm, ArchiveLimits, ArchiveTotals, unpack};
 
-use self::support::{Tar, header};
+use self::support::{TarBuilder, header};
 
 /// What an attacker writes where a name or a target is expected.
 const NAMES: [&[u8]; 17] = [
@@ -31,7 +31,7 @@ const NAMES: [&[u8]; 17] = [
     b".wh...",
     b".wh..wh.plnk/x",
 ];
-const FORMS: [Form; 2] = [Form::Root, Form::Layer];
+const FORMS: [ArchiveForm; 2] = [ArchiveForm::Root, ArchiveForm::Layer];
 const KINDS: &[u8] = b"01234567xgLKSVM\0";
 
 /// An archive with everything in it that one can have.
@@ -45,7 +45,7 @@ static SEED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut map = b"1\n1000\n8\n".to_vec();
     map.resize(512, 0);
     map.extend_from_slice(b"12345678");
-    Tar::default()
+    TarBuilder::default()
         .dir("./")
         .dir("dir/")
         .file("dir/file", b"content")
@@ -70,12 +70,13 @@ static SEED: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 /// Unpacks beside a sentinel, which has to stay alone and as it is.
-fn unpacked(archive: &[u8], form: Form) -> Result<Unpacked, ArchiveError> {
+fn unpacked(archive: &[u8], form: ArchiveForm) -> Result<ArchiveTotals, ArchiveError> {
     let base = tempfile::tempdir().unwrap();
     let (sentinel, into) = (base.path().join("sentinel"), base.path().join("into"));
     std::fs::write(&sentinel, "untouched").unwrap();
     std::fs::create_dir(&into).unwrap();
-    let outcome = unpack(archive, std::fs::File::open(&into).unwrap(), form, Limits { bytes: 1 << 20, entries: 200 });
+    let outcome =
+        unpack(archive, std::fs::File::open(&into).unwrap(), form, ArchiveLimits { bytes: 1 << 20, entries: 200 });
     assert_eq!(support::names(base.path()), ["into", "sentinel"]);
     assert_eq!(std::fs::read_to_string(&sentinel).unwrap(), "untouched");
     let status = std::fs::metadata(&sentinel).unwrap();
@@ -114,7 +115,7 @@ fn write(field: &mut [u8], text: &[u8]) {
 }
 
 #[test]
-fn the_archive_that_is_damaged_unpacks_as_long_as_it_is_whole() {
+fn the_seed_archive_unpacks_while_it_is_intact() {
     for form in FORMS {
         let all = unpacked(&SEED, form).unwrap();
         assert_eq!((all.entries, all.skipped), (14, 1));
@@ -126,7 +127,7 @@ fn the_archive_that_is_damaged_unpacks_as_long_as_it_is_whole() {
 //= carrel.protocol.property-fuzz-target-decoder
 //= promises.images.archive-cut-short-damaged
 #[test]
-fn fuzz_damaged_archives_never_panic_and_never_leave() {
+fn fuzz_damaged_archives_never_panic_and_never_escape() {
     bolero::check!().for_each(|edits: &[u8]| {
         for form in FORMS {
             drop(unpacked(&damaged(edits), form));
@@ -137,7 +138,7 @@ fn fuzz_damaged_archives_never_panic_and_never_leave() {
 //= carrel.protocol.property-fuzz-target-decoder
 //= promises.images.archive-cut-short-damaged
 #[test]
-fn fuzz_noise_never_panics_and_never_leaves() {
+fn fuzz_random_bytes_never_panic_and_never_escape() {
     bolero::check!().for_each(|noise: &[u8]| {
         for form in FORMS {
             drop(unpacked(noise, form));

@@ -1,4 +1,4 @@
-//! What we unpack is what the system's tar unpacks, bit for bit.
+//! Unpacking gives the same tree as the system's tar.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -14,7 +14,7 @@ use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
-use self::support::Fixture;
+use self::support::UnpackFixture;
 use self::trees::{assert_same, described};
 
 /// Everything that a root file system may have, and that the oldest formats can say.
@@ -130,7 +130,7 @@ fn compare(tree: &Path, options: &[&str], members: &[&str], skipped: u64) {
     let unpack = ["--xattrs", "--xattrs-include=*", "--numeric-owner", "--same-owner", "-xpf"].map(OsStr::new);
     tar(&[&unpack[..], &[archive.as_os_str(), OsStr::new("-C"), theirs.as_os_str()]].concat());
 
-    let ours = Fixture::new();
+    let ours = UnpackFixture::new();
     let tree = ours.root(&std::fs::read(&archive).unwrap()).unwrap();
     assert_eq!(tree.unpacked.skipped, skipped);
 
@@ -157,7 +157,7 @@ fn old_formats_unpack_to_the_same_tree() {
 
 //= promises.images.archive-unpacks
 #[test]
-fn everything_that_newer_formats_say_unpacks_to_the_same_tree() {
+fn newer_formats_unpack_to_the_same_tree() {
     let tree = tempfile::tempdir().unwrap();
     plain(tree.path());
     rich(tree.path());

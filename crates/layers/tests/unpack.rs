@@ -1,4 +1,4 @@
-//! The process that unpacks: what a layer becomes, what it can reach while it works, and how it ends.
+//! The unpack process: its result, its confinement, and its exit.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use carrel_layers::archive::Form;
+use carrel_layers::archive::ArchiveForm;
 use carrel_layers::{Compression, Digest, UnpackError, Unpacker};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use self::support::{Fixture, Tar, gzip, header, zstd};
+use self::support::{TarBuilder, UnpackFixture, gzip, header, zstd};
 
 /// The names in the host's directory of namespaces that have to differ.
 const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
@@ -47,9 +47,9 @@ fn is_opaque(path: &Path) -> bool {
 }
 
 #[test]
-fn a_layer_takes_away_what_it_says_and_nothing_of_its_own() {
-    let fixture = Fixture::new();
-    let layer = Tar::default()
+fn a_layer_deletes_what_its_whiteouts_name_and_nothing_of_its_own() {
+    let fixture = UnpackFixture::new();
+    let layer = TarBuilder::default()
         .dir("./")
         .dir("etc")
         .file("etc/.wh.gone", b"")
@@ -97,9 +97,9 @@ fn a_layer_takes_away_what_it_says_and_nothing_of_its_own() {
 }
 
 #[test]
-fn directories_without_an_entry_are_named() {
-    let fixture = Fixture::new();
-    let layer = Tar::default().file("a/b/x", b"").dir("a").file("c/d/e/.wh.x", b"").dir("c/d/e").end();
+fn directories_without_an_entry_are_reported() {
+    let fixture = UnpackFixture::new();
+    let layer = TarBuilder::default().file("a/b/x", b"").dir("a").file("c/d/e/.wh.x", b"").dir("c/d/e").end();
     let made = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
     let tree = fixture.layer(&layer).unwrap();
     assert_eq!(tree.unpacked.made, made(&["", "a/b", "c", "c/d"]));
@@ -108,16 +108,16 @@ fn directories_without_an_entry_are_named() {
 }
 
 #[test]
-fn whatever_compresses_it_a_layer_is_the_same() {
-    let fixture = Fixture::new();
+fn a_layer_is_the_same_with_any_compression() {
+    let fixture = UnpackFixture::new();
     let content: Vec<u8> = (0..500_000_u32).flat_map(|number| number.wrapping_mul(number).to_le_bytes()).collect();
-    let layer = Tar::control().file("large", &content).end();
+    let layer = TarBuilder::control().file("large", &content).end();
     let mut found = Vec::new();
     for (compression, stream) in
         [(Compression::None, layer.clone()), (Compression::Gzip, gzip(&layer)), (Compression::Zstd, zstd(&layer))]
     {
         assert_eq!(Compression::of(&stream), compression);
-        let tree = fixture.stream(&stream, compression, Form::Layer).unwrap();
+        let tree = fixture.stream(&stream, compression, ArchiveForm::Layer).unwrap();
         assert!(std::fs::read(tree.at("large")).unwrap() == content);
         found.push(tree.unpacked);
     }
@@ -126,7 +126,7 @@ fn whatever_compresses_it_a_layer_is_the_same() {
 }
 
 #[test]
-fn owners_permissions_and_attributes_are_those_of_the_layer() {
+fn owners_permissions_and_attributes_come_from_the_layer() {
     /// CAP_NET_RAW, permitted and effective.
     const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // Owner, user 1000, group, mask, others.
@@ -145,7 +145,7 @@ fn owners_permissions_and_attributes_are_those_of_the_layer() {
         header.set_gid(owner + 1);
         header
     };
-    let layer = Tar::default()
+    let layer = TarBuilder::default()
         .raw(owned("shared", b'5', 0o2775, 33), b"")
         .file("shared/of-root", b"")
         .raw(owned("set-uid", b'0', 0o4755, 1000), b"")
@@ -160,7 +160,7 @@ fn owners_permissions_and_attributes_are_those_of_the_layer() {
         .pax(&[("SCHILY.xattr.system.posix_acl_access", &acl)])
         .raw(owned("listed", b'0', 0o664, 0), b"")
         .end();
-    let fixture = Fixture::new();
+    let fixture = UnpackFixture::new();
     let tree = fixture.layer(&layer).unwrap();
     for (name, mode, owner, group) in [
         ("shared", 0o2775, 33, 34),
@@ -221,13 +221,13 @@ fn child_of(pid: u32) -> u32 {
 
 //= promises.images.unpacks-layer
 #[test]
-fn while_it_unpacks_it_is_nobody_and_reaches_nothing_but_its_directory() {
-    let fixture = Fixture::new();
-    let (path, mut unpacking) = fixture.start(Compression::None, Form::Layer);
+fn the_process_is_confined_to_its_directory_while_it_unpacks() {
+    let fixture = UnpackFixture::new();
+    let (path, mut unpacking) = fixture.start(Compression::None, ArchiveForm::Layer);
     let mut large = header(b"large", b'0');
     large.set_size(64 << 20);
     // Far more than waits anywhere: when this is written, much of it was read, by a process that is confined.
-    unpacking.write_all(&Tar::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
+    unpacking.write_all(&TarBuilder::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
     assert!(unpacking.progress() > 0);
 
     let (ourselves, outside) = (std::process::id(), unpacking.pid());
@@ -276,7 +276,7 @@ fn while_it_unpacks_it_is_nobody_and_reaches_nothing_but_its_directory() {
     let theirs = status(outside);
     assert_eq!((theirs["CapEff"].as_str(), theirs["NoNewPrivs"].as_str()), ("0000000000000000", "1"));
 
-    // Nothing of it is left, not even somebody to bury.
+    // No process remains, not even a zombie.
     drop(unpacking);
     assert!([inside, outside].into_iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
 }
@@ -294,8 +294,8 @@ impl Sorted for Vec<String> {
 
 //= promises.images.unpacks-layer
 #[test]
-fn it_ends_with_whoever_started_it() {
-    let fixture = Fixture::new();
+fn it_exits_with_the_process_that_started_it() {
+    let fixture = UnpackFixture::new();
     let path = fixture.home.path().join("tree");
     std::fs::create_dir(&path).unwrap();
     let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -311,7 +311,7 @@ fn it_ends_with_whoever_started_it() {
     let mut large = header(b"large", b'0');
     large.set_size(64 << 20);
     let mut input = shell.stdin.take().unwrap();
-    input.write_all(&Tar::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
+    input.write_all(&TarBuilder::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
     let outside = child_of(shell.id());
     let inside = child_of(outside);
     assert_eq!(status(inside)["Seccomp"], "2");
@@ -323,12 +323,12 @@ fn it_ends_with_whoever_started_it() {
 }
 
 #[test]
-fn one_that_does_not_end_is_ended() {
-    let fixture = Fixture::new();
-    let (_, mut unpacking) = fixture.start(Compression::None, Form::Layer);
+fn a_process_that_does_not_exit_is_killed() {
+    let fixture = UnpackFixture::new();
+    let (_, mut unpacking) = fixture.start(Compression::None, ArchiveForm::Layer);
     let mut large = header(b"large", b'0');
     large.set_size(64 << 20);
-    unpacking.write_all(&Tar::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
+    unpacking.write_all(&TarBuilder::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
     let inside = Pid::from_raw(i32::try_from(child_of(unpacking.pid())).unwrap()).unwrap();
     // It does not even see that there is nothing more to read.
     rustix::process::kill_process(inside, Signal::STOP).unwrap();
@@ -338,12 +338,12 @@ fn one_that_does_not_end_is_ended() {
 }
 
 #[test]
-fn one_that_is_killed_is_said_to_have_ended() {
-    let fixture = Fixture::new();
-    let (_, mut unpacking) = fixture.start(Compression::None, Form::Layer);
+fn a_killed_process_is_reported() {
+    let fixture = UnpackFixture::new();
+    let (_, mut unpacking) = fixture.start(Compression::None, ArchiveForm::Layer);
     let mut large = header(b"large", b'0');
     large.set_size(64 << 20);
-    unpacking.write_all(&Tar::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
+    unpacking.write_all(&TarBuilder::control().raw(large, &vec![7; 16 << 20]).0).unwrap();
     let inside = Pid::from_raw(i32::try_from(child_of(unpacking.pid())).unwrap()).unwrap();
     rustix::process::kill_process(inside, Signal::KILL).unwrap();
     match unpacking.finish() {
@@ -353,16 +353,16 @@ fn one_that_is_killed_is_said_to_have_ended() {
 }
 
 #[test]
-fn what_cannot_be_written_is_not_the_fault_of_the_archive() {
+fn a_write_error_is_not_blamed_on_the_archive() {
     // A directory that is only read.
-    let fixture = Fixture::new();
+    let fixture = UnpackFixture::new();
     let path = fixture.home.path().join("tree");
     std::fs::create_dir(&path).unwrap();
     let file = File::create(path.join("etc")).unwrap();
     drop(file);
     let into = File::open(path.join("etc")).unwrap().into();
     let mut unpacking = fixture.unpacker.start(&into, Compression::None).unwrap();
-    let _written = unpacking.write_all(&Tar::control().end());
+    let _written = unpacking.write_all(&TarBuilder::control().end());
     match unpacking.finish() {
         Err(UnpackError::Failed(text)) => assert!(text.starts_with("cannot confine the unpacker: root: "), "{text}"),
         other => panic!("{other:?}"),
@@ -370,20 +370,20 @@ fn what_cannot_be_written_is_not_the_fault_of_the_archive() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
-    let fixture = Fixture::new();
+fn a_missing_program_is_named() {
+    let fixture = UnpackFixture::new();
     let into = File::open(fixture.home.path()).unwrap().into();
     let error = Unpacker::new("/nowhere/carrel-unpack").start(&into, Compression::Gzip).unwrap_err();
     assert!(error.to_string().starts_with("start /nowhere/carrel-unpack: "), "{error}");
 }
 
 #[test]
-fn many_work_beside_each_other() {
-    let fixtures: Vec<Fixture> = (0..8).map(|_| Fixture::new()).collect();
+fn many_processes_work_in_parallel() {
+    let fixtures: Vec<UnpackFixture> = (0..8).map(|_| UnpackFixture::new()).collect();
     std::thread::scope(|scope| {
         for (number, fixture) in fixtures.iter().enumerate() {
             scope.spawn(move || {
-                let layer = Tar::control().file("number", number.to_string().as_bytes()).end();
+                let layer = TarBuilder::control().file("number", number.to_string().as_bytes()).end();
                 let tree = fixture.layer(&layer).unwrap();
                 assert_eq!(std::fs::read_to_string(tree.at("number")).unwrap(), number.to_string());
                 let mode = std::fs::metadata(tree.at("number")).unwrap().permissions().mode();

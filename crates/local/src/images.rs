@@ -9,7 +9,7 @@ use carrel_control::provider::ProviderError;
 use carrel_control::spec::{HostIds, check_image};
 use carrel_fetch::{FetchError, Image, Images, PullPolicy};
 use carrel_image::{ImageRef, RootFs};
-use carrel_layers::{Config, Digest, Progress, Stop};
+use carrel_layers::{CancellationToken, Config, Digest, Progress};
 use serde::{Deserialize, Serialize};
 
 use crate::ground::make_directory;
@@ -78,7 +78,12 @@ fn at_hand(images: &Images, reference: &str, stranger: bool, disk: &Path) -> Res
 }
 
 /// What a reference stands for, for the daemon's own user or for somebody else on the host.
-fn get(images: &Images, reference: &str, stranger: Option<HostIds>, stop: &Stop) -> Result<Image, ProviderError> {
+fn get(
+    images: &Images,
+    reference: &str,
+    stranger: Option<HostIds>,
+    stop: &CancellationToken,
+) -> Result<Image, ProviderError> {
     let parsed: ImageRef = reference.parse().map_err(failed)?;
     let told = Told(reference);
     let image = match (stranger, parsed.path()) {
@@ -139,7 +144,7 @@ impl Progress for Told<'_> {
 
 #[cfg(test)]
 mod tests {
-    use carrel_layers::{Descriptor, Manifest, Platform, Source, SourceError, media};
+    use carrel_layers::{Descriptor, ImageSource, Manifest, Platform, SourceError, media};
 
     use super::*;
 
@@ -165,7 +170,7 @@ mod tests {
         }
     }
 
-    impl Source for Wordy {
+    impl ImageSource for Wordy {
         fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
             let described = self.config();
             let (digest, size) = (Digest::of(&described), described.len());
@@ -184,7 +189,8 @@ mod tests {
     #[test]
     fn how_an_image_is_run_is_known_however_much_it_says() {
         let home = tempfile::tempdir().unwrap();
-        let images = Images::new(home.path(), Path::new("/nowhere/carrel-shim"), carrel_registry::Settings::default());
+        let images =
+            Images::new(home.path(), Path::new("/nowhere/carrel-shim"), carrel_registry::RegistriesConfig::default());
         let disk = home.path().join("disks/one");
         assert_eq!(config(&images, &disk).unwrap(), Config::default(), "nothing is written down");
         let long = 2 * usize::try_from(LONGEST).unwrap();

@@ -94,7 +94,7 @@ pub struct Settings {
     /// How many supervisors are started ahead.
     pub parked: usize,
     /// What is special about registries of images.
-    pub registries: carrel_registry::Settings,
+    pub registries: carrel_registry::RegistriesConfig,
 }
 
 /// Whoever makes sandboxes run on this machine. Clones are the same.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use carrel_control::provider::ProviderError;
-use carrel_layers::Stop;
+use carrel_layers::CancellationToken;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::failed;
@@ -24,7 +24,7 @@ pub(crate) struct Pulls {
 type Turn = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
 /// Tells a pull to stop when it is dropped.
-struct Waiting(Stop);
+struct Waiting(CancellationToken);
 
 // === impl Pulls ===
 
@@ -40,10 +40,10 @@ impl Pulls {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         stranger: bool,
-        work: impl FnOnce(&Stop) -> Result<T, ProviderError> + Send + 'static,
+        work: impl FnOnce(&CancellationToken) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
         let turn = self.turn(stranger).await?;
-        let waiting = Waiting(Stop::new());
+        let waiting = Waiting(CancellationToken::new());
         let (stop, (tell, told)) = (waiting.0.clone(), oneshot::channel());
         let worker = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
             let _turn = turn;
@@ -65,7 +65,7 @@ impl Pulls {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.now();
+        self.0.cancel();
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let (end, may_end) = mpsc::channel::<()>();
         let pulls = Arc::clone(pulls);
         let waits = tokio::spawn(async move {
-            let work = move |_: &Stop| {
+            let work = move |_: &CancellationToken| {
                 let _ended = tell;
                 let _begun = begin.send(());
                 may_end.recv().map_err(failed)

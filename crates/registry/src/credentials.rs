@@ -1,4 +1,4 @@
-//! Who we are to a registry: from the files that other clients of registries keep, and from their helpers.
+//! Registry logins, read from the auth files of Docker and podman and from their credential helpers.
 
 use std::fmt;
 use std::fs;
@@ -7,66 +7,65 @@ use std::path::{Path, PathBuf};
 
 use docker_credential::{CredentialRetrievalError, DockerCredential};
 
-use crate::Name;
+use crate::ImageName;
 
-/// What helpers know the hub by, and what its own client writes down.
+/// The key of Docker Hub in auth files and credential helpers.
 const HUB: &str = "https://index.docker.io/v1/";
 
-/// The files in which logins are looked for, in this order. The first that has one for a registry decides.
+/// Auth files, in search order. The first file with a login for a registry wins.
 #[derive(Clone, Debug, Default)]
-pub struct Credentials {
+pub struct RegistryCredentials {
     files: Vec<PathBuf>,
 }
 
-/// How one logs in.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Login {
+pub(crate) enum RegistryLogin {
     #[default]
     Anonymous,
     Password(String, Secret),
-    /// What an earlier login left: exchanged for a token where those are given.
+    /// An identity token (OAuth2 refresh token), exchanged for an access token at the token endpoint.
     Identity(Secret),
 }
 
-/// A text that nobody gets to see.
+/// A string that its `Debug` output does not show.
 #[derive(Clone)]
 pub(crate) struct Secret(String);
 
-/// Why a login could not be read.
+/// A login that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// The file is there, and cannot be read.
+    /// The auth file exists but cannot be read.
     #[error("cannot read {}: {cause}", file.display())]
     Unreadable {
-        /// Which.
+        /// The auth file.
         file: PathBuf,
-        /// Why.
+        /// The error of the read.
         cause: io::Error,
     },
-    /// It is not what it should be.
-    #[error("{} is not a file of logins: {cause}", file.display())]
+    /// The auth file is not valid.
+    #[error("{} is not a valid auth file: {cause}", file.display())]
     Malformed {
-        /// Which.
+        /// The auth file.
         file: PathBuf,
-        /// Why.
+        /// The parser's message.
         cause: String,
     },
-    /// A helper that the file names gave none.
-    #[error("the helper that {} names for {registry} gave no login: {cause}", file.display())]
+    /// A credential helper failed.
+    #[error("the credential helper that {} names for {registry} failed: {cause}", file.display())]
     Helper {
-        /// Which.
+        /// The auth file that names the helper.
         file: PathBuf,
-        /// For whom.
+        /// The key that the helper was asked for.
         registry: String,
-        /// Why.
+        /// The helper's own message.
         cause: String,
     },
 }
 
-// === impl Credentials ===
+// === impl RegistryCredentials ===
 
-impl Credentials {
-    /// The usual files of whoever runs this: `$REGISTRY_AUTH_FILE`, or those of podman and of Docker.
+impl RegistryCredentials {
+    /// The default auth files of the current user: `$REGISTRY_AUTH_FILE`, or those of podman and Docker.
     pub fn of_user() -> Self {
         let directory =
             |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -81,18 +80,18 @@ impl Credentials {
         Self { files: podman.chain(docker.map(|at| at.join("config.json"))).collect() }
     }
 
-    /// These files.
+    /// Searches only these auth files.
     pub fn of_files(files: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { files: files.into_iter().collect() }
     }
 
-    /// None: whoever asks is nobody to any registry.
+    /// Always anonymous.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// How to log in for an image.
-    pub(crate) fn login(&self, name: &Name) -> Result<Login, CredentialsError> {
+    /// The login for an image; anonymous if no file has one.
+    pub(crate) fn login(&self, name: &ImageName) -> Result<RegistryLogin, CredentialsError> {
         for file in &self.files {
             let text = match fs::read(file) {
                 Ok(text) => text,
@@ -103,21 +102,21 @@ impl Credentials {
                 return Ok(login);
             }
         }
-        Ok(Login::Anonymous)
+        Ok(RegistryLogin::Anonymous)
     }
 }
 
-fn login(file: &Path, text: &[u8], name: &Name) -> Result<Option<Login>, CredentialsError> {
+fn login(file: &Path, text: &[u8], name: &ImageName) -> Result<Option<RegistryLogin>, CredentialsError> {
     let malformed = |cause: String| CredentialsError::Malformed { file: file.into(), cause };
     let content: serde_json::Value = serde_json::from_slice(text).map_err(|error| malformed(error.to_string()))?;
     for server in servers(&content, name) {
         match docker_credential::get_credential_from_reader(text, &server) {
             Ok(DockerCredential::UsernamePassword(user, password)) => {
-                return Ok(Some(Login::Password(user, Secret(password))));
+                return Ok(Some(RegistryLogin::Password(user, Secret(password))));
             }
-            Ok(DockerCredential::IdentityToken(token)) => return Ok(Some(Login::Identity(Secret(token)))),
+            Ok(DockerCredential::IdentityToken(token)) => return Ok(Some(RegistryLogin::Identity(Secret(token)))),
             Err(CredentialRetrievalError::NoCredentialConfigured) => {}
-            // The words by which helpers say that they have none; there is no number for it.
+            // Helpers report a missing login only by this text; there is no exit status for it.
             Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.contains("credentials not found") => {
             }
             Err(CredentialRetrievalError::HelperFailure { helper, stderr, .. }) => {
@@ -136,8 +135,8 @@ fn login(file: &Path, text: &[u8], name: &Name) -> Result<Option<Login>, Credent
     Ok(None)
 }
 
-/// Under what a login for an image may be found: the longest part of its name that the file has, then its registry.
-fn servers(content: &serde_json::Value, name: &Name) -> Vec<String> {
+/// Keys to search for: the longest matching prefix of the name first, then the registry.
+fn servers(content: &serde_json::Value, name: &ImageName) -> Vec<String> {
     let listed = |key: &str| {
         ["auths", "credHelpers"].iter().any(|table| content.get(table).is_some_and(|table| table.get(key).is_some()))
     };
@@ -158,9 +157,9 @@ fn servers(content: &serde_json::Value, name: &Name) -> Vec<String> {
     servers
 }
 
-// === impl Login ===
+// === impl RegistryLogin ===
 
-impl Login {
+impl RegistryLogin {
     pub(crate) fn password(&self) -> Option<(&str, &str)> {
         if let Self::Password(user, Secret(password)) = self { Some((user, password)) } else { None }
     }

@@ -1,4 +1,4 @@
-//! A blob as it comes: what breaks off goes on where it was.
+//! Downloads a blob, and resumes after a broken connection.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -7,119 +7,122 @@ use std::time::Instant;
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc;
 
-use crate::endpoint::Opened;
+use crate::backoff::RetryBackoff;
+use crate::endpoint::BlobStream;
 use crate::error::RegistryError;
-use crate::pace::{LeastRate, Pace};
-use crate::patience::Patience;
-use crate::registry::Places;
+use crate::registry::Endpoints;
+use crate::throughput::{MinThroughput, ThroughputMeter};
 
-/// Pieces that wait to be read.
-const WAITING: usize = 16;
-/// How often a blob may break off without having come further.
-const TRIES: u32 = 6;
-/// So much has to have come for that.
-const FURTHER: u64 = 64 << 10;
+/// Chunks that are buffered for the reader.
+const BUFFERED_CHUNKS: usize = 16;
+/// How often a download may fail in a row without progress.
+const MAX_ATTEMPTS: u32 = 6;
+/// What counts as progress.
+const PROGRESS_BYTES: u64 = 64 << 10;
 
-/// What was asked for.
+/// The blob to download.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct BlobRequest {
     pub(crate) digest: String,
     pub(crate) size: u64,
 }
 
-/// The reading end.
-pub(crate) struct Download {
-    pieces: mpsc::Receiver<Result<Bytes, RegistryError>>,
-    piece: Bytes,
+/// The reading side of a download.
+pub(crate) struct BlobDownload {
+    chunks: mpsc::Receiver<Result<Bytes, RegistryError>>,
+    chunk: Bytes,
     left: u64,
 }
 
-// === impl Download ===
+// === impl BlobDownload ===
 
-impl Download {
-    /// Of what has been opened at a byte, and the task that feeds it.
+impl BlobDownload {
+    /// Continues from an open stream. The returned task feeds the reader.
     pub(crate) fn new(
-        places: Arc<Places>,
-        wanted: Wanted,
+        endpoints: Arc<Endpoints>,
+        blob: BlobRequest,
         from: u64,
-        opened: Opened,
-        least: LeastRate,
+        opened: BlobStream,
+        minimum: MinThroughput,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (feed, pieces) = mpsc::channel(WAITING);
-        let left = wanted.size.saturating_sub(from);
-        (Self { pieces, piece: Bytes::new(), left }, pump(places, wanted, from, opened, Pace::new(least), feed))
+        let (feed, chunks) = mpsc::channel(BUFFERED_CHUNKS);
+        let left = blob.size.saturating_sub(from);
+        (
+            Self { chunks, chunk: Bytes::new(), left },
+            pump(endpoints, blob, from, opened, ThroughputMeter::new(minimum), feed),
+        )
     }
 }
 
-impl Read for Download {
+impl Read for BlobDownload {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 || into.is_empty() {
             return Ok(0);
         }
-        if self.piece.is_empty() {
-            self.piece = match self.pieces.blocking_recv() {
-                Some(piece) => piece.map_err(io::Error::other)?,
-                // The task broke, for it says so when it ends otherwise.
+        if self.chunk.is_empty() {
+            self.chunk = match self.chunks.blocking_recv() {
+                Some(chunk) => chunk.map_err(io::Error::other)?,
+                // The task panicked: it reports every other failure through the channel.
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             };
         }
-        let length = self.piece.len().min(into.len());
-        self.piece.copy_to_slice(into.get_mut(..length).unwrap_or_default());
+        let length = self.chunk.len().min(into.len());
+        self.chunk.copy_to_slice(into.get_mut(..length).unwrap_or_default());
         self.left = self.left.saturating_sub(length as u64);
         Ok(length)
     }
 }
 
-/// Moves pieces until all of it has come, nobody wants it any more, or it comes no further.
+/// Feeds chunks until the blob is complete, the reader is dropped, or the attempts are used up.
 async fn pump(
-    places: Arc<Places>,
-    wanted: Wanted,
+    endpoints: Arc<Endpoints>,
+    blob: BlobRequest,
     from: u64,
-    mut opened: Opened,
-    mut pace: Pace,
+    mut opened: BlobStream,
+    mut meter: ThroughputMeter,
     feed: mpsc::Sender<Result<Bytes, RegistryError>>,
 ) {
     let mut at = from;
-    let mut begun = from;
-    let mut patience = Patience::tries(TRIES);
-    while at < wanted.size {
-        let asked = places.asked(&wanted.digest);
-        let begun_to_wait = Instant::now();
+    let mut attempt_start = from;
+    let mut backoff = RetryBackoff::attempts(MAX_ATTEMPTS);
+    while at < blob.size {
+        let context = endpoints.context(&blob.digest);
+        let wait_started = Instant::now();
         let cause = match opened.next().await {
-            Some(Ok(piece)) if piece.len() as u64 > wanted.size - at => {
-                let said = format!("more than the {} bytes that it should have", wanted.size);
-                let _gone = feed.send(Err(asked.nonsense(&said))).await;
+            Some(Ok(chunk)) if chunk.len() as u64 > blob.size - at => {
+                let message = format!("more than the expected {} bytes", blob.size);
+                let _closed = feed.send(Err(context.invalid(&message))).await;
                 return;
             }
-            Some(Ok(piece)) => {
-                at += piece.len() as u64;
-                if let Err(too_slow) = pace.came(piece.len() as u64, begun_to_wait.elapsed()) {
-                    let _gone = feed.send(Err(asked.too_slow(too_slow))).await;
+            Some(Ok(chunk)) => {
+                at += chunk.len() as u64;
+                if let Err(too_slow) = meter.record(chunk.len() as u64, wait_started.elapsed()) {
+                    let _closed = feed.send(Err(context.too_slow(too_slow))).await;
                     return;
                 }
-                if feed.send(Ok(piece)).await.is_err() {
+                if feed.send(Ok(chunk)).await.is_err() {
                     return;
                 }
                 continue;
             }
-            Some(Err(error)) => asked.broke(&error),
-            None => asked.ended(at, wanted.size),
+            Some(Err(error)) => context.from_client(&error),
+            None => context.truncated(at, blob.size),
         };
-        if at - begun >= FURTHER {
-            patience = Patience::tries(TRIES);
+        if at - attempt_start >= PROGRESS_BYTES {
+            backoff = RetryBackoff::attempts(MAX_ATTEMPTS);
         }
-        begun = at;
-        let reopened = match patience.failed(None) {
+        attempt_start = at;
+        let reopened = match backoff.next_delay(None) {
             Some(wait) => {
                 tokio::time::sleep(wait).await;
-                places.open_blob(&wanted.digest, at).await
+                endpoints.open_blob(&blob.digest, at).await
             }
             None => Err(cause),
         };
         match reopened {
             Ok(reopened) => opened = reopened,
             Err(error) => {
-                let _gone = feed.send(Err(error)).await;
+                let _closed = feed.send(Err(error)).await;
                 return;
             }
         }

@@ -1,7 +1,7 @@
-//! A registry, or one of its mirrors, as the place of one image: what is asked of it there.
+//! One image at a registry or a mirror of it: requests for manifests and blobs.
 
-mod pass;
-mod send;
+mod authorize;
+mod push;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,132 +9,136 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use carrel_layers::{LARGEST_MANIFEST, media};
+use carrel_layers::{MAX_MANIFEST_SIZE, media};
 use oci_client::{Reference, RegistryOperation};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RANGE, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use crate::Name;
-use crate::credentials::{Credentials, Login};
-use crate::error::{Asked, Known, RegistryError};
-use crate::http::{self, Request};
-use crate::line::Line;
-use crate::pass::Challenge;
-use crate::patience::Patience;
-use crate::reach::Reach;
-use crate::settings::{Mirror, Settings};
+use crate::ImageName;
+use crate::authorization::AuthChallenge;
+use crate::backoff::RetryBackoff;
+use crate::config::{RegistriesConfig, RegistryMirror};
+use crate::credentials::{RegistryCredentials, RegistryLogin};
+use crate::egress::EgressPolicy;
+use crate::error::{LoginState, RegistryError, RequestContext};
+use crate::http::{self, HttpRequest};
+use crate::transport::RegistryTransport;
 
-/// How often a registry is asked in all, when it may do better the next time.
-const TRIES: u32 = 6;
-/// A mirror is asked twice: there is somebody else to ask.
-const TRIES_OF_MIRROR: u32 = 2;
-/// How often one calls where nobody answers. A name that was misspelt is to be told soon.
-const CALLS: u32 = 3;
-/// As much of what a registry says of an error is read.
-const LONGEST_COMPLAINT: u64 = 64 << 10;
+/// Attempts at a registry, for transient errors.
+const MAX_ATTEMPTS: u32 = 6;
+/// Attempts at a mirror: fewer, because the registry is the fallback.
+const MIRROR_ATTEMPTS: u32 = 2;
+/// Attempts to connect: fewer, so that a misspelt host fails soon.
+const CONNECT_ATTEMPTS: u32 = 3;
+/// The part of an error response that is read.
+const MAX_ERROR_BODY: u64 = 64 << 10;
 
-/// Where an image is.
+/// A registry or mirror that may have an image.
 pub(crate) struct Endpoint {
-    /// What it is called there.
+    /// The image's name at this endpoint.
     reference: Reference,
     insecure: Option<bool>,
     ca: Option<PathBuf>,
-    login: Login,
-    reach: Reach,
-    tries: u32,
-    line: Mutex<Option<Arc<Line>>>,
-    /// Whether the login is kept to ourselves: see [`Line::in_clear`].
+    login: RegistryLogin,
+    egress: EgressPolicy,
+    attempts: u32,
+    transport: Mutex<Option<Arc<RegistryTransport>>>,
+    /// Whether a login is withheld: see [`RegistryTransport::is_plaintext`].
     withheld: AtomicBool,
 }
 
-/// A manifest or an index as it came.
-pub(crate) struct Answer {
+/// A manifest or an index as the server sent it.
+pub(crate) struct ManifestResponse {
     pub(crate) media_type: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The content of a blob as it comes.
-pub(crate) struct Opened {
+/// The body of a blob response.
+pub(crate) struct BlobStream {
     response: Response,
-    /// What comes before what was asked for.
+    /// Bytes to drop, because the server ignored the range.
     skip: u64,
 }
 
-/// What is left to be tried.
-pub(crate) struct Tries {
-    patience: Patience,
-    calls: Patience,
-    /// Whether what is shown was asked for anew.
+/// Attempts left for one operation.
+pub(crate) struct RetryState {
+    backoff: RetryBackoff,
+    connects: RetryBackoff,
+    /// Whether a rejected token was renewed already.
     renewed: bool,
 }
 
-/// What a manifest says that it is.
+/// The manifest's own media type.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Itself {
+struct ManifestMediaType {
     media_type: Option<String>,
 }
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// The registry that the name says.
+    /// The registry in the image's name.
     pub(crate) fn own(
-        name: &Name,
-        settings: &Settings,
-        credentials: &Credentials,
-        reach: &Reach,
+        name: &ImageName,
+        settings: &RegistriesConfig,
+        credentials: &RegistryCredentials,
+        egress: &EgressPolicy,
     ) -> Result<Self, RegistryError> {
         let insecure = settings.of(name.registry()).insecure;
-        Self::new(name, insecure, settings, credentials, reach, TRIES)
+        Self::new(name, insecure, settings, credentials, egress, MAX_ATTEMPTS)
     }
 
-    /// A mirror of it.
+    /// A configured mirror of the registry.
     pub(crate) fn mirror(
-        name: &Name,
-        mirror: &Mirror,
-        settings: &Settings,
-        credentials: &Credentials,
-        reach: &Reach,
+        name: &ImageName,
+        mirror: &RegistryMirror,
+        settings: &RegistriesConfig,
+        credentials: &RegistryCredentials,
+        egress: &EgressPolicy,
     ) -> Result<Self, RegistryError> {
         let insecure = mirror.insecure.or(settings.of(&mirror.registry).insecure);
-        Self::new(&mirror.name(name), insecure, settings, credentials, reach, TRIES_OF_MIRROR)
+        Self::new(&mirror.name(name), insecure, settings, credentials, egress, MIRROR_ATTEMPTS)
     }
 
     fn new(
-        name: &Name,
+        name: &ImageName,
         insecure: Option<bool>,
-        settings: &Settings,
-        credentials: &Credentials,
-        reach: &Reach,
-        tries: u32,
+        settings: &RegistriesConfig,
+        credentials: &RegistryCredentials,
+        egress: &EgressPolicy,
+        attempts: u32,
     ) -> Result<Self, RegistryError> {
         let (ca, login) = (settings.of(name.registry()).ca, credentials.login(name)?);
-        let (line, withheld) = (Mutex::default(), AtomicBool::new(false));
+        let (transport, withheld) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self {
             reference: name.reference().clone(),
             insecure,
             ca,
             login,
-            reach: reach.clone(),
-            tries,
-            line,
+            egress: egress.clone(),
+            attempts,
+            transport,
             withheld,
         })
     }
 
-    pub(crate) fn tries(&self) -> Tries {
-        let calls = Patience::tries(self.tries.min(CALLS));
-        Tries { patience: Patience::tries(self.tries), calls, renewed: false }
+    pub(crate) fn retry_state(&self) -> RetryState {
+        let connects = RetryBackoff::attempts(self.attempts.min(CONNECT_ATTEMPTS));
+        RetryState { backoff: RetryBackoff::attempts(self.attempts), connects, renewed: false }
     }
 
-    /// After a failure: comes back when it is to be tried again.
-    pub(crate) async fn again(&self, tries: &mut Tries, error: RegistryError) -> Result<(), RegistryError> {
+    /// After a failure: waits for the next attempt, or returns the error if none is left.
+    pub(crate) async fn wait_to_retry(
+        &self,
+        retries: &mut RetryState,
+        error: RegistryError,
+    ) -> Result<(), RegistryError> {
         let wait = match &error {
-            RegistryError::Unreachable { .. } => tries.calls.failed(None),
-            error if error.passes() => tries.patience.failed(error.wait()),
+            RegistryError::Unreachable { .. } => retries.connects.next_delay(None),
+            error if error.is_transient() => retries.backoff.next_delay(error.retry_after()),
             _ => None,
         };
         match wait {
@@ -146,78 +150,78 @@ impl Endpoint {
         }
     }
 
-    /// A manifest: the one that the name means, or one by its digest.
-    pub(crate) async fn manifest(&self, digest: Option<&str>) -> Result<Answer, RegistryError> {
+    /// Gets the manifest of the tag, or one by its digest.
+    pub(crate) async fn manifest(&self, digest: Option<&str>) -> Result<ManifestResponse, RegistryError> {
         let reference = match digest {
             Some(digest) => self.reference.clone_with_digest(digest.to_owned()),
             None => self.reference.clone(),
         };
         let what = reference.to_string();
         let which = reference.digest().or(reference.tag()).unwrap_or("latest");
-        let mut tries = self.tries();
+        let mut retries = self.retry_state();
         loop {
             match self.manifest_once(which, &what).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => self.again(&mut tries, error).await?,
+                Err(error) => self.wait_to_retry(&mut retries, error).await?,
             }
         }
     }
 
-    async fn manifest_once(&self, which: &str, what: &str) -> Result<Answer, RegistryError> {
+    async fn manifest_once(&self, which: &str, what: &str) -> Result<ManifestResponse, RegistryError> {
         let kinds = HeaderValue::from_str(&media::MANIFESTS.join(", "));
         let kinds = kinds.map_err(|error| RegistryError::Setup(error.to_string()))?;
         let path = format!("manifests/{which}");
-        let response = self.ask(Method::GET, &path, (ACCEPT, kinds), RegistryOperation::Pull, what).await?;
-        let asked = self.asked(what);
+        let response = self.request(Method::GET, &path, (ACCEPT, kinds), RegistryOperation::Pull, what).await?;
+        let context = self.context(what);
         if response.status() != StatusCode::OK {
-            return Err(self.complaint(response, asked).await);
+            return Err(self.error_response(response, context).await);
         }
-        let said = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let said = said.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_owned();
-        let bytes = http::body(response, LARGEST_MANIFEST).await.map_err(|failure| asked.lost(failure))?;
-        Ok(Answer { media_type: media_type(said, &bytes), bytes })
+        let message = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let message = message.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_owned();
+        let bytes = http::body(response, MAX_MANIFEST_SIZE).await.map_err(|failure| context.from_http(failure))?;
+        Ok(ManifestResponse { media_type: media_type(message, &bytes), bytes })
     }
 
-    /// The content of a blob from a byte on. What comes is not checked here.
-    pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<Opened, RegistryError> {
-        let mut tries = self.tries();
+    /// Opens a blob at an offset. The store verifies the content.
+    pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<BlobStream, RegistryError> {
+        let mut retries = self.retry_state();
         loop {
             match self.open_once(digest, from).await {
                 Ok(opened) => return Ok(opened),
-                Err(error) => self.again(&mut tries, error).await?,
+                Err(error) => self.wait_to_retry(&mut retries, error).await?,
             }
         }
     }
 
-    async fn open_once(&self, digest: &str, from: u64) -> Result<Opened, RegistryError> {
+    async fn open_once(&self, digest: &str, from: u64) -> Result<BlobStream, RegistryError> {
         let (path, range) = (format!("blobs/{digest}"), HeaderValue::from_str(&format!("bytes={from}-")));
         let range = range.map_err(|error| RegistryError::Setup(error.to_string()))?;
-        let response = self.ask(Method::GET, &path, (RANGE, range), RegistryOperation::Pull, digest).await?;
+        let response = self.request(Method::GET, &path, (RANGE, range), RegistryOperation::Pull, digest).await?;
         match response.status() {
-            StatusCode::PARTIAL_CONTENT => Ok(Opened { response, skip: 0 }),
-            StatusCode::OK => Ok(Opened { response, skip: from }),
-            _ => Err(self.complaint(response, self.asked(digest)).await),
+            StatusCode::PARTIAL_CONTENT => Ok(BlobStream { response, skip: 0 }),
+            StatusCode::OK => Ok(BlobStream { response, skip: from }),
+            _ => Err(self.error_response(response, self.context(digest)).await),
         }
     }
 
-    /// Whether a blob is there.
+    /// Whether the repository has a blob.
     pub(crate) async fn has(&self, digest: &str) -> Result<bool, RegistryError> {
         let (path, all) = (format!("blobs/{digest}"), HeaderValue::from_static("*/*"));
-        let mut tries = self.tries();
+        let mut retries = self.retry_state();
         loop {
-            let asking = self.ask(Method::HEAD, &path, (ACCEPT, all.clone()), RegistryOperation::Push, digest);
+            let asking = self.request(Method::HEAD, &path, (ACCEPT, all.clone()), RegistryOperation::Push, digest);
             let error = match asking.await {
                 Ok(response) if response.status() == StatusCode::OK => return Ok(true),
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => return Ok(false),
-                Ok(response) => self.complaint(response, self.asked(digest)).await,
+                Ok(response) => self.error_response(response, self.context(digest)).await,
                 Err(error) => error,
             };
-            self.again(&mut tries, error).await?;
+            self.wait_to_retry(&mut retries, error).await?;
         }
     }
 
-    /// Asks for something of the image, and shows what the registry wants to see for it.
-    async fn ask(
+    /// Sends a request with authorization, and once more if the server challenges it.
+    async fn request(
         &self,
         method: Method,
         path: &str,
@@ -225,87 +229,89 @@ impl Endpoint {
         operation: RegistryOperation,
         what: &str,
     ) -> Result<Response, RegistryError> {
-        let line = self.line().await?;
-        let asked = self.asked(what);
-        let url = line.base.join(&format!("{}/{path}", self.reference.repository()));
+        let transport = self.transport().await?;
+        let context = self.context(what);
+        let url = transport.base.join(&format!("{}/{path}", self.reference.repository()));
         let url = url.map_err(|error| RegistryError::Setup(error.to_string()))?;
-        let pass = self.pass(&line, operation, asked).await?;
-        let shown = pass.as_ref().map(|pass| pass.header().clone());
+        let pass = self.pass(&transport, operation, context).await?;
+        let authorization = pass.as_ref().map(|pass| pass.header().clone());
         let headers = HeaderMap::from_iter([header]);
-        let mut request = Request { method, headers, shown, ..Request::get(url) };
-        let response = line.http.send(&request).await.map_err(|failure| asked.lost(failure))?;
-        if response.status() != StatusCode::UNAUTHORIZED || !line.is(response.url()) {
+        let mut request = HttpRequest { method, headers, authorization, ..HttpRequest::get(url) };
+        let response = transport.http.send(&request).await.map_err(|failure| context.from_http(failure))?;
+        if response.status() != StatusCode::UNAUTHORIZED || !transport.is(response.url()) {
             return Ok(response);
         }
-        // It wants to be shown something after all, or what was shown has become too old.
-        let Some(challenge) = Challenge::of(response.headers()) else { return Ok(response) };
-        match self.renewed(&line, pass.as_ref(), challenge, operation, asked).await? {
-            Some(pass) => request.shown = Some(pass.header().clone()),
+        // The token expired, or this request needs one after all.
+        let Some(challenge) = AuthChallenge::of(response.headers()) else { return Ok(response) };
+        match self.renewed(&transport, pass.as_ref(), challenge, operation, context).await? {
+            Some(pass) => request.authorization = Some(pass.header().clone()),
             None => return Ok(response),
         }
-        line.http.send(&request).await.map_err(|failure| asked.lost(failure))
+        transport.http.send(&request).await.map_err(|failure| context.from_http(failure))
     }
 
-    /// What a registry says of why it does not.
-    async fn complaint(&self, response: Response, asked: Asked<'_>) -> RegistryError {
-        let (code, wait) = (response.status().as_u16(), wait(response.headers()));
-        let body = http::body(response, LONGEST_COMPLAINT).await.unwrap_or_default();
-        asked.answered(code, &String::from_utf8_lossy(&body), wait)
+    /// The error of a response with an unexpected status.
+    async fn error_response(&self, response: Response, context: RequestContext<'_>) -> RegistryError {
+        let (code, wait) = (response.status().as_u16(), retry_after(response.headers()));
+        let body = http::body(response, MAX_ERROR_BODY).await.unwrap_or_default();
+        context.from_status(code, &String::from_utf8_lossy(&body), wait)
     }
 
-    /// The connection, which is opened when it is first needed.
-    async fn line(&self) -> Result<Arc<Line>, RegistryError> {
-        let mut kept = self.line.lock().await;
-        if let Some(line) = &*kept {
-            return Ok(Arc::clone(line));
+    /// Connects on first use.
+    async fn transport(&self) -> Result<Arc<RegistryTransport>, RegistryError> {
+        let mut cached = self.transport.lock().await;
+        if let Some(transport) = &*cached {
+            return Ok(Arc::clone(transport));
         }
         let host = self.reference.resolve_registry();
-        let line = Line::open(host, self.insecure, self.ca.as_deref(), self.reach.clone(), self.asked(host)).await?;
-        self.withheld.store(line.in_clear && !self.login.is_anonymous(), Ordering::Relaxed);
-        let line = Arc::new(line);
-        *kept = Some(Arc::clone(&line));
-        Ok(line)
+        let transport =
+            RegistryTransport::open(host, self.insecure, self.ca.as_deref(), self.egress.clone(), self.context(host))
+                .await?;
+        self.withheld.store(transport.is_plaintext && !self.login.is_anonymous(), Ordering::Relaxed);
+        let transport = Arc::new(transport);
+        *cached = Some(Arc::clone(&transport));
+        Ok(transport)
     }
 
-    /// A request on the line as it is: whether the login is withheld is known once that is open.
-    pub(crate) fn asked<'a>(&'a self, what: &'a str) -> Asked<'a> {
+    /// Context for error messages. Whether the login is withheld is only known after connecting.
+    pub(crate) fn context<'a>(&'a self, what: &'a str) -> RequestContext<'a> {
         let known = match self.withheld.load(Ordering::Relaxed) {
-            true => Known::Withheld,
-            false if self.login.is_anonymous() => Known::Nobody,
-            false => Known::Somebody,
+            true => LoginState::Withheld,
+            false if self.login.is_anonymous() => LoginState::Anonymous,
+            false => LoginState::Authenticated,
         };
-        Asked { registry: self.reference.registry(), what, known, quiet: self.reach.is_public() }
+        RequestContext { registry: self.reference.registry(), what, known, hide_details: self.egress.is_public() }
     }
 }
 
-/// What a manifest is: what is said of it, or what it says itself where that is nothing in particular.
-fn media_type(said: String, bytes: &[u8]) -> String {
-    if !matches!(said.as_str(), "" | "application/json" | "application/octet-stream" | "text/plain") {
-        return said;
+/// The media type of the response, or the manifest's own if that one is generic.
+fn media_type(message: String, bytes: &[u8]) -> String {
+    if !matches!(message.as_str(), "" | "application/json" | "application/octet-stream" | "text/plain") {
+        return message;
     }
-    serde_json::from_slice::<Itself>(bytes).ok().and_then(|itself| itself.media_type).unwrap_or(said)
+    serde_json::from_slice::<ManifestMediaType>(bytes).ok().and_then(|manifest| manifest.media_type).unwrap_or(message)
 }
 
-/// How long a registry asks to wait, in seconds; a date, which it may say instead, is not read.
-fn wait(headers: &HeaderMap) -> Option<Duration> {
+/// `Retry-After` in seconds; the date form is ignored.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-// === impl Opened ===
+// === impl BlobStream ===
 
-impl Opened {
-    /// The next piece.
+impl BlobStream {
+    /// The next chunk.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, reqwest::Error>> {
         loop {
-            let mut piece = match self.response.chunk().await.transpose()? {
-                Ok(piece) => piece,
+            let mut chunk = match self.response.chunk().await.transpose()? {
+                Ok(chunk) => chunk,
                 Err(error) => return Some(Err(error)),
             };
-            let over = usize::try_from(self.skip).unwrap_or(usize::MAX).min(piece.len());
+            let over = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
             self.skip -= over as u64;
-            let piece = piece.split_off(over);
-            if !piece.is_empty() {
-                return Some(Ok(piece));
+            let chunk = chunk.split_off(over);
+            if !chunk.is_empty() {
+                return Some(Ok(chunk));
             }
         }
     }

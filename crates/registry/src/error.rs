@@ -1,4 +1,4 @@
-//! What goes wrong between us and a registry, and whether it may go right the next time.
+//! Errors of registry requests, and which of them are transient.
 
 use std::error::Error;
 use std::io;
@@ -8,336 +8,339 @@ use std::time::Duration;
 use oci_client::errors::{OciDistributionError, OciEnvelope, OciErrorCode};
 
 use crate::CredentialsError;
-use crate::http::Failure;
-use crate::pace::TooSlow;
-use crate::reach::NotPublic;
+use crate::egress::NotPublicAddress;
+use crate::http::HttpError;
+use crate::throughput::BelowMinThroughput;
 
-/// How the resolver begins to say that a name has no address. The rest is for who wrote it.
+/// The start of the resolver's message for a name without address; the rest is for its developers.
 const NO_ADDRESS: &str = "no records found";
 
-/// Why a registry did not do what it was asked for.
+/// A registry request that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// Nothing answers there.
+    /// No connection could be made.
     #[error("cannot reach {registry}: {cause}")]
     Unreachable {
-        /// Which.
+        /// The registry's name.
         registry: String,
-        /// Why.
+        /// The cause, in the words of the HTTP client.
         cause: String,
     },
-    /// Somebody answers, and is not who it should be, or does not speak TLS.
-    #[error("{registry} is not to be trusted: {cause}")]
+    /// The TLS handshake failed.
+    #[error("TLS handshake with {registry} failed: {cause}")]
     Untrusted {
-        /// Which.
+        /// The registry's name.
         registry: String,
-        /// Why.
+        /// The cause, in the words of the TLS library.
         cause: String,
     },
-    /// It wants to know who asks, or does not want this one.
-    #[error("{registry} refuses {what}: {said}")]
-    Refused {
-        /// Which.
+    /// 401 or 403.
+    #[error("{registry} denied access to {what}: {message}")]
+    Unauthorized {
+        /// The registry's name.
         registry: String,
-        /// What was asked for.
+        /// The manifest or blob.
         what: String,
-        /// In its words.
-        said: String,
-        /// Whether there was no login for it.
+        /// The registry's message.
+        message: String,
+        /// Whether the request had no login.
         anonymous: bool,
     },
-    /// It wants to know who asks, and would hear it without TLS, which nobody has allowed.
-    #[error("{registry} wants a login for {what}, and speaks without TLS")]
-    InClear {
-        /// Which.
+    /// A login is needed but withheld, because the registry does not use TLS and is not configured as insecure.
+    #[error("{registry} requires a login for {what} but does not use TLS")]
+    PlaintextLogin {
+        /// The registry's name.
         registry: String,
-        /// What was asked for.
+        /// The manifest or blob.
         what: String,
     },
-    /// It is somewhere that whoever asks may not have us ask.
-    #[error("{registry} is not asked: {host} is not a public address")]
-    Private {
-        /// Which.
+    /// The address is not public, and this caller may only reach public ones.
+    #[error("{registry} was not contacted: {host} is not a public address")]
+    NotPublic {
+        /// The registry's name.
         registry: String,
-        /// Who would have been asked.
+        /// The host that was to be contacted.
         host: String,
     },
-    /// It has no such thing.
-    #[error("{registry} has no {what}")]
-    Missing {
-        /// Which.
+    /// 404.
+    #[error("{what} not found in {registry}")]
+    NotFound {
+        /// The registry's name.
         registry: String,
-        /// What was asked for.
+        /// The manifest or blob.
         what: String,
     },
-    /// It cannot now.
-    #[error("{registry} cannot now: {said}")]
-    Busy {
-        /// Which.
+    /// 408, 429 or 5xx.
+    #[error("{registry} is temporarily unavailable: {message}")]
+    Unavailable {
+        /// The registry's name.
         registry: String,
-        /// In its words.
-        said: String,
-        /// How long it asks to wait.
+        /// The registry's message.
+        message: String,
+        /// `Retry-After` of the response.
         wait: Option<Duration>,
     },
-    /// The connection broke.
-    #[error("the connection to {registry} broke: {cause}")]
-    Broken {
-        /// Which.
+    /// The connection failed in the middle of a response.
+    #[error("connection to {registry} lost: {cause}")]
+    ConnectionLost {
+        /// The registry's name.
         registry: String,
-        /// How.
+        /// The cause, in the words of the HTTP client.
         cause: String,
     },
-    /// It keeps us waiting.
-    #[error("{registry} is too slow with {what}: less than {bytes} bytes came in {seconds} seconds")]
-    Slow {
-        /// Which.
+    /// The download was slower than the minimum throughput.
+    #[error("{registry} is too slow sending {what}: less than {bytes} bytes in {seconds} seconds")]
+    TooSlow {
+        /// The registry's name.
         registry: String,
-        /// What was asked for.
+        /// The manifest or blob.
         what: String,
-        /// So much should have come.
+        /// The minimum that was not reached.
         bytes: u64,
-        /// In this time.
+        /// The time in which it was not reached.
         seconds: u64,
     },
-    /// It says what nobody can say.
-    #[error("{registry} answers {what} with {said}")]
-    Nonsense {
-        /// Which.
+    /// The response violates the protocol or a limit.
+    #[error("invalid response from {registry} for {what}: {message}")]
+    InvalidResponse {
+        /// The registry's name.
         registry: String,
-        /// What was asked for.
+        /// The manifest or blob.
         what: String,
-        /// In its words.
-        said: String,
+        /// What is invalid.
+        message: String,
     },
-    /// The registry failed, and its mirrors had failed before it.
-    #[error("{own}; its mirrors had failed before: {mirrors}")]
-    Everywhere {
-        /// What the registry itself said.
+    /// The registry and all its mirrors failed.
+    #[error("{own}; its mirrors failed too: {mirrors}")]
+    AllFailed {
+        /// The error of the registry itself.
         own: Box<RegistryError>,
-        /// What the mirrors said.
+        /// The errors of the mirrors, joined.
         mirrors: String,
     },
-    /// The certificates that the settings name.
+    /// The configured CA file cannot be used.
     #[error("cannot read the certificates in {}: {cause}", file.display())]
     Certificates {
-        /// Where they should be.
+        /// The CA file.
         file: PathBuf,
-        /// Why.
+        /// The error of the read.
         cause: io::Error,
     },
-    /// A login.
+    /// The login for the registry could not be read.
     #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// Something of ours.
-    #[error("cannot talk to registries: {0}")]
+    Login(#[from] CredentialsError),
+    /// The client could not be set up, or is used in a way it does not support.
+    #[error("registry client: {0}")]
     Setup(String),
 }
 
-/// A request: what is said of it when it fails.
+/// What a request was for, to turn its failure into a [`RegistryError`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) registry: &'a str,
     pub(crate) what: &'a str,
-    pub(crate) known: Known,
-    /// Whether the registry's own words are kept from who asks.
-    pub(crate) quiet: bool,
+    pub(crate) known: LoginState,
+    /// Whether the registry's own messages are hidden from the caller.
+    pub(crate) hide_details: bool,
 }
 
-/// Who we are to a registry.
+/// How a request was authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// There is no login for it.
-    Nobody,
-    Somebody,
-    /// There is one, and it is not to be heard by others.
+pub(crate) enum LoginState {
+    Anonymous,
+    Authenticated,
+    /// There is a login, but it is not sent without TLS.
     Withheld,
 }
 
 // === impl RegistryError ===
 
 impl RegistryError {
-    /// What one can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Refused { registry, anonymous: true, .. } => Some(format!(
-                "private images need a login: write one for {registry} with `docker login`, `podman login` or `skopeo login`; \
-                 a name that does not exist is refused like this by some registries"
+            Self::Unauthorized { registry, anonymous: true, .. } => Some(format!(
+                "private images need a login: run `docker login {registry}` or `podman login {registry}`; \
+                 some registries also answer like this if the image does not exist"
             )),
-            Self::Refused { registry, .. } => {
-                Some(format!("the login for {registry} may be old, or may not see this image"))
+            Self::Unauthorized { registry, .. } => {
+                Some(format!("the login for {registry} may have expired or may lack access to this image"))
             }
-            Self::InClear { registry, .. } => Some(format!(
-                "if its login may go without TLS, say so in the configuration: [registries.\"{registry}\"] insecure = true"
+            Self::PlaintextLogin { registry, .. } => Some(format!(
+                "to send the login without TLS, set `insecure = true` under [registries.\"{registry}\"] in the configuration"
             )),
-            Self::Private { host, .. } => {
-                Some(format!("who runs this may name {host} in the configuration, in [registries]"))
+            Self::NotPublic { host, .. } => {
+                Some(format!("an operator can allow {host} under [registries] in the configuration"))
             }
-            Self::Missing { .. } => Some("check the name and the tag".into()),
+            Self::NotFound { .. } => Some("check the image's name and tag".into()),
             Self::Untrusted { registry, .. } => Some(format!(
-                "in the configuration, [registries.\"{registry}\"] may name its certificates with `ca = \"FILE\"`, or say that it \
-                 speaks plain HTTP with `insecure = true`"
+                "under [registries.\"{registry}\"] in the configuration, set `ca = \"FILE\"` to trust its certificate, or \
+                 `insecure = true` if it uses plain HTTP"
             )),
-            Self::Unreachable { .. } | Self::Broken { .. } => {
-                Some("check the network and the name of the registry".into())
+            Self::Unreachable { .. } | Self::ConnectionLost { .. } => {
+                Some("check the network and the registry's name".into())
             }
-            Self::Busy { .. } => Some("try again later; with a login some registries allow more".into()),
-            Self::Everywhere { own, .. } => own.hint(),
+            Self::Unavailable { .. } => Some("retry later; some registries allow more requests with a login".into()),
+            Self::AllFailed { own, .. } => own.hint(),
             _ => None,
         }
     }
 
-    /// Whether the next try may do better.
-    pub(crate) fn passes(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Busy { .. } | Self::Broken { .. })
+    /// Whether a retry may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unavailable { .. } | Self::ConnectionLost { .. })
     }
 
-    /// How long it asks to wait before that.
-    pub(crate) fn wait(&self) -> Option<Duration> {
-        if let Self::Busy { wait, .. } = self { *wait } else { None }
+    /// The delay that the registry asks for before a retry.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        if let Self::Unavailable { wait, .. } = self { *wait } else { None }
     }
 
-    pub(crate) fn refuses(&self) -> bool {
-        matches!(self, Self::Refused { .. })
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Unauthorized { .. })
     }
 }
 
-// === impl Asked ===
+// === impl RequestContext ===
 
-impl Asked<'_> {
-    /// From what the client crate says.
+impl RequestContext<'_> {
+    /// From an error of the push client.
     pub(crate) fn failed(self, error: OciDistributionError) -> RegistryError {
         match error {
-            OciDistributionError::AuthenticationFailure(said) => self.refused(&words(&said)),
-            OciDistributionError::UnauthorizedError { .. } => self.refused("it wants a login"),
-            OciDistributionError::RegistryError { envelope, .. } => self.said(&envelope),
-            OciDistributionError::ServerError { code, message, .. } => self.answered(code, &message, None),
-            OciDistributionError::RequestError(error) => self.broke(&error),
-            OciDistributionError::IoError(error) => self.broke_off(&error),
-            other => self.nonsense(&other.to_string()),
+            OciDistributionError::AuthenticationFailure(message) => self.unauthorized(&printable(&message)),
+            OciDistributionError::UnauthorizedError { .. } => self.unauthorized("login required"),
+            OciDistributionError::RegistryError { envelope, .. } => self.from_envelope(&envelope),
+            OciDistributionError::ServerError { code, message, .. } => self.from_status(code, &message, None),
+            OciDistributionError::RequestError(error) => self.from_client(&error),
+            OciDistributionError::IoError(error) => self.from_io(&error),
+            other => self.invalid(&other.to_string()),
         }
     }
 
-    /// From an answer that is not what was asked for.
-    pub(crate) fn answered(self, code: u16, body: &str, wait: Option<Duration>) -> RegistryError {
+    /// From a response with an unexpected status.
+    pub(crate) fn from_status(self, code: u16, body: &str, wait: Option<Duration>) -> RegistryError {
         let registry = self.registry.to_owned();
-        let said = serde_json::from_str::<OciEnvelope>(body).ok().and_then(|envelope| reason(&envelope));
-        let said = said.unwrap_or_else(|| words(body));
-        let said = if said.is_empty() || self.quiet { format!("status {code}") } else { said };
+        let message = serde_json::from_str::<OciEnvelope>(body).ok().and_then(|envelope| reason(&envelope));
+        let message = message.unwrap_or_else(|| printable(body));
+        let message = if message.is_empty() || self.hide_details { format!("status {code}") } else { message };
         match code {
-            401 | 403 => self.refused(&said),
-            404 => RegistryError::Missing { registry, what: self.what.to_owned() },
-            408 | 429 | 500..=599 => RegistryError::Busy { registry, said: format!("{said} ({code})"), wait },
-            _ => self.nonsense(&format!("status {code}: {said}")),
+            401 | 403 => self.unauthorized(&message),
+            404 => RegistryError::NotFound { registry, what: self.what.to_owned() },
+            408 | 429 | 500..=599 => {
+                RegistryError::Unavailable { registry, message: format!("{message} ({code})"), wait }
+            }
+            _ => self.invalid(&format!("status {code}: {message}")),
         }
     }
 
-    /// From a request that was not made, or got no answer that can be read.
-    pub(crate) fn lost(self, failure: Failure) -> RegistryError {
+    /// From a request that was not sent, or whose response cannot be read.
+    pub(crate) fn from_http(self, failure: HttpError) -> RegistryError {
         match failure {
-            Failure::Private(NotPublic(host)) => RegistryError::Private { registry: self.registry.to_owned(), host },
-            Failure::Broke(error) => self.broke(&error),
-            Failure::Astray(said) => self.nonsense(said),
-            Failure::Long(longest) => self.nonsense(&format!("more than {longest} bytes")),
-            Failure::Slow => {
-                RegistryError::Broken { registry: self.registry.to_owned(), cause: "it took too long".into() }
+            HttpError::NotPublic(NotPublicAddress(host)) => {
+                RegistryError::NotPublic { registry: self.registry.to_owned(), host }
+            }
+            HttpError::Client(error) => self.from_client(&error),
+            HttpError::InvalidRedirect(message) => self.invalid(message),
+            HttpError::TooLarge(longest) => self.invalid(&format!("more than {longest} bytes")),
+            HttpError::Timeout => {
+                RegistryError::ConnectionLost { registry: self.registry.to_owned(), cause: "timed out".into() }
             }
         }
     }
 
-    /// From content that comes too slowly.
-    pub(crate) fn too_slow(self, TooSlow(least): TooSlow) -> RegistryError {
+    /// From a download below the minimum throughput.
+    pub(crate) fn too_slow(self, BelowMinThroughput(minimum): BelowMinThroughput) -> RegistryError {
         let (registry, what) = (self.registry.to_owned(), self.what.to_owned());
-        RegistryError::Slow { registry, what, bytes: least.bytes, seconds: least.within.as_secs() }
+        RegistryError::TooSlow { registry, what, bytes: minimum.bytes, seconds: minimum.within.as_secs() }
     }
 
-    /// From a request that got no answer.
-    pub(crate) fn broke(self, error: &reqwest::Error) -> RegistryError {
+    /// From an error of the HTTP client.
+    pub(crate) fn from_client(self, error: &reqwest::Error) -> RegistryError {
         let registry = self.registry.to_owned();
-        let cause = innermost(error);
-        if let Some(NotPublic(host)) = causes(error).find_map(|cause| cause.downcast_ref()) {
-            RegistryError::Private { registry, host: host.clone() }
+        let cause = root_cause(error);
+        if let Some(NotPublicAddress(host)) = causes(error).find_map(|cause| cause.downcast_ref()) {
+            RegistryError::NotPublic { registry, host: host.clone() }
         } else if let Some(code) = error.status() {
-            self.answered(code.as_u16(), "", None)
+            self.from_status(code.as_u16(), "", None)
         } else if tls(error).is_some() {
             RegistryError::Untrusted { registry, cause }
         } else if error.is_connect() {
-            let cause = if cause.starts_with(NO_ADDRESS) { "no host of that name is known".into() } else { cause };
+            let cause = if cause.starts_with(NO_ADDRESS) { "no such host".into() } else { cause };
             RegistryError::Unreachable { registry, cause }
         } else if error.is_redirect() || error.is_builder() {
-            self.nonsense(&cause)
+            self.invalid(&cause)
         } else if error.is_timeout() {
-            RegistryError::Broken { registry, cause: "nothing came for too long".into() }
+            RegistryError::ConnectionLost { registry, cause: "timed out".into() }
         } else {
-            RegistryError::Broken { registry, cause }
+            RegistryError::ConnectionLost { registry, cause }
         }
     }
 
-    /// From an answer that ends too early.
-    pub(crate) fn broke_off(self, error: &io::Error) -> RegistryError {
+    /// From a failed read of a body.
+    pub(crate) fn from_io(self, error: &io::Error) -> RegistryError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>()) {
-            Some(error) => self.broke(error),
-            None => RegistryError::Broken { registry: self.registry.to_owned(), cause: error.to_string() },
+            Some(error) => self.from_client(error),
+            None => RegistryError::ConnectionLost { registry: self.registry.to_owned(), cause: error.to_string() },
         }
     }
 
-    /// From content that is shorter than it should be.
-    pub(crate) fn ended(self, at: u64, size: u64) -> RegistryError {
-        let cause = format!("it ended after {at} of {size} bytes");
-        RegistryError::Broken { registry: self.registry.to_owned(), cause }
+    /// From a body that is shorter than announced.
+    pub(crate) fn truncated(self, at: u64, size: u64) -> RegistryError {
+        let cause = format!("ended after {at} of {size} bytes");
+        RegistryError::ConnectionLost { registry: self.registry.to_owned(), cause }
     }
 
-    pub(crate) fn nonsense(self, said: &str) -> RegistryError {
-        RegistryError::Nonsense {
+    pub(crate) fn invalid(self, message: &str) -> RegistryError {
+        RegistryError::InvalidResponse {
             registry: self.registry.to_owned(),
             what: self.what.to_owned(),
-            said: said.to_owned(),
+            message: message.to_owned(),
         }
     }
 
-    fn refused(self, said: &str) -> RegistryError {
-        let said = if said.is_empty() { "it wants a login" } else { said }.to_owned();
+    fn unauthorized(self, message: &str) -> RegistryError {
+        let message = if message.is_empty() { "login required" } else { message }.to_owned();
         let (registry, what) = (self.registry.to_owned(), self.what.to_owned());
         match self.known {
-            Known::Withheld => RegistryError::InClear { registry, what },
-            known => RegistryError::Refused { registry, what, said, anonymous: known == Known::Nobody },
+            LoginState::Withheld => RegistryError::PlaintextLogin { registry, what },
+            known => RegistryError::Unauthorized { registry, what, message, anonymous: known == LoginState::Anonymous },
         }
     }
 
-    fn said(self, envelope: &OciEnvelope) -> RegistryError {
+    fn from_envelope(self, envelope: &OciEnvelope) -> RegistryError {
         let registry = self.registry.to_owned();
-        let said = reason(envelope).unwrap_or_default();
+        let message = reason(envelope).unwrap_or_default();
         match envelope.errors.first().map(|error| &error.code) {
-            Some(OciErrorCode::Unauthorized | OciErrorCode::Denied) => self.refused(&said),
+            Some(OciErrorCode::Unauthorized | OciErrorCode::Denied) => self.unauthorized(&message),
             Some(
                 OciErrorCode::BlobUnknown
                 | OciErrorCode::ManifestUnknown
                 | OciErrorCode::NameUnknown
                 | OciErrorCode::NotFound,
-            ) => RegistryError::Missing { registry, what: self.what.to_owned() },
-            Some(OciErrorCode::Toomanyrequests) => RegistryError::Busy { registry, said, wait: None },
-            _ => self.nonsense(&said),
+            ) => RegistryError::NotFound { registry, what: self.what.to_owned() },
+            Some(OciErrorCode::Toomanyrequests) => RegistryError::Unavailable { registry, message, wait: None },
+            _ => self.invalid(&message),
         }
     }
 }
 
-/// What a registry says, in its own words.
+/// The first message in an OCI error response.
 fn reason(envelope: &OciEnvelope) -> Option<String> {
-    envelope.errors.first().map(|error| words(&error.message)).filter(|text| !text.is_empty())
+    envelope.errors.first().map(|error| printable(&error.message)).filter(|text| !text.is_empty())
 }
 
-/// The beginning of a text that a stranger wrote: a line that cannot speak to a terminal.
-fn words(text: &str) -> String {
+/// The first line of an untrusted text, cut short and without control characters.
+fn printable(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     line.chars().filter(|letter| !letter.is_control()).take(200).collect()
 }
 
-/// What TLS says, if it is what failed.
+/// The TLS error in a chain of causes.
 pub(crate) fn tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     causes(error).find_map(|cause| {
         let mut inner = cause;
-        // An error of input and output does not name what it holds as its cause.
+        // `io::Error` does not report the error inside it as its source.
         while let Some(held) = inner.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             inner = held;
         }
@@ -345,8 +348,8 @@ pub(crate) fn tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Er
     })
 }
 
-/// The words of the cause of causes: what stands before it only says that something failed.
-fn innermost(error: &(dyn Error + 'static)) -> String {
+/// The message of the last cause in the chain; those before it add nothing.
+fn root_cause(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 

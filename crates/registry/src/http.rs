@@ -1,4 +1,4 @@
-//! Requests, one hop at a time: before each it is looked at who is asked, and what is shown there.
+//! HTTP requests, one hop at a time: each redirect is checked against the egress policy and loses the authorization.
 
 use std::time::Duration;
 
@@ -7,152 +7,156 @@ use reqwest::redirect::Policy;
 use reqwest::{Method, Response, Url};
 use rustls::pki_types::CertificateDer;
 
+use crate::egress::{EgressPolicy, EgressRoute, NotPublicAddress};
 use crate::error::RegistryError;
-use crate::line::{AGENT, CONNECT, STALL, is_loopback};
-use crate::reach::{NotPublic, Reach, Way};
+use crate::transport::{CONNECT_TIMEOUT, READ_TIMEOUT, USER_AGENT, is_loopback};
 
-/// How often one is sent elsewhere.
-const HOPS: usize = 10;
-/// An answer that is read whole has to be there after this.
-const WHOLE: Duration = Duration::from_secs(300);
+/// Redirects that are followed.
+const MAX_REDIRECTS: usize = 10;
+/// Deadline for a body that is read whole.
+const BODY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What makes requests.
-pub(crate) struct Http {
+/// Sends requests within an egress policy.
+pub(crate) struct HttpClient {
     open: reqwest::Client,
-    guarded: Option<reqwest::Client>,
-    reach: Reach,
+    public_only: Option<reqwest::Client>,
+    egress: EgressPolicy,
 }
 
-/// What is asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<String>,
-    /// Shown to the first who is asked, and to nobody it sends us to.
-    pub(crate) shown: Option<HeaderValue>,
+    /// Sent to the first origin only, not after a redirect to another one.
+    pub(crate) authorization: Option<HeaderValue>,
 }
 
-/// Why there is no answer.
+/// A request without a usable response.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    Private(NotPublic),
-    Broke(reqwest::Error),
-    /// It sends us nowhere.
-    Astray(&'static str),
-    /// There is too much of it.
-    Long(u64),
-    /// It takes too long.
-    Slow,
+pub(crate) enum HttpError {
+    NotPublic(NotPublicAddress),
+    Client(reqwest::Error),
+    /// A redirect that cannot be followed.
+    InvalidRedirect(&'static str),
+    /// The body is larger than this limit.
+    TooLarge(u64),
+    /// The body did not arrive within the deadline.
+    Timeout,
 }
 
-// === impl Http ===
+// === impl HttpClient ===
 
-impl Http {
-    pub(crate) fn new(host: &str, trusted: &[CertificateDer<'_>], reach: Reach) -> Result<Self, RegistryError> {
+impl HttpClient {
+    pub(crate) fn new(host: &str, trusted: &[CertificateDer<'_>], egress: EgressPolicy) -> Result<Self, RegistryError> {
         let failed = |error: reqwest::Error| {
-            RegistryError::Setup(format!("{error}: are the certificates of the system installed?"))
+            RegistryError::Setup(format!("{error}: are the system's CA certificates installed?"))
         };
         let roots = trusted.iter().map(|trusted| reqwest::Certificate::from_der(trusted));
         let roots = roots.collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let builder = || {
             let builder = reqwest::Client::builder()
-                .connect_timeout(CONNECT)
-                .read_timeout(STALL)
-                .user_agent(AGENT)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(READ_TIMEOUT)
+                .user_agent(USER_AGENT)
                 .redirect(Policy::none())
                 .tls_certs_merge(roots.clone());
             // The proxy of the environment cannot reach our loopback.
             if is_loopback(host) { builder.no_proxy() } else { builder }
         };
-        let guarded = reach.guarded().map(|names| builder().dns_resolver(std::sync::Arc::new(names)).build());
-        Ok(Self { open: builder().build().map_err(failed)?, guarded: guarded.transpose().map_err(failed)?, reach })
+        let public_only =
+            egress.public_resolver().map(|names| builder().dns_resolver(std::sync::Arc::new(names)).build());
+        Ok(Self {
+            open: builder().build().map_err(failed)?,
+            public_only: public_only.transpose().map_err(failed)?,
+            egress,
+        })
     }
 
-    /// Whether somebody may be asked, as far as that is known by its name.
-    pub(crate) fn client(&self, url: &Url) -> Result<&reqwest::Client, NotPublic> {
-        match (self.reach.way(url)?, &self.guarded) {
-            (Way::Open, _) => Ok(&self.open),
-            (Way::Guarded, Some(guarded)) => Ok(guarded),
-            (Way::Guarded, None) => Err(NotPublic(url.host_str().unwrap_or_default().to_owned())),
+    /// The client to use for a URL; an error if the policy denies its host by name.
+    pub(crate) fn client(&self, url: &Url) -> Result<&reqwest::Client, NotPublicAddress> {
+        match (self.egress.route(url)?, &self.public_only) {
+            (EgressRoute::Unrestricted, _) => Ok(&self.open),
+            (EgressRoute::PublicOnly, Some(public_only)) => Ok(public_only),
+            (EgressRoute::PublicOnly, None) => Err(NotPublicAddress(url.host_str().unwrap_or_default().to_owned())),
         }
     }
 
-    /// Asks one host, and nobody it may send us to.
-    pub(crate) async fn once(&self, request: &Request) -> Result<Response, Failure> {
-        let mut asked = self.client(&request.url)?.request(request.method.clone(), request.url.clone());
-        asked = asked.headers(request.headers.clone());
-        if let Some(shown) = &request.shown {
-            asked = asked.header(AUTHORIZATION, shown.clone());
+    /// Sends one request and follows no redirect.
+    pub(crate) async fn send_once(&self, request: &HttpRequest) -> Result<Response, HttpError> {
+        let mut context = self.client(&request.url)?.request(request.method.clone(), request.url.clone());
+        context = context.headers(request.headers.clone());
+        if let Some(authorization) = &request.authorization {
+            context = context.header(AUTHORIZATION, authorization.clone());
         }
         if let Some(body) = &request.body {
-            asked = asked.body(body.clone());
+            context = context.body(body.clone());
         }
-        Ok(asked.send().await?)
+        Ok(context.send().await?)
     }
 
-    /// Asks, and goes where one is sent.
-    pub(crate) async fn send(&self, request: &Request) -> Result<Response, Failure> {
+    /// Sends a request and follows redirects.
+    pub(crate) async fn send(&self, request: &HttpRequest) -> Result<Response, HttpError> {
         let mut request = request.clone();
-        for _ in 0..=HOPS {
-            let response = self.once(&request).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_once(&request).await?;
             let Some(next) = next(&response)? else { return Ok(response) };
             if next.origin() != request.url.origin() {
-                request.shown = None;
+                request.authorization = None;
             }
             request.url = next;
         }
-        Err(Failure::Astray("one place after another to ask instead"))
+        Err(HttpError::InvalidRedirect("too many redirects"))
     }
 }
 
-/// Where an answer sends us, if it does.
-fn next(response: &Response) -> Result<Option<Url>, Failure> {
+/// The target of a redirect.
+fn next(response: &Response) -> Result<Option<Url>, HttpError> {
     let Some(location) = response.headers().get(LOCATION).filter(|_| response.status().is_redirection()) else {
         return Ok(None);
     };
     let next = location.to_str().ok().and_then(|location| response.url().join(location).ok());
     match next.filter(|next| matches!(next.scheme(), "http" | "https") && next.host().is_some()) {
         Some(next) => Ok(Some(next)),
-        None => Err(Failure::Astray("a place to ask instead that is none")),
+        None => Err(HttpError::InvalidRedirect("invalid redirect")),
     }
 }
 
-/// All of an answer, if it is not too long.
-pub(crate) async fn body(mut response: Response, longest: u64) -> Result<Vec<u8>, Failure> {
+/// Reads a whole body up to a limit.
+pub(crate) async fn body(mut response: Response, longest: u64) -> Result<Vec<u8>, HttpError> {
     let read = async {
         let mut body = Vec::new();
-        while let Some(piece) = response.chunk().await? {
-            body.extend_from_slice(&piece);
+        while let Some(chunk) = response.chunk().await? {
+            body.extend_from_slice(&chunk);
             if body.len() as u64 > longest {
-                return Err(Failure::Long(longest));
+                return Err(HttpError::TooLarge(longest));
             }
         }
         Ok(body)
     };
-    tokio::time::timeout(WHOLE, read).await.unwrap_or(Err(Failure::Slow))
+    tokio::time::timeout(BODY_TIMEOUT, read).await.unwrap_or(Err(HttpError::Timeout))
 }
 
-// === impl Request ===
+// === impl HttpRequest ===
 
-impl Request {
+impl HttpRequest {
     pub(crate) fn get(url: Url) -> Self {
-        Self { method: Method::GET, url, headers: HeaderMap::new(), body: None, shown: None }
+        Self { method: Method::GET, url, headers: HeaderMap::new(), body: None, authorization: None }
     }
 }
 
-// === impl Failure ===
+// === impl HttpError ===
 
-impl From<NotPublic> for Failure {
-    fn from(refused: NotPublic) -> Self {
-        Self::Private(refused)
+impl From<NotPublicAddress> for HttpError {
+    fn from(refused: NotPublicAddress) -> Self {
+        Self::NotPublic(refused)
     }
 }
 
-impl From<reqwest::Error> for Failure {
+impl From<reqwest::Error> for HttpError {
     fn from(error: reqwest::Error) -> Self {
-        Self::Broke(error)
+        Self::Client(error)
     }
 }
 
@@ -162,20 +166,26 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::Settings;
+    use crate::RegistriesConfig;
 
     #[test]
-    fn a_name_that_leads_back_here_is_found_out_when_it_is_resolved() {
+    fn a_name_that_resolves_to_loopback_is_denied_on_resolution() {
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
-        let http = Http::new("localhost", &[], Reach::public(&Settings::default())).unwrap();
+        let http = HttpClient::new("localhost", &[], EgressPolicy::public(&RegistriesConfig::default())).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // Without the look at its name, which would refuse it before.
-        let guarded = runtime.block_on(async { http.guarded.as_ref().unwrap().get(&url).send().await }).unwrap_err();
-        let asked = crate::error::Asked { registry: "a", what: "b", known: crate::error::Known::Nobody, quiet: true };
-        let refused = asked.broke(&guarded).to_string();
-        assert_eq!(refused, "a is not asked: localhost is not a public address");
+        // Bypasses the check by name, which would deny it earlier.
+        let public_only =
+            runtime.block_on(async { http.public_only.as_ref().unwrap().get(&url).send().await }).unwrap_err();
+        let context = crate::error::RequestContext {
+            registry: "a",
+            what: "b",
+            known: crate::error::LoginState::Anonymous,
+            hide_details: true,
+        };
+        let refused = context.from_client(&public_only).to_string();
+        assert_eq!(refused, "a was not contacted: localhost is not a public address");
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let _heard = stream.read(&mut [0; 1024]).unwrap();

@@ -1,25 +1,25 @@
-//! Images from registries and to them, over HTTP.
+//! Pulls images from OCI registries and pushes to them.
 //!
-//! A [`Registry`] is where an image comes from ([`carrel_layers::Source`]) or goes to ([`carrel_layers::Target`]). What it
-//! gives is checked by the store: here only the way is known, with its logins, mirrors, breaks and second tries.
+//! A [`Registry`] is a [`carrel_layers::ImageSource`] and a [`carrel_layers::ImageTarget`]. This crate handles logins,
+//! mirrors, redirects and retries; the store verifies the content.
 
+mod authorization;
+mod backoff;
+mod config;
 mod credentials;
 mod download;
+mod egress;
 mod endpoint;
 mod error;
 mod http;
-mod line;
 mod name;
-mod pace;
-mod pass;
-mod patience;
-mod reach;
 mod registry;
 mod runtime;
-mod settings;
+mod throughput;
+mod transport;
 
-pub use self::credentials::{Credentials, CredentialsError};
+pub use self::config::{InvalidMirror, RegistriesConfig, RegistryConfig, RegistryMirror};
+pub use self::credentials::{CredentialsError, RegistryCredentials};
 pub use self::error::RegistryError;
-pub use self::name::{BadName, Name};
+pub use self::name::{ImageName, InvalidImageName};
 pub use self::registry::Registry;
-pub use self::settings::{BadMirror, Mirror, RegistrySettings, Settings};

@@ -1,4 +1,4 @@
-//! An image in a registry: the registry itself, and the mirrors that are asked before it.
+//! An image in a registry: the registry itself, and its mirrors, which are tried first.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -7,141 +7,151 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use carrel_layers::{Descriptor, Digest, Manifest, Platform, Source, SourceError, Target};
+use carrel_layers::{Descriptor, Digest, ImageSource, ImageTarget, Manifest, Platform, SourceError};
 use oci_client::errors::OciDistributionError;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::Name;
-use crate::credentials::Credentials;
-use crate::download::{Download, Wanted};
-use crate::endpoint::{Answer, Endpoint, Opened};
-use crate::error::{Asked, RegistryError};
-use crate::pace::LeastRate;
-use crate::reach::Reach;
-use crate::runtime::Threads;
-use crate::settings::Settings;
+use crate::ImageName;
+use crate::config::RegistriesConfig;
+use crate::credentials::RegistryCredentials;
+use crate::download::{BlobDownload, BlobRequest};
+use crate::egress::EgressPolicy;
+use crate::endpoint::{BlobStream, Endpoint, ManifestResponse};
+use crate::error::{RegistryError, RequestContext};
+use crate::runtime::RegistryRuntime;
+use crate::throughput::MinThroughput;
 
-/// What is sent in one request.
-const PIECE: usize = 4 << 20;
+/// The size of an upload chunk.
+const CHUNK: usize = 4 << 20;
 
-/// Where one image is.
+/// One image in a registry.
 pub struct Registry {
-    name: Name,
-    threads: Threads,
-    places: Arc<Places>,
-    least: LeastRate,
-    /// What may already have what is sent.
-    beside: Vec<Name>,
+    name: ImageName,
+    runtime: RegistryRuntime,
+    endpoints: Arc<Endpoints>,
+    minimum: MinThroughput,
+    /// Repositories of the same registry to mount blobs from.
+    mount_repositories: Vec<ImageName>,
 }
 
 /// The registry and its mirrors.
-pub(crate) struct Places {
+pub(crate) struct Endpoints {
     mirrors: Vec<Endpoint>,
     own: Endpoint,
-    /// Which gave the last answer, counted from the first mirror on. It is asked first.
+    /// The index of the endpoint that answered last, with the mirrors first; it is tried first.
     best: AtomicUsize,
 }
 
 // === impl Registry ===
 
 impl Registry {
-    /// The place of an image. Nothing is asked yet.
-    pub fn new(name: Name, settings: &Settings, credentials: &Credentials) -> Result<Self, RegistryError> {
-        Self::within(Reach::Anybody, name, settings, credentials)
+    /// Describes an image. No request is sent yet.
+    pub fn new(
+        name: ImageName,
+        settings: &RegistriesConfig,
+        credentials: &RegistryCredentials,
+    ) -> Result<Self, RegistryError> {
+        Self::within(EgressPolicy::Unrestricted, name, settings, credentials)
     }
 
-    /// The place of an image that is asked for in the name of somebody who may have what everybody may.
+    /// Like [`Self::new`], for a caller without privileges.
     ///
-    /// There is no login. Hosts that the settings name are asked wherever they are, and others only at public addresses:
-    /// neither this host nor a network that it is in, wherever a registry sends us. What is told of a failure has no words
-    /// of who was asked.
-    pub fn public_only(name: Name, settings: &Settings) -> Result<Self, RegistryError> {
-        Self::within(Reach::public(settings), name, settings, &Credentials::none())
+    /// Requests are anonymous. Hosts in the configuration are allowed wherever they are; others only at public
+    /// addresses, also after redirects: neither this machine nor its private networks. Errors do not contain messages
+    /// of the server.
+    pub fn public_only(name: ImageName, settings: &RegistriesConfig) -> Result<Self, RegistryError> {
+        Self::within(EgressPolicy::public(settings), name, settings, &RegistryCredentials::none())
     }
 
-    fn within(reach: Reach, name: Name, settings: &Settings, credentials: &Credentials) -> Result<Self, RegistryError> {
-        let own = Endpoint::own(&name, settings, credentials, &reach)?;
+    fn within(
+        egress: EgressPolicy,
+        name: ImageName,
+        settings: &RegistriesConfig,
+        credentials: &RegistryCredentials,
+    ) -> Result<Self, RegistryError> {
+        let own = Endpoint::own(&name, settings, credentials, &egress)?;
         let mirrors = settings.of(name.registry()).mirrors;
-        let mirrors = mirrors.iter().map(|mirror| Endpoint::mirror(&name, mirror, settings, credentials, &reach));
+        let mirrors = mirrors.iter().map(|mirror| Endpoint::mirror(&name, mirror, settings, credentials, &egress));
         let mirrors = mirrors.collect::<Result<Vec<_>, _>>()?;
-        let threads = Threads::start().map_err(|error| RegistryError::Setup(error.to_string()))?;
-        let places = Arc::new(Places { mirrors, own, best: AtomicUsize::new(0) });
-        Ok(Self { name, threads, places, least: LeastRate::default(), beside: Vec::new() })
+        let runtime = RegistryRuntime::start().map_err(|error| RegistryError::Setup(error.to_string()))?;
+        let endpoints = Arc::new(Endpoints { mirrors, own, best: AtomicUsize::new(0) });
+        Ok(Self { name, runtime, endpoints, minimum: MinThroughput::default(), mount_repositories: Vec::new() })
     }
 
-    /// A download of which fewer bytes come in such a time is given up. If nothing is said: 300 KiB in 5 minutes.
+    /// Sets the throughput below which a download is aborted. The default is 300 KiB in 5 minutes.
     #[must_use]
-    pub fn least_rate(self, bytes: u64, within: Duration) -> Self {
-        Self { least: LeastRate { bytes, within }, ..self }
+    pub fn min_throughput(self, bytes: u64, within: Duration) -> Self {
+        Self { minimum: MinThroughput { bytes, within }, ..self }
     }
 
-    /// Of what is sent here, some may be in this other repository: if it is one of the same registry, what it has is not
-    /// sent again.
+    /// Names another repository of the same registry to mount blobs from instead of uploading them.
     #[must_use]
-    pub fn beside(mut self, other: Name) -> Self {
+    pub fn mount_from(mut self, other: ImageName) -> Self {
         if other.registry() == self.name.registry() && other.repository() != self.name.repository() {
-            self.beside.push(other);
+            self.mount_repositories.push(other);
         }
         self
     }
 
-    /// What the name stands for now.
-    fn first(&self) -> Result<Manifest, SourceError> {
-        let places = Arc::clone(&self.places);
-        let answer = self.ask(async move { places.manifest(None).await })?;
+    /// The manifest or index that the name points to.
+    fn root_manifest(&self) -> Result<Manifest, SourceError> {
+        let endpoints = Arc::clone(&self.endpoints);
+        let answer = self.run(async move { endpoints.manifest(None).await })?;
         let found = Digest::of(&answer.bytes);
         let digest = self.name.digest().unwrap_or(found);
-        let Answer { media_type, bytes } = answer;
+        let ManifestResponse { media_type, bytes } = answer;
         Ok(Manifest { media_type, bytes, digest })
     }
 
-    fn ask<T: Send + 'static>(
+    fn run<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T, RegistryError>> + Send + 'static,
     ) -> Result<T, SourceError> {
-        let outcome = self.threads.outcome(task);
-        outcome.unwrap_or_else(|| Err(RegistryError::Setup("the client gave up".into()))).map_err(SourceError::other)
+        let outcome = self.runtime.block_on(task);
+        outcome
+            .unwrap_or_else(|| Err(RegistryError::Setup("the request task failed".into())))
+            .map_err(SourceError::other)
     }
 
-    /// Sends a blob, once, and says what the registry made of it.
+    /// Uploads a blob in one attempt. The outer error is that of reading the content.
     fn send(&self, descriptor: &Descriptor, mut content: impl Read) -> io::Result<Result<(), RegistryError>> {
         let (digest, size) = (descriptor.digest.to_string(), descriptor.size);
-        let (feed, pieces) = mpsc::channel::<io::Result<Bytes>>(1);
-        let (tell, told) = std_mpsc::sync_channel(1);
-        let places = Arc::clone(&self.places);
-        self.threads.spawn(async move {
-            let (ready, which) = (Arc::clone(&places), digest.clone());
-            let pieces = ReceiverStream::new(pieces).then(move |piece| {
+        let (feed, chunks) = mpsc::channel::<io::Result<Bytes>>(1);
+        let (sender, result) = std_mpsc::sync_channel(1);
+        let endpoints = Arc::clone(&self.endpoints);
+        self.runtime.spawn(async move {
+            let (ready, which) = (Arc::clone(&endpoints), digest.clone());
+            let chunks = ReceiverStream::new(chunks).then(move |chunk| {
                 let (ready, which) = (Arc::clone(&ready), which.clone());
                 async move {
-                    // If it is not, the registry says so when it gets the piece.
+                    // If this fails, the registry rejects the chunk and its error is reported.
                     let _ready = ready.own.ready(&which).await;
-                    piece.map_err(OciDistributionError::from)
+                    chunk.map_err(OciDistributionError::from)
                 }
             });
-            let _gone = tell.send(places.own.upload(&digest, size, pieces).await);
+            let _closed = sender.send(endpoints.own.upload(&digest, size, chunks).await);
         });
         let unread = loop {
-            let next = piece(&mut content);
-            let last = next.as_ref().map_or(true, |piece| piece.len() < PIECE);
+            let next = chunk(&mut content);
+            let last = next.as_ref().map_or(true, |chunk| chunk.len() < CHUNK);
             let unread = next.as_ref().err().map(|error| io::Error::new(error.kind(), error.to_string()));
             if feed.blocking_send(next).is_err() || last {
                 break unread;
             }
         };
         drop(feed);
-        let sent = told.recv().unwrap_or_else(|_| Err(RegistryError::Setup("the client gave up".into())));
+        let sent = result.recv().unwrap_or_else(|_| Err(RegistryError::Setup("the request task failed".into())));
         unread.map_or(Ok(sent), Err)
     }
 }
 
-impl Source for Registry {
+impl ImageSource for Registry {
     fn manifest(&self, platform: &Platform) -> Result<Manifest, SourceError> {
-        carrel_layers::resolve(self.first()?, platform, |next| {
-            let (places, digest) = (Arc::clone(&self.places), next.digest.to_string());
-            Ok(self.ask(async move { places.manifest(Some(&digest)).await })?.bytes)
+        carrel_layers::resolve(self.root_manifest()?, platform, |next| {
+            let (endpoints, digest) = (Arc::clone(&self.endpoints), next.digest.to_string());
+            Ok(self.run(async move { endpoints.manifest(Some(&digest)).await })?.bytes)
         })
     }
 
@@ -149,19 +159,19 @@ impl Source for Registry {
         if from >= descriptor.size {
             return Ok(Box::new(io::empty()));
         }
-        let wanted = Wanted { digest: descriptor.digest.to_string(), size: descriptor.size };
-        let (places, digest) = (Arc::clone(&self.places), wanted.digest.clone());
-        let opened = self.ask(async move { places.open_blob(&digest, from).await })?;
-        let (download, task) = Download::new(Arc::clone(&self.places), wanted, from, opened, self.least);
-        self.threads.spawn(task);
+        let blob = BlobRequest { digest: descriptor.digest.to_string(), size: descriptor.size };
+        let (endpoints, digest) = (Arc::clone(&self.endpoints), blob.digest.clone());
+        let opened = self.run(async move { endpoints.open_blob(&digest, from).await })?;
+        let (download, task) = BlobDownload::new(Arc::clone(&self.endpoints), blob, from, opened, self.minimum);
+        self.runtime.spawn(task);
         Ok(Box::new(download))
     }
 }
 
-impl Target for Registry {
+impl ImageTarget for Registry {
     fn has(&self, descriptor: &Descriptor) -> Result<bool, SourceError> {
-        let (places, digest) = (Arc::clone(&self.places), descriptor.digest.to_string());
-        self.ask(async move { places.own.has(&digest).await })
+        let (endpoints, digest) = (Arc::clone(&self.endpoints), descriptor.digest.to_string());
+        self.run(async move { endpoints.own.has(&digest).await })
     }
 
     fn blob(
@@ -169,40 +179,42 @@ impl Target for Registry {
         descriptor: &Descriptor,
         open: &dyn Fn() -> io::Result<Box<dyn Read + Send>>,
     ) -> Result<(), SourceError> {
-        for other in &self.beside {
-            let (places, other, digest) = (Arc::clone(&self.places), other.clone(), descriptor.digest.to_string());
-            if self.ask(async move { places.own.mount(&other, &digest).await })? {
+        for other in &self.mount_repositories {
+            let (endpoints, other, digest) =
+                (Arc::clone(&self.endpoints), other.clone(), descriptor.digest.to_string());
+            if self.run(async move { endpoints.own.mount(&other, &digest).await })? {
                 return Ok(());
             }
         }
-        let mut tries = self.places.own.tries();
+        let mut retries = self.endpoints.own.retry_state();
         loop {
             let Err(error) = self.send(descriptor, open()?)? else { return Ok(()) };
-            let places = Arc::clone(&self.places);
-            tries = self.ask(async move { places.own.send_again(&mut tries, error).await.map(|()| tries) })?;
+            let endpoints = Arc::clone(&self.endpoints);
+            retries =
+                self.run(async move { endpoints.own.wait_to_resend(&mut retries, error).await.map(|()| retries) })?;
         }
     }
 
     fn manifest(&self, media_type: &str, bytes: &[u8]) -> Result<(), SourceError> {
-        let (places, media_type) = (Arc::clone(&self.places), media_type.to_owned());
+        let (endpoints, media_type) = (Arc::clone(&self.endpoints), media_type.to_owned());
         let bytes = Bytes::copy_from_slice(bytes);
-        self.ask(async move { places.own.send_manifest(&media_type, bytes).await })
+        self.run(async move { endpoints.own.send_manifest(&media_type, bytes).await })
     }
 }
 
-/// The next piece, which is shorter than others only if it is the last.
-fn piece(content: &mut impl Read) -> io::Result<Bytes> {
-    let mut piece = Vec::new();
-    content.take(PIECE as u64).read_to_end(&mut piece)?;
-    Ok(piece.into())
+/// The next chunk; only the last one may be shorter.
+fn chunk(content: &mut impl Read) -> io::Result<Bytes> {
+    let mut chunk = Vec::new();
+    content.take(CHUNK as u64).read_to_end(&mut chunk)?;
+    Ok(chunk.into())
 }
 
-// === impl Places ===
+// === impl Endpoints ===
 
-impl Places {
-    pub(crate) async fn manifest(&self, digest: Option<&str>) -> Result<Answer, RegistryError> {
+impl Endpoints {
+    pub(crate) async fn manifest(&self, digest: Option<&str>) -> Result<ManifestResponse, RegistryError> {
         let mut failures = Vec::new();
-        for (place, endpoint) in self.in_turn() {
+        for (place, endpoint) in self.by_preference() {
             match endpoint.manifest(digest).await {
                 Ok(answer) => {
                     self.best.store(place, Ordering::Relaxed);
@@ -214,9 +226,9 @@ impl Places {
         Err(self.failed(failures))
     }
 
-    pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<Opened, RegistryError> {
+    pub(crate) async fn open_blob(&self, digest: &str, from: u64) -> Result<BlobStream, RegistryError> {
         let mut failures = Vec::new();
-        for (place, endpoint) in self.in_turn() {
+        for (place, endpoint) in self.by_preference() {
             match endpoint.open_blob(digest, from).await {
                 Ok(opened) => return Ok(opened),
                 Err(error) => failures.push((place, error)),
@@ -225,26 +237,26 @@ impl Places {
         Err(self.failed(failures))
     }
 
-    pub(crate) fn asked<'a>(&'a self, what: &'a str) -> Asked<'a> {
-        self.own.asked(what)
+    pub(crate) fn context<'a>(&'a self, what: &'a str) -> RequestContext<'a> {
+        self.own.context(what)
     }
 
-    /// The best first, then the others as they come.
-    fn in_turn(&self) -> impl Iterator<Item = (usize, &Endpoint)> {
+    /// The endpoint that answered last, then the others in order.
+    fn by_preference(&self) -> impl Iterator<Item = (usize, &Endpoint)> {
         let best = self.best.load(Ordering::Relaxed);
         let all = || self.mirrors.iter().chain([&self.own]).enumerate();
         all().filter(move |(place, _)| *place == best).chain(all().filter(move |(place, _)| *place != best))
     }
 
-    /// What is said when all have failed: what the registry itself says, and what its mirrors do.
+    /// The error when all endpoints failed.
     fn failed(&self, failures: Vec<(usize, RegistryError)>) -> RegistryError {
         let (own, mirrors): (Vec<_>, Vec<_>) =
             failures.into_iter().partition(|(place, _)| *place == self.mirrors.len());
         let mirrors: Vec<_> = mirrors.into_iter().map(|(_, error)| error.to_string()).collect();
         match own.into_iter().next() {
             Some((_, own)) if mirrors.is_empty() => own,
-            Some((_, own)) => RegistryError::Everywhere { own: Box::new(own), mirrors: mirrors.join("; ") },
-            None => RegistryError::Setup("nobody was asked".into()),
+            Some((_, own)) => RegistryError::AllFailed { own: Box::new(own), mirrors: mirrors.join("; ") },
+            None => RegistryError::Setup("no endpoint is configured".into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The threads on which requests are made, for callers that are no tasks.
+//! The tokio runtime of registry requests, for callers that are not async.
 
 use std::future::Future;
 use std::io;
@@ -6,12 +6,12 @@ use std::sync::mpsc;
 
 use tokio::runtime::Runtime;
 
-/// Two threads of their own. What still runs on them when this is dropped is ended.
-pub(crate) struct Threads(Option<Runtime>);
+/// A runtime with two threads. Dropping it aborts its tasks.
+pub(crate) struct RegistryRuntime(Option<Runtime>);
 
-// === impl Threads ===
+// === impl RegistryRuntime ===
 
-impl Threads {
+impl RegistryRuntime {
     pub(crate) fn start() -> io::Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder
@@ -23,27 +23,26 @@ impl Threads {
             .map(|it| Self(Some(it)))
     }
 
-    /// Starts a task.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.0 {
             drop(runtime.spawn(task));
         }
     }
 
-    /// Waits for an outcome; nothing, if the task ended without one.
+    /// Runs a task and waits for its result; `None` if it panicked.
     ///
-    /// The caller waits on a channel and not in a runtime: it may be a thread that belongs to one of its own.
-    pub(crate) fn outcome<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Option<T> {
-        let (tell, told) = mpsc::sync_channel(1);
+    /// The caller waits on a channel instead of `Runtime::block_on`, because its thread may belong to another runtime.
+    pub(crate) fn block_on<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (sender, result) = mpsc::sync_channel(1);
         self.spawn(async move {
-            // A caller that is gone needs no answer.
-            let _gone = tell.send(task.await);
+            // The caller is gone.
+            let _closed = sender.send(task.await);
         });
-        told.recv().ok()
+        result.recv().ok()
     }
 }
 
-impl Drop for Threads {
+impl Drop for RegistryRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -56,10 +55,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_that_breaks_gives_no_outcome() {
-        let threads = Threads::start().unwrap();
-        assert_eq!(threads.outcome(async { 1 }), Some(1));
-        let broken = threads.outcome(async {
+    fn a_task_that_panics_has_no_result() {
+        let runtime = RegistryRuntime::start().unwrap();
+        assert_eq!(runtime.block_on(async { 1 }), Some(1));
+        let broken = runtime.block_on(async {
             if std::hint::black_box(true) {
                 panic!("as it should")
             }
@@ -68,9 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_used_and_dropped_by_a_thread_of_another_runtime() {
+    fn it_works_on_a_thread_of_another_runtime() {
         let outer = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let outcome = outer.block_on(async { Threads::start().unwrap().outcome(async { 2 }) });
+        let outcome = outer.block_on(async { RegistryRuntime::start().unwrap().block_on(async { 2 }) });
         assert_eq!(outcome, Some(2));
     }
 }

@@ -33,7 +33,7 @@ fn say(json: bool) -> Result<u8, Failure> {
     // A home in which no image ever was has no store of images.
     let usage = match images.existing_store()? {
         Some(store) => store.usage().map_err(FetchError::from)?,
-        None => carrel_layers::Usage::default(),
+        None => carrel_layers::StoreUsage::default(),
     };
     let home = Home::find()?;
     let disks = taken(&home.path().join("disks")) + taken(&home.path().join("services"));

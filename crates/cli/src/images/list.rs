@@ -3,8 +3,8 @@
 use std::time::UNIX_EPOCH;
 
 use carrel_fetch::{FetchError, Images};
-use carrel_layers::{StoreError, Stored};
-use carrel_registry::Name;
+use carrel_layers::{StoreError, StoredImage};
+use carrel_registry::ImageName;
 use serde_json::{Value, json};
 
 use super::here;
@@ -55,9 +55,9 @@ pub(super) fn inspect(arguments: &ImageInspectArguments, json: bool) -> Result<u
 }
 
 /// An image that is here, by its name, or by its digest or the beginning of it.
-pub(super) fn one(images: &Images, text: &str) -> Result<Stored, FetchError> {
+pub(super) fn one(images: &Images, text: &str) -> Result<StoredImage, FetchError> {
     let store = images.store()?;
-    if let Ok(name) = text.parse::<Name>() {
+    if let Ok(name) = text.parse::<ImageName>() {
         if let Some(found) = store.find(&name.to_string())? {
             return Ok(store.get(found.digest)?.unwrap_or(found));
         }
@@ -74,7 +74,7 @@ pub(super) fn one(images: &Images, text: &str) -> Result<Stored, FetchError> {
 }
 
 /// Images, for people: a row for each name.
-fn table(all: &[Stored], now: Moment) -> String {
+fn table(all: &[StoredImage], now: Moment) -> String {
     let mut table = Table::new(["NAME", "DIGEST", "LAYERS", "SIZE", "AGE"]);
     for stored in all {
         let unnamed = [NONE.to_owned()];
@@ -97,13 +97,13 @@ fn short(name: &str) -> &str {
     USUAL.iter().find_map(|usual| name.strip_prefix(usual)).unwrap_or(name)
 }
 
-fn since(stored: &Stored) -> Moment {
+fn since(stored: &StoredImage) -> Moment {
     let since = stored.stored.duration_since(UNIX_EPOCH).unwrap_or_default();
     Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// An image, for programs.
-pub(super) fn object(stored: &Stored) -> Value {
+pub(super) fn object(stored: &StoredImage) -> Value {
     let config = &stored.config;
     let layers: Vec<String> = stored.layers.iter().map(ToString::to_string).collect();
     json!({

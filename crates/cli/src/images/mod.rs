@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use carrel_daemon::Config;
 use carrel_fetch::{FetchError, Images, PullPolicy};
 use carrel_image::ImageRef;
-use carrel_layers::{Changes, StoreError, Stored};
-use carrel_registry::Name;
+use carrel_layers::{SandboxChanges, StoreError, StoredImage};
+use carrel_registry::ImageName;
 use carrel_shim_client::{Programs, SandboxRecord};
 
 pub(crate) use self::disks::disk_free;
@@ -76,18 +76,18 @@ pub(crate) fn config_of(record: &SandboxRecord) -> Option<carrel_layers::Config>
 }
 
 /// The image of a sandbox, if it is one of the store: told by its layers, and of several with the same by its name.
-fn base_of(images: &Images, record: &SandboxRecord) -> Result<Option<Stored>, FetchError> {
+fn base_of(images: &Images, record: &SandboxRecord) -> Result<Option<StoredImage>, FetchError> {
     let layers: Vec<PathBuf> = record.create.root.layers.iter().map(|layer| layer.0.clone()).collect();
-    let mut all: Vec<Stored> = images.store()?.list()?;
+    let mut all: Vec<StoredImage> = images.store()?.list()?;
     all.retain(|stored| stored.root.layers == layers);
-    let name = record.image.parse::<Name>().map(|name| name.to_string()).unwrap_or_default();
+    let name = record.image.parse::<ImageName>().map(|name| name.to_string()).unwrap_or_default();
     let named = all.iter().position(|stored| stored.names.contains(&name));
     Ok(if all.is_empty() { None } else { Some(all.swap_remove(named.unwrap_or_default())) })
 }
 
 /// The full name of an image in a store.
 pub(crate) fn name(text: &str) -> Result<String, Failure> {
-    let name: Name = text.parse().map_err(FetchError::from)?;
+    let name: ImageName = text.parse().map_err(FetchError::from)?;
     Ok(name.to_string())
 }
 
@@ -109,7 +109,7 @@ fn pull(arguments: &PullArguments, json: bool) -> Result<u8, Failure> {
 }
 
 /// Says what came of it.
-fn said(stored: &Stored, json: bool) -> Result<(), Failure> {
+fn said(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
     crate::say(text.as_bytes()).map(drop)
 }
@@ -127,9 +127,9 @@ fn remove(arguments: &ImageRemoveArguments, json: bool) -> Result<u8, Failure> {
 }
 
 /// By its name if it is one, and else by what it is recorded by.
-fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::Removed, FetchError> {
+fn remove_one(images: &Images, text: &str) -> Result<carrel_layers::RemovedImages, FetchError> {
     let store = images.store()?;
-    if let Ok(name) = text.parse::<Name>() {
+    if let Ok(name) = text.parse::<ImageName>() {
         match store.remove(&name.to_string()) {
             Err(StoreError::Unknown(_)) => {}
             removed => return Ok(removed?),
@@ -148,7 +148,7 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
         // Without a store there is nothing to remove.
         let removed = match images.existing_store()? {
             Some(store) => store.prune(arguments.all).map_err(FetchError::from)?,
-            None => carrel_layers::Removed::default(),
+            None => carrel_layers::RemovedImages::default(),
         };
         gone(&removed, json)?;
         if !json {
@@ -160,7 +160,7 @@ pub(crate) fn prune(arguments: &PruneArguments, json: bool) -> Result<u8, Failur
 }
 
 /// Says what is gone.
-fn gone(removed: &carrel_layers::Removed, json: bool) -> Result<(), Failure> {
+fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failure> {
     if json {
         let images: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
         let object =
@@ -180,7 +180,7 @@ fn import(arguments: &ImportArguments, json: bool) -> Result<u8, Failure> {
     let stored = match tree(&source)? {
         Some(upper) => {
             // A directory is a layer over nothing.
-            let changes = Changes { upper, first: 0, without: Vec::new() };
+            let changes = SandboxChanges { upper, first: 0, without: Vec::new() };
             let config = changed(carrel_layers::Config::default(), &arguments.config)?;
             images.store()?.save(None, &changes, &config, &name, &telling).map_err(FetchError::from)?
         }
@@ -197,7 +197,7 @@ fn imported(
     arguments: &ImportArguments,
     name: &str,
     telling: &Telling,
-) -> Result<Stored, Failure> {
+) -> Result<StoredImage, Failure> {
     if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
         let words = format!("there is no file {source}");
         let hint =

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use carrel_changes::Line;
-use carrel_layers::{Descriptor, Done, Progress};
+use carrel_layers::{Descriptor, LayerOutcome, Progress};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::size::Size;
@@ -124,14 +124,14 @@ impl Progress for Telling {
         }
     }
 
-    fn layer_done(&self, layer: usize, how: Done) {
+    fn layer_done(&self, layer: usize, how: LayerOutcome) {
         let mut state = self.lock();
         let count = state.layers.len();
         let Some(one) = state.layers.get_mut(layer) else { return };
         (one.is_done, one.fetched) = (true, one.size);
         let words = match how {
-            Done::There => "is here",
-            Done::Fetched => "fetched",
+            LayerOutcome::AlreadyPresent => "is here",
+            LayerOutcome::Fetched => "fetched",
         };
         if let Some(bar) = one.bar.take() {
             bar.finish_with_message(words);

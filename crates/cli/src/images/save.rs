@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use carrel_fetch::{FetchError, Images};
-use carrel_layers::{Changes, Config, Digest, Stored};
-use carrel_registry::{Credentials, Name, Registry};
+use carrel_layers::{Config, Digest, SandboxChanges, StoredImage};
+use carrel_registry::{ImageName, Registry, RegistryCredentials};
 use carrel_sandbox::{DiskError, KeptDisk};
 use carrel_shim_client::messages::State;
 use carrel_shim_client::{Found, Life, SandboxRecord, ShimClient};
@@ -31,17 +31,18 @@ const RECORD: &str = "image.json";
 struct Written {
     base: Digest,
     config: Config,
-    changes: Changes,
+    changes: SandboxChanges,
 }
 
 /// Makes one; returns what to exit with.
 pub(super) fn save(arguments: &SaveArguments, json: bool) -> Result<u8, Failure> {
-    let name: Name = arguments.name.parse().map_err(FetchError::from)?;
+    let name: ImageName = arguments.name.parse().map_err(FetchError::from)?;
     let images = here()?;
     let registry = match arguments.push {
         // Who cannot be asked is found out before there is anything to send.
         true => Some(
-            Registry::new(name.clone(), &images.registries(), &Credentials::of_user()).map_err(FetchError::Registry)?,
+            Registry::new(name.clone(), &images.registries(), &RegistryCredentials::of_user())
+                .map_err(FetchError::Registry)?,
         ),
         false => None,
     };
@@ -54,10 +55,10 @@ pub(super) fn save(arguments: &SaveArguments, json: bool) -> Result<u8, Failure>
     Ok(0)
 }
 
-fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telling) -> Result<Stored, Failure> {
+fn saved(images: &Images, arguments: &SaveArguments, name: &str, telling: &Telling) -> Result<StoredImage, Failure> {
     let sandbox = &arguments.sandbox;
     let runtime = find::runtime()?;
-    let write = |written: Written| -> Result<Stored, Failure> {
+    let write = |written: Written| -> Result<StoredImage, Failure> {
         let config = changed(written.config, &arguments.config)?;
         let store = images.store()?;
         Ok(store.save(Some(written.base), &written.changes, &config, name, telling).map_err(FetchError::from)?)
@@ -162,7 +163,7 @@ async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), 
     Ok((disk, Written { base, config, changes: changes(upper, 0) }))
 }
 
-fn changes(upper: OwnedFd, first: u32) -> Changes {
+fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
     Changes { upper, first, without: OWN.iter().map(PathBuf::from).collect() }
 }
 

@@ -147,7 +147,7 @@ fn what_is_not_here_is_not_asked_for_if_that_is_said() {
     assert!(outcome.code == Some(1) && outcome.stderr.starts_with(words), "{}", outcome.stderr);
     let outcome = world.carrel(["run", "No_Name", "--", "true"]);
     assert!(
-        outcome.code == Some(125) && outcome.stderr.starts_with("error: \"No_Name\" is not a name"),
+        outcome.code == Some(125) && outcome.stderr.starts_with("error: \"No_Name\" is not a valid image name"),
         "{}",
         outcome.stderr
     );

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use carrel_registry::{BadMirror, Mirror, RegistrySettings, Settings};
+use carrel_registry::{InvalidMirror, RegistriesConfig, RegistryConfig, RegistryMirror};
 use serde::Deserialize;
 
 use super::show::{Quoted, path as shown_path, quoted_all};
@@ -28,16 +28,17 @@ struct RegistryTable {
 
 impl Registries {
     /// As whoever asks them is told.
-    pub fn settings(&self) -> Result<Settings, BadMirror> {
+    pub fn settings(&self) -> Result<RegistriesConfig, InvalidMirror> {
         let mut all = Vec::with_capacity(self.0.len());
         for (name, said) in &self.0 {
-            let mirrors = said.mirrors.iter().map(|one| Mirror::try_from(one.0.0.clone())).collect::<Result<_, _>>()?;
+            let mirrors =
+                said.mirrors.iter().map(|one| RegistryMirror::try_from(one.0.0.clone())).collect::<Result<_, _>>()?;
             all.push((
                 name.clone(),
-                RegistrySettings { mirrors, insecure: said.insecure, ca: said.ca().map(Path::to_owned) },
+                RegistryConfig { mirrors, insecure: said.insecure, ca: said.ca().map(Path::to_owned) },
             ));
         }
-        Ok(Settings::new(all))
+        Ok(RegistriesConfig::new(all))
     }
 
     /// The files that it names, each with its key.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use carrel_local::LogTemplate;
-use carrel_registry::Mirror;
+use carrel_registry::RegistryMirror;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 use super::{LogFormat, LogLevel, quantity};
@@ -129,7 +129,7 @@ impl TextValue for MirrorText {
     const WANTED: &'static str = "[http://]host[:port][/path]";
 
     fn read(text: &str) -> Result<Self, Option<String>> {
-        Mirror::try_from(text.to_owned()).map(|_| Self(text.to_owned())).map_err(|bad| Some(bad.to_string()))
+        RegistryMirror::try_from(text.to_owned()).map(|_| Self(text.to_owned())).map_err(|bad| Some(bad.to_string()))
     }
 }
 

@@ -1,35 +1,34 @@
-//! Extended attributes: which of an archive's are taken over.
+//! Extended attributes: which ones of an archive are set.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 
-use super::error::{Refusal, shown};
-use super::pax::Records;
+use super::error::{EntryRejection, shown};
+use super::pax::PaxRecords;
 
-/// What stands before an attribute's name in an extended header.
+/// The pax key prefix of extended attributes.
 const START: &str = "SCHILY.xattr.";
 
 /// Attributes to set: names and values.
 pub(super) type Attributes = BTreeMap<CString, Vec<u8>>;
 
-/// The one that a directory hands on to whatever is made in it.
+/// The ACL that files inherit from their directory.
 pub(super) const HANDED_ON: &CStr = c"system.posix_acl_default";
 
-/// The attributes that are taken over: capabilities of programs, lists of who may do what, and what programs keep for
-/// themselves. What needs the host's trust is left out, and so is what a global header would give to every file. What
-/// would tell the overlay of a sandbox that a file is something else is refused.
-pub(super) fn taken_over(records: &Records) -> Result<Attributes, Refusal> {
+/// The supported attributes: file capabilities, ACLs, and `user.*`. Attributes that need the host's trust are skipped,
+/// and so are those in a global header. Attributes of overlayfs itself are rejected.
+pub(super) fn taken_over(records: &PaxRecords) -> Result<Attributes, EntryRejection> {
     let mut attributes = Attributes::new();
     for (name, value) in records.starting_with(START) {
         if name.starts_with(b"user.overlay.") {
-            return Err(Refusal::Attribute(shown(name)));
+            return Err(EntryRejection::Attribute(shown(name)));
         }
         match name {
             b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default" => {}
             name if name.starts_with(b"user.") => {}
             _ => continue,
         }
-        attributes.insert(CString::new(name).map_err(|_| Refusal::ZeroByte)?, value.to_vec());
+        attributes.insert(CString::new(name).map_err(|_| EntryRejection::ZeroByte)?, value.to_vec());
     }
     Ok(attributes)
 }
@@ -38,8 +37,8 @@ pub(super) fn taken_over(records: &Records) -> Result<Attributes, Refusal> {
 mod tests {
     use super::*;
 
-    fn records(names: &[&str]) -> Records {
-        let mut records = Records::default();
+    fn records(names: &[&str]) -> PaxRecords {
+        let mut records = PaxRecords::default();
         for name in names {
             let record = format!(" {START}{name}=x\n");
             let length = record.len() + 2;
@@ -49,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_and_what_programs_keep_is_taken_over_and_the_rest_is_not() {
+    fn capabilities_and_user_attributes_are_set_and_others_are_skipped() {
         let given = [
             "user.a",
             "security.capability",
@@ -64,8 +63,8 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_to_the_overlay_is_refused() {
+    fn attributes_of_overlayfs_are_rejected() {
         let name = "user.overlay.opaque";
-        assert_eq!(taken_over(&records(&[name])), Err(Refusal::Attribute(name.into())));
+        assert_eq!(taken_over(&records(&[name])), Err(EntryRejection::Attribute(name.into())));
     }
 }

@@ -1,26 +1,25 @@
-//! One entry of an archive: what its header and its extended headers say about it.
+//! One archive entry: its header merged with its pax headers.
 
 use rustix::fs::Timespec;
 
 use super::attributes::{self, Attributes};
-use super::error::{Refusal, shown};
+use super::error::{EntryRejection, shown};
 use super::header;
-use super::name::{self, Name};
-use super::pax::{self, Records};
-use super::sparse::Map;
+use super::name::{self, ArchiveName};
+use super::pax::{self, PaxRecords};
+use super::sparse::SparseMap;
 
-/// The last id that a sandbox has.
+/// The highest ID in a sandbox.
 const LAST_OWNER: u64 = 65_535;
-/// The directory of devices, of which a sandbox has its own.
+/// The directory of devices; a sandbox has its own.
 const DEVICES: &[u8] = b"dev";
 
-/// An entry.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) name: Name,
-    /// Whether its name was written with a slash before it.
+pub(super) struct ArchiveEntry {
+    pub(super) name: ArchiveName,
+    /// Whether the name had a leading slash.
     pub(super) absolute: bool,
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     pub(super) mode: u32,
     pub(super) owner: u32,
     pub(super) group: u32,
@@ -28,53 +27,52 @@ pub(super) struct Entry {
     pub(super) attributes: Attributes,
 }
 
-/// What an entry is.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Directory,
-    /// A file whose content follows, as long as this.
+    /// A file whose content of this size follows.
     File(u64),
-    /// A file of which pieces follow.
-    Sparse(Map),
-    /// A link to wherever: it is only data.
+    /// A file whose segments follow.
+    Sparse(SparseMap),
+    /// The target is data and never followed.
     Symlink(Vec<u8>),
     /// Another name of an earlier file.
-    HardLink(Name),
-    /// A pipe with a name.
+    HardLink(ArchiveName),
+    /// A FIFO.
     Pipe,
-    /// A device where a sandbox has its own.
+    /// A device below `dev`.
     Skipped,
 }
 
-/// All that describes one entry.
-pub(super) struct Description<'a> {
+/// All headers that describe one entry.
+pub(super) struct EntryHeaders<'a> {
     pub(super) header: &'a tar::Header,
-    pub(super) global: &'a Records,
-    pub(super) local: &'a Records,
+    pub(super) global: &'a PaxRecords,
+    pub(super) local: &'a PaxRecords,
     pub(super) long_name: Option<&'a [u8]>,
     pub(super) long_target: Option<&'a [u8]>,
 }
 
-// === impl Entry ===
+// === impl ArchiveEntry ===
 
-impl Entry {
-    /// What it takes of the space that an archive may unpack to.
+impl ArchiveEntry {
+    /// What it is charged of the byte limit.
     pub(super) fn weight(&self) -> u64 {
-        let target = if let Kind::Symlink(target) = &self.kind { target.len() } else { 0 };
+        let target = if let EntryKind::Symlink(target) = &self.kind { target.len() } else { 0 };
         let attributes: usize = self.attributes.values().map(Vec::len).sum();
         self.kind.size().saturating_add((target + attributes) as u64)
     }
 }
 
-// === impl Kind ===
+// === impl EntryKind ===
 
-impl Kind {
-    /// How many bytes of it follow its header.
+impl EntryKind {
+    /// The bytes that follow its header.
     pub(super) fn stored(&self) -> u64 {
         if let Self::Sparse(map) = self { map.stored() } else { self.size() }
     }
 
-    /// How large the file is.
+    /// The size of the file.
     pub(super) fn size(&self) -> u64 {
         match self {
             Self::File(size) => *size,
@@ -84,14 +82,14 @@ impl Kind {
     }
 }
 
-// === impl Description ===
+// === impl EntryHeaders ===
 
-impl Description<'_> {
+impl EntryHeaders<'_> {
     fn get(&self, key: &str) -> Option<&[u8]> {
         self.local.get(key).or_else(|| self.global.get(key))
     }
 
-    /// Its name, as it is written.
+    /// The name as written.
     pub(super) fn raw_name(&self) -> Vec<u8> {
         let extended = self.local.get("GNU.sparse.name").or_else(|| self.local.get("path")).or(self.long_name);
         match extended.or_else(|| self.global.get("path")) {
@@ -100,63 +98,63 @@ impl Description<'_> {
         }
     }
 
-    /// How many bytes the archive stores for it.
-    pub(super) fn stored(&self) -> Result<u64, Refusal> {
+    /// The bytes that the archive stores for it.
+    pub(super) fn stored(&self) -> Result<u64, EntryRejection> {
         let size = match self.get("size") {
             Some(size) => pax::decimal(size),
             None => header::unsigned(&self.header.as_old().size),
         };
-        size.filter(|size| i64::try_from(*size).is_ok()).ok_or(Refusal::Number("size"))
+        size.filter(|size| i64::try_from(*size).is_ok()).ok_or(EntryRejection::Number("size"))
     }
 
-    /// Describes the entry. The map of a sparse file is read from what follows, by the caller.
-    pub(super) fn entry(&self, sparse: Option<Map>) -> Result<Entry, Refusal> {
+    /// Parses the entry. The caller reads the map of a sparse file, which follows the header.
+    pub(super) fn entry(&self, sparse: Option<SparseMap>) -> Result<ArchiveEntry, EntryRejection> {
         let raw = self.raw_name();
-        let name = Name::new(&raw)?;
+        let name = ArchiveName::new(&raw)?;
         let stored = self.stored()?;
         let kind = match (self.header.as_old().linkflag, sparse) {
-            (_, Some(map)) => Kind::Sparse(map),
-            // Older tars have no kind for directories.
-            ([0 | b'0'], _) if raw.ends_with(b"/") => Kind::Directory,
-            ([0 | b'0' | b'7'], _) => Kind::File(stored),
-            ([b'1'], _) => Kind::HardLink(self.hard_link()?),
-            ([b'2'], _) => Kind::Symlink(self.symlink()?),
-            ([b'3' | b'4'], _) if name::parts(name.as_bytes()).next() == Some(DEVICES) => Kind::Skipped,
-            ([b'3' | b'4'], _) => return Err(Refusal::Device),
-            ([b'5'], _) => Kind::Directory,
-            ([b'6'], _) => Kind::Pipe,
-            ([other], _) => return Err(Refusal::Kind(char::from(other))),
+            (_, Some(map)) => EntryKind::Sparse(map),
+            // Old tars mark a directory only by a trailing slash.
+            ([0 | b'0'], _) if raw.ends_with(b"/") => EntryKind::Directory,
+            ([0 | b'0' | b'7'], _) => EntryKind::File(stored),
+            ([b'1'], _) => EntryKind::HardLink(self.hard_link()?),
+            ([b'2'], _) => EntryKind::Symlink(self.symlink()?),
+            ([b'3' | b'4'], _) if name::parts(name.as_bytes()).next() == Some(DEVICES) => EntryKind::Skipped,
+            ([b'3' | b'4'], _) => return Err(EntryRejection::Device),
+            ([b'5'], _) => EntryKind::Directory,
+            ([b'6'], _) => EntryKind::Pipe,
+            ([other], _) => return Err(EntryRejection::Kind(char::from(other))),
         };
         match kind {
-            Kind::File(_) | Kind::Sparse(_) => {}
-            // What an archive means by it, its readers do not agree on.
-            _ if stored != 0 => return Err(Refusal::Content),
+            EntryKind::File(_) | EntryKind::Sparse(_) => {}
+            // Readers of archives do not agree on its meaning.
+            _ if stored != 0 => return Err(EntryRejection::Content),
             _ => {}
         }
-        if name.is_root() && !matches!(kind, Kind::Directory) {
-            return Err(Refusal::Nameless);
+        if name.is_root() && !matches!(kind, EntryKind::Directory) {
+            return Err(EntryRejection::Nameless);
         }
         let fields = self.header.as_old();
-        let mode = header::unsigned(&fields.mode).ok_or(Refusal::Number("mode"))? & 0o7777;
-        Ok(Entry {
+        let mode = header::unsigned(&fields.mode).ok_or(EntryRejection::Number("mode"))? & 0o7777;
+        Ok(ArchiveEntry {
             name,
             absolute: raw.starts_with(b"/"),
             kind,
-            mode: u32::try_from(mode).map_err(|_| Refusal::Number("mode"))?,
+            mode: u32::try_from(mode).map_err(|_| EntryRejection::Number("mode"))?,
             owner: self.owner("uid", &fields.uid)?,
             group: self.owner("gid", &fields.gid)?,
-            modified: self.modified().ok_or(Refusal::Number("mtime"))?,
+            modified: self.modified().ok_or(EntryRejection::Number("mtime"))?,
             attributes: attributes::taken_over(self.local)?,
         })
     }
 
-    fn owner(&self, key: &'static str, field: &[u8]) -> Result<u32, Refusal> {
+    fn owner(&self, key: &'static str, field: &[u8]) -> Result<u32, EntryRejection> {
         let owner = match self.get(key) {
             Some(owner) => pax::decimal(owner),
             None => header::unsigned(field),
         };
-        let owner = owner.ok_or(Refusal::Number(key))?;
-        u32::try_from(owner).ok().filter(|_| owner <= LAST_OWNER).ok_or(Refusal::Owner(owner))
+        let owner = owner.ok_or(EntryRejection::Number(key))?;
+        u32::try_from(owner).ok().filter(|_| owner <= LAST_OWNER).ok_or(EntryRejection::Owner(owner))
     }
 
     fn modified(&self) -> Option<Timespec> {
@@ -174,17 +172,17 @@ impl Description<'_> {
         }
     }
 
-    fn hard_link(&self) -> Result<Name, Refusal> {
+    fn hard_link(&self) -> Result<ArchiveName, EntryRejection> {
         let target = self.target();
-        match Name::new(&target) {
+        match ArchiveName::new(&target) {
             Ok(name) if !name.is_root() => Ok(name),
-            _ => Err(Refusal::HardLink(shown(&target))),
+            _ => Err(EntryRejection::HardLink(shown(&target))),
         }
     }
 
-    fn symlink(&self) -> Result<Vec<u8>, Refusal> {
+    fn symlink(&self) -> Result<Vec<u8>, EntryRejection> {
         let target = self.target();
         name::text(&target)?;
-        if target.is_empty() { Err(Refusal::NoTarget) } else { Ok(target) }
+        if target.is_empty() { Err(EntryRejection::NoTarget) } else { Ok(target) }
     }
 }

@@ -1,147 +1,148 @@
-//! Why an archive is not unpacked.
+//! Errors of unpacking an archive.
 
 use std::io;
 
-/// The longest name that an error repeats.
+/// The longest name in an error message.
 const SHOWN: usize = 256;
 
-/// An archive that is not unpacked.
+/// An archive that could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// It is something else.
+    /// The file is not a tar.
     #[error("not a tar archive{}", .0.map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
     NotATar(Option<&'static str>),
-    /// It ends before its end.
-    #[error("the archive is cut short: it ends {}", within(.0))]
+    /// The archive is truncated.
+    #[error("the archive is truncated: it ends {}", within(.0))]
     CutShort(Option<String>),
-    /// There is no header where one has to be.
-    #[error("the archive is damaged: there is no header at byte {at}, behind entry {entry:?}")]
+    /// A header is missing or has a wrong checksum.
+    #[error("the archive is damaged: there is no header at byte {at}, after entry {entry:?}")]
     Damaged {
-        /// Where it should be.
+        /// The offset of the expected header.
         at: u64,
-        /// The entry before, shortened where it is very long.
+        /// The previous entry, shortened if long.
         entry: String,
     },
-    /// One entry cannot be accepted.
-    #[error("entry {entry:?} is refused: {why}")]
+    /// An entry is not valid or not supported.
+    #[error("entry {entry:?} is rejected: {why}")]
     Refused {
-        /// Its name, shortened where it is very long.
+        /// Its name, shortened if long.
         entry: String,
         /// What is wrong with it.
-        why: Refusal,
+        why: EntryRejection,
     },
-    /// It cannot be read.
+    /// The archive could not be read.
     #[error("reading the archive: {0}")]
     Read(io::Error),
-    /// The content of an entry cannot be read.
+    /// The content of an entry could not be read.
     #[error("reading entry {entry:?}: {source}")]
     Content {
-        /// Its name, shortened where it is very long.
+        /// Its name, shortened if long.
         entry: String,
-        /// What the system said.
+        /// The error of the read.
         source: io::Error,
     },
-    /// An entry cannot be written.
+    /// An entry could not be written to disk.
     #[error("writing entry {entry:?}: {source}")]
     Write {
-        /// Its name, shortened where it is very long.
+        /// Its name, shortened if long.
         entry: String,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// What is wrong with an entry.
+/// Why an entry is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
-    /// Its name would leave the tree.
-    #[error("a name with `..` in it leaves the tree")]
+pub enum EntryRejection {
+    /// The name contains `..`.
+    #[error("a name with `..` escapes the archive")]
     Leaves,
-    /// Its name begins at a root that is not its own.
-    #[error("its name is absolute, and a layer has names within an image only")]
+    /// An absolute name in a layer.
+    #[error("its name is absolute, but names in a layer are relative")]
     Absolute,
-    /// It has no name, or that of the root without being a directory.
-    #[error("it has no name of its own")]
+    /// An empty name, or the root's for something that is not a directory.
+    #[error("it has no name")]
     Nameless,
-    /// A name or a target holds a byte that none can hold.
-    #[error("there is a zero byte in its name or its target")]
+    /// A NUL byte in a name or target.
+    #[error("its name or its target has a NUL byte")]
     ZeroByte,
-    /// A name or a target is longer than the system has them.
+    /// A name or target beyond the kernel's limit.
     #[error("its name or its target is too long")]
     TooLong,
-    /// It lies too deep.
-    #[error("it lies deeper than {0} directories")]
+    /// The depth limit is exceeded.
+    #[error("it is nested deeper than {0} directories")]
     TooDeep(usize),
-    /// What should be a directory on its way is none.
-    #[error("its path leads through a link or a file")]
+    /// A parent is not a directory.
+    #[error("its path leads through a symlink or a file")]
     Through,
-    /// A directory would replace something else, or something else a directory.
-    #[error("an earlier entry of that name is a directory and this is not, or the other way round")]
+    /// A directory and another entry have the same name.
+    #[error("it would replace a directory with another kind of file, or the other way round")]
     Replaces,
-    /// Its name is that of an earlier entry.
-    #[error("an earlier entry of this archive has that name")]
+    /// Two entries have the same name.
+    #[error("an earlier entry has the same name")]
     Twice,
-    /// A hard link to nothing, to a directory, or through a link.
-    #[error("it is a hard link to {0:?}, which is no earlier file of this archive")]
+    /// The target is not an earlier file.
+    #[error("it is a hard link to {0:?}, which is not an earlier file of this archive")]
     HardLink(String),
-    /// A symbolic link to nothing.
-    #[error("it is a symbolic link without a target")]
+    /// A symlink with an empty target.
+    #[error("it is a symlink without a target")]
     NoTarget,
-    /// Its owner is none that a sandbox has.
+    /// The owner is out of range.
     #[error(
-        "its owner {0} is above 65535, the last that a sandbox has\nhint: give it to one of those where the image is made"
+        "its owner {0} is out of range: the highest ID in a sandbox is 65535
+        hint: change the owner when the image is built"
     )]
     Owner(u64),
-    /// It is of a kind that is not known.
-    #[error("it is of an unknown kind ({0:?})")]
+    /// The type flag is unknown.
+    #[error("its type {0:?} is unknown")]
     Kind(char),
-    /// It is a device.
-    #[error("it is a device, and those are made by the host alone")]
+    /// A device outside `dev`.
+    #[error("it is a device, which only the host can create")]
     Device,
-    /// It takes something away that has no name, or it is no file.
-    #[error("a name that begins with `.wh.` takes away what has the rest as its name, and this one cannot")]
+    /// A whiteout without a name, or one that is not a file.
+    #[error("its name begins with `.wh.`, but it is not a valid whiteout")]
     Whiteout,
-    /// It takes the whole root away.
-    #[error("it takes away all layers below its own; write them anew without them")]
+    /// An opaque whiteout for the root.
+    #[error("it deletes all lower layers; rebuild the image without them")]
     OpaqueRoot,
-    /// It has a content, and its kind has none.
-    #[error("an entry of its kind has no content, and this one claims some")]
+    /// Content where the type has none.
+    #[error("an entry of its type has no content, but this one does")]
     Content,
-    /// A number in its header is none, or out of bounds.
-    #[error("its {0} is not a number that one can have")]
+    /// A header field is not a number, or out of range.
+    #[error("its {0} is not a valid number")]
     Number(&'static str),
-    /// What describes it is damaged, too large, or describes nothing.
+    /// A pax or GNU header is damaged, too large, or followed by no entry.
     #[error("the extended header before it is damaged, too large or out of place")]
     Extension,
-    /// The map of a sparse file contradicts itself, or is too large.
-    #[error("the map of a sparse file contradicts itself or is too large")]
+    /// A sparse map is inconsistent or too large.
+    #[error("the map of a sparse file is inconsistent or too large")]
     SparseMap,
-    /// A sparse file in a format that is not read.
+    /// A sparse format that is not supported.
     #[error("it is a sparse file in an old format; write the archive with `tar --sparse-version=1.0`")]
     SparseFormat,
-    /// An attribute that would speak to the overlay file system.
-    #[error("its attribute {0:?} would speak to the file system below the sandbox")]
+    /// An attribute of overlayfs.
+    #[error("its attribute {0:?} is reserved for overlayfs")]
     Attribute(String),
-    /// The archive unpacks to more than is allowed.
-    #[error("with it the archive unpacks to more than {0} bytes")]
+    /// The byte limit is exceeded.
+    #[error("the archive unpacks to more than {0} bytes")]
     TooLarge(u64),
-    /// The archive has more entries than are allowed.
-    #[error("with it the archive has more than {0} entries")]
+    /// The entry limit is exceeded.
+    #[error("the archive has more than {0} entries")]
     TooMany(u64),
-    /// Too many directories have no entry of their own.
-    #[error("with it too many directories of this layer have no entry of their own")]
+    /// The limit for directories without an entry is exceeded.
+    #[error("too many directories of this layer have no entry")]
     Missing,
 }
 
 // === impl ArchiveError ===
 
 impl ArchiveError {
-    pub(super) fn refused(name: &[u8], why: Refusal) -> Self {
+    pub(super) fn refused(name: &[u8], why: EntryRejection) -> Self {
         Self::Refused { entry: shown(name), why }
     }
 
-    /// Whether it was the disk that had no room.
+    /// Whether the disk is full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Write { source, .. } if crate::error::is_full(source))
     }
@@ -151,12 +152,12 @@ impl ArchiveError {
     }
 }
 
-/// Where an archive ends that ends too early.
+/// Where a truncated archive ends.
 fn within(entry: &Option<String>) -> String {
-    entry.as_ref().map_or_else(|| "without its end mark".to_owned(), |entry| format!("within entry {entry:?}"))
+    entry.as_ref().map_or_else(|| "without end marker".to_owned(), |entry| format!("within entry {entry:?}"))
 }
 
-/// A name as an error shows it.
+/// A name for an error message.
 pub(super) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name.get(..SHOWN).unwrap_or(name)).into_owned()
 }

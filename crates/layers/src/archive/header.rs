@@ -1,15 +1,14 @@
-//! The block that stands before every entry: its checksum, its numbers, and what else a file begins with.
+//! The header block: checksum, numeric fields, and detection of other formats.
 
-/// The unit of an archive.
+/// The block size of a tar.
 pub(super) const BLOCK: usize = 512;
 
-/// A block of an archive.
 pub(super) type Block = [u8; BLOCK];
 
-/// Where the checksum is, which counts as if it were blank.
+/// The checksum field, which counts as spaces.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// What other files begin with, and what to do about them.
+/// Magic bytes of other formats, with a hint.
 const OTHERS: [(&[u8], &str); 6] = [
     (b"\x1f\x8b", "it is compressed with gzip: decompress it first (`gunzip`)"),
     (b"\x28\xb5\x2f\xfd", "it is compressed with zstd: decompress it first (`unzstd`)"),
@@ -23,7 +22,7 @@ pub(super) fn is_zero(block: &Block) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
 
-/// Whether a block is a header: whether it says what its bytes add up to.
+/// Whether a block has a valid checksum.
 pub(super) fn is_header(block: &Block) -> bool {
     let sum: i64 = block
         .iter()
@@ -33,12 +32,12 @@ pub(super) fn is_header(block: &Block) -> bool {
     block.get(CHECKSUM).and_then(number) == Some(sum)
 }
 
-/// What a file is that is no tar, by its beginning.
+/// A hint about a file that is not a tar, by its magic bytes.
 pub(super) fn hint(start: &[u8]) -> Option<&'static str> {
     OTHERS.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, hint)| *hint)
 }
 
-/// A number in a header: octal digits, or binary where its first bit says so. Blank is zero.
+/// A numeric field: octal digits, or base-256 if the first bit is set. Blank is zero.
 pub(super) fn number(field: &[u8]) -> Option<i64> {
     match field.first() {
         Some(first) if first & 0x80 != 0 => binary(field),
@@ -46,7 +45,7 @@ pub(super) fn number(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// The same, where nothing below zero makes sense.
+/// The same, without negative values.
 pub(super) fn unsigned(field: &[u8]) -> Option<u64> {
     number(field).and_then(|number| u64::try_from(number).ok())
 }
@@ -64,7 +63,7 @@ fn octal(field: &[u8]) -> Option<i64> {
     })
 }
 
-/// Two's complement in what the first bit leaves. Fields have 12 bytes at most.
+/// Two's complement in the remaining bits. Fields have at most 12 bytes.
 fn binary(field: &[u8]) -> Option<i64> {
     let (first, rest) = field.split_first()?;
     let top = i128::from(first & 0x3f) - i128::from(first & 0x40);
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_octal_or_binary_and_nothing_else() {
+    fn numbers_are_octal_or_base_256() {
         for (field, value) in [
             (&b"0000644\0"[..], Some(0o644)),
             (b"   644 \0", Some(0o644)),
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_what_adds_up() {
+    fn a_header_has_a_valid_checksum() {
         let mut header = tar::Header::new_gnu();
         header.set_cksum();
         let mut block = *header.as_bytes();

@@ -1,30 +1,30 @@
-//! Names in an archive: relative to its root, and unable to leave it.
+//! Names in an archive: relative to its root, without a way out.
 
-use super::error::Refusal;
+use super::error::EntryRejection;
 
-/// How deep a tree can be. Each level is an open directory while it is unpacked.
-const DEEPEST: usize = 128;
-/// The longest path and the longest part of one that the kernel takes.
+/// The depth limit. Each level is an open directory while it is unpacked.
+const MAX_DEPTH: usize = 128;
+/// The kernel's limits for a path and for one component.
 const LONGEST: usize = 4095;
 const LONGEST_PART: usize = 255;
 
-/// A name: parts that are neither empty nor `.` nor `..`, with single slashes between them. None at all is the root.
+/// Components that are neither empty nor `.` nor `..`, joined by single slashes. The empty name is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name(Vec<u8>);
+pub(super) struct ArchiveName(Vec<u8>);
 
-// === impl Name ===
+// === impl ArchiveName ===
 
-impl Name {
-    /// Reads a name. A leading slash means the root of the archive, as it does to every tar.
-    pub(super) fn new(raw: &[u8]) -> Result<Self, Refusal> {
+impl ArchiveName {
+    /// Parses a name. A leading slash means the root of the archive.
+    pub(super) fn new(raw: &[u8]) -> Result<Self, EntryRejection> {
         text(raw)?;
         let mut name = Vec::with_capacity(raw.len());
         let mut depth = 0;
         for part in raw.split(|byte| *byte == b'/') {
             match part {
                 b"" | b"." => continue,
-                b".." => return Err(Refusal::Leaves),
-                part if part.len() > LONGEST_PART => return Err(Refusal::TooLong),
+                b".." => return Err(EntryRejection::Leaves),
+                part if part.len() > LONGEST_PART => return Err(EntryRejection::TooLong),
                 part => {
                     if depth > 0 {
                         name.push(b'/');
@@ -34,7 +34,7 @@ impl Name {
             }
             depth += 1;
         }
-        if depth > DEEPEST { Err(Refusal::TooDeep(DEEPEST)) } else { Ok(Self(name)) }
+        if depth > MAX_DEPTH { Err(EntryRejection::TooDeep(MAX_DEPTH)) } else { Ok(Self(name)) }
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
@@ -45,7 +45,7 @@ impl Name {
         self.0.is_empty()
     }
 
-    /// The name of its directory and its own there.
+    /// Splits off the last component.
     pub(super) fn split(&self) -> (&[u8], &[u8]) {
         match self.0.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => {
@@ -57,17 +57,17 @@ impl Name {
     }
 }
 
-/// The parts of a name, from the root down.
+/// The components, from the root down.
 pub(super) fn parts(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     name.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
-/// Checks what the kernel takes as a path or as the target of a link.
-pub(super) fn text(raw: &[u8]) -> Result<(), Refusal> {
+/// Checks the kernel's rules for a path or symlink target.
+pub(super) fn text(raw: &[u8]) -> Result<(), EntryRejection> {
     if raw.contains(&0) {
-        Err(Refusal::ZeroByte)
+        Err(EntryRejection::ZeroByte)
     } else if raw.len() > LONGEST {
-        Err(Refusal::TooLong)
+        Err(EntryRejection::TooLong)
     } else {
         Ok(())
     }
@@ -78,30 +78,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_relative_to_the_root_and_cannot_leave() {
+    fn a_name_is_relative_to_the_root_and_cannot_escape() {
         for (raw, name) in
             [("./a//b/", "a/b"), ("/etc/x", "etc/x"), ("./", ""), ("...", "..."), ("a/.b./..c", "a/.b./..c")]
         {
-            assert_eq!(Name::new(raw.as_bytes()).unwrap().as_bytes(), name.as_bytes());
+            assert_eq!(ArchiveName::new(raw.as_bytes()).unwrap().as_bytes(), name.as_bytes());
         }
         for raw in ["..", "../a", "a/..", "/../a", "./../a", "a/../../b"] {
-            assert_eq!(Name::new(raw.as_bytes()), Err(Refusal::Leaves), "{raw}");
+            assert_eq!(ArchiveName::new(raw.as_bytes()), Err(EntryRejection::Leaves), "{raw}");
         }
     }
 
     #[test]
-    fn what_the_system_cannot_have_is_refused_by_name() {
-        assert_eq!(Name::new(b"a\0b"), Err(Refusal::ZeroByte));
-        assert_eq!(Name::new(&[b'a'; 256]), Err(Refusal::TooLong));
-        assert_eq!(Name::new(&b"aa/".repeat(1366)), Err(Refusal::TooLong));
-        assert!(Name::new(&b"a/".repeat(DEEPEST)).is_ok());
-        assert_eq!(Name::new(&b"a/".repeat(DEEPEST + 1)), Err(Refusal::TooDeep(DEEPEST)));
+    fn a_name_that_the_kernel_does_not_accept_is_rejected() {
+        assert_eq!(ArchiveName::new(b"a\0b"), Err(EntryRejection::ZeroByte));
+        assert_eq!(ArchiveName::new(&[b'a'; 256]), Err(EntryRejection::TooLong));
+        assert_eq!(ArchiveName::new(&b"aa/".repeat(1366)), Err(EntryRejection::TooLong));
+        assert!(ArchiveName::new(&b"a/".repeat(MAX_DEPTH)).is_ok());
+        assert_eq!(ArchiveName::new(&b"a/".repeat(MAX_DEPTH + 1)), Err(EntryRejection::TooDeep(MAX_DEPTH)));
     }
 
     #[test]
-    fn a_name_has_a_directory_and_a_name_there() {
+    fn a_name_splits_into_directory_and_file_name() {
         let split = |raw: &[u8]| {
-            let name = Name::new(raw).unwrap();
+            let name = ArchiveName::new(raw).unwrap();
             let (above, own) = name.split();
             (above.to_vec(), own.to_vec())
         };

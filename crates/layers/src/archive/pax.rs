@@ -1,42 +1,42 @@
-//! Extended headers: records of the form `LENGTH KEY=VALUE\n`, each as long as it says, whatever is in its value.
+//! Pax headers: records of the form `LENGTH KEY=VALUE\n`; values may contain any byte.
 
 use std::collections::BTreeMap;
 
 use rustix::fs::Timespec;
 
-use super::error::Refusal;
+use super::error::EntryRejection;
 
-/// Records of one extended header, or of all global ones so far.
+/// The records of one pax header, or of all global ones so far.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(super) struct PaxRecords {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Bytes that were ever added.
+    /// All bytes that were added.
     size: usize,
 }
 
-// === impl Records ===
+// === impl PaxRecords ===
 
-impl Records {
-    /// Adds the records of a header; the later of two wins. Together they may have `limit` bytes.
-    pub(super) fn add(&mut self, mut body: &[u8], limit: usize) -> Result<(), Refusal> {
+impl PaxRecords {
+    /// Adds the records of a header; later ones win. `limit` bounds the total size.
+    pub(super) fn add(&mut self, mut body: &[u8], limit: usize) -> Result<(), EntryRejection> {
         self.size = self.size.saturating_add(body.len());
         if self.size > limit {
-            return Err(Refusal::Extension);
+            return Err(EntryRejection::Extension);
         }
         while !body.is_empty() {
-            let (key, value, rest) = record(body).ok_or(Refusal::Extension)?;
+            let (key, value, rest) = record(body).ok_or(EntryRejection::Extension)?;
             self.records.insert(key.to_vec(), value.to_vec());
             body = rest;
         }
         Ok(())
     }
 
-    /// The value of a key. An empty one says that there is none.
+    /// The value of a key; an empty value deletes it.
     pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
         self.records.get(key.as_bytes()).map(Vec::as_slice).filter(|value| !value.is_empty())
     }
 
-    /// The records whose keys begin alike, without that beginning.
+    /// The records with a key prefix, without that prefix.
     pub(super) fn starting_with<'a>(&'a self, start: &'a str) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         self.records
             .range(start.as_bytes().to_vec()..)
@@ -54,7 +54,7 @@ fn record(body: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((key, value.get(1..)?, rest))
 }
 
-/// A decimal number of digits alone.
+/// A decimal number without sign.
 pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -62,7 +62,7 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A time in seconds, with a fraction and before 1970 where it has to be.
+/// A time in seconds, possibly negative and with a fraction.
 pub(super) fn time(text: &[u8]) -> Option<Timespec> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(text) => (true, text),
@@ -76,7 +76,7 @@ pub(super) fn time(text: &[u8]) -> Option<Timespec> {
     if !fraction.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    // Nine digits are nanoseconds; what is finer is dropped.
+    // Nine digits are nanoseconds; further ones are dropped.
     let digits = fraction.iter().copied().chain(std::iter::repeat(b'0')).take(9);
     let nanoseconds = digits.fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'));
     Some(match (negative, nanoseconds) {
@@ -91,10 +91,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_as_long_as_it_says_whatever_is_in_it() {
-        let mut records = Records::default();
+    fn a_record_ends_by_its_length_and_not_by_its_content() {
+        let mut records = PaxRecords::default();
         records.add(b"16 key=a=b\nc\0d\n9 empty=\n", 100).unwrap_err();
-        let mut records = Records::default();
+        let mut records = PaxRecords::default();
         records.add(b"15 key=a=b\nc\0d\n9 empty=\n", 100).unwrap();
         assert_eq!(records.get("key"), Some(&b"a=b\nc\0d"[..]));
         assert_eq!(records.get("empty"), None);
@@ -102,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn damaged_records_are_refused() {
+    fn damaged_records_are_rejected() {
         for body in [&b"x"[..], b"4 a=", b"5 a=b", b"99 a=b\n", b"6 a=b\n6", b"+6 a=b\n", b"5 ab\n", b"0 a=b\n", b"1 "]
         {
-            assert_eq!(Records::default().add(body, 100), Err(Refusal::Extension), "{body:?}");
+            assert_eq!(PaxRecords::default().add(body, 100), Err(EntryRejection::Extension), "{body:?}");
         }
-        assert_eq!(Records::default().add(b"6 a=b\n", 5), Err(Refusal::Extension));
+        assert_eq!(PaxRecords::default().add(b"6 a=b\n", 5), Err(EntryRejection::Extension));
     }
 
     #[test]

@@ -1,61 +1,61 @@
-//! Reading an archive: block by block, with bounds on all that is kept in memory.
+//! Reads an archive block by block, with bounded memory.
 
 use std::fs::File;
 use std::io::{self, BufRead};
 use std::os::unix::fs::FileExt;
 
-use super::Form;
-use super::entry::{Description, Entry};
-use super::error::{ArchiveError, Refusal, shown};
+use super::ArchiveForm;
+use super::entry::{ArchiveEntry, EntryHeaders};
+use super::error::{ArchiveError, EntryRejection, shown};
 use super::header::{self, BLOCK, Block};
-use super::pax::{self, Records};
-use super::sparse::Map;
+use super::pax::{self, PaxRecords};
+use super::sparse::SparseMap;
 
-/// The most that one extended header may have: enough for every attribute that a file can have.
+/// The size limit of one extended header: enough for all attributes that a file can have.
 const EXTENSION: usize = 1 << 20;
-/// The most that the global ones may have together.
+/// The size limit of all global pax headers.
 const GLOBAL: usize = 64 << 10;
 
-/// The entries of an archive, one after the other.
-pub(super) struct Entries<R> {
+/// Iterates over the entries of an archive.
+pub(super) struct ArchiveReader<R> {
     archive: R,
-    form: Form,
+    form: ArchiveForm,
     offset: u64,
-    /// The name of the entry before.
+    /// The name of the previous entry.
     last: Vec<u8>,
     seen: u64,
     most: u64,
-    global: Records,
+    global: PaxRecords,
 }
 
-/// What extended headers have said about the entry that is to come.
+/// Extended headers for the next entry.
 #[derive(Default)]
-struct Announced {
-    local: Option<Records>,
+struct ExtendedHeaders {
+    local: Option<PaxRecords>,
     name: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
 }
 
-// === impl Entries ===
+// === impl ArchiveReader ===
 
-impl<R: BufRead> Entries<R> {
-    pub(super) fn new(archive: R, form: Form, most: u64) -> Self {
-        Self { archive, form, offset: 0, last: Vec::new(), seen: 0, most, global: Records::default() }
+impl<R: BufRead> ArchiveReader<R> {
+    pub(super) fn new(archive: R, form: ArchiveForm, most: u64) -> Self {
+        Self { archive, form, offset: 0, last: Vec::new(), seen: 0, most, global: PaxRecords::default() }
     }
 
-    /// How many headers there were.
+    /// The number of headers so far.
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// The next entry, or none at the end mark. The content of the one before has to be read.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
-        let mut announced = Announced::default();
+    /// The next entry; `None` at the end marker. The content of the previous one must have been read.
+    pub(super) fn next(&mut self) -> Result<Option<ArchiveEntry>, ArchiveError> {
+        let mut announced = ExtendedHeaders::default();
         while let Some(header) = self.header()? {
             let refuse = |why| ArchiveError::refused(&header.path_bytes(), why);
             self.seen += 1;
             if self.seen > self.most {
-                return Err(refuse(Refusal::TooMany(self.most)));
+                return Err(refuse(EntryRejection::TooMany(self.most)));
             }
             match header.as_old().linkflag {
                 [b'x'] => {
@@ -69,22 +69,22 @@ impl<R: BufRead> Entries<R> {
                 }
                 [b'L'] => announced.name = Some(self.text(&header)?),
                 [b'K'] => announced.target = Some(self.text(&header)?),
-                // The label of an archive is no file.
+                // A volume label is not a file.
                 [b'V'] => {}
                 _ => return self.entry(&header, announced).map(Some),
             }
         }
         match announced {
-            Announced { local: None, name: None, target: None } => Ok(None),
-            _ => Err(ArchiveError::refused(b"", Refusal::Extension)),
+            ExtendedHeaders { local: None, name: None, target: None } => Ok(None),
+            _ => Err(ArchiveError::refused(b"", EntryRejection::Extension)),
         }
     }
 
-    fn entry(&mut self, header: &tar::Header, announced: Announced) -> Result<Entry, ArchiveError> {
+    fn entry(&mut self, header: &tar::Header, announced: ExtendedHeaders) -> Result<ArchiveEntry, ArchiveError> {
         let local = announced.local.unwrap_or_default();
-        // Taken out for as long as the description borrows them.
+        // Moved out while the description borrows them.
         let global = std::mem::take(&mut self.global);
-        let description = Description {
+        let description = EntryHeaders {
             header,
             global: &global,
             local: &local,
@@ -105,12 +105,12 @@ impl<R: BufRead> Entries<R> {
         entry
     }
 
-    /// The next header, or none at the end.
+    /// The next header; `None` at the end.
     fn header(&mut self) -> Result<Option<tar::Header>, ArchiveError> {
         let start = self.offset;
         let mut block = [0; BLOCK];
         let got = self.fill(&mut block)?;
-        if got == 0 && self.form == Form::Layer {
+        if got == 0 && self.form == ArchiveForm::Layer {
             return Ok(None);
         }
         if got < BLOCK {
@@ -122,9 +122,9 @@ impl<R: BufRead> Entries<R> {
         if !header::is_zero(&block) {
             return Err(if start == 0 { not_a_tar(Some(&block)) } else { self.damaged(start) });
         }
-        if start == 0 && self.form == Form::Root {
-            // Images of disks begin with zeros, too.
-            return Err(ArchiveError::NotATar(Some("it begins with zeros, as an archive without any entry does")));
+        if start == 0 && self.form == ArchiveForm::Root {
+            // Disk images begin with zeros, too.
+            return Err(ArchiveError::NotATar(Some("it begins with zeros, like an archive without entries")));
         }
         match self.fill(&mut block)? {
             0 => Ok(None),
@@ -142,7 +142,7 @@ impl<R: BufRead> Entries<R> {
         ArchiveError::CutShort(Some(shown(&self.last)))
     }
 
-    /// Reads a block, or what is left of the archive.
+    /// Reads a block, or the rest of the archive.
     fn fill(&mut self, block: &mut Block) -> Result<usize, ArchiveError> {
         let mut got = 0;
         while let Some(rest) = block.get_mut(got..).filter(|rest| !rest.is_empty()) {
@@ -162,7 +162,7 @@ impl<R: BufRead> Entries<R> {
         if self.fill(&mut block)? == BLOCK { Ok(block) } else { Err(self.cut_short()) }
     }
 
-    /// Hands on the next bytes, piece by piece as they are in memory.
+    /// Passes on the next bytes in chunks, without copying.
     fn pieces<E: From<ArchiveError>>(
         &mut self,
         mut left: u64,
@@ -186,7 +186,7 @@ impl<R: BufRead> Entries<R> {
         Ok(())
     }
 
-    /// Writes the next bytes of an entry to a place in its file.
+    /// Writes the next bytes of an entry to an offset of its file.
     pub(super) fn content(&mut self, size: u64, file: &File, at: u64, name: &[u8]) -> Result<(), ArchiveError> {
         let mut at = at;
         self.pieces(size, |piece| {
@@ -196,21 +196,21 @@ impl<R: BufRead> Entries<R> {
         })
     }
 
-    /// Passes over a content.
+    /// Skips content.
     pub(super) fn skip(&mut self, size: u64) -> Result<(), ArchiveError> {
         self.pieces(size, |_| Ok(()))?;
         self.padding(size)
     }
 
-    /// Passes over what fills the last block of a content.
+    /// Skips the padding after content.
     pub(super) fn padding(&mut self, size: u64) -> Result<(), ArchiveError> {
         let block = BLOCK as u64;
         self.pieces((block - size % block) % block, |_| Ok(()))
     }
 
-    /// The content of an extended header.
+    /// Reads the content of an extended header.
     fn extension(&mut self, header: &tar::Header) -> Result<Vec<u8>, ArchiveError> {
-        let refuse = || ArchiveError::refused(&header.path_bytes(), Refusal::Extension);
+        let refuse = || ArchiveError::refused(&header.path_bytes(), EntryRejection::Extension);
         let size = header::unsigned(&header.as_old().size).ok_or_else(refuse)?;
         if size > EXTENSION as u64 {
             return Err(refuse());
@@ -225,7 +225,7 @@ impl<R: BufRead> Entries<R> {
         Ok(body)
     }
 
-    /// A long name or target, which ends with a zero byte.
+    /// A GNU long name or target, terminated by NUL.
     fn text(&mut self, header: &tar::Header) -> Result<Vec<u8>, ArchiveError> {
         let mut text = self.extension(header)?;
         if text.last() == Some(&0) {
@@ -234,12 +234,12 @@ impl<R: BufRead> Entries<R> {
         Ok(text)
     }
 
-    /// The map of a sparse file as GNU tar writes it into headers.
-    fn old_map(&mut self, description: &Description<'_>) -> Result<Map, MapFailure> {
-        let header = description.header.as_gnu().ok_or(Refusal::SparseFormat)?;
+    /// The sparse map in GNU headers.
+    fn old_map(&mut self, description: &EntryHeaders<'_>) -> Result<SparseMap, SparseMapError> {
+        let header = description.header.as_gnu().ok_or(EntryRejection::SparseFormat)?;
         let stored = description.stored()?;
-        let size = header::unsigned(&header.realsize).ok_or(Refusal::Number("size"))?;
-        let mut map = Map::default();
+        let size = header::unsigned(&header.realsize).ok_or(EntryRejection::Number("size"))?;
+        let mut map = SparseMap::default();
         add_old(&mut map, &header.sparse)?;
         let mut extended = header.isextended != [0];
         while extended {
@@ -251,31 +251,31 @@ impl<R: BufRead> Entries<R> {
         Ok(map.complete(size, stored)?)
     }
 
-    /// The map of a sparse file that stands before its content: a count, then pairs, a number in each line.
-    fn map(&mut self, description: &Description<'_>) -> Result<Map, MapFailure> {
+    /// The sparse map before the content (pax 1.0): a count, then pairs, one number per line.
+    fn map(&mut self, description: &EntryHeaders<'_>) -> Result<SparseMap, SparseMapError> {
         let get = |key| description.local.get(key);
         let version = (get("GNU.sparse.major"), get("GNU.sparse.minor"));
         if version != (Some(&b"1"[..]), Some(&b"0"[..])) {
-            return Err(Refusal::SparseFormat.into());
+            return Err(EntryRejection::SparseFormat.into());
         }
-        let size = get("GNU.sparse.realsize").and_then(pax::decimal).ok_or(Refusal::Number("size"))?;
+        let size = get("GNU.sparse.realsize").and_then(pax::decimal).ok_or(EntryRejection::Number("size"))?;
         let mut left = description.stored()?;
         let mut lines = Vec::new();
-        let mut number = || -> Result<u64, MapFailure> {
+        let mut number = || -> Result<u64, SparseMapError> {
             loop {
                 if let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = lines.drain(..=end).collect();
-                    return line.strip_suffix(b"\n").and_then(pax::decimal).ok_or(Refusal::SparseMap.into());
+                    return line.strip_suffix(b"\n").and_then(pax::decimal).ok_or(EntryRejection::SparseMap.into());
                 }
-                // Twenty digits are the longest line; what is longer is none.
+                // A number has at most twenty digits.
                 if lines.len() > 20 {
-                    return Err(Refusal::SparseMap.into());
+                    return Err(EntryRejection::SparseMap.into());
                 }
-                left = left.checked_sub(BLOCK as u64).ok_or(Refusal::SparseMap)?;
+                left = left.checked_sub(BLOCK as u64).ok_or(EntryRejection::SparseMap)?;
                 lines.extend_from_slice(&self.block()?);
             }
         };
-        let mut map = Map::default();
+        let mut map = SparseMap::default();
         for _ in 0..number()? {
             map.push(number()?, number()?)?;
         }
@@ -283,10 +283,10 @@ impl<R: BufRead> Entries<R> {
     }
 }
 
-/// Adds the pieces of one header, up to the first that is empty.
-fn add_old(map: &mut Map, pieces: &[tar::GnuSparseHeader]) -> Result<(), Refusal> {
+/// Adds the segments of one header, up to the first empty one.
+fn add_old(map: &mut SparseMap, pieces: &[tar::GnuSparseHeader]) -> Result<(), EntryRejection> {
     for piece in pieces.iter().take_while(|piece| !piece.is_empty()) {
-        let number = |field| header::unsigned(field).ok_or(Refusal::SparseMap);
+        let number = |field| header::unsigned(field).ok_or(EntryRejection::SparseMap);
         map.push(number(&piece.offset)?, number(&piece.numbytes)?)?;
     }
     Ok(())
@@ -296,15 +296,15 @@ fn not_a_tar(start: Option<&[u8]>) -> ArchiveError {
     ArchiveError::NotATar(start.and_then(header::hint))
 }
 
-/// A map that cannot be had: it is refused, or the archive fails.
-enum MapFailure {
-    Refused(Refusal),
+/// Why a sparse map could not be read.
+enum SparseMapError {
+    Refused(EntryRejection),
     Archive(ArchiveError),
 }
 
-// === impl MapFailure ===
+// === impl SparseMapError ===
 
-impl MapFailure {
+impl SparseMapError {
     fn named(self, name: &[u8]) -> ArchiveError {
         match self {
             Self::Refused(why) => ArchiveError::refused(name, why),
@@ -313,13 +313,13 @@ impl MapFailure {
     }
 }
 
-impl From<Refusal> for MapFailure {
-    fn from(why: Refusal) -> Self {
+impl From<EntryRejection> for SparseMapError {
+    fn from(why: EntryRejection) -> Self {
         Self::Refused(why)
     }
 }
 
-impl From<ArchiveError> for MapFailure {
+impl From<ArchiveError> for SparseMapError {
     fn from(error: ArchiveError) -> Self {
         Self::Archive(error)
     }

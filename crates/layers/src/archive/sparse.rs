@@ -1,37 +1,37 @@
-//! Sparse files: where the stored pieces of a file belong.
+//! Sparse files: the offsets of their stored segments.
 
-use super::error::Refusal;
+use super::error::EntryRejection;
 
-/// The most pieces that a file may be in.
+/// The limit of segments in a file.
 const MOST: usize = 1 << 20;
 
-/// The map of a sparse file, which holds together.
+/// A consistent sparse map.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Map {
+pub(super) struct SparseMap {
     segments: Vec<(u64, u64)>,
     stored: u64,
     size: u64,
 }
 
-// === impl Map ===
+// === impl SparseMap ===
 
-impl Map {
-    /// Adds a piece: where it begins, and how long it is.
-    pub(super) fn push(&mut self, offset: u64, length: u64) -> Result<(), Refusal> {
+impl SparseMap {
+    /// Adds a segment.
+    pub(super) fn push(&mut self, offset: u64, length: u64) -> Result<(), EntryRejection> {
         let end = self.segments.last().map_or(0, |(offset, length)| offset + length);
         if self.segments.len() == MOST || offset < end || offset.checked_add(length).is_none() {
-            return Err(Refusal::SparseMap);
+            return Err(EntryRejection::SparseMap);
         }
         self.stored += length;
         self.segments.push((offset, length));
         Ok(())
     }
 
-    /// Completes a map: the size of the file, and how much of it the archive stores.
-    pub(super) fn complete(mut self, size: u64, stored: u64) -> Result<Self, Refusal> {
+    /// Completes the map with the size of the file and of the stored bytes.
+    pub(super) fn complete(mut self, size: u64, stored: u64) -> Result<Self, EntryRejection> {
         let end = self.segments.last().map_or(0, |(offset, length)| offset + length);
         if end > size || self.stored != stored || i64::try_from(size).is_err() {
-            return Err(Refusal::SparseMap);
+            return Err(EntryRejection::SparseMap);
         }
         self.size = size;
         Ok(self)
@@ -41,7 +41,7 @@ impl Map {
         &self.segments
     }
 
-    /// How much of the file the archive stores.
+    /// The bytes that the archive stores.
     pub(super) fn stored(&self) -> u64 {
         self.stored
     }
@@ -55,8 +55,8 @@ impl Map {
 mod tests {
     use super::*;
 
-    fn map(segments: &[(u64, u64)], size: u64, stored: u64) -> Result<Map, Refusal> {
-        let mut map = Map::default();
+    fn map(segments: &[(u64, u64)], size: u64, stored: u64) -> Result<SparseMap, EntryRejection> {
+        let mut map = SparseMap::default();
         for (offset, length) in segments {
             map.push(*offset, *length)?;
         }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_holds_together_or_is_refused() {
+    fn an_inconsistent_map_is_rejected() {
         let sound = map(&[(0, 10), (10, 0), (100, 5)], 200, 15).unwrap();
         assert_eq!((sound.stored(), sound.size()), (15, 200));
         assert!(map(&[], 1 << 40, 0).is_ok());
@@ -76,7 +76,7 @@ mod tests {
             (&[(u64::MAX, 1)], 10, 1),
             (&[(0, u64::MAX), (u64::MAX, 0)], u64::MAX, u64::MAX),
         ] {
-            assert_eq!(map(segments, size, stored), Err(Refusal::SparseMap), "{segments:?}");
+            assert_eq!(map(segments, size, stored), Err(EntryRejection::SparseMap), "{segments:?}");
         }
     }
 }

@@ -1,40 +1,40 @@
-//! Names by which a layer says what it takes away from those below it.
+//! Whiteouts: names by which a layer deletes files of lower layers.
 
-use super::error::Refusal;
-use super::name::{self, Name};
+use super::error::EntryRejection;
+use super::name::{self, ArchiveName};
 
-/// What such a name begins with.
+/// The prefix of all whiteouts.
 const MARK: &[u8] = b".wh.";
-/// What the names begin with that a file system of old kept for itself.
+/// The prefix of internal files of AUFS.
 const INTERNAL: &[u8] = b".wh..wh.";
-/// The name that hides all that a directory holds in the layers below.
+/// Makes its directory opaque.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// What a name in a layer means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Meaning<'a> {
-    /// The file that has it.
+pub(super) enum WhiteoutMeaning<'a> {
+    /// An ordinary file.
     Itself,
-    /// What has this name beside it, in the layers below, is gone.
+    /// Deletes this name in the lower layers.
     Gone(&'a [u8]),
-    /// All that its directory holds in the layers below is gone.
+    /// Deletes everything in its directory in the lower layers.
     Opaque,
-    /// Nothing: what the layer was once written with has left it behind.
+    /// A leftover of AUFS without meaning.
     Nothing,
 }
 
-/// Reads a name of a layer.
-pub(super) fn meaning(name: &Name) -> Result<Meaning<'_>, Refusal> {
+/// Classifies a name of a layer.
+pub(super) fn meaning(name: &ArchiveName) -> Result<WhiteoutMeaning<'_>, EntryRejection> {
     let (above, own) = name.split();
     if let Some(part) = name::parts(above).find(|part| part.starts_with(MARK)) {
-        return if part.starts_with(INTERNAL) { Ok(Meaning::Nothing) } else { Err(Refusal::Whiteout) };
+        return if part.starts_with(INTERNAL) { Ok(WhiteoutMeaning::Nothing) } else { Err(EntryRejection::Whiteout) };
     }
     match own.strip_prefix(MARK) {
-        None => Ok(Meaning::Itself),
-        Some(_) if own == OPAQUE => Ok(Meaning::Opaque),
-        Some(_) if own.starts_with(INTERNAL) => Ok(Meaning::Nothing),
-        Some(b"" | b"." | b"..") => Err(Refusal::Whiteout),
-        Some(gone) => Ok(Meaning::Gone(gone)),
+        None => Ok(WhiteoutMeaning::Itself),
+        Some(_) if own == OPAQUE => Ok(WhiteoutMeaning::Opaque),
+        Some(_) if own.starts_with(INTERNAL) => Ok(WhiteoutMeaning::Nothing),
+        Some(b"" | b"." | b"..") => Err(EntryRejection::Whiteout),
+        Some(gone) => Ok(WhiteoutMeaning::Gone(gone)),
     }
 }
 
@@ -43,21 +43,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_takes_away_one_file_or_all_of_a_directory_or_nothing() {
+    fn a_whiteout_deletes_one_name_or_all_of_a_directory_or_nothing() {
         for (raw, expected) in [
-            ("a/b", Ok(Meaning::Itself)),
-            ("a/.whatever", Ok(Meaning::Itself)),
-            ("a/.wh.b", Ok(Meaning::Gone(b"b"))),
-            (".wh..hidden", Ok(Meaning::Gone(b".hidden"))),
-            ("a/.wh..wh..opq", Ok(Meaning::Opaque)),
-            ("a/.wh..wh.aufs", Ok(Meaning::Nothing)),
-            (".wh..wh.plnk/12.34", Ok(Meaning::Nothing)),
-            ("a/.wh.", Err(Refusal::Whiteout)),
-            ("a/.wh..", Err(Refusal::Whiteout)),
-            ("a/.wh...", Err(Refusal::Whiteout)),
-            ("a/.wh.b/c", Err(Refusal::Whiteout)),
+            ("a/b", Ok(WhiteoutMeaning::Itself)),
+            ("a/.whatever", Ok(WhiteoutMeaning::Itself)),
+            ("a/.wh.b", Ok(WhiteoutMeaning::Gone(b"b"))),
+            (".wh..hidden", Ok(WhiteoutMeaning::Gone(b".hidden"))),
+            ("a/.wh..wh..opq", Ok(WhiteoutMeaning::Opaque)),
+            ("a/.wh..wh.aufs", Ok(WhiteoutMeaning::Nothing)),
+            (".wh..wh.plnk/12.34", Ok(WhiteoutMeaning::Nothing)),
+            ("a/.wh.", Err(EntryRejection::Whiteout)),
+            ("a/.wh..", Err(EntryRejection::Whiteout)),
+            ("a/.wh...", Err(EntryRejection::Whiteout)),
+            ("a/.wh.b/c", Err(EntryRejection::Whiteout)),
         ] {
-            assert_eq!(meaning(&Name::new(raw.as_bytes()).unwrap()), expected, "{raw}");
+            assert_eq!(meaning(&ArchiveName::new(raw.as_bytes()).unwrap()), expected, "{raw}");
         }
     }
 }

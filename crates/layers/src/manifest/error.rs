@@ -1,86 +1,86 @@
-//! Why a manifest is not used.
+//! Errors of manifests and indexes.
 
-use super::{DEEPEST, MOST_LAYERS};
+use super::{MAX_DEPTH, MAX_LAYERS};
 use crate::digest::Digest;
 use crate::platform::Platform;
 
-/// A manifest or an index that cannot be used.
+/// A manifest, index or configuration that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// It is too large.
-    #[error("{what} of {size} bytes is larger than {largest}, which is the most that is read")]
+    /// The size limit is exceeded.
+    #[error("{what} of {size} bytes is larger than the limit of {largest}")]
     TooLarge {
-        /// What is.
+        /// The kind of document.
         what: &'static str,
-        /// How large it is.
+        /// The actual size.
         size: u64,
-        /// How large it may be.
+        /// The limit.
         largest: u64,
     },
-    /// It is not what it is called.
-    #[error("the {what} is called {expected}, but its content is {found}")]
+    /// The content has another digest.
+    #[error("the {what} should be {expected}, but its content is {found}")]
     Digest {
-        /// What it is.
+        /// The kind of document.
         what: &'static str,
-        /// What it is called.
+        /// The digest that refers to it.
         expected: Digest,
-        /// What its content is called.
+        /// The digest of the content.
         found: Digest,
     },
-    /// It is not JSON of the kind it has to be.
+    /// It cannot be parsed.
     #[error("the {what} cannot be read: {why}")]
     Unreadable {
-        /// What it is.
+        /// The kind of document.
         what: &'static str,
-        /// What is wrong with it.
+        /// The parser's message.
         why: String,
     },
-    /// It is of a kind that is not used.
-    #[error("the {what} is of the media type {found:?}, which is not one that is used here")]
+    /// The media type is not supported.
+    #[error("the {what} has the media type {found:?}, which is not supported")]
     MediaType {
-        /// What it is.
+        /// The kind of document.
         what: &'static str,
-        /// What it says it is.
+        /// The media type it states.
         found: String,
     },
-    /// It says that it is two things.
-    #[error("the manifest is called {called:?}, and calls itself {itself:?}")]
+    /// Header and document state different media types.
+    #[error("the manifest was sent as {called:?}, but states {itself:?}")]
     TwoTypes {
-        /// What it was said to be.
+        /// The media type of the response or descriptor.
         called: String,
-        /// What it says it is.
+        /// The media type in the document.
         itself: String,
     },
-    /// It names itself, or one thing as two.
-    #[error("the manifest names {0} as two things that cannot be one")]
+    /// One digest is used for two different things.
+    #[error("the manifest uses {0} for two different things")]
     Loop(Digest),
-    /// Indexes lie in indexes, too deep.
-    #[error("indexes lie in indexes, deeper than {DEEPEST}")]
+    /// The nesting limit of indexes is exceeded.
+    #[error("indexes are nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// It has too many layers.
-    #[error("it has {0} layers, and {MOST_LAYERS} is the most that one may have")]
+    /// The layer limit is exceeded.
+    #[error("the image has {0} layers; the limit is {MAX_LAYERS}")]
     TooMany(usize),
-    /// It is not built for what is asked for.
-    #[error("there is nothing in it for {wanted}; there is {}", list(there))]
+    /// No manifest matches the platform.
+    #[error("the image is not available for {wanted}; it is available for {}", list(there))]
     NoPlatform {
-        /// What is asked for.
+        /// The requested platform.
         wanted: Platform,
-        /// What there is.
+        /// The platforms in the index.
         there: Vec<Platform>,
     },
-    /// Layers and their digests differ in number.
-    #[error("the manifest names {layers} layers, and its configuration {diff_ids}")]
+    /// Manifest and configuration differ in the number of layers.
+    #[error("the manifest has {layers} layers, but its configuration has {diff_ids}")]
     Layers {
-        /// In the manifest.
+        /// Layers in the manifest.
         layers: usize,
-        /// In the configuration.
+        /// Diff IDs in the configuration.
         diff_ids: usize,
     },
 }
 
 fn list(platforms: &[Platform]) -> String {
     match platforms {
-        [] => "nothing that says what it is for".to_owned(),
+        [] => "no stated platform".to_owned(),
         platforms => platforms.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     }
 }

@@ -14,7 +14,7 @@ fn chosen(manifests: &[Descriptor], platform: &str) -> Result<Digest, ManifestEr
 }
 
 #[test]
-fn of_an_index_what_is_for_the_platform_is_chosen() {
+fn the_manifest_for_the_platform_is_selected_from_an_index() {
     let manifests = [
         descriptor("attestation", media::MANIFEST, Some("unknown/unknown")),
         descriptor("v6", media::MANIFEST, Some("linux/arm/v6")),
@@ -24,11 +24,11 @@ fn of_an_index_what_is_for_the_platform_is_chosen() {
     assert_eq!(chosen(&manifests, "linux/amd64"), Ok(Digest::of(b"amd64")));
     assert_eq!(chosen(&manifests, "linux/arm/v7"), Ok(Digest::of(b"v7")));
     let ManifestError::NoPlatform { there, .. } = chosen(&manifests, "linux/s390x").unwrap_err() else { panic!() };
-    assert_eq!(there.len(), 3, "what is for nothing is not named");
+    assert_eq!(there.len(), 3, "a manifest without platform is not listed");
 }
 
 #[test]
-fn what_says_exactly_what_is_asked_for_comes_first() {
+fn an_exact_platform_match_wins() {
     let manifests = [
         descriptor("any", media::MANIFEST, Some("linux/arm64")),
         descriptor("v8", media::MANIFEST, Some("linux/arm64/v8")),
@@ -38,7 +38,7 @@ fn what_says_exactly_what_is_asked_for_comes_first() {
 }
 
 #[test]
-fn of_several_that_run_here_the_one_that_asks_for_least_is_chosen() {
+fn the_lowest_matching_variant_is_selected() {
     let manifests = ["linux/amd64/v3", "linux/amd64/v2", "linux/amd64/v10"];
     let manifests = manifests.map(|platform| descriptor(platform, media::MANIFEST, Some(platform)));
     assert_eq!(chosen(&manifests, "linux/amd64"), Ok(Digest::of(b"linux/amd64/v2")));
@@ -48,7 +48,7 @@ fn of_several_that_run_here_the_one_that_asks_for_least_is_chosen() {
 }
 
 #[test]
-fn what_is_null_or_empty_is_nothing() {
+fn null_and_empty_lists_are_the_same() {
     let config = Descriptor::of(media::CONFIG, b"config");
     let bytes = serde_json::json!({ "schemaVersion": 2, "config": config, "layers": null, "annotations": null });
     let bytes = serde_json::to_vec(&bytes).unwrap();
@@ -62,13 +62,13 @@ fn what_is_null_or_empty_is_nothing() {
     let manifests: [Descriptor; 1] = [serde_json::from_value(described).unwrap()];
     assert_eq!(manifests[0].platform.as_ref().unwrap().variant, None);
     assert_eq!(chosen(&manifests, "linux/arm64/v8"), Ok(Digest::of(b"arm")));
-    // What has to be there is missed.
+    // Required keys must be present.
     assert!(serde_json::from_str::<ImageManifest>(r#"{"schemaVersion":2,"layers":[]}"#).is_err());
     assert!(Index::read(br#"{"schemaVersion":2}"#).is_err());
 }
 
 #[test]
-fn the_only_one_is_chosen_if_it_does_not_say_what_it_is_for() {
+fn a_single_manifest_without_platform_is_selected() {
     let only = descriptor("only", media::MANIFEST, None);
     assert_eq!(chosen(std::slice::from_ref(&only), "linux/amd64"), Ok(Digest::of(b"only")));
     assert!(chosen(&[only.clone(), only], "linux/amd64").is_err());
@@ -77,7 +77,7 @@ fn the_only_one_is_chosen_if_it_does_not_say_what_it_is_for() {
 }
 
 #[test]
-fn a_manifest_of_docker_is_read_like_any_other() {
+fn a_docker_manifest_is_read_like_an_oci_one() {
     let config = Descriptor::of(media::DOCKER_CONFIG, b"config");
     let layers = vec![Descriptor::of(media::DOCKER_LAYER_GZIP, b"layer")];
     let media_type = Some(media::DOCKER_MANIFEST.to_owned());
@@ -91,15 +91,15 @@ fn a_manifest_of_docker_is_read_like_any_other() {
 
 //= carrel.protocol.property-fuzz-target-decoder
 #[test]
-fn fuzz_whatever_comes_is_read_or_refused() {
+fn fuzz_any_bytes_are_parsed_or_rejected() {
     let platform = Platform::host();
     bolero::check!().for_each(|bytes: &[u8]| {
         let _chosen = choose(bytes, &platform);
-        let _described = crate::config::Described::read(bytes);
+        let _described = crate::config::ParsedConfig::read(bytes);
         for media_type in media::MANIFESTS {
             let manifest = Manifest { media_type: media_type.into(), digest: Digest::of(bytes), bytes: bytes.to_vec() };
             if let Ok(read) = manifest.read() {
-                assert!(read.layers.len() <= MOST_LAYERS && read.config.size <= LARGEST_CONFIG);
+                assert!(read.layers.len() <= MAX_LAYERS && read.config.size <= MAX_CONFIG_SIZE);
             }
         }
     });

@@ -1,23 +1,22 @@
-//! One entry of a layer that is written: a header, and before it what does not fit in.
+//! One tar entry to write: a header, and a pax header for what does not fit.
 
 use std::ffi::CString;
 use std::io;
 
 use rustix::fs::Stat;
 
-/// The longest name or target in a header.
+/// The longest name or target in a plain header.
 const LONGEST: usize = 100;
-/// The largest file of which a header can tell the size.
+/// The largest size in a plain header.
 const LARGEST: u64 = 0o777_7777_7777;
-/// What stands before an attribute's name in an extended header.
+/// The pax key prefix of extended attributes.
 const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 const CAPABILITY: &[u8] = b"security.capability";
-/// Lists of who may do what, for a file and for what is made in a directory.
+/// The prefix of access and default ACLs.
 const LISTS: &[u8] = b"system.posix_acl_";
 
-/// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LayerEntryKind {
     Directory,
     File(u64),
     Symlink,
@@ -25,10 +24,9 @@ pub(super) enum Kind {
     Pipe,
 }
 
-/// An entry.
-pub(super) struct Entry {
+pub(super) struct LayerEntry {
     path: Vec<u8>,
-    kind: Kind,
+    kind: LayerEntryKind,
     mode: u32,
     owner: (u32, u32),
     modified: (i64, i64),
@@ -36,10 +34,10 @@ pub(super) struct Entry {
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-// === impl Entry ===
+// === impl LayerEntry ===
 
-impl Entry {
-    pub(super) fn new(path: &[u8], kind: Kind, status: &Stat, owner: (u32, u32)) -> Self {
+impl LayerEntry {
+    pub(super) fn new(path: &[u8], kind: LayerEntryKind, status: &Stat, owner: (u32, u32)) -> Self {
         let nanoseconds = status.st_mtime_nsec.try_into().unwrap_or(0);
         Self {
             path: path.to_vec(),
@@ -52,9 +50,9 @@ impl Entry {
         }
     }
 
-    /// An empty file, of which only the name says something.
+    /// An empty file whose name is all that matters: a whiteout.
     pub(super) fn mark(path: &[u8]) -> Self {
-        let (path, kind, mode) = (path.to_vec(), Kind::File(0), 0o644);
+        let (path, kind, mode) = (path.to_vec(), LayerEntryKind::File(0), 0o644);
         Self { path, kind, mode, owner: (0, 0), modified: (0, 0), target: Vec::new(), attributes: Vec::new() }
     }
 
@@ -62,7 +60,7 @@ impl Entry {
         Self { target: target.to_vec(), ..self }
     }
 
-    /// With the attributes that a layer can give: none of the overlay's own, and none that the host alone may set.
+    /// Adds extended attributes, except those of the overlay and those that only the host may set.
     pub(super) fn attributes(self, attributes: &[(CString, Vec<u8>)], first: u32) -> Self {
         let taken = |name: &[u8]| {
             let own = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
@@ -83,9 +81,9 @@ impl Entry {
         Self { attributes, ..self }
     }
 
-    /// How long the content is that follows.
+    /// The size of the content that follows.
     pub(super) fn size(&self) -> u64 {
-        if let Kind::File(size) = self.kind { size } else { 0 }
+        if let LayerEntryKind::File(size) = self.kind { size } else { 0 }
     }
 
     /// Everything before the content.
@@ -109,17 +107,17 @@ impl Entry {
         }
         let mut head = Vec::new();
         if !records.is_empty() {
-            let extended = Self { kind: Kind::File(records.len() as u64), ..Self::mark(b"PaxHeaders") };
+            let extended = Self { kind: LayerEntryKind::File(records.len() as u64), ..Self::mark(b"PaxHeaders") };
             head.extend_from_slice(extended.header(b'x')?.as_bytes());
             head.extend_from_slice(&records);
             head.resize(head.len().next_multiple_of(512), 0);
         }
         let letter = match self.kind {
-            Kind::File(_) => b'0',
-            Kind::HardLink => b'1',
-            Kind::Symlink => b'2',
-            Kind::Directory => b'5',
-            Kind::Pipe => b'6',
+            LayerEntryKind::File(_) => b'0',
+            LayerEntryKind::HardLink => b'1',
+            LayerEntryKind::Symlink => b'2',
+            LayerEntryKind::Directory => b'5',
+            LayerEntryKind::Pipe => b'6',
         };
         head.extend_from_slice(self.header(letter)?.as_bytes());
         Ok(head)
@@ -136,7 +134,7 @@ impl Entry {
         header.set_uid(self.owner.0.into());
         header.set_gid(self.owner.1.into());
         header.set_mtime(u64::try_from(self.modified.0).unwrap_or(0));
-        // One that does not fit is in the extended header.
+        // The full value is in the pax header.
         header.set_size(if self.size() > LARGEST { 0 } else { self.size() });
         header.set_device_major(0)?;
         header.set_device_minor(0)?;
@@ -145,7 +143,7 @@ impl Entry {
     }
 }
 
-/// A record of an extended header: its own length, a key and a value.
+/// A pax record: its own length, a key and a value.
 fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -155,7 +153,7 @@ fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
     [length.to_string().as_bytes(), b" ", key, b"=", value, b"\n"].concat()
 }
 
-/// A time as extended headers have it: seconds before 1970 count backwards, and so does their fraction.
+/// A pax time: before 1970 both seconds and fraction are negative.
 fn time(seconds: i64, nanoseconds: i64) -> String {
     match (seconds, nanoseconds) {
         (seconds, 0) => seconds.to_string(),
@@ -164,7 +162,7 @@ fn time(seconds: i64, nanoseconds: i64) -> String {
     }
 }
 
-/// The capabilities of a program, without the user namespace in which they were given if that is the sandbox's own.
+/// File capabilities, without the root ID of the sandbox's own user namespace.
 fn capability(value: Vec<u8>, first: u32) -> Vec<u8> {
     const THIRD: u8 = 3;
     match value.as_slice() {
@@ -175,8 +173,8 @@ fn capability(value: Vec<u8>, first: u32) -> Vec<u8> {
     }
 }
 
-/// A list of who may do what, with the ids that the sandbox has: four bytes of a version, then eight for each, of which
-/// the last four are an id where it is for one user or one group.
+/// An ACL with IDs of the sandbox: a version of four bytes, then entries of eight, whose last four are the ID of a
+/// named user or group.
 fn list(mut value: Vec<u8>, first: u32) -> Vec<u8> {
     const USER: u8 = 2;
     const GROUP: u8 = 8;
@@ -202,26 +200,26 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_lose_the_namespace_of_the_sandbox_and_no_other() {
+    fn capabilities_lose_the_root_id_of_the_sandbox_and_no_other() {
         let third = [&[1, 0, 0, 3][..], &[7; 16], &100_000_u32.to_le_bytes()].concat();
         assert_eq!(capability(third.clone(), 100_000), [&[1, 0, 0, 2][..], &[7; 16]].concat());
         assert_eq!(capability(third.clone(), 0), third);
     }
 
     #[test]
-    fn lists_have_the_ids_of_the_sandbox() {
+    fn acls_have_the_ids_of_the_sandbox() {
         let entry = |tag: u8, id: u32| [&[tag, 0, 6, 0][..], &id.to_le_bytes()].concat();
         let list_of = |user, group| [vec![2, 0, 0, 0], entry(1, u32::MAX), entry(2, user), entry(8, group)].concat();
         assert_eq!(list(list_of(101_000, 100_005), 100_000), list_of(1000, 5));
-        assert_eq!(list(list_of(7, 100_005), 100_000), list_of(65_534, 5), "one that it has not is nobody's");
+        assert_eq!(list(list_of(7, 100_005), 100_000), list_of(65_534, 5), "an unmapped ID becomes nobody");
         assert_eq!(list(vec![1, 2], 0), [1, 2]);
     }
 
     #[test]
-    fn what_a_layer_cannot_give_is_left_out() {
+    fn attributes_that_a_layer_cannot_have_are_skipped() {
         let names = [c"security.capability", c"security.selinux", c"trusted.x", c"user.a", c"user.overlay.opaque"];
         let attributes = names.map(|name| (name.to_owned(), vec![1]));
-        let entry = Entry::mark(b"x").attributes(&attributes, 0);
+        let entry = LayerEntry::mark(b"x").attributes(&attributes, 0);
         let names: Vec<_> = entry.attributes.iter().map(|(name, _)| name.as_slice()).collect();
         assert_eq!(names, [&b"security.capability"[..], b"user.a"]);
     }

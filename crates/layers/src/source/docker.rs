@@ -1,7 +1,7 @@
-//! Images in an archive as `docker save` writes it.
+//! Image archives of `docker save`.
 //!
-//! Such an archive has no manifest of its own that names its layers by digest. One is written for it: a layer that is
-//! not compressed is called what the configuration says that it is, and is checked against that like every other.
+//! Such an archive has no manifest with digests, so one is generated: the digest of an uncompressed layer is the diff
+//! ID in the configuration, and is verified like every other.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -9,29 +9,28 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::Files;
+use super::files::NamedFiles;
 use super::layout::hint;
-use super::{Source, SourceError};
-use crate::config::Described;
-use crate::digest::{Digest, Digesting};
+use super::{ImageSource, SourceError};
+use crate::config::ParsedConfig;
+use crate::digest::{Digest, DigestReader};
 use crate::manifest::{
-    Descriptor, ImageManifest, LARGEST_CONFIG, LARGEST_MANIFEST, MOST_LAYERS, Manifest, ManifestError, media,
+    Descriptor, ImageManifest, MAX_CONFIG_SIZE, MAX_LAYERS, MAX_MANIFEST_SIZE, Manifest, ManifestError, media,
 };
 use crate::platform::Platform;
-use crate::unpack::{Compression, Plain};
+use crate::unpack::{Compression, Decompress};
 
-/// Where newer archives have their content, by digest.
+/// The directory of content in newer archives.
 const BLOBS: &str = "blobs/sha256/";
 
-/// An image in an archive of Docker's.
+/// One image of a `docker save` archive.
 pub struct DockerArchive {
-    files: Files,
+    files: NamedFiles,
     manifest: Manifest,
-    /// The files of what the manifest names.
+    /// File names of the content that the manifest refers to.
     places: HashMap<Digest, String>,
 }
 
-/// What is wrong with an archive.
 #[derive(Debug, thiserror::Error)]
 enum DockerError {
     #[error("image {}: {source}", path.display())]
@@ -44,10 +43,10 @@ enum DockerError {
     Several { path: PathBuf, number: usize, there: Vec<String> },
 }
 
-/// One image, as `manifest.json` has it.
+/// An element of `manifest.json`.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Image {
+struct DockerImageEntry {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -57,23 +56,23 @@ struct Image {
 // === impl DockerArchive ===
 
 impl DockerArchive {
-    /// The image of a name with its tag in an archive; see [`Store::docker_archive`](crate::Store::docker_archive).
-    pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Plain) -> Result<Self, SourceError> {
+    /// Selects an image by name and tag; see [`ImageStore::docker_archive`](crate::ImageStore::docker_archive).
+    pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Decompress) -> Result<Self, SourceError> {
         let unreadable = |source| SourceError::other(DockerError::Unreadable { path: path.to_owned(), source });
         let none = |why: String| SourceError::other(DockerError::None { path: path.to_owned(), why });
-        let files = Files::tar(path, plain).map_err(unreadable)?;
-        let list = files.small("manifest.json", LARGEST_MANIFEST).map_err(unreadable)?;
+        let files = NamedFiles::tar(path, plain).map_err(unreadable)?;
+        let list = files.small("manifest.json", MAX_MANIFEST_SIZE).map_err(unreadable)?;
         let list = list.ok_or_else(|| none("it has no file `manifest.json`".into()))?;
-        let images: Vec<Image> = serde_json::from_slice(&list).map_err(|error| none(error.to_string()))?;
+        let images: Vec<DockerImageEntry> = serde_json::from_slice(&list).map_err(|error| none(error.to_string()))?;
         let image = meant(path, &images, name).map_err(SourceError::other)?;
-        let config = files.small(&image.config, LARGEST_CONFIG).map_err(unreadable)?;
+        let config = files.small(&image.config, MAX_CONFIG_SIZE).map_err(unreadable)?;
         let config = config.ok_or_else(|| none(format!("it has no file {:?}", image.config)))?;
-        let described = Described::read(&config)?;
+        let described = ParsedConfig::read(&config)?;
         let (layers, diff_ids) = (image.layers.len(), described.layers.len());
         if layers != diff_ids {
             return Err(ManifestError::Layers { layers, diff_ids }.into());
         }
-        if layers > MOST_LAYERS {
+        if layers > MAX_LAYERS {
             return Err(ManifestError::TooMany(layers).into());
         }
         let (mut places, mut known, mut blobs) = (HashMap::new(), HashMap::new(), Vec::new());
@@ -90,7 +89,7 @@ impl DockerArchive {
     }
 }
 
-impl Source for DockerArchive {
+impl ImageSource for DockerArchive {
     fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
         Ok(self.manifest.clone())
     }
@@ -102,8 +101,8 @@ impl Source for DockerArchive {
     }
 }
 
-/// The image that is meant by a name.
-fn meant(path: &Path, images: &[Image], name: Option<&str>) -> Result<Image, DockerError> {
+/// Selects an image by name.
+fn meant(path: &Path, images: &[DockerImageEntry], name: Option<&str>) -> Result<DockerImageEntry, DockerError> {
     let path = path.to_owned();
     let there = || images.iter().flat_map(|image| image.repo_tags.iter().flatten()).cloned().collect();
     match (name, images) {
@@ -111,14 +110,15 @@ fn meant(path: &Path, images: &[Image], name: Option<&str>) -> Result<Image, Doc
         (None, []) => Err(DockerError::None { path, why: "it holds no image".into() }),
         (None, several) => Err(DockerError::Several { path, number: several.len(), there: there() }),
         (Some(name), images) => {
-            let called = |image: &&Image| image.repo_tags.iter().flatten().any(|tag| full(tag) == full(name));
+            let called =
+                |image: &&DockerImageEntry| image.repo_tags.iter().flatten().any(|tag| full(tag) == full(name));
             let found = images.iter().find(called).cloned();
             found.ok_or_else(|| DockerError::NoSuch { path, name: name.to_owned(), there: there() })
         }
     }
 }
 
-/// A name as it is meant, with what may be left out: Docker writes some names in full and some not.
+/// A name with the default registry, repository and tag: Docker omits some of them in some archives.
 fn full(name: &str) -> String {
     let tagged = name.rsplit('/').next().is_some_and(|last| last.contains(':'));
     let name = name.strip_prefix("docker.io/").unwrap_or(name);
@@ -126,9 +126,9 @@ fn full(name: &str) -> String {
     if tagged { name.to_owned() } else { format!("{name}:latest") }
 }
 
-/// What is known of a layer, if it is there. What files were digested to is known when they are named again.
+/// The descriptor of a layer, if its file exists. `digests` caches those of files that are listed twice.
 fn layer(
-    files: &Files,
+    files: &NamedFiles,
     name: &str,
     diff_id: Digest,
     known: &mut HashMap<String, Digest>,
@@ -147,7 +147,7 @@ fn layer(
         Some(digest) => digest,
         None => {
             let Some((reader, _)) = files.open(name, 0)? else { return Ok(None) };
-            let mut digesting = Digesting::new(reader);
+            let mut digesting = DigestReader::new(reader);
             io::copy(&mut digesting, &mut io::sink())?;
             let digest = digesting.digest();
             known.insert(name.to_owned(), digest);
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_the_same_with_and_without_what_may_be_left_out() {
+    fn a_name_matches_with_and_without_its_default_parts() {
         assert_eq!(full("busybox"), full("docker.io/library/busybox:latest"));
         assert_eq!(full("localhost:5000/a"), "localhost:5000/a:latest");
         assert_ne!(full("a/busybox"), full("busybox"));

@@ -1,4 +1,4 @@
-//! Files by their names: those of a directory, or those in a tar.
+//! Named files of a directory or of a tar.
 
 mod contents;
 
@@ -13,41 +13,41 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::unpack::{Compression, Plain};
+use crate::unpack::{Compression, Decompress};
 
-/// How many links may lie before a file.
+/// How many links are followed.
 const LINKS: usize = 16;
 
-/// Files by their names.
-pub(super) enum Files {
+/// Read access to files by name.
+pub(super) enum NamedFiles {
     Directory(OwnedFd),
-    Tar { file: Arc<File>, entries: HashMap<String, Place> },
+    Tar { file: Arc<File>, entries: HashMap<String, TarEntry> },
 }
 
-/// Where a file is in a tar.
+/// An entry in a tar.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum TarEntry {
     At { offset: u64, size: u64 },
     Link(String),
 }
 
-/// A part of a file, which others read at the same time.
-struct Part {
+/// A range of a file that is shared by several readers.
+struct FileRange {
     file: Arc<File>,
     offset: u64,
     left: u64,
 }
 
-// === impl Files ===
+// === impl NamedFiles ===
 
-impl Files {
+impl NamedFiles {
     pub(super) fn directory(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self::Directory(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// The files in a tar. One that is compressed is first decompressed to a file without a name, by who can.
-    pub(super) fn tar(path: &Path, plain: &dyn Plain) -> io::Result<Self> {
+    /// Opens a tar. A compressed one is decompressed to a file without a name first.
+    pub(super) fn tar(path: &Path, plain: &dyn Decompress) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
@@ -64,7 +64,7 @@ impl Files {
         Ok(Self::Tar { file: Arc::new(file), entries })
     }
 
-    /// Opens a file from a byte on, if it is there. How long it is as a whole.
+    /// Opens a file at an offset, if it exists; also returns its full size.
     pub(super) fn open(&self, name: &str, from: u64) -> io::Result<Option<(Box<dyn Read + Send>, u64)>> {
         match self {
             Self::Directory(directory) => {
@@ -85,13 +85,13 @@ impl Files {
             Self::Tar { file, entries } => {
                 let Some((offset, size)) = find(entries, name) else { return Ok(None) };
                 let offset = offset.saturating_add(from);
-                let part = Part { file: Arc::clone(file), offset, left: size.saturating_sub(from) };
+                let part = FileRange { file: Arc::clone(file), offset, left: size.saturating_sub(from) };
                 Ok(Some((Box::new(part), size)))
             }
         }
     }
 
-    /// All of a file that is not larger than that, if it is there.
+    /// Reads a whole file up to a limit, if it exists.
     pub(super) fn small(&self, name: &str, largest: u64) -> io::Result<Option<Vec<u8>>> {
         let Some((reader, size)) = self.open(name, 0)? else { return Ok(None) };
         if size > largest {
@@ -103,19 +103,19 @@ impl Files {
     }
 }
 
-/// The file of a name, behind its links.
-fn find(entries: &HashMap<String, Place>, name: &str) -> Option<(u64, u64)> {
+/// Follows links to a file's offset and size.
+fn find(entries: &HashMap<String, TarEntry>, name: &str) -> Option<(u64, u64)> {
     let mut name = normal(name, "")?;
     for _ in 0..LINKS {
         match entries.get(&name)? {
-            Place::At { offset, size } => return Some((*offset, *size)),
-            Place::Link(target) => name.clone_from(target),
+            TarEntry::At { offset, size } => return Some((*offset, *size)),
+            TarEntry::Link(target) => name.clone_from(target),
         }
     }
     None
 }
 
-/// A name from the root of a tar, given from one of its directories; nothing, if it leads out.
+/// Resolves a name relative to a directory of the tar; `None` if it escapes.
 fn normal(name: &str, above: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     let above = if name.starts_with('/') { "" } else { above };
@@ -131,9 +131,9 @@ fn normal(name: &str, above: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-// === impl Part ===
+// === impl FileRange ===
 
-impl Read for Part {
+impl Read for FileRange {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         let read = self.file.read_at(into.get_mut(..most).unwrap_or_default(), self.offset)?;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_a_tar_do_not_lead_out_of_it() {
+    fn names_in_a_tar_do_not_escape_it() {
         assert_eq!(normal("./a//b", "").as_deref(), Some("a/b"));
         assert_eq!(normal("../b/layer.tar", "a").as_deref(), Some("b/layer.tar"));
         assert_eq!(normal("/b", "a").as_deref(), Some("b"));
@@ -156,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_to_one_another_lead_nowhere() {
-        let link = |to: &str| Place::Link(to.to_owned());
-        let at = Place::At { offset: 512, size: 3 };
+    fn a_cycle_of_links_is_not_found() {
+        let link = |to: &str| TarEntry::Link(to.to_owned());
+        let at = TarEntry::At { offset: 512, size: 3 };
         let entries = [("a", link("b")), ("b", link("a")), ("c", link("d")), ("d", at)];
         let entries = entries.into_iter().map(|(name, place)| (name.to_owned(), place)).collect();
         assert_eq!(find(&entries, "a"), None);

@@ -1,30 +1,29 @@
-//! Images in a layout of the Open Container Initiative: a directory, or the tar of one.
+//! OCI image layouts, in a directory or a tar.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::Files;
-use super::{Source, SourceError};
+use super::files::NamedFiles;
+use super::{ImageSource, SourceError};
 use crate::digest::Digest;
-use crate::manifest::{Descriptor, Index, LARGEST_MANIFEST, Manifest, choose_from, resolve};
+use crate::manifest::{Descriptor, Index, MAX_MANIFEST_SIZE, Manifest, choose_from, resolve};
 use crate::platform::Platform;
-use crate::unpack::Plain;
+use crate::unpack::Decompress;
 
-/// What an image is called in a layout.
+/// Annotations with an image's name.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
-/// The largest file that says that something is a layout.
+/// The size limit of `oci-layout`.
 const LARGEST_MARK: u64 = 4096;
 
-/// An image in a layout.
-pub struct Layout {
+/// One image of an OCI layout.
+pub struct OciLayout {
     path: PathBuf,
-    files: Files,
+    files: NamedFiles,
     name: Option<String>,
 }
 
-/// What is wrong with a layout.
 #[derive(Debug, thiserror::Error)]
 enum LayoutError {
     #[error("image {}: {source}", path.display())]
@@ -41,39 +40,39 @@ enum LayoutError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Mark {
+struct LayoutVersion {
     image_layout_version: String,
 }
 
-// === impl Layout ===
+// === impl OciLayout ===
 
-impl Layout {
-    /// The image of a name in a directory: a tag, or `@` and a digest. Without a name it is the only one.
+impl OciLayout {
+    /// Selects an image of a directory by tag, or by `@` and a digest. The name is optional if there is one image.
     pub fn directory(path: &Path, name: Option<&str>) -> Result<Self, SourceError> {
-        Self::open(path, name, Files::directory(path))
+        Self::open(path, name, NamedFiles::directory(path))
     }
 
-    /// The same in a tar; see [`Store::layout`](crate::Store::layout).
-    pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Plain) -> Result<Self, SourceError> {
-        Self::open(path, name, Files::tar(path, plain))
+    /// The same in a tar; see [`ImageStore::layout`](crate::ImageStore::layout).
+    pub(crate) fn tar(path: &Path, name: Option<&str>, plain: &dyn Decompress) -> Result<Self, SourceError> {
+        Self::open(path, name, NamedFiles::tar(path, plain))
     }
 
-    fn open(path: &Path, name: Option<&str>, files: std::io::Result<Files>) -> Result<Self, SourceError> {
+    fn open(path: &Path, name: Option<&str>, files: std::io::Result<NamedFiles>) -> Result<Self, SourceError> {
         let unreadable = |source| SourceError::other(LayoutError::Unreadable { path: path.to_owned(), source });
         let none = |why: String| SourceError::other(LayoutError::None { path: path.to_owned(), why });
         let files = files.map_err(unreadable)?;
         let mark = files.small("oci-layout", LARGEST_MARK).map_err(unreadable)?;
         let mark = mark.ok_or_else(|| none("it has no file `oci-layout`".into()))?;
-        let mark: Mark = serde_json::from_slice(&mark).map_err(|error| none(error.to_string()))?;
+        let mark: LayoutVersion = serde_json::from_slice(&mark).map_err(|error| none(error.to_string()))?;
         if !mark.image_layout_version.starts_with("1.") {
             return Err(none(format!("it is of version {:?}, and 1 is what is read", mark.image_layout_version)));
         }
         Ok(Self { path: path.to_owned(), files, name: name.map(ToOwned::to_owned) })
     }
 
-    /// What the index of the layout names, of the name that is asked for.
+    /// Selects an image from the index of the layout.
     fn meant(&self, platform: &Platform) -> Result<Descriptor, SourceError> {
-        let index = self.files.small("index.json", LARGEST_MANIFEST)?;
+        let index = self.files.small("index.json", MAX_MANIFEST_SIZE)?;
         let none = |why: &str| LayoutError::None { path: self.path.clone(), why: why.into() };
         let index = index.ok_or_else(|| SourceError::other(none("it has no file `index.json`")))?;
         let all = Index::read(&index)?.manifests;
@@ -89,7 +88,7 @@ impl Layout {
                 Err(SourceError::other(LayoutError::NoSuch { path, name: name.clone(), there: there() }))
             }
             ([one], _) => Ok(one.clone()),
-            // Several names are several images; several of one name are of several platforms.
+            // Different names are different images; manifests with the same name are for different platforms.
             (_, None) if there().len() > 1 => Err(SourceError::other(LayoutError::Several { path, there: there() })),
             (several, _) => Ok(choose_from(several, platform)?),
         }
@@ -97,11 +96,11 @@ impl Layout {
 
     fn bytes(&self, descriptor: &Descriptor) -> Result<Vec<u8>, SourceError> {
         let missing = SourceError::Missing { what: "manifest", digest: descriptor.digest };
-        self.files.small(&place(descriptor.digest), LARGEST_MANIFEST)?.ok_or(missing)
+        self.files.small(&place(descriptor.digest), MAX_MANIFEST_SIZE)?.ok_or(missing)
     }
 }
 
-impl Source for Layout {
+impl ImageSource for OciLayout {
     fn manifest(&self, platform: &Platform) -> Result<Manifest, SourceError> {
         let meant = self.meant(platform)?;
         let bytes = self.bytes(&meant)?;
@@ -115,7 +114,7 @@ impl Source for Layout {
     }
 }
 
-/// Where a layout has content.
+/// The path of content in a layout.
 fn place(digest: Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
@@ -127,7 +126,7 @@ fn is_called(descriptor: &Descriptor, name: &str) -> bool {
     }
 }
 
-/// What the images of a layout are called.
+/// The names of all images.
 fn names(descriptors: &[Descriptor]) -> Vec<String> {
     let name = |descriptor: &Descriptor| NAMES.iter().find_map(|key| descriptor.annotations.get(*key)).cloned();
     let mut names: Vec<_> = descriptors.iter().filter_map(name).collect();

@@ -1,4 +1,4 @@
-//! The tar of a root file system: it becomes an image of one layer.
+//! Imports the tar of a root file system as an image of one layer.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -7,45 +7,44 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::layer::{BLOB, Fresh, layer};
-use super::pull::Complete;
-use super::{ARCHIVES, Store, Stored, files};
-use crate::archive::Form;
-use crate::config::{Described, generated};
+use super::layer::{BLOB, StagedLayer, layer};
+use super::pull::UnrecordedImage;
+use super::{ARCHIVES, ImageStore, StoredImage, files};
+use crate::archive::ArchiveForm;
+use crate::archive_index::{self, ArchiveKey};
+use crate::config::{ParsedConfig, generated};
 use crate::digest::{Digest, Hasher};
 use crate::error::StoreError;
-use crate::index::{self, Key};
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
-use crate::progress::{Done, Progress};
-use crate::unpack::{Compression, UnpackError, Unpacked};
+use crate::progress::{LayerOutcome, Progress};
+use crate::unpack::{Compression, UnpackError, UnpackedLayer};
 
-/// How much is read at a time.
+/// The read size.
 const BUFFER: usize = 256 << 10;
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Takes the tar of a root file system, by gzip or zstd or as it is. It is read once: as long as the file is not
-    /// changed, it is known which image it is.
-    pub fn archive(&self, path: &Path, progress: &dyn Progress) -> Result<Stored, StoreError> {
+impl ImageStore {
+    /// Imports the tar of a root file system, which may be compressed. An unchanged file is read only once.
+    pub fn archive(&self, path: &Path, progress: &dyn Progress) -> Result<StoredImage, StoreError> {
         let failed = |error| self.failed(error);
         let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
         let status = rustix::fs::stat(path).map_err(|errno| missing(errno.into()))?;
-        if let Some(stored) = self.seen(&Key::new(&status))? {
+        if let Some(stored) = self.seen(&ArchiveKey::new(&status))? {
             return Ok(stored);
         }
-        index::settle(&status);
-        // Nothing else than a file may be here by now, and opening it must not wait for anybody.
+        archive_index::settle(&status);
+        // The path may have become something else than a file; opening it must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| missing(errno.into()))?;
         let status = rustix::fs::fstat(&file).map_err(|errno| missing(errno.into()))?;
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return Err(StoreError::Neither(path.to_owned()));
+            return Err(StoreError::NotDirectoryOrFile(path.to_owned()));
         }
-        let key = Key::new(&status);
+        let key = ArchiveKey::new(&status);
         let _adding = self.add()?;
         let archives = self.directory(ARCHIVES)?;
-        let locked = index::lock(&archives, &key).map_err(failed)?;
+        let locked = archive_index::lock(&archives, &key).map_err(failed)?;
         if let Some(stored) = self.seen(&key)? {
             return Ok(stored);
         }
@@ -55,57 +54,63 @@ impl Store {
                 Ok(stored)
             }
             Err(error) => {
-                index::forget(&archives, &key);
+                archive_index::forget(&archives, &key);
                 Err(error)
             }
         }
     }
 
-    /// The image that a file is, if that is known and the image is here.
-    fn seen(&self, key: &Key) -> Result<Option<Stored>, StoreError> {
+    /// The image of an archive that was imported before and is still in the store.
+    fn seen(&self, key: &ArchiveKey) -> Result<Option<StoredImage>, StoreError> {
         let archives = files::existing(&self.handle, ARCHIVES).map_err(|error| self.failed(error))?;
-        let digest = archives.map_or(Ok(None), |archives| index::get(archives, key));
+        let digest = archives.map_or(Ok(None), |archives| archive_index::get(archives, key));
         match digest.map_err(|error| self.failed(error))? {
             Some(digest) => self.get(digest),
             None => Ok(None),
         }
     }
 
-    /// Unpacks a file while it is digested, so that the tree is that of its digest whatever happens to the file.
-    fn import(&self, path: &Path, file: &mut File, key: &Key, progress: &dyn Progress) -> Result<Stored, StoreError> {
+    /// Unpacks and hashes a file in one pass, so that tree and digest match even if the file changes.
+    fn import(
+        &self,
+        path: &Path,
+        file: &mut File,
+        key: &ArchiveKey,
+        progress: &dyn Progress,
+    ) -> Result<StoredImage, StoreError> {
         let failed = |error| self.failed(error);
         let missing = |source: io::Error| StoreError::Missing { path: path.to_owned(), source };
         let archive = |source| StoreError::Archive { path: path.to_owned(), source };
         let compression = sniff(file).map_err(missing)?;
         let size = file.metadata().map_err(missing)?.len();
-        // What it is called is known when it was read.
+        // Its digest is known only after reading it.
         progress.begin(&[Descriptor::new(media_type(compression), Digest::of(b""), size)]);
         let fresh = self.fresh().map_err(failed)?;
         let (blob, unpacked) = self.read(file, &fresh, compression, progress, archive, missing)?;
         let now = rustix::fs::fstat(&*file).map_err(|errno| missing(errno.into()))?;
-        if Key::new(&now) != *key {
+        if ArchiveKey::new(&now) != *key {
             return Err(StoreError::Changed(path.to_owned()));
         }
         if let Some(hint) = holds_layers(fresh.tree()) {
             return Err(StoreError::Layers { path: path.to_owned(), hint });
         }
         let stored = self.import_layer(fresh, &unpacked, blob)?;
-        progress.layer_done(0, Done::Fetched);
+        progress.layer_done(0, LayerOutcome::Fetched);
         Ok(stored)
     }
 
-    /// Reads a file to its end, into the unpacker and beside it.
+    /// Feeds a file to the unpacker and to the hash.
     fn read(
         &self,
         file: &mut File,
-        fresh: &Fresh,
+        fresh: &StagedLayer,
         compression: Compression,
         progress: &dyn Progress,
         archive: impl Fn(UnpackError) -> StoreError,
         missing: impl Fn(io::Error) -> StoreError,
-    ) -> Result<(Descriptor, Unpacked), StoreError> {
+    ) -> Result<(Descriptor, UnpackedLayer), StoreError> {
         let failed = |error| self.failed(error);
-        let mut unpacking = self.unpacker.start_form(fresh.tree(), compression, Form::Root).map_err(&archive)?;
+        let mut unpacking = self.unpacker.start_form(fresh.tree(), compression, ArchiveForm::Root).map_err(&archive)?;
         let mut blob = fresh.file(BLOB).map_err(failed)?;
         let (mut state, mut length, mut buffer) = (Hasher::default(), 0_u64, vec![0; BUFFER]);
         loop {
@@ -121,7 +126,7 @@ impl Store {
             let bytes = buffer.get(..read).unwrap_or_default();
             length = length.saturating_add(read as u64);
             if unpacking.write_all(bytes).is_err() {
-                // It says why when it is asked how it ended.
+                // `finish` returns the unpacker's error.
                 break;
             }
             state.write_all(bytes).and_then(|()| blob.write_all(bytes)).map_err(failed)?;
@@ -132,22 +137,27 @@ impl Store {
         Ok((Descriptor::new(media_type(compression), state.digest(), length), unpacked))
     }
 
-    /// Makes an image of a tree and the blob that it was unpacked from.
-    fn import_layer(&self, fresh: Fresh, unpacked: &Unpacked, blob: Descriptor) -> Result<Stored, StoreError> {
+    /// Records an image of one layer and its blob.
+    fn import_layer(
+        &self,
+        fresh: StagedLayer,
+        unpacked: &UnpackedLayer,
+        blob: Descriptor,
+    ) -> Result<StoredImage, StoreError> {
         let failed = |error| self.failed(error);
-        let layer = layer(blob, unpacked.diff_id, Form::Root);
+        let layer = layer(blob, unpacked.diff_id, ArchiveForm::Root);
         self.keep_written(fresh, unpacked, &layer)?;
         let bytes = generated(&[layer.diff_id]).map_err(failed)?;
-        let described = Described::read(&bytes)?;
+        let described = ParsedConfig::read(&bytes)?;
         self.keep_small(&bytes)?;
         let config = Descriptor::of(media::CONFIG, &bytes);
         let read = ImageManifest::new(config, vec![layer.blob.clone()]);
         let manifest = Manifest::written(&read).map_err(failed)?;
-        self.finish(&Complete { manifest: &manifest, read: &read, described, layers: vec![layer] }, None)
+        self.finish(&UnrecordedImage { manifest: &manifest, read: &read, described, layers: vec![layer] }, None)
     }
 }
 
-/// What a file is compressed by.
+/// Detects the compression of a file.
 fn sniff(file: &mut File) -> io::Result<Compression> {
     let mut start = Vec::new();
     file.take(4).read_to_end(&mut start)?;
@@ -155,7 +165,7 @@ fn sniff(file: &mut File) -> io::Result<Compression> {
     Ok(Compression::of(&start))
 }
 
-/// What a layer is called that is compressed so.
+/// The media type of a layer.
 pub(super) fn media_type(compression: Compression) -> &'static str {
     match compression {
         Compression::None => media::LAYER,
@@ -164,7 +174,7 @@ pub(super) fn media_type(compression: Compression) -> &'static str {
     }
 }
 
-/// How the file has to be named if its tree is that of an image in layers instead of a root file system.
+/// The reference prefix for an archive that turns out to contain layers instead of a root file system.
 fn holds_layers(tree: &OwnedFd) -> Option<&'static str> {
     let there = |name: &str| rustix::fs::statat(tree, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     if ["usr", "bin", "etc"].into_iter().any(there) {

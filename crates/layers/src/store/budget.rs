@@ -1,48 +1,48 @@
-//! What one image may take: of bytes and entries, and of the room that the disk has left.
+//! Limits of one image: bytes, entries, and free disk space.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::archive::Limits;
-use crate::unpack::Unpacked;
+use crate::archive::ArchiveLimits;
+use crate::unpack::UnpackedLayer;
 
-/// So many times as much as a layer may take, all layers of an image may take together.
+/// The limit of an image, as a multiple of a layer's.
 const LAYERS: u64 = 4;
-/// The disk keeps as much free: this, or that part of it, whichever is less. The same goes for the files that it can have.
+/// Free space to keep: this, or this fraction of the disk, whichever is less. The same for inodes.
 const FREE_BYTES: u64 = 1 << 30;
 const FREE_FILES: u64 = 10_000;
 const FREE_PART: u64 = 20;
 
-/// What is left of what an image may take.
-pub(super) struct Budget {
-    left: Mutex<Left>,
+/// What is left of an image's limits.
+pub(super) struct ImageBudget {
+    left: Mutex<BudgetState>,
     given_back: Condvar,
 }
 
-struct Left {
-    limits: Limits,
-    /// How many have a share.
+struct BudgetState {
+    limits: ArchiveLimits,
+    /// The number of active shares.
     shares: usize,
 }
 
-/// What a layer may take of it. Dropped, all of it is given back.
-pub(super) struct Share<'a> {
-    budget: &'a Budget,
-    pub(super) limits: Limits,
+/// The part of the limits that is reserved for a layer, returned on drop.
+pub(super) struct BudgetShare<'a> {
+    budget: &'a ImageBudget,
+    pub(super) limits: ArchiveLimits,
 }
 
-/// What all layers of an image may take, by what one may.
-pub(super) fn whole(layer: Limits) -> Limits {
-    Limits { bytes: layer.bytes.saturating_mul(LAYERS), entries: layer.entries.saturating_mul(LAYERS) }
+/// The limits of an image, from those of a layer.
+pub(super) fn whole(layer: ArchiveLimits) -> ArchiveLimits {
+    ArchiveLimits { bytes: layer.bytes.saturating_mul(LAYERS), entries: layer.entries.saturating_mul(LAYERS) }
 }
 
-/// Whether the disk that something lies on has room for more.
+/// Whether a disk has enough free space.
 pub(super) fn has_room(on: impl AsFd) -> io::Result<bool> {
     let disk = rustix::fs::fstatvfs(on)?;
     let block = disk.f_frsize;
     let bytes = is_enough(disk.f_bavail.saturating_mul(block), disk.f_blocks.saturating_mul(block), FREE_BYTES);
-    // Some file systems do not count their files, and say that they can have none.
+    // Some file systems do not count inodes and report zero.
     Ok(bytes && is_enough(disk.f_favail, disk.f_files, FREE_FILES))
 }
 
@@ -50,50 +50,50 @@ fn is_enough(left: u64, all: u64, free: u64) -> bool {
     left >= free.min(all / FREE_PART)
 }
 
-// === impl Budget ===
+// === impl ImageBudget ===
 
-impl Budget {
-    /// That of an image, by what a layer may take.
-    pub(super) fn new(layer: Limits) -> Self {
-        Self { left: Mutex::new(Left { limits: whole(layer), shares: 0 }), given_back: Condvar::new() }
+impl ImageBudget {
+    /// The budget of an image, from the limits of a layer.
+    pub(super) fn new(layer: ArchiveLimits) -> Self {
+        Self { left: Mutex::new(BudgetState { limits: whole(layer), shares: 0 }), given_back: Condvar::new() }
     }
 
-    /// Takes what a layer may have. Where there is less, what others give back is waited for; the last gets what is left.
-    pub(super) fn share(&self, layer: Limits) -> Share<'_> {
-        let enough = |left: &Left| left.limits.bytes >= layer.bytes && left.limits.entries >= layer.entries;
+    /// Reserves a share. Waits if less than a full one is left; the last layer gets what remains.
+    pub(super) fn share(&self, layer: ArchiveLimits) -> BudgetShare<'_> {
+        let enough = |left: &BudgetState| left.limits.bytes >= layer.bytes && left.limits.entries >= layer.entries;
         let mut left = self.left();
         while !enough(&left) && left.shares > 0 {
             left = self.given_back.wait(left).unwrap_or_else(PoisonError::into_inner);
         }
-        let Limits { bytes, entries } = left.limits;
-        let limits = Limits { bytes: bytes.min(layer.bytes), entries: entries.min(layer.entries) };
-        left.limits = Limits { bytes: bytes - limits.bytes, entries: entries - limits.entries };
+        let ArchiveLimits { bytes, entries } = left.limits;
+        let limits = ArchiveLimits { bytes: bytes.min(layer.bytes), entries: entries.min(layer.entries) };
+        left.limits = ArchiveLimits { bytes: bytes - limits.bytes, entries: entries - limits.entries };
         left.shares += 1;
-        Share { budget: self, limits }
+        BudgetShare { budget: self, limits }
     }
 
-    fn left(&self) -> MutexGuard<'_, Left> {
+    fn left(&self) -> MutexGuard<'_, BudgetState> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Share ===
+// === impl BudgetShare ===
 
-impl Share<'_> {
-    /// Keeps what a layer has taken, and gives back the rest.
-    pub(super) fn spend(mut self, unpacked: &Unpacked) {
-        let Limits { bytes, entries } = self.limits;
+impl BudgetShare<'_> {
+    /// Consumes what a layer used, and returns the rest.
+    pub(super) fn spend(mut self, unpacked: &UnpackedLayer) {
+        let ArchiveLimits { bytes, entries } = self.limits;
         let spent = unpacked.spent();
         self.limits =
-            Limits { bytes: bytes.saturating_sub(spent.bytes), entries: entries.saturating_sub(spent.entries) };
+            ArchiveLimits { bytes: bytes.saturating_sub(spent.bytes), entries: entries.saturating_sub(spent.entries) };
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for BudgetShare<'_> {
     fn drop(&mut self) {
         let mut left = self.budget.left();
-        let Limits { bytes, entries } = left.limits;
-        left.limits = Limits {
+        let ArchiveLimits { bytes, entries } = left.limits;
+        left.limits = ArchiveLimits {
             bytes: bytes.saturating_add(self.limits.bytes),
             entries: entries.saturating_add(self.limits.entries),
         };
@@ -108,15 +108,15 @@ mod tests {
     use super::*;
     use crate::digest::Digest;
 
-    const LAYER: Limits = Limits { bytes: 1 << 20, entries: 100 };
+    const LAYER: ArchiveLimits = ArchiveLimits { bytes: 1 << 20, entries: 100 };
 
-    fn unpacked(bytes: u64, entries: u64) -> Unpacked {
-        Unpacked { diff_id: Digest::of(b""), bytes, entries, skipped: 0, made: Vec::new() }
+    fn unpacked(bytes: u64, entries: u64) -> UnpackedLayer {
+        UnpackedLayer { diff_id: Digest::of(b""), bytes, entries, skipped: 0, made: Vec::new() }
     }
 
     #[test]
-    fn what_layers_have_taken_is_left_to_none_after_them() {
-        let budget = Budget::new(LAYER);
+    fn what_a_layer_consumed_is_not_available_to_later_ones() {
+        let budget = ImageBudget::new(LAYER);
         for _ in 0..4 {
             let share = budget.share(LAYER);
             assert_eq!(share.limits, LAYER);
@@ -124,15 +124,15 @@ mod tests {
         }
         let bytes = 4 * ((1 << 20) - (900 << 10) - 10 * 4096);
         let share = budget.share(LAYER);
-        assert_eq!(share.limits, Limits { bytes, entries: 100 });
-        // One that fails has taken nothing.
+        assert_eq!(share.limits, ArchiveLimits { bytes, entries: 100 });
+        // A failed layer consumes nothing.
         drop(share);
         assert_eq!(budget.share(LAYER).limits.bytes, bytes);
     }
 
     #[test]
-    fn who_would_get_less_waits_for_what_others_give_back() {
-        let budget = Budget::new(LAYER);
+    fn a_layer_waits_for_shares_that_others_return() {
+        let budget = ImageBudget::new(LAYER);
         budget.share(LAYER).spend(&unpacked(1, 0));
         let mut shares: Vec<_> = (0..3).map(|_| budget.share(LAYER)).collect();
         std::thread::scope(|scope| {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_disk_keeps_a_gigabyte_and_a_small_one_a_part() {
+    fn a_large_disk_keeps_a_gigabyte_free_and_a_small_one_a_fraction() {
         for (left, all, enough) in [
             (1 << 30, 1 << 40, true),
             ((1 << 30) - 1, 1 << 40, false),

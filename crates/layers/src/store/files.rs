@@ -12,7 +12,7 @@ use crate::staging;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens the directory of the store: ours alone, since a tree in it can hold programs that raise privileges.
+/// Opens the store's directory, which must be private: trees in it may contain set-id programs.
 pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::DirBuilderExt;
     if let Some(handle) = existing_root(path)? {
@@ -27,12 +27,12 @@ pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the directory of the store in the same way, if it is there.
+/// Like [`root`], but only if the directory exists.
 pub(super) fn existing_root(path: &Path) -> io::Result<Option<OwnedFd>> {
     let Some(handle) = there(rustix::fs::open(path, DIRECTORY, Mode::empty()))? else { return Ok(None) };
     let status = rustix::fs::fstat(&handle)?;
     if status.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
     }
     if status.st_mode & 0o077 != 0 {
         rustix::fs::fchmod(&handle, Mode::from_raw_mode(0o700))?;
@@ -40,7 +40,7 @@ pub(super) fn existing_root(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(Some(handle))
 }
 
-/// Opens a directory, made where there is none.
+/// Opens a directory, and creates it if needed.
 pub(super) fn directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -49,18 +49,18 @@ pub(super) fn directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Opens a directory, if it is there.
+/// Opens a directory, if it exists.
 pub(super) fn existing(parent: impl AsFd, name: &str) -> io::Result<Option<OwnedFd>> {
     there(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()))
 }
 
-/// Opens a file to read it, if it is there.
+/// Opens a file for reading, if it exists.
 pub(super) fn open(parent: impl AsFd, name: &str) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(there(rustix::fs::openat(parent, name, flags, Mode::empty()))?.map(File::from))
 }
 
-/// What is in a file, if it is there.
+/// Reads a file, if it exists.
 pub(super) fn read(parent: impl AsFd, name: &str) -> io::Result<Option<Vec<u8>>> {
     let Some(mut file) = open(parent, name)? else { return Ok(None) };
     let mut bytes = Vec::new();
@@ -68,13 +68,12 @@ pub(super) fn read(parent: impl AsFd, name: &str) -> io::Result<Option<Vec<u8>>>
     Ok(Some(bytes))
 }
 
-/// Writes a new file.
 pub(super) fn create(parent: impl AsFd, name: &str) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
-/// Writes a file in such a way that there is the old one or the new one, whatever happens, and the new one from then on.
+/// Replaces a file atomically and syncs it.
 pub(super) fn replace(parent: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let new = format!("{NEW}{}", staging::random()?);
     let mut file = create(&parent, &new)?;
@@ -82,29 +81,29 @@ pub(super) fn replace(parent: impl AsFd, name: &str, bytes: &[u8]) -> io::Result
     let outcome = outcome.and_then(|()| Ok(rustix::fs::renameat(&parent, &new, &parent, name)?));
     let outcome = outcome.and_then(|()| Ok(rustix::fs::fsync(&parent)?));
     if outcome.is_err() {
-        // The error that is told is the first one.
+        // Report the first error.
         let _removed = unlink(&parent, &new);
     }
     outcome
 }
 
-/// What stands before the name of a file that is to replace another.
+/// The prefix of a temporary file that is about to be renamed.
 const NEW: &str = "new-";
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(super) fn unlink(parent: impl AsFd, name: &str) -> io::Result<()> {
     there(rustix::fs::unlinkat(parent, name, AtFlags::empty()))?;
     Ok(())
 }
 
-/// The names in a directory, in order; none if it is not there. What is being written is not among them.
+/// The sorted names in a directory, without temporary files; none if it does not exist.
 pub(super) fn names(parent: impl AsFd, name: &str) -> io::Result<Vec<String>> {
     let mut names = all_names(parent, name)?;
     names.retain(|name| !name.starts_with(NEW));
     Ok(names)
 }
 
-/// The same, with what is being written.
+/// The same, with temporary files.
 pub(super) fn all_names(parent: impl AsFd, name: &str) -> io::Result<Vec<String>> {
     let Some(directory) = existing(parent, name)? else { return Ok(Vec::new()) };
     let mut names = Vec::new();
@@ -118,7 +117,7 @@ pub(super) fn all_names(parent: impl AsFd, name: &str) -> io::Result<Vec<String>
     Ok(names)
 }
 
-/// How large a file is, if it is there.
+/// The size of a file, if it exists.
 pub(super) fn size(parent: impl AsFd, name: &str) -> io::Result<Option<u64>> {
     let status = there(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))?;
     Ok(status.map(|status| u64::try_from(status.st_size).unwrap_or(0)))

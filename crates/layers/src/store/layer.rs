@@ -1,54 +1,54 @@
-//! Layers: each is fetched, unpacked and given its place by one at a time; whoever comes second finds it there.
+//! Layers: each is fetched and unpacked under a lock, so that concurrent pulls do it once.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
-use super::blob::{Broken, Flow, Halt, Known};
-use super::budget::Budget;
-use super::record::{About, Layer};
-use super::{ABOUT, BLOBS, LAYERS, PARTIAL, Store, TREE, files};
-use crate::archive::Form;
+use super::blob::{BlobError, BlobFlow, PullStop, RecordedContent};
+use super::budget::ImageBudget;
+use super::record::{ImageLayer, LayerRecord};
+use super::{ABOUT, BLOBS, ImageStore, LAYERS, PARTIAL, TREE, files};
+use crate::archive::ArchiveForm;
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::failpoint::Phase;
-use crate::lock::Lock;
+use crate::lock::FileLock;
 use crate::manifest::Descriptor;
-use crate::progress::{Done, Progress};
-use crate::source::Source;
-use crate::staging::Staged;
-use crate::unpack::{Compression, Unpacked};
+use crate::progress::{LayerOutcome, Progress};
+use crate::source::ImageSource;
+use crate::staging::StagingDirectory;
+use crate::unpack::{Compression, UnpackedLayer};
 
-/// Beside the tree of a layer, while it is put together here: its blob.
+/// The name of a blob in the staging directory of its layer.
 pub(super) const BLOB: &str = "blob";
 
-/// A layer that is wanted, and how.
-pub(super) struct Wanted<'a> {
+/// A layer to fetch, and the context of its pull.
+pub(super) struct LayerPull<'a> {
     pub(super) number: usize,
-    pub(super) layer: &'a Layer,
+    pub(super) layer: &'a ImageLayer,
     pub(super) compression: Compression,
-    pub(super) source: &'a dyn Source,
-    pub(super) known: &'a Known,
-    pub(super) budget: &'a Budget,
-    pub(super) halt: &'a Halt<'a>,
+    pub(super) source: &'a dyn ImageSource,
+    pub(super) known: &'a RecordedContent,
+    pub(super) budget: &'a ImageBudget,
+    pub(super) halt: &'a PullStop<'a>,
     pub(super) progress: &'a dyn Progress,
 }
 
-/// A layer that has no place yet.
-pub(super) struct Fresh {
-    staged: Staged,
+/// A layer in a staging directory.
+pub(super) struct StagedLayer {
+    staged: StagingDirectory,
     tree: OwnedFd,
 }
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Sees that a layer is unpacked and its blob kept.
-    pub(super) fn layer(&self, wanted: &Wanted<'_>) -> Result<Done, StoreError> {
+impl ImageStore {
+    /// Ensures that a layer is unpacked and its blob is stored.
+    pub(super) fn layer(&self, wanted: &LayerPull<'_>) -> Result<LayerOutcome, StoreError> {
         let (layer, failed) = (wanted.layer, |error| self.failed(error));
         let partial = self.directory(PARTIAL)?;
-        let lock = |name: &str| match Lock::take_unless(&partial, name, || wanted.halt.is_set()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(StoreError::Stopped),
+        let lock = |name: &str| match FileLock::take_unless(&partial, name, || wanted.halt.is_set()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(StoreError::Cancelled),
             outcome => outcome.map_err(failed),
         };
         let _one = lock(&of_layer(layer.place))?;
@@ -56,12 +56,12 @@ impl Store {
         let lock = lock(&layer.blob.digest.hex())?;
         if self.has(&layer.blob, wanted.known, !unpack).map_err(failed)? {
             if !unpack {
-                return Ok(Done::There);
+                return Ok(LayerOutcome::AlreadyPresent);
             }
             let outcome = self.attempt(wanted, None);
             match outcome {
-                // Only what no image has can be another than it was: it is fetched like one that is not there.
-                Err(Broken::Other(_) | Broken::Unpack(_)) if !wanted.known.blobs.contains(&layer.blob.digest) => {
+                // Only a blob that no image refers to can be damaged: fetch it again.
+                Err(BlobError::Other(_) | BlobError::Unpack(_)) if !wanted.known.blobs.contains(&layer.blob.digest) => {
                     files::unlink(&self.directory(BLOBS)?, &layer.blob.digest.hex()).map_err(failed)?;
                 }
                 outcome => return self.ended(wanted, outcome),
@@ -70,13 +70,13 @@ impl Store {
         self.take_blob(wanted, lock, unpack)
     }
 
-    /// Fetches a blob, and unpacks it on its way.
-    fn take_blob(&self, wanted: &Wanted<'_>, lock: Lock, unpack: bool) -> Result<Done, StoreError> {
+    /// Fetches a blob and unpacks it at the same time.
+    fn take_blob(&self, wanted: &LayerPull<'_>, lock: FileLock, unpack: bool) -> Result<LayerOutcome, StoreError> {
         let resumed = rustix::fs::fstat(&lock.file).map_err(|errno| self.failed(errno.into()))?.st_size > 0;
         let mut outcome = self.attempt(wanted, Some((&lock, unpack)));
-        // What an earlier pull has left may be the reason.
-        let stopped = matches!(outcome, Err(Broken::Stopped { .. }));
-        if resumed && !stopped && outcome.as_ref().is_err_and(Broken::spoiled) {
+        // The partial file of an earlier pull may be the cause.
+        let stopped = matches!(outcome, Err(BlobError::Stopped { .. }));
+        if resumed && !stopped && outcome.as_ref().is_err_and(BlobError::spoiled) {
             rustix::fs::ftruncate(&lock.file, 0).map_err(|errno| self.failed(errno.into()))?;
             outcome = self.attempt(wanted, Some((&lock, unpack)));
         }
@@ -87,24 +87,28 @@ impl Store {
                 lock.keep(blobs, &wanted.layer.blob.digest.hex()).map_err(|error| self.failed(error))?;
                 Phase::BlobComplete.end();
             }
-            // It is removed: it is of no use, or in the way.
+            // Discard it: it is useless, or takes up space.
             Err(broken) if broken.spoiled() || broken.full() => drop(lock),
             Err(_) => lock.leave(),
         }
         self.ended(wanted, outcome)
     }
 
-    /// Reads a blob once, from the source or, without a lock, from the store.
-    fn attempt(&self, wanted: &Wanted<'_>, fetch: Option<(&Lock, bool)>) -> Result<Option<(Fresh, Unpacked)>, Broken> {
+    /// Reads a blob once: from the source with a lock, or from the store without.
+    fn attempt(
+        &self,
+        wanted: &LayerPull<'_>,
+        fetch: Option<(&FileLock, bool)>,
+    ) -> Result<Option<(StagedLayer, UnpackedLayer)>, BlobError> {
         let blob = &wanted.layer.blob;
         let unpack = fetch.is_none_or(|(_, unpack)| unpack);
-        // Others may have to wait for it, so nothing is waited for while it is had.
+        // Other layers may wait for the share, so do not block while holding it.
         let share = unpack.then(|| wanted.budget.share(self.unpacker.limits));
-        let fresh = if unpack { Some(self.fresh().map_err(Broken::Into)?) } else { None };
+        let fresh = if unpack { Some(self.fresh().map_err(BlobError::Into)?) } else { None };
         let limits = share.as_ref().map_or(self.unpacker.limits, |share| share.limits);
-        let start = |fresh: &Fresh| self.unpacker.within(limits).start(&fresh.tree, wanted.compression);
-        let unpacking = fresh.as_ref().map(start).transpose().map_err(Broken::Unpack)?;
-        let mut flow = Flow::new(self, wanted, unpacking);
+        let start = |fresh: &StagedLayer| self.unpacker.within(limits).start(&fresh.tree, wanted.compression);
+        let unpacking = fresh.as_ref().map(start).transpose().map_err(BlobError::Unpack)?;
+        let mut flow = BlobFlow::new(self, wanted, unpacking);
         match fetch {
             Some((lock, _)) => self.fetch(blob, lock, wanted.source, &mut flow)?,
             None => self.again(blob, &mut flow)?,
@@ -116,12 +120,12 @@ impl Store {
         Ok(fresh.zip(unpacked))
     }
 
-    /// Gives a layer its place that has come whole.
+    /// Moves a complete layer into place.
     fn ended(
         &self,
-        wanted: &Wanted<'_>,
-        outcome: Result<Option<(Fresh, Unpacked)>, Broken>,
-    ) -> Result<Done, StoreError> {
+        wanted: &LayerPull<'_>,
+        outcome: Result<Option<(StagedLayer, UnpackedLayer)>, BlobError>,
+    ) -> Result<LayerOutcome, StoreError> {
         let layer = wanted.layer;
         if let Some((fresh, unpacked)) = outcome.map_err(|broken| broken.told(self, &layer.blob))? {
             let (blob, expected) = (layer.blob.digest, layer.diff_id);
@@ -135,15 +139,20 @@ impl Store {
             wanted.progress.unpacked(wanted.number, unpacked.bytes);
             self.keep_layer(fresh, &unpacked, layer)?;
         }
-        Ok(Done::Fetched)
+        Ok(LayerOutcome::Fetched)
     }
 
-    /// Gives a layer its place that was put together here with its blob beside it, where there is none already.
-    pub(super) fn keep_written(&self, fresh: Fresh, unpacked: &Unpacked, layer: &Layer) -> Result<(), StoreError> {
+    /// Moves a layer into place that was written here together with its blob, unless it exists.
+    pub(super) fn keep_written(
+        &self,
+        fresh: StagedLayer,
+        unpacked: &UnpackedLayer,
+        layer: &ImageLayer,
+    ) -> Result<(), StoreError> {
         let failed = |error| self.failed(error);
         let (known, blob, beside) = (self.known()?, &layer.blob, fresh.staged.handle());
         let (blobs, name) = (self.directory(BLOBS)?, blob.digest.hex());
-        // What an image has is on the disk, and this one may not be.
+        // The existing one may not be synced, unless an image refers to it.
         let there =
             known.blobs.contains(&blob.digest) && files::size(&blobs, &name).map_err(failed)? == Some(blob.size);
         if there {
@@ -151,18 +160,18 @@ impl Store {
         } else {
             rustix::fs::renameat(beside, BLOB, blobs, name).map_err(|errno| self.failed(errno.into()))?;
         }
-        let _one = Lock::take(&self.directory(PARTIAL)?, &of_layer(layer.place)).map_err(failed)?;
+        let _one = FileLock::take(&self.directory(PARTIAL)?, &of_layer(layer.place)).map_err(failed)?;
         if self.unpacked(layer.place, &known)? { Ok(()) } else { self.keep_layer(fresh, unpacked, layer) }
     }
 
-    /// Whether a layer is unpacked. One that may not have come to the disk, before the machine was started anew, is
-    /// removed, unless an image has it.
-    fn unpacked(&self, place: Digest, known: &Known) -> Result<bool, StoreError> {
+    /// Whether a layer is unpacked. One from an earlier boot that no image refers to may be incomplete on disk, and is
+    /// removed.
+    fn unpacked(&self, place: Digest, known: &RecordedContent) -> Result<bool, StoreError> {
         let about = self.about(place)?;
         if about.as_ref().is_some_and(|about| known.layers.contains(&place) || about.of_this_boot()) {
             return Ok(true);
         }
-        // It may be the layer of an image of which nobody can say what it has.
+        // It may belong to an image whose record cannot be read.
         if let (Some(_), Some(damaged)) = (about, known.damaged) {
             return Err(self.damaged_image(damaged));
         }
@@ -170,17 +179,17 @@ impl Store {
         Ok(false)
     }
 
-    /// A directory to unpack into.
-    pub(super) fn fresh(&self) -> io::Result<Fresh> {
+    /// A staging directory to unpack into.
+    pub(super) fn fresh(&self) -> io::Result<StagedLayer> {
         let staged = self.staged().map_err(io::Error::other)?;
         let tree = staged.directory(TREE)?;
-        Ok(Fresh { staged, tree })
+        Ok(StagedLayer { staged, tree })
     }
 
-    /// Gives a layer its place.
-    fn keep_layer(&self, fresh: Fresh, unpacked: &Unpacked, layer: &Layer) -> Result<(), StoreError> {
+    /// Moves a layer into place.
+    fn keep_layer(&self, fresh: StagedLayer, unpacked: &UnpackedLayer, layer: &ImageLayer) -> Result<(), StoreError> {
         let write = || -> io::Result<()> {
-            let about = serde_json::to_vec(&About::new(unpacked, layer.blob.digest))?;
+            let about = serde_json::to_vec(&LayerRecord::new(unpacked, layer.blob.digest))?;
             Phase::LayerStaged.begin();
             files::create(fresh.staged.handle(), ABOUT)?.write_all(&about)?;
             Phase::LayerStaged.end();
@@ -195,33 +204,32 @@ impl Store {
     }
 }
 
-// === impl Fresh ===
+// === impl StagedLayer ===
 
-impl Fresh {
+impl StagedLayer {
     /// The directory to unpack into.
     pub(super) fn tree(&self) -> &OwnedFd {
         &self.tree
     }
 
-    /// A file beside it.
+    /// Creates a file beside it.
     pub(super) fn file(&self, name: &str) -> io::Result<File> {
         files::create(self.staged.handle(), name)
     }
 }
 
-/// What whoever works on a layer has locked.
+/// The lock file of a layer.
 fn of_layer(place: Digest) -> String {
     format!("{}.layer", place.hex())
 }
 
-/// A layer by its blob and what that unpacks to. Both name its directory: what a blob unpacks to is said by the process
-/// that unpacks it, and one that a hostile blob has taken over could say anything. So it can spoil what its own blob
-/// unpacks to, and no layer of another. A whole root has another name than a layer of the same bytes: names that take
-/// something away are only names there.
-pub(super) fn layer(blob: Descriptor, diff_id: Digest, form: Form) -> Layer {
+/// A layer, by its blob and its diff ID. Both determine its directory: the diff ID is reported by the unpack process,
+/// which a hostile blob might control. So it can damage the result of its own blob, but not another layer. A root file
+/// system gets another directory than a layer of the same bytes, because whiteouts are ordinary names in it.
+pub(super) fn layer(blob: Descriptor, diff_id: Digest, form: ArchiveForm) -> ImageLayer {
     let form = match form {
-        Form::Layer => "layer",
-        Form::Root => "root",
+        ArchiveForm::Layer => "layer",
+        ArchiveForm::Root => "root",
     };
-    Layer { diff_id, place: Digest::of(format!("{form} {} {diff_id}", blob.digest).as_bytes()), blob }
+    ImageLayer { diff_id, place: Digest::of(format!("{form} {} {diff_id}", blob.digest).as_bytes()), blob }
 }

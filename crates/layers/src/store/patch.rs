@@ -1,8 +1,8 @@
-//! Directories over the layers of an image, which have their attributes from below.
+//! The patch layer of an image: directory attributes that its layers lack.
 //!
-//! A layer need not have an entry for a directory in which it changes something. Such a directory was made for want of
-//! one, and the overlay would show it as it was made: with the wrong owner and mode. What should be shown is the
-//! directory of the layer below. So that is copied, without what is in it, to a layer that lies over all others.
+//! A layer may change something in a directory without an entry for that directory. The unpacker then creates it with
+//! default attributes, and overlayfs would show those. The attributes of the layer below are copied to an extra layer
+//! on top, without the content.
 
 #[cfg(test)]
 mod tests;
@@ -19,80 +19,79 @@ use rustix::io::Errno;
 use crate::archive::{MOST_MISSING, missing_weight};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// No name leads anywhere but to what has it.
+/// A name leads nowhere but to its own entry.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
-/// What tells the overlay that a directory hides those below it.
+/// The attribute of an opaque directory.
 const OPAQUE: &str = "user.overlay.opaque";
-/// Attributes that begin so are the overlay's own.
+/// The prefix of the overlay's own attributes.
 const OVERLAY: &[u8] = b"user.overlay.";
-/// The most directories without an entry that all layers of an image may have.
+/// The limit of directories without an entry in all layers of an image.
 const MOST_MADE: usize = 100_000;
-/// The most directories that are looked for in a layer.
+/// The limit of lookups.
 const MOST_LOOKS: usize = 4_000_000;
 
-/// A layer, as far as it is of interest here.
-pub(super) struct Sheet {
+/// A layer and its directories without an entry.
+pub(super) struct PatchSource {
     pub(super) tree: OwnedFd,
-    /// Directories without an entry of their own.
+    /// Directories without an entry.
     pub(super) made: HashSet<PathBuf>,
 }
 
-/// The directories without an entry of all layers, counted.
+/// Counts the directories without an entry in all layers.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct MissingEntries {
     count: usize,
     weight: usize,
 }
 
-/// That it takes too long to find out what is to be shown.
+/// The lookup limit was exceeded.
 #[derive(Debug, thiserror::Error)]
 #[error("too many directories have no entry of their own")]
-struct TooMuch;
+struct LookupLimit;
 
-/// A walk through all layers at once, and the directories that lead to where it is.
-struct Walk<'a> {
-    sheets: &'a [Sheet],
+/// A walk through all layers at once.
+struct LayerWalk<'a> {
+    sheets: &'a [PatchSource],
     path: PathBuf,
-    levels: Vec<Level>,
+    levels: Vec<PatchDirectory>,
     looks: usize,
 }
 
-/// A directory of some layers.
-struct Level {
+/// A directory that some layers have.
+struct PatchDirectory {
     name: OsString,
-    /// The layers that have it, the uppermost first, as far down as they can be seen.
-    found: Vec<Found>,
-    /// The layer that it has its attributes from: the uppermost that has an entry for it.
+    /// The visible layers that have it, the uppermost first.
+    found: Vec<LayerDirectory>,
+    /// The uppermost layer with an entry for it, whose attributes it should have.
     from: Option<usize>,
-    /// Whether it is to lie over the layers.
+    /// Whether it is in the patch already.
     listed: bool,
 }
 
-/// A directory of a layer.
+/// A directory of one layer.
 #[derive(Clone, Copy)]
-struct Found {
+struct LayerDirectory {
     layer: usize,
-    /// Whether it hides what the layers below have in theirs.
+    /// Whether it hides the content of lower layers.
     hides: bool,
 }
 
 /// What a layer has at a path.
-enum Look {
+enum LayerLookup {
     Nothing,
-    /// Something that ends the path: it is taken away, or is no directory.
+    /// A whiteout, or something that is not a directory.
     End,
     Directory(OwnedFd),
 }
 
-/// The directories that are to lie over these layers, the uppermost of which is the first, with the layer that each is
-/// copied from.
-fn needed(sheets: &[Sheet]) -> io::Result<BTreeMap<PathBuf, usize>> {
-    // In this order all that is in a directory follows it.
+/// The directories of the patch for these layers, the uppermost first, each with the layer to copy from.
+fn needed(sheets: &[PatchSource]) -> io::Result<BTreeMap<PathBuf, usize>> {
+    // In this order a directory comes before its content.
     let made: BTreeSet<&Path> = sheets.iter().flat_map(|sheet| &sheet.made).map(PathBuf::as_path).collect();
-    let (mut needed, mut walk) = (BTreeMap::new(), Walk::new(sheets)?);
+    let (mut needed, mut walk) = (BTreeMap::new(), LayerWalk::new(sheets)?);
     for path in made {
         walk.go(path)?;
         if walk.is_patched() {
@@ -102,14 +101,14 @@ fn needed(sheets: &[Sheet]) -> io::Result<BTreeMap<PathBuf, usize>> {
     Ok(needed)
 }
 
-/// Makes the directories that are to lie over these layers, the uppermost of which is the first. Whether there are any.
-pub(super) fn make(sheets: &[Sheet], into: impl Fn() -> io::Result<OwnedFd>) -> io::Result<bool> {
+/// Creates the patch for these layers, the uppermost first. Returns whether it has any directory.
+pub(super) fn make(sheets: &[PatchSource], into: impl Fn() -> io::Result<OwnedFd>) -> io::Result<bool> {
     let needed = needed(sheets)?;
     if needed.is_empty() {
         return Ok(false);
     }
     let root = into()?;
-    // All are there before any has attributes, some of which would be handed on to what is made in it.
+    // Create all before setting attributes, since default ACLs would be inherited.
     for path in needed.keys() {
         if let (Some(above), Some(name)) = (path.parent(), path.file_name()) {
             rustix::fs::mkdirat(open(&root, above)?, name, Mode::from_raw_mode(0o700))?;
@@ -128,33 +127,32 @@ pub(super) fn make(sheets: &[Sheet], into: impl Fn() -> io::Result<OwnedFd>) -> 
     Ok(true)
 }
 
-/// Whether it is the image that asks for too much.
+/// Whether the lookup limit was exceeded.
 pub(super) fn is_too_much(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|error| error.is::<TooMuch>())
+    error.get_ref().is_some_and(|error| error.is::<LookupLimit>())
 }
 
-/// Opens a directory beneath another; without a path that itself.
+/// Opens a directory below another; the empty path is that directory itself.
 fn open(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     rustix::fs::openat2(root, path, DIRECTORY, Mode::empty(), RESOLVE)
 }
 
-fn look(root: &OwnedFd, path: &Path) -> io::Result<Look> {
+fn look(root: &OwnedFd, path: &Path) -> io::Result<LayerLookup> {
     match open(root, path) {
-        Ok(directory) => Ok(Look::Directory(directory)),
-        Err(Errno::NOENT) => Ok(Look::Nothing),
-        Err(Errno::NOTDIR | Errno::LOOP) => Ok(Look::End),
+        Ok(directory) => Ok(LayerLookup::Directory(directory)),
+        Err(Errno::NOENT) => Ok(LayerLookup::Nothing),
+        Err(Errno::NOTDIR | Errno::LOOP) => Ok(LayerLookup::End),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Whether a directory hides those below it.
 fn is_opaque(directory: &OwnedFd) -> bool {
     let mut value = [0; 1];
     matches!(rustix::fs::fgetxattr(directory, OPAQUE, &mut value), Ok(1)) && value == *b"y"
 }
 
-/// Gives a directory the owner, the permissions and the attributes of another.
+/// Copies owner, permissions and attributes.
 fn copy_attributes(original: impl AsFd, copy: impl AsFd) -> io::Result<()> {
     use rustix::fs::{Gid, Uid};
     let status = rustix::fs::fstat(&original)?;
@@ -168,11 +166,11 @@ fn copy_attributes(original: impl AsFd, copy: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-// === impl Made ===
+// === impl MissingEntries ===
 
-impl Made {
-    /// Counts those of a layer. Whether there are not too many.
-    pub(super) fn add(&mut self, sheet: &Sheet) -> bool {
+impl MissingEntries {
+    /// Adds the directories of a layer. Returns whether the limit still holds.
+    pub(super) fn add(&mut self, sheet: &PatchSource) -> bool {
         let weights = sheet.made.iter().map(|path| missing_weight(path.as_os_str().len()));
         self.count = self.count.saturating_add(sheet.made.len());
         self.weight = weights.fold(self.weight, usize::saturating_add);
@@ -180,18 +178,18 @@ impl Made {
     }
 }
 
-// === impl Walk ===
+// === impl LayerWalk ===
 
-impl<'a> Walk<'a> {
-    /// Begins at the root, which all layers have.
-    fn new(sheets: &'a [Sheet]) -> io::Result<Self> {
+impl<'a> LayerWalk<'a> {
+    /// Starts at the root, which all layers have.
+    fn new(sheets: &'a [PatchSource]) -> io::Result<Self> {
         let mut walk = Self { sheets, path: PathBuf::new(), levels: Vec::new(), looks: 0 };
-        let layers = (0..sheets.len()).map(|layer| Found { layer, hides: false }).collect::<Vec<_>>();
+        let layers = (0..sheets.len()).map(|layer| LayerDirectory { layer, hides: false }).collect::<Vec<_>>();
         walk.enter(OsStr::new(""), &layers)?;
         Ok(walk)
     }
 
-    /// Goes to a path, from the directories that lead there already.
+    /// Moves to a path from the current one.
     fn go(&mut self, path: &Path) -> io::Result<()> {
         let parts: Vec<&OsStr> = path.iter().collect();
         let same = self.levels.iter().skip(1).zip(&parts).take_while(|(level, part)| level.name == **part).count();
@@ -202,28 +200,28 @@ impl<'a> Walk<'a> {
         for part in parts.get(same..).unwrap_or_default() {
             let above = self.levels.last().map(|level| level.found.clone()).unwrap_or_default();
             self.path.push(part);
-            // What one layer alone has, it shows as it has it.
+            // A directory of only one layer needs no patch.
             let above = if above.len() > 1 { above.as_slice() } else { &[] };
             self.enter(part, above)?;
         }
         Ok(())
     }
 
-    /// Enters a directory of those layers that have the one above it.
-    fn enter(&mut self, name: &OsStr, above: &[Found]) -> io::Result<()> {
+    /// Enters a directory in those layers that have its parent.
+    fn enter(&mut self, name: &OsStr, above: &[LayerDirectory]) -> io::Result<()> {
         let (mut found, mut from) = (Vec::new(), None);
-        for Found { layer, hides } in above {
+        for LayerDirectory { layer, hides } in above {
             let Some(sheet) = self.sheets.get(*layer) else { continue };
             self.looks += 1;
             if self.looks > MOST_LOOKS {
-                return Err(io::Error::other(TooMuch));
+                return Err(io::Error::other(LookupLimit));
             }
             match look(&sheet.tree, &self.path)? {
-                Look::End => break,
-                Look::Nothing => {}
-                Look::Directory(directory) => {
-                    // That a directory hides what is in those below does not change that it is the same directory.
-                    found.push(Found { layer: *layer, hides: is_opaque(&directory) });
+                LayerLookup::End => break,
+                LayerLookup::Nothing => {}
+                LayerLookup::Directory(directory) => {
+                    // An opaque directory hides the content below, not the attributes.
+                    found.push(LayerDirectory { layer: *layer, hides: is_opaque(&directory) });
                     if from.is_none() && !sheet.made.contains(&self.path) {
                         from = Some(*layer);
                     }
@@ -233,11 +231,11 @@ impl<'a> Walk<'a> {
                 break;
             }
         }
-        self.levels.push(Level { name: name.to_owned(), found, from, listed: false });
+        self.levels.push(PatchDirectory { name: name.to_owned(), found, from, listed: false });
         Ok(())
     }
 
-    /// Whether the uppermost directory here has its attributes from another.
+    /// Whether the current directory should get its attributes from a lower layer.
     fn is_patched(&self) -> bool {
         self.levels.last().is_some_and(|level| match (level.found.first(), level.from) {
             (Some(uppermost), Some(from)) => uppermost.layer != from,
@@ -245,7 +243,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Lists the directory here, and what leads to it: that is seen, too.
+    /// Adds the current directory and its parents, which become visible with it.
     fn list(&mut self, needed: &mut BTreeMap<PathBuf, usize>) {
         let paths = self.path.ancestors();
         for (level, path) in self.levels.iter_mut().rev().zip(paths) {

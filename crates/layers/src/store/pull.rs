@@ -1,4 +1,4 @@
-//! Taking an image from a source: its layers at once, then the image, then its name.
+//! Pulls an image: its layers in parallel, then its record, then its name.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -9,76 +9,76 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::blob::Halt;
-use super::budget::{self, Budget};
-use super::layer::{self, Wanted};
-use super::patch::{self, Made, Sheet};
-use super::record::{self, Layer, Record};
-use super::{IMAGES, LAYERS, LOCK, PARTIAL, PATCH, RECORD, Store, Stored, TREE, USERS, files};
-use crate::archive::Form;
-use crate::config::Described;
+use super::blob::PullStop;
+use super::budget::{self, ImageBudget};
+use super::layer::{self, LayerPull};
+use super::patch::{self, MissingEntries, PatchSource};
+use super::record::{self, ImageLayer, ImageRecord};
+use super::{IMAGES, ImageStore, LAYERS, LOCK, PARTIAL, PATCH, RECORD, StoredImage, TREE, USERS, files};
+use crate::archive::ArchiveForm;
+use crate::cancellation::CancellationToken;
+use crate::config::ParsedConfig;
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::failpoint::Phase;
-use crate::lock::Lock;
-use crate::manifest::{Descriptor, ImageManifest, LARGEST_CONFIG, Manifest, ManifestError};
+use crate::lock::FileLock;
+use crate::manifest::{Descriptor, ImageManifest, MAX_CONFIG_SIZE, Manifest, ManifestError};
 use crate::platform::Platform;
-use crate::progress::{Done, Progress};
-use crate::source::Source;
-use crate::stop::Stop;
+use crate::progress::{LayerOutcome, Progress};
+use crate::source::ImageSource;
 
-/// So many layers are fetched and unpacked at once.
-const AT_ONCE: usize = 4;
+/// Layers that are fetched and unpacked in parallel.
+const PARALLEL_LAYERS: usize = 4;
 
-/// An image that is being taken.
-struct Pull<'a> {
-    store: &'a Store,
+/// A pull in progress.
+struct ImagePull<'a> {
+    store: &'a ImageStore,
     manifest: &'a Manifest,
     read: &'a ImageManifest,
-    source: &'a dyn Source,
+    source: &'a dyn ImageSource,
     platform: &'a Platform,
     progress: &'a dyn Progress,
-    stop: &'a Stop,
-    /// What its layers are, once that is known.
-    layers: OnceCell<Vec<Layer>>,
+    stop: &'a CancellationToken,
+    /// Set once the configuration is read.
+    layers: OnceCell<Vec<ImageLayer>>,
 }
 
-/// An image of which all but the record is there.
-pub(super) struct Complete<'a> {
+/// An image whose content is complete but not recorded.
+pub(super) struct UnrecordedImage<'a> {
     pub(super) manifest: &'a Manifest,
     pub(super) read: &'a ImageManifest,
-    pub(super) described: Described,
-    pub(super) layers: Vec<Layer>,
+    pub(super) described: ParsedConfig,
+    pub(super) layers: Vec<ImageLayer>,
 }
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Takes an image from a source; what is here already is not fetched. The name stands for it from then on.
+impl ImageStore {
+    /// Pulls an image and names it. Content that the store has is not fetched.
     pub fn pull(
         &self,
         name: Option<&str>,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         platform: &Platform,
         progress: &dyn Progress,
-    ) -> Result<Stored, StoreError> {
-        self.pull_until(name, source, platform, progress, &Stop::new())
+    ) -> Result<StoredImage, StoreError> {
+        self.pull_cancellable(name, source, platform, progress, &CancellationToken::new())
     }
 
-    /// The same for as long as it is not told to stop. Then what has come is kept for the next one.
-    pub fn pull_until(
+    /// Like [`Self::pull`], with cancellation. What was fetched is kept for the next pull.
+    pub fn pull_cancellable(
         &self,
         name: Option<&str>,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         platform: &Platform,
         progress: &dyn Progress,
-        stop: &Stop,
-    ) -> Result<Stored, StoreError> {
+        stop: &CancellationToken,
+    ) -> Result<StoredImage, StoreError> {
         let outcome = self.pulled(name, source, platform, progress, stop);
         outcome.map_err(|error| match error {
-            // What fails because of that is not what is told.
-            _ if stop.is_said() => StoreError::Stopped,
-            // Whoever came upon it first, it is the disk.
+            // Errors that follow from the cancellation are not reported.
+            _ if stop.is_cancelled() => StoreError::Cancelled,
+            // A full disk is the cause, whichever layer noticed first.
             error if error.is_full() => self.full(),
             error => error,
         })
@@ -87,12 +87,12 @@ impl Store {
     fn pulled(
         &self,
         name: Option<&str>,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         platform: &Platform,
         progress: &dyn Progress,
-        stop: &Stop,
-    ) -> Result<Stored, StoreError> {
-        // A name that is none is refused before anything is fetched.
+        stop: &CancellationToken,
+    ) -> Result<StoredImage, StoreError> {
+        // Reject an invalid name before fetching.
         name.map(super::place_of).transpose()?;
         Phase::Manifest.begin();
         let manifest = source.manifest(platform)?;
@@ -100,18 +100,19 @@ impl Store {
         Phase::Manifest.end();
         progress.begin(&read.layers);
         let layers = OnceCell::new();
-        let pull = Pull { store: self, manifest: &manifest, read: &read, source, platform, progress, stop, layers };
+        let pull =
+            ImagePull { store: self, manifest: &manifest, read: &read, source, platform, progress, stop, layers };
         let outcome = self.add().and_then(|_adding| pull.named(name));
         if outcome.as_ref().is_err_and(|error| error.is_final() || error.is_full()) {
             let layers = pull.layers.get().map_or(&[][..], Vec::as_slice);
-            // What is told is why it was refused; what stays now goes with the next removal.
+            // Report why it was rejected; what remains goes with the next removal.
             let _collected = self.refuse(layers);
         }
         outcome
     }
 
-    /// Names an image that is recorded, if it is to have a name, and describes it.
-    pub(super) fn settle(&self, name: Option<&str>, digest: Digest) -> Result<Stored, StoreError> {
+    /// Names a recorded image, if it gets a name, and returns it.
+    pub(super) fn settle(&self, name: Option<&str>, digest: Digest) -> Result<StoredImage, StoreError> {
         let _held = self.hold(digest)?;
         if let Some(name) = name {
             Phase::NameRecorded.begin();
@@ -121,28 +122,28 @@ impl Store {
         self.get(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))
     }
 
-    /// Records an image of which everything has its place, once it is on the disk, and then names it.
-    pub(super) fn finish(&self, complete: &Complete<'_>, name: Option<&str>) -> Result<Stored, StoreError> {
+    /// Syncs the content, records the image, and then names it.
+    pub(super) fn finish(&self, complete: &UnrecordedImage<'_>, name: Option<&str>) -> Result<StoredImage, StoreError> {
         let digest = complete.manifest.digest;
         loop {
             if self.record(digest)?.is_none() {
                 self.record_image(complete)?;
             }
             match self.settle(name, digest) {
-                // Somebody has removed it right away. What it is made of is still there, as long as something is added.
+                // Another process removed it at once. Its content is still there while the shared lock is held.
                 Err(StoreError::Unknown(_)) => {}
                 outcome => return outcome,
             }
         }
     }
 
-    fn record_image(&self, complete: &Complete<'_>) -> Result<(), StoreError> {
-        let Complete { manifest, read, described, layers } = complete;
+    fn record_image(&self, complete: &UnrecordedImage<'_>) -> Result<(), StoreError> {
+        let UnrecordedImage { manifest, read, described, layers } = complete;
         self.keep_small(&manifest.bytes)?;
         let shown = record::shown(layers);
         let (sheets, unpacked) = self.sheets(&shown)?;
         let staged = self.staged()?;
-        let record = |patched| Record {
+        let record = |patched| ImageRecord {
             digest: manifest.digest,
             media_type: manifest.media_type.clone(),
             size: manifest.bytes.len() as u64,
@@ -161,7 +162,9 @@ impl Store {
             files::directory(staged.handle(), USERS)?;
             Ok(rustix::fs::syncfs(&self.handle)?)
         };
-        write().map_err(|error| if patch::is_too_much(&error) { StoreError::Unfounded } else { self.failed(error) })?;
+        write().map_err(|error| {
+            if patch::is_too_much(&error) { StoreError::TooManyMissingEntries } else { self.failed(error) }
+        })?;
         let images = self.directory(IMAGES)?;
         Phase::ImageRecorded.begin();
         staged.keep(&images, &manifest.digest.hex()).map_err(|error| self.failed(error))?;
@@ -170,10 +173,10 @@ impl Store {
         Ok(())
     }
 
-    /// The layers that can be seen, and the sizes of all their files. Each may say much, and all together not more.
-    fn sheets(&self, shown: &[Digest]) -> Result<(Vec<Sheet>, u64), StoreError> {
+    /// The visible layers and the sum of their file sizes, within the limits of an image.
+    fn sheets(&self, shown: &[Digest]) -> Result<(Vec<PatchSource>, u64), StoreError> {
         let most = budget::whole(self.unpacker.limits).bytes;
-        let (mut sheets, mut unpacked, mut spent, mut made) = (Vec::new(), 0_u64, 0_u64, Made::default());
+        let (mut sheets, mut unpacked, mut spent, mut made) = (Vec::new(), 0_u64, 0_u64, MissingEntries::default());
         for place in shown {
             let about = self.about(*place)?.ok_or_else(|| StoreError::Unknown(format!("layer {place}")))?;
             unpacked = unpacked.saturating_add(about.bytes);
@@ -181,16 +184,16 @@ impl Store {
             if spent > most {
                 return Err(StoreError::TooLarge(most));
             }
-            let sheet = Sheet { tree: self.tree(*place)?, made: about.made().collect() };
+            let sheet = PatchSource { tree: self.tree(*place)?, made: about.made().collect() };
             if !made.add(&sheet) {
-                return Err(StoreError::Unfounded);
+                return Err(StoreError::TooManyMissingEntries);
             }
             sheets.push(sheet);
         }
         Ok((sheets, unpacked))
     }
 
-    /// The tree of a layer.
+    /// Opens the tree of a layer.
     fn tree(&self, place: Digest) -> Result<OwnedFd, StoreError> {
         let path = format!("{LAYERS}/{}/{TREE}", place.hex());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -198,40 +201,41 @@ impl Store {
     }
 }
 
-// === impl Pull ===
+// === impl ImagePull ===
 
-impl Pull<'_> {
-    fn named(&self, name: Option<&str>) -> Result<Stored, StoreError> {
+impl ImagePull<'_> {
+    fn named(&self, name: Option<&str>) -> Result<StoredImage, StoreError> {
         loop {
             if self.store.record(self.manifest.digest)?.is_some() {
-                // Whoever recorded it may have been killed right then.
-                Lock::sweep(&self.store.directory(PARTIAL)?, &self.turn()).map_err(|error| self.store.failed(error))?;
+                // The process that recorded it may have been killed before naming it.
+                FileLock::sweep(&self.store.directory(PARTIAL)?, &self.turn())
+                    .map_err(|error| self.store.failed(error))?;
                 self.all_there();
             } else {
                 self.take()?;
             }
             match self.store.settle(name, self.manifest.digest) {
-                // Somebody has removed it right away.
+                // Another process removed it at once.
                 Err(StoreError::Unknown(_)) => {}
                 outcome => return outcome,
             }
         }
     }
 
-    /// What whoever takes this image has locked.
+    /// The lock file of a pull of this image.
     fn turn(&self) -> String {
         format!("{}.image", self.manifest.digest.hex())
     }
 
     fn all_there(&self) {
-        (0..self.read.layers.len()).for_each(|number| self.progress.layer_done(number, Done::There));
+        (0..self.read.layers.len()).for_each(|number| self.progress.layer_done(number, LayerOutcome::AlreadyPresent));
     }
 
-    /// Takes an image that is not here. One at a time does.
+    /// Fetches an image under its lock.
     fn take(&self) -> Result<(), StoreError> {
         let Self { store, manifest, read, .. } = self;
         self.goes_on()?;
-        let lock = Lock::take_unless(&store.directory(PARTIAL)?, &self.turn(), || self.stop.is_said());
+        let lock = FileLock::take_unless(&store.directory(PARTIAL)?, &self.turn(), || self.stop.is_cancelled());
         let _one = lock.map_err(|error| store.failed(error))?;
         if store.record(manifest.digest)?.is_some() {
             self.all_there();
@@ -242,50 +246,50 @@ impl Pull<'_> {
         if packed > most {
             return Err(StoreError::TooLarge(most));
         }
-        let bytes = store.small(&read.config, LARGEST_CONFIG, self.source)?;
-        let described = Described::read(&bytes)?;
+        let bytes = store.small(&read.config, MAX_CONFIG_SIZE, self.source)?;
+        let described = ParsedConfig::read(&bytes)?;
         if let Some(there) = described.config.platform.as_ref().filter(|there| !self.platform.accepts(there)) {
-            self.progress.said(&format!("the image is for {there}, and {} was asked for", self.platform));
+            self.progress.said(&format!("the image is for {there}, not for {}", self.platform));
         }
         let (layers, diff_ids) = (read.layers.len(), described.layers.len());
         if layers != diff_ids {
             return Err(ManifestError::Layers { layers, diff_ids }.into());
         }
-        let layer = |(diff_id, blob): (&Digest, &Descriptor)| layer::layer(blob.clone(), *diff_id, Form::Layer);
+        let layer = |(diff_id, blob): (&Digest, &Descriptor)| layer::layer(blob.clone(), *diff_id, ArchiveForm::Layer);
         let layers = self.layers.get_or_init(|| described.layers.iter().zip(&read.layers).map(layer).collect()).clone();
         self.take_layers(&layers)?;
         self.goes_on()?;
         store.keep_small(&bytes)?;
-        store.record_image(&Complete { manifest, read, described, layers })
+        store.record_image(&UnrecordedImage { manifest, read, described, layers })
     }
 
     fn goes_on(&self) -> Result<(), StoreError> {
-        if self.stop.is_said() { Err(StoreError::Stopped) } else { Ok(()) }
+        if self.stop.is_cancelled() { Err(StoreError::Cancelled) } else { Ok(()) }
     }
 
-    /// Takes all layers, several at once. When one fails, the others are stopped.
-    fn take_layers(&self, layers: &[Layer]) -> Result<(), StoreError> {
+    /// Fetches all layers in parallel. When one fails, the others are stopped.
+    fn take_layers(&self, layers: &[ImageLayer]) -> Result<(), StoreError> {
         let Self { store, source, progress, .. } = *self;
         let known = store.known()?;
         let mut seen = HashSet::new();
         let each = layers.iter().enumerate();
-        // One that is there twice is done with when the first is.
+        // A layer that occurs twice is fetched once.
         let (first, again): (Vec<_>, Vec<_>) =
             each.partition(|(_, layer)| seen.insert((layer.place, layer.blob.digest)));
-        let (next, halt, failure) = (AtomicUsize::new(0), Halt::new(self.stop), Mutex::new(None));
-        let budget = Budget::new(store.unpacker.limits);
+        let (next, halt, failure) = (AtomicUsize::new(0), PullStop::new(self.stop), Mutex::new(None));
+        let budget = ImageBudget::new(store.unpacker.limits);
         let work = || -> Result<(), StoreError> {
             while let Some((number, layer)) = first.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let compression = layer.blob.compression()?;
                 let (number, budget, halt, known) = (*number, &budget, &halt, &known);
-                let wanted = Wanted { number, layer, compression, source, known, budget, halt, progress };
+                let wanted = LayerPull { number, layer, compression, source, known, budget, halt, progress };
                 progress.layer_done(number, store.layer(&wanted)?);
             }
             Ok(())
         };
         let guarded = || {
             if let Err(error) = work() {
-                // Those that are stopped by it come later, and are not what is told.
+                // Errors of the stopped ones come later and are not reported.
                 if let Ok(mut failure) = failure.lock() {
                     failure.get_or_insert_with(|| {
                         halt.fail(error.is_final() || error.is_full());
@@ -296,7 +300,7 @@ impl Pull<'_> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 1..first.len().min(AT_ONCE) {
+            for _ in 1..first.len().min(PARALLEL_LAYERS) {
                 scope.spawn(guarded);
             }
             guarded();
@@ -304,7 +308,7 @@ impl Pull<'_> {
         if let Some(error) = failure.into_inner().unwrap_or_default() {
             return Err(error);
         }
-        again.iter().for_each(|(number, _)| progress.layer_done(*number, Done::There));
+        again.iter().for_each(|(number, _)| progress.layer_done(*number, LayerOutcome::AlreadyPresent));
         Ok(())
     }
 }

@@ -1,50 +1,49 @@
-//! Removing: names, images that nobody needs, and then the layers and blobs that no image has.
+//! Removes names, unused images, and then unreferenced layers and blobs.
 
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::record::{Layer, Named};
-use super::users::Locked;
-use super::{ABOUT, ARCHIVES, BLOBS, IMAGES, LAYERS, NAMES, PARTIAL, STAGING, Store, files, place_of};
+use super::record::{ImageLayer, NameRecord};
+use super::users::ImageLock;
+use super::{ABOUT, ARCHIVES, BLOBS, IMAGES, ImageStore, LAYERS, NAMES, PARTIAL, STAGING, files, place_of};
 use crate::digest::Digest;
 use crate::error::StoreError;
-use crate::{index, lock, staging};
+use crate::{archive_index, lock, staging};
 
-/// The shortest beginning of a digest that names an image.
+/// The shortest digest prefix that selects an image.
 const SHORTEST: usize = 8;
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Names that stand for nothing any more.
+pub struct RemovedImages {
+    /// Names that no longer exist.
     pub names: Vec<String>,
-    /// Images.
+    /// Digests of the manifests.
     pub images: Vec<Digest>,
-    /// How much room that has made on the disk, in bytes.
+    /// The freed disk space, in bytes.
     pub bytes: u64,
-    /// Whether something that nobody needs had to stay, because images are being added or what one has cannot be read:
-    /// the next pruning takes it.
+    /// Whether garbage remains, because a pull is running or a record cannot be read; the next prune removes it.
     pub left: bool,
 }
 
-/// Layers and blobs that may go.
+/// Layers and blobs that may be unreferenced.
 #[derive(Default)]
-struct Loose {
+struct Unreferenced {
     layers: HashSet<Digest>,
     blobs: HashSet<Digest>,
 }
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Removes a name, and the image with its last one; or an image by its digest or the beginning of it, with all its
-    /// names. One that is in use is not removed.
-    pub fn remove(&self, name_or_digest: &str) -> Result<Removed, StoreError> {
-        let mut removed = Removed::default();
-        let Some(Named { name, digest, .. }) = self.named(name_or_digest)? else {
+impl ImageStore {
+    /// Removes a name, and the image with its last one; or an image by its digest or a prefix, with all its names. An
+    /// image in use is not removed.
+    pub fn remove(&self, name_or_digest: &str) -> Result<RemovedImages, StoreError> {
+        let mut removed = RemovedImages::default();
+        let Some(NameRecord { name, digest, .. }) = self.named(name_or_digest)? else {
             let digest = self.meant(name_or_digest)?;
-            // What it has is found by a pruning if it is not known now.
+            // Without a record, a prune finds its content.
             removed.left = matches!(self.record(digest), Err(StoreError::Damaged { .. }));
             let loose = self.remove_image(digest, None, &mut removed)?;
             self.collect(&loose.unwrap_or_default(), &mut removed)?;
@@ -58,22 +57,22 @@ impl Store {
         };
         match loose {
             Some(loose) => drop(self.collect(&loose, &mut removed)?),
-            // It has others.
+            // It has other names.
             None => removed.names.extend(self.unname(&asked, digest)?),
         }
         Ok(removed)
     }
 
-    /// Removes what nothing needs: images without a name, or, with `unused`, all that are not in use; layers and blobs
-    /// of no image; and what pulls that did not end have left.
-    pub fn prune(&self, unused: bool) -> Result<Removed, StoreError> {
+    /// Removes images without a name, or with `unused` all that are not in use; unreferenced layers and blobs; and
+    /// leftovers of interrupted pulls.
+    pub fn prune(&self, unused: bool) -> Result<RemovedImages, StoreError> {
         let names = self.all_names()?;
-        let mut removed = Removed::default();
+        let mut removed = RemovedImages::default();
         for digest in self.digests()? {
             let asked = names.get(&digest).map_or(&[][..], Vec::as_slice);
             if unused || asked.is_empty() {
                 match self.remove_image(digest, Some(asked), &mut removed) {
-                    // What it has is found below. One that was named meanwhile stays.
+                    // Its content is found below. An image that was named meanwhile stays.
                     Ok(_) | Err(StoreError::InUse { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -87,14 +86,14 @@ impl Store {
             let names = files::all_names(&self.handle, directory).map_err(|error| self.failed(error))?;
             Ok(names.iter().filter_map(|name| Digest::from_hex(name).ok()).collect())
         };
-        let loose = Loose { layers: digests(LAYERS)?, blobs: digests(BLOBS)? };
+        let loose = Unreferenced { layers: digests(LAYERS)?, blobs: digests(BLOBS)? };
         if self.collect(&loose, &mut removed)? {
             self.sweep(&mut removed).map_err(|error| self.failed(error))?;
         }
         Ok(removed)
     }
 
-    /// The image that is meant by a digest, or the beginning of one.
+    /// Finds an image by digest or prefix.
     fn meant(&self, text: &str) -> Result<Digest, StoreError> {
         let unknown = || StoreError::Unknown(text.to_owned());
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
@@ -111,12 +110,12 @@ impl Store {
         }
     }
 
-    /// Removes names, as far as they still stand for an image. Which ones those were.
+    /// Removes names that still point to an image. Returns those.
     fn unname(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
         self.unname_from(&self.lock_names()?, asked, digest)
     }
 
-    /// Removes names of an image that is gone. If it is there, it has come since, and its names stay.
+    /// Removes names of a removed image. If it exists again, it was pulled since, and its names stay.
     fn unname_gone(&self, asked: &[String], digest: Digest) -> Result<Vec<String>, StoreError> {
         let names = self.lock_names()?;
         let image = files::existing(&self.handle, &format!("{IMAGES}/{}", digest.hex()));
@@ -137,31 +136,31 @@ impl Store {
         Ok(gone)
     }
 
-    /// Removes an image that nobody needs, and its names; nothing, if it has a name that was not asked for. Layers and
-    /// blobs stay until it is known that no other has them.
+    /// Removes an unused image and its names; does nothing if it has other names. Layers and blobs stay until it is
+    /// known that no other image refers to them.
     fn remove_image(
         &self,
         digest: Digest,
         asked: Option<&[String]>,
-        removed: &mut Removed,
-    ) -> Result<Option<Loose>, StoreError> {
+        removed: &mut RemovedImages,
+    ) -> Result<Option<Unreferenced>, StoreError> {
         let failed = |error| self.failed(error);
         let in_use = |users| StoreError::InUse { digest, users };
-        // Who needs it durably is known at once.
+        // Persistent users can be checked without the lock.
         let users = self.users(digest).map_err(failed)?;
         if !users.is_empty() {
             return Err(in_use(users));
         }
         let held = match self.locked(digest, lock::alone).map_err(failed)? {
-            Locked::Held(held) => held,
-            Locked::Used => return Err(in_use(Vec::new())),
-            // Only its names are left.
-            Locked::Gone => {
+            ImageLock::Held(held) => held,
+            ImageLock::Used => return Err(in_use(Vec::new())),
+            // Only its names remain.
+            ImageLock::Gone => {
                 removed.names.extend(self.unname_gone(asked.unwrap_or_default(), digest)?);
-                return Ok(Some(Loose::default()));
+                return Ok(Some(Unreferenced::default()));
             }
         };
-        // From here on nobody can come to need it, and no name can come to stand for it.
+        // From here on it gets no new user and no new name.
         let users = held.users().map_err(failed)?;
         if !users.is_empty() {
             return Err(in_use(users));
@@ -172,7 +171,7 @@ impl Store {
         }
         let loose = match self.record(digest) {
             Ok(record) => {
-                record.map(|record| Loose { layers: record.places().collect(), blobs: record.blobs().collect() })
+                record.map(|record| Unreferenced { layers: record.places().collect(), blobs: record.blobs().collect() })
             }
             Err(StoreError::Damaged { .. }) => None,
             Err(error) => return Err(error),
@@ -183,23 +182,23 @@ impl Store {
         Ok(Some(loose.unwrap_or_default()))
     }
 
-    /// Who needs an image.
+    /// The users of an image.
     pub(super) fn users(&self, digest: Digest) -> io::Result<Vec<String>> {
         match self.locked(digest, |_| Ok(true))? {
-            Locked::Held(held) => held.users(),
-            Locked::Used | Locked::Gone => Ok(Vec::new()),
+            ImageLock::Held(held) => held.users(),
+            ImageLock::Used | ImageLock::Gone => Ok(Vec::new()),
         }
     }
 
-    /// Removes what came of an image that is refused, and that no other has.
-    pub(super) fn refuse(&self, layers: &[Layer]) -> Result<(), StoreError> {
+    /// Removes the content of a rejected image, as far as no other image refers to it.
+    pub(super) fn refuse(&self, layers: &[ImageLayer]) -> Result<(), StoreError> {
         let blobs = layers.iter().map(|layer| layer.blob.digest).collect();
         let layers = layers.iter().map(|layer| layer.place).collect();
-        self.collect(&Loose { layers, blobs }, &mut Removed::default()).map(drop)
+        self.collect(&Unreferenced { layers, blobs }, &mut RemovedImages::default()).map(drop)
     }
 
-    /// Removes layers and blobs that no image has, unless somebody adds: then it is left to a later removal.
-    fn collect(&self, loose: &Loose, removed: &mut Removed) -> Result<bool, StoreError> {
+    /// Removes unreferenced layers and blobs, unless a pull is running.
+    fn collect(&self, loose: &Unreferenced, removed: &mut RemovedImages) -> Result<bool, StoreError> {
         let claim = self.claim().map_err(|error| self.failed(error))?;
         if !lock::alone(&claim.0).map_err(|error| self.failed(error))? {
             removed.left = true;
@@ -207,7 +206,7 @@ impl Store {
         }
         let records = self.records()?;
         if !records.damaged.is_empty() {
-            // All of it may be theirs.
+            // All of it may belong to the running pull.
             removed.left = true;
             return Ok(true);
         }
@@ -225,8 +224,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Removes what was not completed, and what files were that are images no more.
-    fn sweep(&self, removed: &mut Removed) -> io::Result<()> {
+    /// Removes leftovers of interrupted pulls, and archive entries whose image is gone.
+    fn sweep(&self, removed: &mut RemovedImages) -> io::Result<()> {
         let claim = self.claim()?;
         if !lock::alone(&claim.0)? {
             return Ok(());
@@ -241,7 +240,7 @@ impl Store {
             files::unlink(&names, name)?;
         }
         let archives = files::directory(&self.handle, ARCHIVES)?;
-        index::sweep(&archives, |digest| {
+        archive_index::sweep(&archives, |digest| {
             Ok(files::existing(&self.handle, &format!("{IMAGES}/{}", digest.hex()))?.is_some())
         })?;
         staging::sweep(&files::directory(&self.handle, STAGING)?, &self.path.join(STAGING))
@@ -253,8 +252,8 @@ impl Store {
         staging::discard(&staging, &self.path.join(STAGING), place, name).map_err(|error| self.failed(error))
     }
 
-    /// What is known of an unpacked layer. What cannot be read was not completed.
-    pub(super) fn about(&self, place: Digest) -> Result<Option<super::record::About>, StoreError> {
+    /// The record of an unpacked layer; an unreadable one counts as missing.
+    pub(super) fn about(&self, place: Digest) -> Result<Option<super::record::LayerRecord>, StoreError> {
         let path = format!("{LAYERS}/{}/{ABOUT}", place.hex());
         let bytes = files::read(&self.handle, &path).map_err(|error| self.failed(error))?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))

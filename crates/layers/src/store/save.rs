@@ -1,56 +1,56 @@
-//! An image of what a sandbox has changed: the layers of another, and one more.
+//! Saves the changes of a sandbox as an image: the layers of its base and one more.
 
 use std::fs::File;
 use std::io::{self, Write};
 
 use super::layer::{BLOB, layer};
-use super::pull::Complete;
-use super::record::{Layer, Record};
-use super::{BLOBS, Store, Stored, files};
-use crate::archive::Form;
-use crate::config::{self, Config, Described};
+use super::pull::UnrecordedImage;
+use super::record::{ImageLayer, ImageRecord};
+use super::{BLOBS, ImageStore, StoredImage, files};
+use crate::archive::ArchiveForm;
+use crate::config::{self, Config, ParsedConfig};
 use crate::digest::{Digest, Hasher};
 use crate::error::{StoreError, is_full};
 use crate::manifest::{Descriptor, ImageManifest, Manifest, media};
 use crate::progress::Progress;
-use crate::save::{self, Changes};
+use crate::save::{self, SandboxChanges};
 use crate::source::SourceError;
-use crate::unpack::{Compression, UnpackError, Unpacking};
+use crate::unpack::{Compression, UnpackError, UnpackProcess};
 
-/// How hard a layer is compressed: who saves waits for it.
+/// The compression level: low, because the user waits.
 const EFFORT: u32 = 4;
 
-/// Where the bytes of a compressed layer go.
-struct Sink<'a> {
-    store: &'a Store,
+/// Receives a compressed layer: writes, hashes and unpacks it.
+struct LayerSink<'a> {
+    store: &'a ImageStore,
     blob: File,
     state: Hasher,
     length: u64,
-    unpacking: Unpacking,
-    /// Whether the unpacker takes no more, and can say why.
+    unpacking: UnpackProcess,
+    /// Whether the unpacker failed.
     refused: bool,
 }
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Makes an image of what was changed over another, or over nothing. The name stands for it from then on. Everything
-    /// is unpacked as it would be by anybody else who gets the image.
+impl ImageStore {
+    /// Creates an image from changes on top of a base, or on nothing, and names it. The new layer is unpacked like that
+    /// of any other image.
     pub fn save(
         &self,
         base: Option<Digest>,
-        changes: &Changes,
+        changes: &SandboxChanges,
         config: &Config,
         name: &str,
         progress: &dyn Progress,
-    ) -> Result<Stored, StoreError> {
+    ) -> Result<StoredImage, StoreError> {
         super::place_of(name)?;
         let _adding = self.add()?;
         let _held = base.map(|base| self.hold(base)).transpose()?;
         let base = base.map(|base| self.base(base)).transpose()?;
         let (layer, skipped) = self.save_layer(changes)?;
         if skipped > 0 {
-            progress.said(&format!("{skipped} sockets or devices are left out"));
+            progress.said(&format!("skipped {skipped} sockets or devices"));
         }
         let (mut layers, original) = base.map_or_else(Default::default, |(record, bytes)| (record.layers, Some(bytes)));
         for layer in &mut layers {
@@ -59,18 +59,18 @@ impl Store {
         layers.push(layer);
         let diff_ids: Vec<_> = layers.iter().map(|layer| layer.diff_id).collect();
         let bytes = config::changed(original.as_deref(), config, &diff_ids).map_err(|error| self.failed(error))?;
-        let described = Described::read(&bytes)?;
+        let described = ParsedConfig::read(&bytes)?;
         self.keep_small(&bytes)?;
         let blobs = layers.iter().map(|layer| layer.blob.clone()).collect();
         let read = ImageManifest::new(Descriptor::of(media::CONFIG, &bytes), blobs);
         let manifest = Manifest::written(&read).map_err(|error| self.failed(error))?;
-        // What is saved can be pulled again.
+        // A saved image can be pulled again.
         manifest.read()?;
-        self.finish(&Complete { manifest: &manifest, read: &read, described, layers }, Some(name))
+        self.finish(&UnrecordedImage { manifest: &manifest, read: &read, described, layers }, Some(name))
     }
 
-    /// An image to build on, with its configuration.
-    fn base(&self, digest: Digest) -> Result<(Record, Vec<u8>), StoreError> {
+    /// A base image with its configuration.
+    fn base(&self, digest: Digest) -> Result<(ImageRecord, Vec<u8>), StoreError> {
         let record = self.record(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))?;
         let described = record.described.digest;
         let bytes = files::read(&self.handle, &format!("{BLOBS}/{}", described.hex()));
@@ -78,15 +78,15 @@ impl Store {
         Ok((record, bytes.ok_or(SourceError::Missing { what: "configuration", digest: described })?))
     }
 
-    /// Writes a layer, and unpacks it on its way. How many things were left out.
-    fn save_layer(&self, changes: &Changes) -> Result<(Layer, u64), StoreError> {
+    /// Writes and unpacks a layer. Returns the number of skipped files.
+    fn save_layer(&self, changes: &SandboxChanges) -> Result<(ImageLayer, u64), StoreError> {
         let failed = |error| self.failed(error);
         let unpack = |source| StoreError::Unpack { blob: Digest::of(b""), source };
         let fresh = self.fresh().map_err(failed)?;
         let unpacking = self.unpacker.start(fresh.tree(), Compression::Gzip).map_err(unpack)?;
         let (blob, state) = (fresh.file(BLOB).map_err(failed)?, Hasher::default());
-        let sink = Sink { store: self, blob, state, length: 0, unpacking, refused: false };
-        // Without a name and a time in it, so that the same changes are the same bytes.
+        let sink = LayerSink { store: self, blob, state, length: 0, unpacking, refused: false };
+        // Without name and time in the gzip header, so that the same changes give the same bytes.
         let packing = flate2::GzBuilder::new().write(sink, flate2::Compression::new(EFFORT));
         let mut packing = io::BufWriter::with_capacity(256 << 10, packing);
         let outcome = save::layer(changes, &mut packing);
@@ -104,18 +104,18 @@ impl Store {
             }
         };
         let packing = packing.into_inner().map_err(|error| failed(error.into_error()))?;
-        let Sink { state, length, unpacking, .. } = packing.finish().map_err(failed)?;
+        let LayerSink { state, length, unpacking, .. } = packing.finish().map_err(failed)?;
         let unpacked = unpacking.finish().map_err(unpack)?;
         let digest = state.digest();
         let blob = Descriptor::new(media::LAYER_GZIP, digest, length);
-        let layer = layer(blob, unpacked.diff_id, Form::Layer);
+        let layer = layer(blob, unpacked.diff_id, ArchiveForm::Layer);
         self.keep_written(fresh, &unpacked, &layer)?;
         Ok((layer, saved.skipped))
     }
 }
 
-/// What the unpacker says that takes no more.
-fn refusal(packing: flate2::write::GzEncoder<Sink<'_>>) -> UnpackError {
+/// The error of an unpacker that accepts no more input.
+fn refusal(packing: flate2::write::GzEncoder<LayerSink<'_>>) -> UnpackError {
     let early = || UnpackError::Process(io::ErrorKind::BrokenPipe.into());
     match packing.finish() {
         Ok(sink) => sink.unpacking.finish().err().unwrap_or_else(early),
@@ -123,7 +123,7 @@ fn refusal(packing: flate2::write::GzEncoder<Sink<'_>>) -> UnpackError {
     }
 }
 
-/// What a layer is called in a manifest of ours, whoever wrote it.
+/// The OCI media type for a Docker one.
 fn plain(media_type: &str) -> &str {
     match media_type {
         media::DOCKER_LAYER => media::LAYER,
@@ -133,12 +133,12 @@ fn plain(media_type: &str) -> &str {
     }
 }
 
-// === impl Sink ===
+// === impl LayerSink ===
 
-impl Write for Sink<'_> {
+impl Write for LayerSink<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.refused {
-            // So that the end can be written, and the unpacker be asked.
+            // Accept the rest, so that `finish` can return the unpacker's error.
             return Ok(bytes.len());
         }
         if !self.store.has_room()? {

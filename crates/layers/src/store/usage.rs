@@ -1,43 +1,43 @@
-//! What the store takes on the disk.
+//! Disk usage of the store.
 
-use super::record::Records;
-use super::users::Locked;
-use super::{BLOBS, LAYERS, PARTIAL, Store, files};
+use super::record::ImageRecords;
+use super::users::ImageLock;
+use super::{BLOBS, ImageStore, LAYERS, PARTIAL, files};
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::lock;
 
-/// What the store takes.
+/// Disk usage of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// How many images there are.
+pub struct StoreUsage {
+    /// The number of images.
     pub images: u64,
-    /// How many of them are in use.
+    /// How many images are in use.
     pub used: u64,
-    /// How many layers there are.
+    /// The number of unpacked layers.
     pub layers: u64,
-    /// What unpacked layers take, in bytes.
+    /// Bytes of unpacked layers.
     pub unpacked: u64,
-    /// What blobs take, in bytes.
+    /// Bytes of blobs.
     pub blobs: u64,
-    /// What pulls that did not end have left, in bytes.
+    /// Bytes of interrupted pulls.
     pub partial: u64,
-    /// How much of all that would go if everything that is not in use were removed, in bytes.
+    /// Bytes that `prune` with `unused` would free.
     pub reclaimable: u64,
 }
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// What everything takes.
-    pub fn usage(&self) -> Result<Usage, StoreError> {
+impl ImageStore {
+    /// Measures the disk usage.
+    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
         let failed = |error| self.failed(error);
         let records = self.records()?;
         let images = records.read.len().saturating_add(records.damaged.len()) as u64;
         let read = records.read.into_iter().filter(|record| self.in_use(record.digest)).collect();
-        let used = Records { read, damaged: Vec::new() };
+        let used = ImageRecords { read, damaged: Vec::new() };
         let (layers, blobs) = (used.places(), used.blobs());
-        let mut usage = Usage { images, used: used.read.len() as u64, ..Usage::default() };
+        let mut usage = StoreUsage { images, used: used.read.len() as u64, ..StoreUsage::default() };
         for name in files::names(&self.handle, LAYERS).map_err(failed)? {
             let Ok(layer) = Digest::from_hex(&name) else { continue };
             let bytes = self.about(layer)?.map_or(0, |about| about.bytes);
@@ -60,20 +60,20 @@ impl Store {
         Ok(usage)
     }
 
-    /// Whether something runs from an image, or needs it.
+    /// Whether an image has users.
     pub fn in_use(&self, digest: Digest) -> bool {
-        // Who needs it durably is known at once.
+        // Persistent users can be checked without the lock.
         if self.users(digest).map_or(true, |users| !users.is_empty()) {
             return true;
         }
         match self.locked(digest, lock::alone) {
-            Ok(Locked::Held(held)) => {
+            Ok(ImageLock::Held(held)) => {
                 let used = held.users().map_or(true, |users| !users.is_empty());
                 held.end();
                 used
             }
-            Ok(Locked::Gone) => false,
-            Ok(Locked::Used) | Err(_) => true,
+            Ok(ImageLock::Gone) => false,
+            Ok(ImageLock::Used) | Err(_) => true,
         }
     }
 }

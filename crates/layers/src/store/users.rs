@@ -1,7 +1,7 @@
-//! Who needs an image, and so keeps it from being removed.
+//! Users of an image, which keep it from being removed.
 //!
-//! What runs holds a shared lock, which ends with it. What is kept has a link to its own directory among the users of
-//! the image: it outlasts every process, and counts for nothing once that directory is gone.
+//! A running user holds a shared lock, which the kernel releases. A persistent user has a symlink to its own directory
+//! in `users/`: it outlives every process, and a dangling one does not count.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,45 +10,45 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{IMAGES, LOCK, Store, USERS, files};
+use super::{IMAGES, ImageStore, LOCK, USERS, files};
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::{lock, staging};
 
-/// An image that stays for as long as this is held, also by a process that inherits the descriptor.
+/// Keeps an image from being removed, also while another process has inherited the descriptor.
 #[derive(Debug)]
-pub struct Hold {
+pub struct ImageHold {
     lock: OwnedFd,
     image: OwnedFd,
 }
 
-/// What became of locking an image.
-pub(super) enum Locked {
-    Held(Hold),
-    /// Somebody holds it.
+/// The result of locking an image.
+pub(super) enum ImageLock {
+    Held(ImageHold),
+    /// It is in use.
     Used,
-    /// There is no such image.
+    /// The store has no such image.
     Gone,
 }
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Keeps an image from being removed while the value lives.
-    pub fn hold(&self, digest: Digest) -> Result<Hold, StoreError> {
+impl ImageStore {
+    /// Keeps an image from being removed while the value exists.
+    pub fn hold(&self, digest: Digest) -> Result<ImageHold, StoreError> {
         let unknown = || StoreError::Unknown(digest.to_string());
         let lock = |file: &OwnedFd| lock::flock(file, FlockOperation::LockShared).map(|()| true);
         match self.locked(digest, lock).map_err(|error| self.failed(error))? {
-            Locked::Held(held) => Ok(held),
-            Locked::Gone | Locked::Used => Err(unknown()),
+            ImageLock::Held(held) => Ok(held),
+            ImageLock::Gone | ImageLock::Used => Err(unknown()),
         }
     }
 
-    /// Keeps an image from being removed while the directory of its owner is there, whatever happens to any process.
+    /// Keeps an image from being removed while the directory of its owner exists, independent of any process.
     pub fn need(&self, digest: Digest, id: &str, owner: &Path) -> Result<(), StoreError> {
         check(id)?;
         if !owner.is_absolute() || !owner.is_dir() {
-            return Err(StoreError::NoOwner(owner.to_owned()));
+            return Err(StoreError::MissingOwner(owner.to_owned()));
         }
         let held = self.hold(digest)?;
         let target = self.seen_from_users(owner);
@@ -65,7 +65,7 @@ impl Store {
         linked
     }
 
-    /// Ends that. An image that is gone is needed by nobody.
+    /// Removes a persistent user. It is not an error if the image is gone.
     pub fn forget(&self, digest: Digest, id: &str) -> Result<(), StoreError> {
         check(id)?;
         let path = format!("{IMAGES}/{}/{USERS}", digest.hex());
@@ -73,8 +73,8 @@ impl Store {
         users.map_or(Ok(()), |users| files::unlink(&users, id)).map_err(|error| self.failed(error))
     }
 
-    /// The directory of an owner as a link among the users of an image names it: what is in the home of the store moves
-    /// with it.
+    /// The symlink target for an owner's directory: relative if it is in the store's home, so that the home can be
+    /// moved.
     fn seen_from_users(&self, owner: &Path) -> PathBuf {
         let owner = std::fs::canonicalize(owner).unwrap_or_else(|_| owner.to_owned());
         // `images`, `images/images`, the image, and its users.
@@ -86,43 +86,43 @@ impl Store {
     }
 
     /// Locks an image.
-    pub(super) fn locked(&self, digest: Digest, lock: impl Fn(&OwnedFd) -> io::Result<bool>) -> io::Result<Locked> {
+    pub(super) fn locked(&self, digest: Digest, lock: impl Fn(&OwnedFd) -> io::Result<bool>) -> io::Result<ImageLock> {
         let path = format!("{IMAGES}/{}", digest.hex());
-        let Some(image) = files::existing(&self.handle, &path)? else { return Ok(Locked::Gone) };
+        let Some(image) = files::existing(&self.handle, &path)? else { return Ok(ImageLock::Gone) };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&image, LOCK, flags, Mode::empty()) {
             // It is being removed.
-            Err(Errno::NOENT) => return Ok(Locked::Gone),
+            Err(Errno::NOENT) => return Ok(ImageLock::Gone),
             outcome => outcome?,
         };
         if !lock(&file)? {
-            return Ok(Locked::Used);
+            return Ok(ImageLock::Used);
         }
         // It may have been removed before it was locked.
         let there = lock::is_at(&image, &self.handle, &path)?;
-        Ok(if there { Locked::Held(Hold { lock: file, image }) } else { Locked::Gone })
+        Ok(if there { ImageLock::Held(ImageHold { lock: file, image }) } else { ImageLock::Gone })
     }
 }
 
-// === impl Hold ===
+// === impl ImageHold ===
 
-impl Hold {
-    /// Lets go of it, which no process has inherited for longer than it takes to start one.
+impl ImageHold {
+    /// Releases the lock explicitly, since a concurrent fork may have inherited it.
     pub(super) fn end(self) {
         lock::release(&self.lock);
     }
 
-    /// Who needs the image for as long as a directory is there. Those whose directory is gone go with the image.
+    /// Persistent users whose directory exists.
     pub(super) fn users(&self) -> io::Result<Vec<String>> {
         let Some(users) = files::existing(&self.image, USERS)? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for id in files::all_names(&self.image, USERS)? {
             match rustix::fs::statat(&users, &id, AtFlags::empty()) {
-                // A link that is only being made belongs to somebody who holds the image, or did not live to use it.
+                // A temporary link belongs to a process that holds the image, or that was killed.
                 Ok(_) if id.starts_with('.') => {}
                 Ok(_) => found.push(id),
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                // What cannot be looked at may be there.
+                // If it cannot be checked, it may exist.
                 Err(_) => found.push(id),
             }
         }
@@ -130,16 +130,16 @@ impl Hold {
     }
 }
 
-impl AsFd for Hold {
+impl AsFd for ImageHold {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lock.as_fd()
     }
 }
 
-/// Whether an id can be the name of a file.
+/// Whether an ID is a valid file name.
 fn check(id: &str) -> Result<(), StoreError> {
     if id.is_empty() || id.len() > 200 || id.starts_with('.') || id.contains(['/', '\0']) {
-        return Err(StoreError::BadName(id.chars().take(64).collect()));
+        return Err(StoreError::InvalidName(id.chars().take(64).collect()));
     }
     Ok(())
 }

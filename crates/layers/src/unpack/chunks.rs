@@ -1,53 +1,52 @@
-//! Pieces of a stream that several threads read at once, each when it comes to it. Few are on their way, and each goes
-//! back to be filled again.
+//! Chunks of a stream that several threads read. There are few of them, and each is reused.
 
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, sync_channel};
 
-/// How large a piece is.
+/// The size of a chunk.
 pub(super) const SIZE: usize = 256 << 10;
-/// How many there are.
+/// The number of chunks.
 const COUNT: usize = 12;
 
-/// A piece that is filled. When nobody needs it any more, its memory goes back to where it came from.
-pub(super) struct Chunk {
+/// A filled chunk. Its memory returns to the pool on drop.
+pub(super) struct StreamChunk {
     memory: Vec<u8>,
     filled: usize,
     home: SyncSender<Vec<u8>>,
 }
 
-/// The memory that is free.
-pub(super) struct Pool {
+/// A pool of free memory.
+pub(super) struct ChunkPool {
     free: Receiver<Vec<u8>>,
     home: SyncSender<Vec<u8>>,
 }
 
-/// A stream put together from pieces, or the error that ends it.
-pub(super) struct Pieces {
-    arriving: Receiver<io::Result<Arc<Chunk>>>,
-    current: Option<Arc<Chunk>>,
+/// Reads a stream from chunks, up to an error that ends it.
+pub(super) struct ChunkReader {
+    arriving: Receiver<io::Result<Arc<StreamChunk>>>,
+    current: Option<Arc<StreamChunk>>,
     read: usize,
 }
 
-// === impl Chunk ===
+// === impl StreamChunk ===
 
-impl Chunk {
+impl StreamChunk {
     pub(super) fn bytes(&self) -> &[u8] {
         self.memory.get(..self.filled).unwrap_or_default()
     }
 }
 
-impl Drop for Chunk {
+impl Drop for StreamChunk {
     fn drop(&mut self) {
-        // Whoever fills it may have ended.
+        // The pool may be gone.
         let _back = self.home.try_send(std::mem::take(&mut self.memory));
     }
 }
 
-// === impl Pool ===
+// === impl ChunkPool ===
 
-impl Pool {
+impl ChunkPool {
     pub(super) fn new() -> Self {
         let (home, free) = sync_channel(COUNT);
         for _ in 0..COUNT {
@@ -56,8 +55,8 @@ impl Pool {
         Self { free, home }
     }
 
-    /// Fills a piece, once there is one; none at the end of the stream.
-    pub(super) fn fill(&self, stream: &mut dyn Read) -> io::Result<Option<Arc<Chunk>>> {
+    /// Waits for a free chunk and fills it; `None` at the end of the stream.
+    pub(super) fn fill(&self, stream: &mut dyn Read) -> io::Result<Option<Arc<StreamChunk>>> {
         let mut memory = self.free.recv().map_err(|RecvError| io::ErrorKind::BrokenPipe)?;
         let mut filled = 0;
         while let Some(rest) = memory.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -68,19 +67,19 @@ impl Pool {
                 Err(error) => return Err(error),
             }
         }
-        Ok((filled > 0).then(|| Arc::new(Chunk { memory, filled, home: self.home.clone() })))
+        Ok((filled > 0).then(|| Arc::new(StreamChunk { memory, filled, home: self.home.clone() })))
     }
 }
 
-// === impl Pieces ===
+// === impl ChunkReader ===
 
-impl Pieces {
-    pub(super) fn new(arriving: Receiver<io::Result<Arc<Chunk>>>) -> Self {
+impl ChunkReader {
+    pub(super) fn new(arriving: Receiver<io::Result<Arc<StreamChunk>>>) -> Self {
         Self { arriving, current: None, read: 0 }
     }
 }
 
-impl BufRead for Pieces {
+impl BufRead for ChunkReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.current.as_ref().is_none_or(|chunk| chunk.bytes().len() <= self.read) {
             self.current = None;
@@ -95,7 +94,7 @@ impl BufRead for Pieces {
     }
 }
 
-impl Read for Pieces {
+impl Read for ChunkReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut piece = self.fill_buf()?;
         let read = piece.read(into)?;
@@ -109,13 +108,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_arrives_whole_by_few_pieces() {
+    fn a_stream_arrives_whole_with_few_chunks() {
         let stream: Vec<u8> = (0..=250).cycle().take(SIZE * COUNT * 2 + 7).collect();
-        let pool = Pool::new();
+        let pool = ChunkPool::new();
         let (send, arriving) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             let mut whole = Vec::new();
-            Pieces::new(arriving).read_to_end(&mut whole).unwrap();
+            ChunkReader::new(arriving).read_to_end(&mut whole).unwrap();
             whole
         });
         let mut source = stream.as_slice();
@@ -128,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_where_the_stream_ends() {
-        let pool = Pool::new();
+    fn an_error_ends_the_stream() {
+        let pool = ChunkPool::new();
         let (send, arriving) = std::sync::mpsc::channel();
         send.send(Ok(pool.fill(&mut &b"abc"[..]).unwrap().unwrap())).unwrap();
         send.send(Err(io::Error::other("broken"))).unwrap();
-        let (mut pieces, mut whole) = (Pieces::new(arriving), Vec::new());
+        let (mut pieces, mut whole) = (ChunkReader::new(arriving), Vec::new());
         assert_eq!(pieces.read_to_end(&mut whole).unwrap_err().to_string(), "broken");
         assert_eq!(whole, b"abc");
     }

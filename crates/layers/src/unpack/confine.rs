@@ -1,5 +1,5 @@
-//! How the process that unpacks comes to be nobody: in namespaces of its own, with the directory as its root, and with
-//! the few rights that owners and attributes of files take.
+//! Confines the unpack process: own namespaces, the target directory as its root, and only the capabilities that owners
+//! and attributes of files need.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,48 +12,48 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{DumpableBehavior, Gid, Pid, Resource, Rlimit, Signal, Uid, WaitId, WaitIdOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::report::Reporter;
-use super::sys::{self, Cloned};
-use super::{filter, report, ruleset};
-use crate::archive::Limits;
+use super::report::ReportSender;
+use super::sys::{self, CloneSide};
+use super::{landlock, report, seccomp};
+use crate::archive::ArchiveLimits;
 
-/// The ids of all unpackers: above those of every sandbox and of what supervises them.
+/// The first host ID of unpack processes: above those of all sandboxes and shims.
 const IDS: u32 = 0x6001_0000;
-/// How many ids an image has.
+/// The number of IDs in an image.
 const COUNT: u32 = 65_536;
-/// Where the directory is attached for a moment. Any directory that every host has.
+/// A temporary mount point that exists on every host.
 const ASSEMBLY: &str = "/tmp";
 
-/// What it takes to give files their owners, permissions and attributes.
+/// Capabilities to set owners, permissions and attributes of files.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::SETFCAP);
 
-/// The memory that it may have: the window of a decompressor, and what is on its way.
+/// The memory limit: the window of a decompressor, and the chunks.
 const MEMORY: u64 = 512 << 20;
-/// The files that it may have open: the directories above an entry, and a few.
+/// The limit of open files: the parents of an entry, and a few more.
 const FILES: u64 = 256;
 
-/// Which of the two this is.
-pub(super) enum Side {
-    /// The one that waits.
-    Outside(Waiting),
-    /// The one that is confined.
-    Inside(Confined),
+/// The two processes after the clone.
+pub(super) enum ConfinementSide {
+    /// The outer one, which waits.
+    Outside(ConfinedChild),
+    /// The inner one, which is confined.
+    Inside(ConfinedProcess),
 }
 
-/// The process that is confined, seen from outside.
-pub(super) struct Waiting(OwnedFd);
+/// The confined process, as its parent sees it.
+pub(super) struct ConfinedChild(OwnedFd);
 
-/// The process that is confined, seen from inside.
-pub(super) struct Confined {
-    /// The directory to unpack into, and all there is.
+/// The confined process itself.
+pub(super) struct ConfinedProcess {
+    /// The directory to unpack into.
     pub(super) root: OwnedFd,
 }
 
-/// A step that failed.
+/// A step of the confinement that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot confine the unpacker: {what}: {source}")]
 pub(super) struct ConfineError {
@@ -61,27 +61,27 @@ pub(super) struct ConfineError {
     source: io::Error,
 }
 
-/// Makes a second process, and confines it to a directory.
-pub(super) fn separate(directory: OwnedFd, limits: Limits) -> Result<Side, ConfineError> {
-    // Whoever started us is who the work is for.
+/// Clones the process and confines the child to a directory.
+pub(super) fn separate(directory: OwnedFd, limits: ArchiveLimits) -> Result<ConfinementSide, ConfineError> {
+    // Exit with the process that started this one.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("parent"))?;
     let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let mount = rustix::mount::open_tree(&directory, c"", copy).map_err(at("open_tree"))?;
     drop(directory);
     let (go, signal) = pipe_with(PipeFlags::CLOEXEC).map_err(at("pipe"))?;
     match sys::clone().map_err(at("clone"))? {
-        Cloned::Parent(pid, process) => {
+        CloneSide::Parent(pid, process) => {
             drop(go);
             map_ids(pid)?;
             show_ids(pid, &mount)?;
             rustix::io::write(&signal, &[1]).map_err(at("write"))?;
-            Ok(Side::Outside(Waiting(process)))
+            Ok(ConfinementSide::Outside(ConfinedChild(process)))
         }
-        Cloned::Child => {
+        CloneSide::Child => {
             drop(signal);
-            // Until the ids are mapped this process is nobody. Where they are not, the other says why.
+            // Until the IDs are mapped this process is the overflow user. If mapping fails, the parent reports why.
             match rustix::io::retry_on_intr(|| rustix::io::read(&go, &mut [0; 1])) {
-                Ok(1) => inside(mount, limits).map(Side::Inside),
+                Ok(1) => inside(mount, limits).map(ConfinementSide::Inside),
                 _ => std::process::exit(1),
             }
         }
@@ -97,20 +97,20 @@ fn map_ids(pid: Pid) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Lets files have the owners that an image says, although nobody there has such an id.
+/// Maps the owners of files with an idmapped mount.
 fn show_ids(pid: Pid, mount: &OwnedFd) -> Result<(), ConfineError> {
     let path = format!("/proc/{}/ns/user", pid.as_raw_nonzero());
     let ids =
         rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(at("user namespace"))?;
-    sys::show_ids(mount.as_fd(), ids.as_fd()).map_err(at("show the directory with other ids"))
+    sys::show_ids(mount.as_fd(), ids.as_fd()).map_err(at("idmap the mount"))
 }
 
-fn inside(mount: OwnedFd, limits: Limits) -> Result<Confined, ConfineError> {
+fn inside(mount: OwnedFd, limits: ArchiveLimits) -> Result<ConfinedProcess, ConfineError> {
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
     rustix::thread::set_thread_groups(&[]).map_err(at("groups"))?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(at("group"))?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(at("user"))?;
-    // Asked for after becoming another, which would take it back.
+    // Set after the change of user, which clears it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("parent"))?;
     rustix::process::umask(Mode::empty());
     enter(&mount).map_err(at("root"))?;
@@ -121,32 +121,32 @@ fn inside(mount: OwnedFd, limits: Limits) -> Result<Confined, ConfineError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("become opaque"))?;
     rustix::thread::set_no_new_privs(true).map_err(at("no_new_privs"))?;
     keep(KEPT).map_err(at("capabilities"))?;
-    ruleset::enforce(&root)
+    landlock::enforce(&root)
         .map_err(|refused| ConfineError { what: "Landlock ruleset", source: io::Error::other(refused) })?;
-    filter::install().map_err(at("system-call filter"))?;
-    Ok(Confined { root })
+    seccomp::install().map_err(at("system-call filter"))?;
+    Ok(ConfinedProcess { root })
 }
 
-/// Makes the directory the root of all that can be named.
+/// Makes the directory the root.
 fn enter(mount: &OwnedFd) -> Result<(), Errno> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
     rustix::mount::move_mount(mount, c"", CWD, ASSEMBLY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     rustix::process::fchdir(mount)?;
     sys::pivot_to_working_directory()?;
-    // The old root now lies over the new one; without it nothing of the host can be reached.
+    // The old root is now mounted over the new one; detach it.
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")
 }
 
-fn limit(limits: Limits) -> Result<(), Errno> {
+fn limit(limits: ArchiveLimits) -> Result<(), Errno> {
     for (resource, most) in [
         (Resource::Data, MEMORY),
         (Resource::Nofile, FILES),
         (Resource::Fsize, limits.bytes),
         (Resource::Memlock, 0),
         (Resource::Msgqueue, 0),
-        // Of one byte no core is written, and unlike with none at all no handler of the host's is started for one.
+        // One byte: no core is written. Zero would still start a core handler of the host.
         (Resource::Core, 1),
     ] {
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |inherited| inherited.min(most));
@@ -155,12 +155,12 @@ fn limit(limits: Limits) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives up all capabilities but some, for good.
+/// Drops all other capabilities for good.
 fn keep(kept: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::clear_ambient_capability_set()?;
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not known to this kernel.
+            // This kernel does not know the capability.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(errno),
         }
@@ -173,15 +173,15 @@ fn at(what: &'static str) -> impl Fn(Errno) -> ConfineError {
     move |errno| ConfineError { what, source: errno.into() }
 }
 
-// === impl Waiting ===
+// === impl ConfinedChild ===
 
-impl Waiting {
-    /// Waits for the end of the other, and ends in the same way. It needs nothing for that, and has nothing.
-    pub(super) fn wait(self, reporter: Reporter) -> ExitCode {
+impl ConfinedChild {
+    /// Waits for the child and exits with its status. It drops all its own rights first.
+    pub(super) fn wait(self, reporter: ReportSender) -> ExitCode {
         let shed = rustix::thread::set_no_new_privs(true).and_then(|()| keep(CapabilitySet::empty()));
         if let Err(errno) = shed {
-            let failed = at("give up rights")(errno);
-            return super::program::failure(reporter, &report::Report::Failed(failed.to_string()));
+            let failed = at("drop privileges")(errno);
+            return super::process::failure(reporter, &report::UnpackReport::Failed(failed.to_string()));
         }
         drop(reporter);
         let ended =

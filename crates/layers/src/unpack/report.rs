@@ -1,6 +1,6 @@
-//! What the process that unpacks says: a byte for the kind, two for the length, and so many more.
+//! Reports of the unpack process: a byte for the type, two for the length, then the body.
 //!
-//! Whoever listens does not trust it: what it reads was written by anyone, and may have taken it over.
+//! The reader does not trust them: a hostile archive may control the process.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -10,53 +10,53 @@ use std::path::{Path, PathBuf};
 
 use crate::digest::Digest;
 
-/// The longest report: a path, or a text.
+/// The longest report: a path or a message.
 const LONGEST: usize = 4096;
 
-/// What is said.
+/// A message of the unpack process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Report {
-    /// So many bytes came out of what was compressed.
+pub(super) enum UnpackReport {
+    /// Uncompressed bytes so far.
     Progress(u64),
-    /// A directory was made for want of an entry.
+    /// A directory was created without an entry.
     Made(PathBuf),
-    /// All is unpacked. Nothing comes after it.
-    Done(Totals),
-    /// It is not, because of what it is. Nothing comes after it.
+    /// Success; the last report.
+    Done(UnpackTotals),
+    /// The archive is not valid; the last report.
     Refused(String),
-    /// It is not, because of something here. Nothing comes after it.
+    /// A system call failed; the last report.
     Failed(String),
-    /// It is not, because there is no room for it. Nothing comes after it.
+    /// The disk is full; the last report.
     Full(String),
 }
 
-/// What everything came to.
+/// Totals of an unpacked archive.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct UnpackTotals {
     pub(super) diff_id: Digest,
     pub(super) bytes: u64,
     pub(super) entries: u64,
     pub(super) skipped: u64,
 }
 
-/// Reports as they arrive.
+/// Decodes reports from a stream.
 #[derive(Debug, Default)]
-pub(super) struct Reports(Vec<u8>);
+pub(super) struct ReportDecoder(Vec<u8>);
 
-/// What cannot be understood.
+/// A report that is not valid.
 #[derive(Debug)]
-pub(super) struct Babble;
+pub(super) struct InvalidReport;
 
-/// The side that says it.
-pub(super) struct Reporter {
+/// Sends reports.
+pub(super) struct ReportSender {
     channel: UnixStream,
-    /// What is still to be sent of a report that was sent in part.
+    /// The rest of a report that was sent partially.
     rest: Vec<u8>,
 }
 
-// === impl Report ===
+// === impl UnpackReport ===
 
-impl Report {
+impl UnpackReport {
     fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
             Self::Progress(bytes) => (b'p', bytes.to_le_bytes().to_vec()),
@@ -75,7 +75,7 @@ impl Report {
         match kind {
             b'p' => Some(Self::Progress(u64::from_le_bytes(body.try_into().ok()?))),
             b'm' => relative(body).map(Self::Made),
-            b'd' => Totals::decode(body).map(Self::Done),
+            b'd' => UnpackTotals::decode(body).map(Self::Done),
             b'r' => Some(Self::Refused(text(body))),
             b'f' => Some(Self::Failed(text(body))),
             b'n' => Some(Self::Full(text(body))),
@@ -84,22 +84,22 @@ impl Report {
     }
 }
 
-/// A path of an archive: it leads nowhere but down.
+/// A relative path without `..`.
 fn relative(body: &[u8]) -> Option<PathBuf> {
     let path = PathBuf::from(OsString::from_vec(body.to_vec()));
     let plain = |path: &Path| path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     (plain(&path) && !body.contains(&0)).then_some(path)
 }
 
-/// A text that a terminal can be shown.
+/// A message without control characters.
 fn text(body: &[u8]) -> String {
     let shown = |letter: char| if letter.is_control() && letter != '\n' { '\u{fffd}' } else { letter };
     String::from_utf8_lossy(body).chars().map(shown).collect()
 }
 
-// === impl Totals ===
+// === impl UnpackTotals ===
 
-impl Totals {
+impl UnpackTotals {
     fn encode(&self) -> Vec<u8> {
         let numbers = [self.bytes, self.entries, self.skipped].map(u64::to_le_bytes).concat();
         [self.diff_id.hex().as_bytes(), &numbers].concat()
@@ -115,39 +115,39 @@ impl Totals {
     }
 }
 
-// === impl Reports ===
+// === impl ReportDecoder ===
 
-impl Reports {
+impl ReportDecoder {
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The next report that is there as a whole.
-    pub(super) fn next(&mut self) -> Result<Option<Report>, Babble> {
+    /// The next complete report.
+    pub(super) fn next(&mut self) -> Result<Option<UnpackReport>, InvalidReport> {
         let Some(([kind, low, high], rest)) = self.0.split_first_chunk() else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes([*low, *high]));
         if length > LONGEST {
-            return Err(Babble);
+            return Err(InvalidReport);
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
-        let report = Report::decode(*kind, body).ok_or(Babble)?;
+        let report = UnpackReport::decode(*kind, body).ok_or(InvalidReport)?;
         self.0.drain(..3 + length);
         Ok(Some(report))
     }
 }
 
-// === impl Reporter ===
+// === impl ReportSender ===
 
-impl Reporter {
+impl ReportSender {
     pub(super) fn new(channel: UnixStream) -> Self {
         Self { channel, rest: Vec::new() }
     }
 
-    /// Says how far it is, unless nobody has listened for long: what is waited for is the unpacking.
+    /// Sends progress, unless the channel is full: unpacking must not wait for it.
     pub(super) fn progress(&mut self, bytes: u64) -> io::Result<()> {
         let begun = !self.rest.is_empty();
         if !begun {
-            self.rest = Report::Progress(bytes).encode();
+            self.rest = UnpackReport::Progress(bytes).encode();
         }
         self.channel.set_nonblocking(true)?;
         match self.channel.write(&self.rest) {
@@ -159,8 +159,8 @@ impl Reporter {
         Ok(())
     }
 
-    /// Says something that has to arrive.
-    pub(super) fn say(&mut self, report: &Report) -> io::Result<()> {
+    /// Sends a report that must arrive.
+    pub(super) fn say(&mut self, report: &UnpackReport) -> io::Result<()> {
         self.channel.set_nonblocking(false)?;
         self.channel.write_all(&std::mem::take(&mut self.rest))?;
         self.channel.write_all(&report.encode())
@@ -171,18 +171,19 @@ impl Reporter {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Report> {
-        let totals = Totals { diff_id: Digest::of(b"x"), bytes: 1, entries: u64::MAX, skipped: 3 };
-        let made = [PathBuf::new(), PathBuf::from("usr/lib")].map(Report::Made);
-        let ends = [Report::Done(totals), Report::Refused("why".into()), Report::Failed(String::new())];
-        [Report::Progress(7)].into_iter().chain(made).chain(ends).collect()
+    fn all() -> Vec<UnpackReport> {
+        let totals = UnpackTotals { diff_id: Digest::of(b"x"), bytes: 1, entries: u64::MAX, skipped: 3 };
+        let made = [PathBuf::new(), PathBuf::from("usr/lib")].map(UnpackReport::Made);
+        let ends =
+            [UnpackReport::Done(totals), UnpackReport::Refused("why".into()), UnpackReport::Failed(String::new())];
+        [UnpackReport::Progress(7)].into_iter().chain(made).chain(ends).collect()
     }
 
     #[test]
-    fn reports_arrive_as_they_were_said_whatever_the_pieces() {
-        let bytes: Vec<u8> = all().iter().flat_map(Report::encode).collect();
+    fn reports_are_decoded_from_any_chunks() {
+        let bytes: Vec<u8> = all().iter().flat_map(UnpackReport::encode).collect();
         for size in [1, 2, 7, bytes.len()] {
-            let (mut reports, mut heard) = (Reports::default(), Vec::new());
+            let (mut reports, mut heard) = (ReportDecoder::default(), Vec::new());
             for piece in bytes.chunks(size) {
                 reports.add(piece);
                 while let Some(report) = reports.next().unwrap() {
@@ -195,21 +196,21 @@ mod tests {
 
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
-    fn fuzz_babble_is_told_from_reports() {
+    fn fuzz_invalid_reports_are_rejected() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            let mut reports = Reports::default();
+            let mut reports = ReportDecoder::default();
             reports.add(bytes);
             while let Ok(Some(_)) = reports.next() {}
         });
         for bad in [&b"m\x02\0.."[..], b"m\x02\0/a", b"p\x01\0x", b"d\0\0", b"?\0\0", b"r\xff\xff"] {
-            let mut reports = Reports::default();
+            let mut reports = ReportDecoder::default();
             reports.add(bad);
             assert!(reports.next().is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn a_text_cannot_speak_to_a_terminal() {
+    fn a_message_has_no_control_characters() {
         assert_eq!(text(b"a\x1b[2J\nhint: b\xff"), "a\u{fffd}[2J\nhint: b\u{fffd}");
     }
 }

@@ -1,4 +1,4 @@
-//! The stream that comes out of what is compressed, and its bounds.
+//! The decompressed stream, and its limits.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Compression;
-use crate::archive::Limits;
+use crate::archive::ArchiveLimits;
 
-/// How much is read of what is compressed at once.
+/// The read size of compressed input.
 const BUFFER: usize = 256 << 10;
-/// How many times as large as what is compressed its content may be, once that is not small any more.
+/// The highest compression ratio of a stream larger than `SMALL`.
 const RATIO: u64 = 1000;
 const SMALL: u64 = 256 << 20;
-/// What an entry may have besides its content: headers, and what fills its last block.
+/// The overhead of an entry: headers and padding.
 const BESIDE: u64 = 4096;
-/// The largest window of zstd, as a power of two: the memory that a stream can ask for.
+/// The largest window of zstd, as a power of two, which bounds memory.
 const WINDOW: u32 = 27;
 
-/// A stream that is decompressed as it is read.
-pub(crate) struct Stream {
+/// Decompresses while it is read.
+pub(crate) struct DecompressedStream {
     content: Box<dyn Read>,
     compression: Compression,
     packed: Arc<AtomicU64>,
@@ -27,21 +27,21 @@ pub(crate) struct Stream {
     most: u64,
 }
 
-/// The compressed bytes, counted.
-struct Packed {
+/// Counts compressed bytes.
+struct CountingReader {
     input: File,
     count: Arc<AtomicU64>,
 }
 
-// === impl Stream ===
+// === impl DecompressedStream ===
 
-impl Stream {
-    pub(crate) fn new(input: File, compression: Compression, limits: Limits) -> io::Result<Self> {
+impl DecompressedStream {
+    pub(crate) fn new(input: File, compression: Compression, limits: ArchiveLimits) -> io::Result<Self> {
         let packed = Arc::new(AtomicU64::new(0));
-        let source = BufReader::with_capacity(BUFFER, Packed { input, count: Arc::clone(&packed) });
+        let source = BufReader::with_capacity(BUFFER, CountingReader { input, count: Arc::clone(&packed) });
         let content: Box<dyn Read> = match compression {
             Compression::None => Box::new(source),
-            // Both take several streams in a row for one, and refuse whatever else follows.
+            // Both decoders accept concatenated streams and reject other trailing bytes.
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(source)),
             Compression::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
@@ -53,7 +53,7 @@ impl Stream {
         Ok(Self { content, compression, packed, unpacked: 0, most })
     }
 
-    /// How much has come out of it.
+    /// Uncompressed bytes so far.
     pub(super) fn unpacked(&self) -> u64 {
         self.unpacked
     }
@@ -61,22 +61,20 @@ impl Stream {
     fn bounded(&self) -> io::Result<()> {
         let packed = self.packed.load(Ordering::Relaxed);
         if self.unpacked > SMALL && self.unpacked > packed.saturating_mul(RATIO) {
-            return Err(io::Error::other(format!(
-                "it is refused: it is over {RATIO} times as large as it is compressed"
-            )));
+            return Err(io::Error::other(format!("rejected: the compression ratio is over {RATIO}")));
         }
         if self.unpacked > self.most {
-            return Err(io::Error::other(format!("it is refused: there is more than {} bytes in all", self.most)));
+            return Err(io::Error::other(format!("rejected: more than {} bytes in total", self.most)));
         }
         Ok(())
     }
 }
 
-impl Read for Stream {
+impl Read for DecompressedStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = match (self.content.read(into), self.compression) {
             (Err(error), Compression::Gzip | Compression::Zstd) if error.kind() != io::ErrorKind::Interrupted => {
-                Err(io::Error::other(format!("what is compressed is damaged or cut short: {error}")))
+                Err(io::Error::other(format!("the compressed data is damaged or truncated: {error}")))
             }
             (outcome, _) => outcome,
         }?;
@@ -86,9 +84,9 @@ impl Read for Stream {
     }
 }
 
-// === impl Packed ===
+// === impl CountingReader ===
 
-impl Read for Packed {
+impl Read for CountingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(into)?;
         self.count.fetch_add(read as u64, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The system-call corner: what `rustix` does not offer as safe functions. Nothing else in this crate is unsafe.
+//! System calls that `rustix` does not offer as safe functions: the only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,15 +6,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Which side of a clone this is.
-pub(super) enum Cloned {
+/// The two sides of a clone.
+pub(super) enum CloneSide {
     /// The new process, in its namespaces.
     Child,
-    /// The old one, with the new one's id and a descriptor that stands for it.
+    /// The old one, with the PID and pidfd of the new one.
     Parent(Pid, OwnedFd),
 }
 
-/// Every namespace that a process can have to itself.
+/// All namespaces that a process can have.
 const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
@@ -23,10 +23,10 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWCGROUP) as u64;
 
-/// Nothing on the mount raises privileges, is a device or a program.
+/// `nosuid`, `nodev`, `noexec`.
 const ATTRIBUTES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
 
-/// Closes whatever is open above the standard descriptors.
+/// Closes all descriptors above the standard ones.
 pub(super) fn close_inherited() -> Result<(), Errno> {
     // SAFETY: called first of all: nothing of this process owns a descriptor yet, and those that it was left with by
     // another are nobody's.
@@ -36,8 +36,8 @@ pub(super) fn close_inherited() -> Result<(), Errno> {
     }
 }
 
-/// Clones this process, which has one thread, into namespaces of its own.
-pub(super) fn clone() -> Result<Cloned, Errno> {
+/// Clones this process, which has one thread, into new namespaces.
+pub(super) fn clone() -> Result<CloneSide, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all zero is a valid value of this plain structure.
     let mut args = unsafe { std::mem::zeroed::<libc::clone_args>() };
@@ -48,16 +48,16 @@ pub(super) fn clone() -> Result<Cloned, Errno> {
     // thread, so no lock can be held by a thread that the child does not have. `pidfd` outlives the call.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
         -1 => Err(last_errno()),
-        0 => Ok(Cloned::Child),
+        0 => Ok(CloneSide::Child),
         pid => {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
             // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
-            Ok(Cloned::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+            Ok(CloneSide::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
         }
     }
 }
 
-/// Shows the files of a mount that is attached nowhere with the ids of a user namespace.
+/// Makes a detached mount idmapped, with the IDs of a user namespace.
 pub(super) fn show_ids(mount: BorrowedFd<'_>, ids: BorrowedFd<'_>) -> Result<(), Errno> {
     let attr = libc::mount_attr {
         attr_set: ATTRIBUTES | libc::MOUNT_ATTR_IDMAP,
@@ -80,7 +80,7 @@ pub(super) fn show_ids(mount: BorrowedFd<'_>, ids: BorrowedFd<'_>) -> Result<(),
     if outcome == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Makes the working directory the root of the mount namespace, with the old root below it at the same place.
+/// Makes the working directory the root, with the old root mounted over it.
 pub(super) fn pivot_to_working_directory() -> Result<(), Errno> {
     // SAFETY: both paths are terminated strings.
     match unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) } {
@@ -89,7 +89,7 @@ pub(super) fn pivot_to_working_directory() -> Result<(), Errno> {
     }
 }
 
-/// Installs a system-call filter for this thread and all that it starts.
+/// Installs a seccomp filter for this thread and its children.
 pub(super) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno> {
     let length = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };

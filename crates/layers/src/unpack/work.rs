@@ -1,4 +1,4 @@
-//! The work itself: one thread decompresses, one digests what comes out, and one writes the files.
+//! The work itself: one thread decompresses, one hashes, and one writes the files.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
@@ -10,42 +10,47 @@ use std::thread::{Builder, ScopedJoinHandle};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::CONTENT;
-use super::chunks::{Chunk, Pieces, Pool};
-use super::program::Order;
-use super::report::{Report, Reporter, Totals};
-use super::stream::Stream;
-use crate::archive::{self, ArchiveError, Limits};
+use super::chunks::{ChunkPool, ChunkReader, StreamChunk};
+use super::process::UnpackArguments;
+use super::report::{ReportSender, UnpackReport, UnpackTotals};
+use super::stream::DecompressedStream;
+use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::digest::{Digest, Hasher};
 
-/// After how many bytes the next progress is told.
+/// The interval of progress reports, in bytes.
 const STEP: u64 = 1 << 20;
 
-/// Why there is no tree.
-pub(super) enum Failure {
-    /// Because of the archive.
+/// Why unpacking failed.
+pub(super) enum UnpackFailure {
+    /// The archive is not valid, or could not be written.
     Archive(ArchiveError),
-    /// Because of something here.
+    /// Something else failed in this process.
     Here(String),
 }
 
-/// Unpacks what comes from a stream into a directory, and says what came of it.
-pub(super) fn work(order: Order, input: File, into: &OwnedFd, reporter: &mut Reporter) -> Result<(), Failure> {
-    let stream = Stream::new(input, order.compression, order.limits).map_err(here("decompress"))?;
+/// Unpacks a stream into a directory and reports the result.
+pub(super) fn work(
+    order: UnpackArguments,
+    input: File,
+    into: &OwnedFd,
+    reporter: &mut ReportSender,
+) -> Result<(), UnpackFailure> {
+    let stream = DecompressedStream::new(input, order.compression, order.limits).map_err(here("decompress"))?;
     let (diff_id, unpacked) = unpacked(order, stream, into, reporter)?;
     let told = here("report");
     for path in unpacked.made {
-        reporter.say(&Report::Made(path)).map_err(&told)?;
+        reporter.say(&UnpackReport::Made(path)).map_err(&told)?;
     }
-    let archive::Unpacked { bytes, entries, skipped, made: _ } = unpacked;
-    reporter.say(&Report::Done(Totals { diff_id, bytes, entries, skipped })).map_err(told)
+    let archive::ArchiveTotals { bytes, entries, skipped, made: _ } = unpacked;
+    reporter.say(&UnpackReport::Done(UnpackTotals { diff_id, bytes, entries, skipped })).map_err(told)
 }
 
 fn unpacked(
-    order: Order,
-    stream: Stream,
+    order: UnpackArguments,
+    stream: DecompressedStream,
     into: &OwnedFd,
-    reporter: &mut Reporter,
-) -> Result<(Digest, archive::Unpacked), Failure> {
+    reporter: &mut ReportSender,
+) -> Result<(Digest, archive::ArchiveTotals), UnpackFailure> {
     let (to_write, pieces) = channel();
     let (to_digest, chunks) = channel();
     std::thread::scope(|scope| {
@@ -53,21 +58,21 @@ fn unpacked(
         let digest = Builder::new().spawn_scoped(scope, || digest(chunks)).map_err(&start)?;
         let tree = Builder::new().spawn_scoped(scope, || tree(order, pieces, into)).map_err(&start)?;
         let read = read(stream, to_write, to_digest, reporter);
-        // The entry at which it fails is in what the tree says, so that counts first.
-        let unpacked = ended(tree)?.map_err(Failure::Archive)?;
+        // The tree's error names the entry, so it takes precedence.
+        let unpacked = ended(tree)?.map_err(UnpackFailure::Archive)?;
         read.map_err(here("report"))?;
         Ok((ended(digest)?, unpacked))
     })
 }
 
-/// Reads the stream for both others, until one of them needs no more.
+/// Reads the stream for the two other threads, until one of them stops.
 fn read(
-    mut stream: Stream,
-    to_write: Sender<io::Result<Arc<Chunk>>>,
-    to_digest: Sender<Arc<Chunk>>,
-    reporter: &mut Reporter,
+    mut stream: DecompressedStream,
+    to_write: Sender<io::Result<Arc<StreamChunk>>>,
+    to_digest: Sender<Arc<StreamChunk>>,
+    reporter: &mut ReportSender,
 ) -> io::Result<()> {
-    let pool = Pool::new();
+    let pool = ChunkPool::new();
     let mut told = 0;
     loop {
         match pool.fill(&mut stream) {
@@ -89,30 +94,30 @@ fn read(
     }
 }
 
-fn digest(chunks: Receiver<Arc<Chunk>>) -> Digest {
+fn digest(chunks: Receiver<Arc<StreamChunk>>) -> Digest {
     let mut hasher = Hasher::default();
     for chunk in chunks {
-        // Digesting does not fail.
+        // Hashing cannot fail.
         let _digested = hasher.write_all(chunk.bytes());
     }
     hasher.digest()
 }
 
 fn tree(
-    order: Order,
-    pieces: Receiver<io::Result<Arc<Chunk>>>,
+    order: UnpackArguments,
+    pieces: Receiver<io::Result<Arc<StreamChunk>>>,
     into: &OwnedFd,
-) -> Result<archive::Unpacked, ArchiveError> {
-    let mut pieces = Pieces::new(pieces);
+) -> Result<archive::ArchiveTotals, ArchiveError> {
+    let mut pieces = ChunkReader::new(pieces);
     let Some(form) = order.form else { return file(pieces, into, order.limits) };
     let unpacked = archive::unpack(&mut pieces, into, form, order.limits)?;
-    // Behind the end there is nothing to unpack, but it counts for the digest.
+    // Bytes after the end of the archive count for the digest only.
     io::copy(&mut pieces, &mut io::sink()).map_err(ArchiveError::Read)?;
     Ok(unpacked)
 }
 
-/// Writes all that comes out to one file.
-fn file(pieces: Pieces, into: &OwnedFd, limits: Limits) -> Result<archive::Unpacked, ArchiveError> {
+/// Writes the stream to one file.
+fn file(pieces: ChunkReader, into: &OwnedFd, limits: ArchiveLimits) -> Result<archive::ArchiveTotals, ArchiveError> {
     let failed = |source| ArchiveError::Write { entry: CONTENT.into(), source };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat2(into, CONTENT, flags, Mode::from_raw_mode(0o600), ResolveFlags::BENEATH);
@@ -121,12 +126,12 @@ fn file(pieces: Pieces, into: &OwnedFd, limits: Limits) -> Result<archive::Unpac
     loop {
         let piece = pieces.fill_buf().map_err(ArchiveError::Read)?;
         if piece.is_empty() {
-            return Ok(archive::Unpacked { bytes, entries: 1, ..archive::Unpacked::default() });
+            return Ok(archive::ArchiveTotals { bytes, entries: 1, ..archive::ArchiveTotals::default() });
         }
         let length = piece.len();
         bytes += length as u64;
         if bytes > limits.bytes {
-            let why = archive::Refusal::TooLarge(limits.bytes);
+            let why = archive::EntryRejection::TooLarge(limits.bytes);
             return Err(ArchiveError::Refused { entry: CONTENT.into(), why });
         }
         file.write_all(piece).map_err(failed)?;
@@ -134,23 +139,23 @@ fn file(pieces: Pieces, into: &OwnedFd, limits: Limits) -> Result<archive::Unpac
     }
 }
 
-fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T, Failure> {
-    thread.join().map_err(|_| Failure::Here("a thread ended early".into()))
+fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T, UnpackFailure> {
+    thread.join().map_err(|_| UnpackFailure::Here("a thread ended early".into()))
 }
 
-fn here(what: &'static str) -> impl Fn(io::Error) -> Failure {
-    move |error| Failure::Here(format!("{what}: {error}"))
+fn here(what: &'static str) -> impl Fn(io::Error) -> UnpackFailure {
+    move |error| UnpackFailure::Here(format!("{what}: {error}"))
 }
 
-// === impl Failure ===
+// === impl UnpackFailure ===
 
-impl Failure {
-    pub(super) fn report(self) -> Report {
+impl UnpackFailure {
+    pub(super) fn report(self) -> UnpackReport {
         match self {
-            Self::Archive(error) if error.is_full() => Report::Full(error.to_string()),
-            Self::Archive(error @ ArchiveError::Write { .. }) => Report::Failed(error.to_string()),
-            Self::Archive(error) => Report::Refused(error.to_string()),
-            Self::Here(text) => Report::Failed(text),
+            Self::Archive(error) if error.is_full() => UnpackReport::Full(error.to_string()),
+            Self::Archive(error @ ArchiveError::Write { .. }) => UnpackReport::Failed(error.to_string()),
+            Self::Archive(error) => UnpackReport::Refused(error.to_string()),
+            Self::Here(text) => UnpackReport::Failed(text),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Archives that unpack to more than there is room for.
+//! Archives that unpack to more than the limits.
 
-use carrel_layers::archive::{Form, Limits, Refusal};
+use carrel_layers::archive::{ArchiveForm, ArchiveLimits, EntryRejection};
 use carrel_layers::{Compression, UnpackError};
 
-use crate::support::{Fixture, Tar, header, zstd};
+use crate::support::{TarBuilder, UnpackFixture, header, zstd};
 use crate::{refused, refused_below};
 
 /// What an entry takes besides its content.
@@ -11,35 +11,40 @@ const ENTRY: u64 = 4096;
 
 //= promises.images.size
 #[test]
-fn bombs_are_refused_before_they_go_off() {
+fn archives_beyond_the_limits_are_rejected_before_they_are_written() {
     // Every entry takes something, whatever it is. Without what is harmful there are five, of a few bytes.
     let room = 5 * ENTRY + 1000;
-    let small = Limits { bytes: room, entries: 100 };
-    refused_below(small, |tar| tar.file("x", &[0; 994]), "x", Refusal::TooLarge(room));
+    let small = ArchiveLimits { bytes: room, entries: 100 };
+    refused_below(small, |tar| tar.file("x", &[0; 994]), "x", EntryRejection::TooLarge(room));
     // So do names of links and attributes.
     let target = "t".repeat(99);
-    let links = |tar: Tar| (0..6).fold(tar, |tar, number| tar.symlink(&format!("link-{number}"), &target));
+    let links = |tar: TarBuilder| (0..6).fold(tar, |tar, number| tar.symlink(&format!("link-{number}"), &target));
     let room = 10 * ENTRY + 600;
-    refused_below(Limits { bytes: room, entries: 100 }, links, "link-5", Refusal::TooLarge(room));
+    refused_below(ArchiveLimits { bytes: room, entries: 100 }, links, "link-5", EntryRejection::TooLarge(room));
     let value = [b'v'; 994];
     refused_below(
         small,
         |tar| tar.pax(&[("SCHILY.xattr.user.x", &value)]).file("x", b""),
         "x",
-        Refusal::TooLarge(small.bytes),
+        EntryRejection::TooLarge(small.bytes),
     );
     let names = ["1", "2", "3", "4", "5", "6", "7"];
-    let many = |tar: Tar| names.iter().fold(tar, |tar, name| tar.file(name, b""));
-    refused_below(Limits { entries: 10, ..Limits::default() }, many, "7", Refusal::TooMany(10));
-    let deep = |tar: Tar| tar.dir("a/b/c/d/e/f/g/h/i");
-    refused_below(Limits { entries: 10, ..Limits::default() }, deep, "a/b/c/d/e/f/g/h/i", Refusal::TooMany(10));
+    let many = |tar: TarBuilder| names.iter().fold(tar, |tar, name| tar.file(name, b""));
+    refused_below(ArchiveLimits { entries: 10, ..ArchiveLimits::default() }, many, "7", EntryRejection::TooMany(10));
+    let deep = |tar: TarBuilder| tar.dir("a/b/c/d/e/f/g/h/i");
+    refused_below(
+        ArchiveLimits { entries: 10, ..ArchiveLimits::default() },
+        deep,
+        "a/b/c/d/e/f/g/h/i",
+        EntryRejection::TooMany(10),
+    );
     // So many of nothing are too large, too.
-    refused_below(small, many, "2", Refusal::TooLarge(small.bytes));
-    refused_below(small, deep, "a/b/c/d/e/f/g/h/i", Refusal::TooLarge(small.bytes));
+    refused_below(small, many, "2", EntryRejection::TooLarge(small.bytes));
+    refused_below(small, deep, "a/b/c/d/e/f/g/h/i", EntryRejection::TooLarge(small.bytes));
     // Sizes that are only claimed.
     let mut claimed = header(b"x", b'0');
     claimed.set_size(1 << 62);
-    refused(|tar| tar.raw(claimed.clone(), b""), "x", Refusal::TooLarge(64 << 30));
+    refused(|tar| tar.raw(claimed.clone(), b""), "x", EntryRejection::TooLarge(64 << 30));
     refused(
         |tar| {
             tar.pax(&[
@@ -50,7 +55,7 @@ fn bombs_are_refused_before_they_go_off() {
             .file("x", b"0\n")
         },
         "x",
-        Refusal::SparseMap,
+        EntryRejection::SparseMap,
     );
     let mut block = [0; 512];
     block[..2].copy_from_slice(b"0\n");
@@ -64,18 +69,18 @@ fn bombs_are_refused_before_they_go_off() {
             .file("x", &block)
         },
         "x",
-        Refusal::TooLarge(64 << 30),
+        EntryRejection::TooLarge(64 << 30),
     );
 }
 
 //= promises.images.size
 #[test]
-fn bombs_are_refused_by_their_ratio() {
+fn archives_beyond_the_compression_ratio_are_rejected() {
     let mut zeros = header(b"zeros", b'0');
     zeros.set_size(300 << 20);
-    let archive = Tar::control().raw(zeros, &vec![0; 300 << 20]).end();
-    let fixture = Fixture::new();
-    match fixture.stream(&zstd(&archive), Compression::Zstd, Form::Layer) {
+    let archive = TarBuilder::control().raw(zeros, &vec![0; 300 << 20]).end();
+    let fixture = UnpackFixture::new();
+    match fixture.stream(&zstd(&archive), Compression::Zstd, ArchiveForm::Layer) {
         Err(UnpackError::Refused(text)) => {
             assert_eq!(
                 text,
@@ -85,28 +90,29 @@ fn bombs_are_refused_by_their_ratio() {
         other => panic!("{:?}", other.map(|tree| tree.unpacked)),
     }
     // It is the ratio: as it is, it unpacks.
-    let tree = fixture.stream(&archive, Compression::None, Form::Layer).unwrap();
+    let tree = fixture.stream(&archive, Compression::None, ArchiveForm::Layer).unwrap();
     assert_eq!(tree.unpacked.bytes, (300 << 20) + 7);
     // What follows the end of an archive is bounded as well.
-    let mut fixture = Fixture::new();
-    fixture.unpacker.limits = Limits { bytes: 1000, entries: 10 };
-    let mut archive = Tar::control().end();
+    let mut fixture = UnpackFixture::new();
+    fixture.unpacker.limits = ArchiveLimits { bytes: 1000, entries: 10 };
+    let mut archive = TarBuilder::control().end();
     archive.resize(archive.len() + 100_000, 0);
     match fixture.layer(&archive) {
-        Err(UnpackError::Refused(text)) => assert!(text.contains("more than 41960 bytes in all"), "{text}"),
+        Err(UnpackError::Refused(text)) => assert!(text.contains("more than 41960 bytes in total"), "{text}"),
         other => panic!("{:?}", other.map(|tree| tree.unpacked)),
     }
 }
 
 #[test]
-fn names_of_directories_without_entries_are_bounded() {
+fn names_of_directories_without_entries_are_limited() {
     let part = format!("{}/", "d".repeat(250));
     let deep = |number: usize| format!("{number}/{}x", part.repeat(15));
-    let many =
-        |tar: Tar| (0..600).fold(tar, |tar, number| tar.pax(&[("path", deep(number).as_bytes())]).file("x", b""));
-    let fixture = Fixture::new();
-    match fixture.layer(&many(Tar::control()).end()) {
-        Err(UnpackError::Refused(text)) => assert!(text.contains("no entry of their own"), "{text}"),
+    let many = |tar: TarBuilder| {
+        (0..600).fold(tar, |tar, number| tar.pax(&[("path", deep(number).as_bytes())]).file("x", b""))
+    };
+    let fixture = UnpackFixture::new();
+    match fixture.layer(&many(TarBuilder::control()).end()) {
+        Err(UnpackError::Refused(text)) => assert!(text.contains("have no entry"), "{text}"),
         other => panic!("{:?}", other.map(|tree| tree.unpacked)),
     }
 }

@@ -1,4 +1,4 @@
-//! Archives that mean harm: each is refused by name and leaves nothing, and unpacks without what is wrong with it.
+//! Hostile archives: each is rejected with its reason and leaves nothing, and unpacks without the hostile entry.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
@@ -10,31 +10,37 @@ mod support;
 mod whole;
 
 use carrel_layers::UnpackError;
-use carrel_layers::archive::{ArchiveError, Form, Limits, Refusal};
+use carrel_layers::archive::{ArchiveError, ArchiveForm, ArchiveLimits, EntryRejection};
 
-use self::support::{Fixture, Tar, Tree};
+use self::support::{TarBuilder, UnpackFixture, UnpackedTree};
 
-/// The archive is refused with a reason, as a root and as a layer. Without the entry it unpacks.
+/// Asserts that the archive is rejected with a reason, as a root and as a layer, and unpacks without the entry.
 #[track_caller]
-fn refused(hostile: impl Fn(Tar) -> Tar, entry: &str, why: Refusal) {
-    refused_below(Limits::default(), hostile, entry, why);
+fn refused(hostile: impl Fn(TarBuilder) -> TarBuilder, entry: &str, why: EntryRejection) {
+    refused_below(ArchiveLimits::default(), hostile, entry, why);
 }
 
 #[track_caller]
-fn refused_below(limits: Limits, hostile: impl Fn(Tar) -> Tar, entry: &str, why: Refusal) {
-    for form in [Form::Root, Form::Layer] {
+fn refused_below(limits: ArchiveLimits, hostile: impl Fn(TarBuilder) -> TarBuilder, entry: &str, why: EntryRejection) {
+    for form in [ArchiveForm::Root, ArchiveForm::Layer] {
         refused_as(form, limits, &hostile, entry, &why);
     }
 }
 
 #[track_caller]
-fn refused_as(form: Form, limits: Limits, hostile: impl Fn(Tar) -> Tar, entry: &str, why: &Refusal) {
-    let mut fixture = Fixture::new();
+fn refused_as(
+    form: ArchiveForm,
+    limits: ArchiveLimits,
+    hostile: impl Fn(TarBuilder) -> TarBuilder,
+    entry: &str,
+    why: &EntryRejection,
+) {
+    let mut fixture = UnpackFixture::new();
     fixture.unpacker.limits = limits;
     let sentinel = fixture.home.path().join("sentinel");
     std::fs::write(&sentinel, "untouched").unwrap();
     // In the middle, so that something is there already.
-    let archive = hostile(Tar::control()).file("after", b"x").end();
+    let archive = hostile(TarBuilder::control()).file("after", b"x").end();
     let expected = ArchiveError::Refused { entry: entry.into(), why: why.clone() }.to_string();
     match unpack(&fixture, &archive, form) {
         Err(UnpackError::Refused(text)) => assert_eq!(text, shown(&expected)),
@@ -52,17 +58,17 @@ fn shown(text: &str) -> String {
 }
 
 /// A layer is compressed, and a root is not.
-fn unpack(fixture: &Fixture, archive: &[u8], form: Form) -> Result<Tree, UnpackError> {
+fn unpack(fixture: &UnpackFixture, archive: &[u8], form: ArchiveForm) -> Result<UnpackedTree, UnpackError> {
     match form {
-        Form::Root => fixture.root(archive),
-        Form::Layer => fixture.layer(archive),
+        ArchiveForm::Root => fixture.root(archive),
+        ArchiveForm::Layer => fixture.layer(archive),
     }
 }
 
 /// The archive fails with one of some errors.
 #[track_caller]
-fn fails(archive: &[u8], form: Form, expected: &[&str]) {
-    let fixture = Fixture::new();
+fn fails(archive: &[u8], form: ArchiveForm, expected: &[&str]) {
+    let fixture = UnpackFixture::new();
     match unpack(&fixture, archive, form) {
         Err(UnpackError::Refused(text)) => {
             assert!(expected.iter().any(|expected| text.contains(expected)), "{text:?} is none of {expected:?}");
@@ -74,8 +80,8 @@ fn fails(archive: &[u8], form: Form, expected: &[&str]) {
 }
 
 #[track_caller]
-fn control(fixture: &Fixture, form: Form) {
-    let tree = unpack(fixture, &Tar::control().file("after", b"x").end(), form).unwrap();
+fn control(fixture: &UnpackFixture, form: ArchiveForm) {
+    let tree = unpack(fixture, &TarBuilder::control().file("after", b"x").end(), form).unwrap();
     assert_eq!(std::fs::read_to_string(tree.at("etc/hostname")).unwrap(), "carrel\n");
     assert_eq!(tree.unpacked.entries, 5);
 }

@@ -1,65 +1,65 @@
-//! Streams that are cut, damaged, or something else.
+//! Streams that are truncated, damaged, or not a tar.
 
-use carrel_layers::archive::Form;
+use carrel_layers::archive::ArchiveForm;
 use carrel_layers::{Compression, Digest, UnpackError};
 
 use crate::fails;
-use crate::support::{Fixture, Tar, gzip, header, zstd};
+use crate::support::{TarBuilder, UnpackFixture, gzip, header, zstd};
 
 //= promises.images.archive-cut-short-damaged
 #[test]
-fn an_archive_that_is_cut_short_is_refused_wherever_it_is_cut() {
-    let whole = Tar::control().pax(&[("path", b"y")]).file("x", &[7; 700]).end();
+fn a_truncated_archive_is_rejected_wherever_it_ends() {
+    let whole = TarBuilder::control().pax(&[("path", b"y")]).file("x", &[7; 700]).end();
     let end = whole.len() - 1024;
     for length in (1..end).step_by(100).chain([512, 1024, end - 512, end]) {
         let expected: &[&str] = if length < 512 { &["not a tar"] } else { &["the archive is cut short: it ends"] };
-        fails(&whole[..length], Form::Root, expected);
+        fails(&whole[..length], ArchiveForm::Root, expected);
     }
-    fails(&whole[..end - 1], Form::Layer, &[r#"it ends within entry "y""#]);
+    fails(&whole[..end - 1], ArchiveForm::Layer, &[r#"it ends within entry "y""#]);
     // One block of zeros is an end, too.
-    Fixture::new().root(&whole[..end + 512]).unwrap();
+    UnpackFixture::new().root(&whole[..end + 512]).unwrap();
     // The size says more than there is, or less.
     let claimed = |size| {
         let mut claimed = header(b"x", b'0');
         claimed.set_size(size);
         claimed
     };
-    for form in [Form::Root, Form::Layer] {
-        fails(&Tar::control().raw(claimed(1 << 20), b"little").end(), form, &[r#"it ends within entry "x""#]);
-        fails(&Tar::control().raw(claimed(512), &[7; 2048]).end(), form, &[r#"behind entry "x""#]);
+    for form in [ArchiveForm::Root, ArchiveForm::Layer] {
+        fails(&TarBuilder::control().raw(claimed(1 << 20), b"little").end(), form, &[r#"it ends within entry "x""#]);
+        fails(&TarBuilder::control().raw(claimed(512), &[7; 2048]).end(), form, &[r#"behind entry "x""#]);
     }
 }
 
 #[test]
-fn a_layer_needs_neither_an_end_mark_nor_an_entry() {
-    let fixture = Fixture::new();
-    let whole = Tar::control().file("after", b"x").end();
+fn a_layer_needs_neither_an_end_marker_nor_an_entry() {
+    let fixture = UnpackFixture::new();
+    let whole = TarBuilder::control().file("after", b"x").end();
     let tree = fixture.layer(&whole[..whole.len() - 1024]).unwrap();
     assert_eq!(tree.unpacked.entries, 5);
     for empty in [&[][..], &[0; 512], &[0; 1024], &[0; 10_240]] {
         let tree = fixture.layer(empty).unwrap();
         assert_eq!((tree.unpacked.entries, tree.unpacked.made), (0, vec![std::path::PathBuf::new()]));
         assert_eq!(tree.unpacked.diff_id, Digest::of(empty));
-        fails(empty, Form::Root, &["not a tar"]);
+        fails(empty, ArchiveForm::Root, &["not a tar"]);
     }
 }
 
 //= promises.images.archive-cut-short-damaged
 #[test]
-fn an_archive_that_is_damaged_is_refused() {
-    let mut archive = Tar::control().file("x", b"").end();
-    let offset = Tar::control().0.len();
+fn a_damaged_archive_is_rejected() {
+    let mut archive = TarBuilder::control().file("x", b"").end();
+    let offset = TarBuilder::control().0.len();
     archive[offset] ^= 1;
     let expected = format!(r#"there is no header at byte {offset}, behind entry "etc/link""#);
-    fails(&archive, Form::Layer, &[&expected]);
+    fails(&archive, ArchiveForm::Layer, &[&expected]);
     // Zeros between two entries: some readers would stop there, and some go on.
-    let mut archive = Tar::control();
+    let mut archive = TarBuilder::control();
     archive.0.extend_from_slice(&[0; 512]);
-    fails(&archive.file("x", b"").end(), Form::Layer, &[&expected]);
+    fails(&archive.file("x", b"").end(), ArchiveForm::Layer, &[&expected]);
 }
 
 #[test]
-fn what_is_no_tar_is_told_apart() {
+fn other_formats_are_recognized() {
     for (content, hint) in [
         (&b""[..], "not a tar archive"),
         (b"#!/bin/sh\n", "not a tar archive"),
@@ -70,29 +70,29 @@ fn what_is_no_tar_is_told_apart() {
         (b"BZh9", "bunzip2"),
         (&[0; 10240], "zeros"),
     ] {
-        fails(content, Form::Root, &[hint]);
+        fails(content, ArchiveForm::Root, &[hint]);
     }
 }
 
 #[test]
-fn a_tar_in_a_tar_is_only_a_file() {
-    let fixture = Fixture::new();
-    let inner = Tar::control().file("../harm", b"").end();
-    let tree = fixture.layer(&Tar::control().file("inner.tar", &inner).end()).unwrap();
+fn a_tar_in_a_tar_is_an_ordinary_file() {
+    let fixture = UnpackFixture::new();
+    let inner = TarBuilder::control().file("../harm", b"").end();
+    let tree = fixture.layer(&TarBuilder::control().file("inner.tar", &inner).end()).unwrap();
     assert_eq!(std::fs::read(tree.at("inner.tar")).unwrap(), inner);
 }
 
 #[test]
-fn what_is_compressed_has_to_be_whole_and_alone() {
-    let fixture = Fixture::new();
-    let archive = Tar::control().file("after", &[7; 100_000]).end();
+fn a_compressed_stream_must_be_complete_and_alone() {
+    let fixture = UnpackFixture::new();
+    let archive = TarBuilder::control().file("after", &[7; 100_000]).end();
     for (compression, packed) in [(Compression::Gzip, gzip(&archive)), (Compression::Zstd, zstd(&archive))] {
-        let outcome = |stream: &[u8]| fixture.stream(stream, compression, Form::Layer).map(|tree| tree.unpacked);
+        let outcome = |stream: &[u8]| fixture.stream(stream, compression, ArchiveForm::Layer).map(|tree| tree.unpacked);
         let unpacked = outcome(&packed).unwrap();
         assert_eq!(unpacked.diff_id, Digest::of(&archive));
         for bad in [&packed[..packed.len() / 2], &packed[..packed.len() - 1], &[&packed[..], b"trailing"].concat()] {
             match outcome(bad) {
-                Err(UnpackError::Refused(text)) => assert!(text.contains("damaged or cut short"), "{text}"),
+                Err(UnpackError::Refused(text)) => assert!(text.contains("damaged or truncated"), "{text}"),
                 other => panic!("{compression:?} {other:?}"),
             }
         }

@@ -1,28 +1,28 @@
-//! The tar of a root file system: it is unpacked once, whoever asks, and whatever happens to them.
+//! Tars of root file systems: each is unpacked once, also with concurrent and killed processes.
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Digest, Store, StoreError, Stored, Unpacker};
+use carrel_layers::{Digest, ImageStore, StoreError, StoredImage, Unpacker};
 use rustix::fs::FlockOperation;
 
-use crate::memory::{Home, open, release};
-use crate::support::{self, Tar, gzip, zstd};
+use crate::memory::{StoreHome, open, release};
+use crate::support::{self, TarBuilder, gzip, zstd};
 use crate::trees::{assert_same, described};
 
 /// How a process of this test is told what to unpack: a home and an archive, with a line between them.
 const TOLD: &str = "CARREL_TEST_UNPACK";
 
-/// The other process of the tests below: alone it has nothing to do.
+/// The child process of the tests below; on its own it does nothing.
 #[test]
 fn another_process_unpacks_what_it_is_told() {
     let Ok(told) = std::env::var(TOLD) else { return };
     // All of them begin when the test lets go of their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
     let (home, archive) = told.split_once('\n').unwrap();
-    let said = crate::memory::Told::default();
+    let said = crate::memory::RecordedProgress::default();
     let stored = open(Path::new(home)).archive(Path::new(archive), &said).unwrap();
     let unpacked = !said.done.into_inner().unwrap().is_empty();
     eprintln!("{} {}", if unpacked { "unpacked" } else { "found" }, stored.root.layers[0].display());
@@ -42,14 +42,14 @@ fn another_process(program: &str, home: &Path, archive: &Path) -> Child {
 }
 
 /// Writes an archive and asks for it.
-fn find(home: &Home, archive: &[u8]) -> Result<Stored, StoreError> {
+fn find(home: &StoreHome, archive: &[u8]) -> Result<StoredImage, StoreError> {
     let path = place(home);
     let _old = std::fs::remove_file(&path);
     std::fs::write(&path, archive).unwrap();
     home.store.archive(&path, &())
 }
 
-fn place(home: &Home) -> PathBuf {
+fn place(home: &StoreHome) -> PathBuf {
     home.directory.path().join("image.tar")
 }
 
@@ -61,9 +61,9 @@ fn bytes_read() -> u64 {
 
 //= promises.images.times-archive-unpacked-however
 #[test]
-fn the_second_time_nothing_but_small_files_is_read() {
-    let home = Home::new();
-    let archive = Tar::control().file("large", &[7; 1 << 20]).end();
+fn a_known_archive_is_not_read_again() {
+    let home = StoreHome::new();
+    let archive = TarBuilder::control().file("large", &[7; 1 << 20]).end();
     let before = bytes_read();
     let first = find(&home, &archive).unwrap();
     assert!(bytes_read() - before > 1 << 20, "this is how reading shows");
@@ -77,9 +77,9 @@ fn the_second_time_nothing_but_small_files_is_read() {
 
 //= promises.images.times-archive-unpacked-however
 #[test]
-fn an_image_is_named_by_what_the_archive_holds() {
-    let home = Home::new();
-    let archive = Tar::control().end();
+fn an_image_is_identified_by_the_content_of_the_archive() {
+    let home = StoreHome::new();
+    let archive = TarBuilder::control().end();
     let first = find(&home, &archive).unwrap();
     assert_eq!(first.layers, [Digest::of(&archive)]);
     // The same content in another file is the same image.
@@ -100,8 +100,8 @@ fn an_image_is_named_by_what_the_archive_holds() {
 
 #[test]
 fn an_archive_may_be_compressed() {
-    let home = Home::new();
-    let archive = Tar::control().end();
+    let home = StoreHome::new();
+    let archive = TarBuilder::control().end();
     let plain = find(&home, &archive).unwrap();
     for packed in [gzip(&archive), zstd(&archive)] {
         let stored = find(&home, &packed).unwrap();
@@ -112,9 +112,9 @@ fn an_archive_may_be_compressed() {
 }
 
 #[test]
-fn a_blob_that_an_image_has_is_not_written_anew() {
-    let home = Home::new();
-    let archive = Tar::control().end();
+fn a_blob_of_an_image_is_not_written_again() {
+    let home = StoreHome::new();
+    let archive = TarBuilder::control().end();
     let stored = find(&home, &archive).unwrap();
     let blob = home.path("blobs").join(Digest::of(&archive).hex());
     let inode = || std::fs::metadata(&blob).unwrap().ino();
@@ -132,10 +132,10 @@ fn a_blob_that_an_image_has_is_not_written_anew() {
 
 #[test]
 fn a_root_and_a_layer_of_the_same_bytes_are_not_the_same_tree() {
-    let home = Home::new();
-    let archive = Tar::control().file("etc/.wh.name", b"").end();
+    let home = StoreHome::new();
+    let archive = TarBuilder::control().file("etc/.wh.name", b"").end();
     let root = find(&home, &archive).unwrap();
-    let layer = home.pull(&crate::memory::Build::default().layer(archive).source()).unwrap();
+    let layer = home.pull(&crate::memory::ImageBuilder::default().layer(archive).source()).unwrap();
     assert_eq!(root.layers, layer.layers);
     assert!(root.root.layers[0].join("etc/.wh.name").is_file());
     assert!(!layer.root.layers[0].join("etc/.wh.name").exists());
@@ -143,10 +143,10 @@ fn a_root_and_a_layer_of_the_same_bytes_are_not_the_same_tree() {
 
 //= promises.images.times-archive-unpacked-however
 #[test]
-fn several_processes_unpack_an_archive_once() {
-    let home = Home::new();
+fn concurrent_processes_unpack_an_archive_once() {
+    let home = StoreHome::new();
     let archive = place(&home);
-    let many = (0..2000).fold(Tar::control(), |tar, number| tar.file(&format!("many/{number}"), b"content"));
+    let many = (0..2000).fold(TarBuilder::control(), |tar, number| tar.file(&format!("many/{number}"), b"content"));
     std::fs::write(&archive, many.end()).unwrap();
     let mut children: Vec<_> =
         (0..5).map(|_| another_process(r#"exec "$0" "$@""#, home.directory.path(), &archive)).collect();
@@ -170,11 +170,11 @@ fn several_processes_unpack_an_archive_once() {
 
 //= promises.images.trees-half
 #[test]
-fn a_process_that_is_killed_leaves_nothing_that_is_used() {
+fn a_killed_process_leaves_nothing_that_is_used() {
     for dies in ["layer-staged-before", "layer-kept-before", "layer-kept-after", "image-recorded-before"] {
-        let home = Home::new();
+        let home = StoreHome::new();
         let archive = place(&home);
-        std::fs::write(&archive, Tar::control().file("large", &[7; 1 << 20]).end()).unwrap();
+        std::fs::write(&archive, TarBuilder::control().file("large", &[7; 1 << 20]).end()).unwrap();
         let program = format!(r#"CARREL_FAILPOINT={dies} exec "$0" "$@""#);
         let output = another_process(&program, home.directory.path(), &archive).wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(9), "{output:?}");
@@ -190,10 +190,10 @@ fn a_process_that_is_killed_leaves_nothing_that_is_used() {
 
 //= promises.images.trees-half
 #[test]
-fn a_disk_that_takes_no_more_leaves_nothing() {
-    let home = Home::new();
+fn a_full_disk_leaves_nothing() {
+    let home = StoreHome::new();
     let archive = place(&home);
-    std::fs::write(&archive, Tar::control().file("large", &[7; 4 << 20]).end()).unwrap();
+    std::fs::write(&archive, TarBuilder::control().file("large", &[7; 4 << 20]).end()).unwrap();
     // The kernel refuses more than a megabyte of one file.
     let child = another_process(r#"trap '' XFSZ; ulimit -f 2048; exec "$0" "$@""#, home.directory.path(), &archive);
     let output = child.wait_with_output().unwrap();
@@ -205,35 +205,35 @@ fn a_disk_that_takes_no_more_leaves_nothing() {
 }
 
 #[test]
-fn a_root_without_an_entry_is_open_to_every_user() {
-    let home = Home::new();
+fn a_root_without_an_entry_is_accessible_to_every_user() {
+    let home = StoreHome::new();
     let root =
         |archive: &[u8]| std::fs::metadata(&find(&home, archive).unwrap().root.layers[0]).unwrap().mode() & 0o7777;
-    assert_eq!(root(&Tar::default().file("a/b/file", b"").end()), 0o755);
+    assert_eq!(root(&TarBuilder::default().file("a/b/file", b"").end()), 0o755);
     let mut closed = support::header(b"./", b'5');
     closed.set_mode(0o710);
-    assert_eq!(root(&Tar::default().raw(closed, b"").file("file", b"").end()), 0o710);
+    assert_eq!(root(&TarBuilder::default().raw(closed, b"").file("file", b"").end()), 0o710);
 }
 
 #[test]
-fn what_somebody_works_on_is_not_removed() {
-    let home = Home::new();
-    find(&home, &Tar::control().end()).unwrap();
+fn a_staging_directory_in_use_is_not_removed() {
+    let home = StoreHome::new();
+    find(&home, &TarBuilder::control().end()).unwrap();
     let busy = home.directory.path().join("images/staging/busy");
     std::fs::create_dir(&busy).unwrap();
     let lock = std::fs::File::open(&busy).unwrap();
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
-    find(&home, &Tar::control().file("1", b"").end()).unwrap();
+    find(&home, &TarBuilder::control().file("1", b"").end()).unwrap();
     assert_eq!(home.names("staging"), ["busy"]);
     release(lock);
-    find(&home, &Tar::control().file("2", b"").end()).unwrap();
+    find(&home, &TarBuilder::control().file("2", b"").end()).unwrap();
     assert_eq!(home.names("staging"), [""; 0]);
 }
 
 #[test]
-fn a_store_that_lost_something_unpacks_again() {
-    let home = Home::new();
-    let first = find(&home, &Tar::control().end()).unwrap();
+fn a_store_with_missing_content_unpacks_again() {
+    let home = StoreHome::new();
+    let first = find(&home, &TarBuilder::control().end()).unwrap();
     let again = || home.store.archive(&place(&home), &()).unwrap().digest;
     std::fs::remove_dir_all(home.path("images").join(first.digest.hex())).unwrap();
     assert_eq!(again(), first.digest);
@@ -254,33 +254,33 @@ fn a_store_that_lost_something_unpacks_again() {
 }
 
 #[test]
-fn an_archive_that_is_refused_leaves_nothing_and_is_named() {
-    let home = Home::new();
-    let error = find(&home, &Tar::control().file("../harm", b"").end()).unwrap_err();
+fn a_rejected_archive_leaves_nothing_and_is_named() {
+    let home = StoreHome::new();
+    let error = find(&home, &TarBuilder::control().file("../harm", b"").end()).unwrap_err();
     assert!(matches!(error, StoreError::Archive { .. }));
     assert!(error.to_string().contains("image.tar") && error.to_string().contains("../harm"), "{error}");
     home.assert_empty();
-    find(&home, &Tar::control().end()).unwrap();
+    find(&home, &TarBuilder::control().end()).unwrap();
 }
 
 #[test]
-fn a_file_that_holds_layers_is_told_from_a_root() {
-    let home = Home::new();
+fn an_archive_of_layers_is_distinguished_from_a_root() {
+    let home = StoreHome::new();
     for (name, hint) in [("oci-layout", "oci-archive:"), ("manifest.json", "docker-archive:")] {
-        let error = find(&home, &Tar::default().file(name, b"{}").end()).unwrap_err().to_string();
+        let error = find(&home, &TarBuilder::default().file(name, b"{}").end()).unwrap_err().to_string();
         assert!(error.contains("holds layers") && error.contains(hint), "{error}");
         home.assert_empty();
-        find(&home, &Tar::control().file(name, b"{}").end()).unwrap();
+        find(&home, &TarBuilder::control().file(name, b"{}").end()).unwrap();
         home.store.prune(true).unwrap();
     }
 }
 
 //= promises.images.mode-store
 #[test]
-fn the_store_is_its_owners_alone() {
+fn the_store_is_private_to_its_owner() {
     let home = tempfile::tempdir().unwrap();
     let nested = home.path().join("not/there/yet");
-    let open = || Store::open(&nested, Unpacker::new("carrel-unpack"));
+    let open = || ImageStore::open(&nested, Unpacker::new("carrel-unpack"));
     open().unwrap();
     let images = nested.join("images");
     let mode = || std::fs::metadata(&images).unwrap().mode() & 0o7777;
@@ -297,11 +297,11 @@ fn the_store_is_its_owners_alone() {
 }
 
 #[test]
-fn what_is_no_file_is_no_archive() {
-    let home = Home::new();
+fn what_is_not_a_file_is_not_an_archive() {
+    let home = StoreHome::new();
     let pipe = home.directory.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert!(matches!(home.store.archive(&pipe, &()), Err(StoreError::Neither(_))));
+    assert!(matches!(home.store.archive(&pipe, &()), Err(StoreError::NotDirectoryOrFile(_))));
     let missing = home.directory.path().join("missing");
     assert!(matches!(home.store.archive(&missing, &()), Err(StoreError::Missing { .. })));
 }

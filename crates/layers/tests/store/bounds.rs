@@ -1,38 +1,40 @@
-//! What an image may take is bounded for all its layers together, and so is what it leaves of the disk.
+//! The limits apply to all layers of an image together, and free disk space is preserved.
 
 use std::process::Command;
 
-use carrel_layers::archive::Limits;
-use carrel_layers::{Store, StoreError, Unpacker};
+use carrel_layers::archive::ArchiveLimits;
+use carrel_layers::{ImageStore, StoreError, Unpacker};
 
-use crate::memory::{Build, Home, Memory, amd64};
+use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64};
 use crate::pull::noise;
-use crate::support::Tar;
+use crate::support::TarBuilder;
 
 /// How a process of these tests is told where a small disk is.
 const TOLD: &str = "CARREL_TEST_DISK";
 
 /// A home whose layers may take less.
-fn home(limits: Limits) -> Home {
-    let home = Home::new();
+fn home(limits: ArchiveLimits) -> StoreHome {
+    let home = StoreHome::new();
     let unpacker = Unpacker { program: env!("CARGO_BIN_EXE_carrel-unpack").into(), limits };
-    let store = Store::open(home.directory.path(), unpacker).unwrap();
-    Home { store, ..home }
+    let store = ImageStore::open(home.directory.path(), unpacker).unwrap();
+    StoreHome { store, ..home }
 }
 
 /// As many layers, each its own.
-fn image(layers: usize, layer: impl Fn(usize, Tar) -> Tar) -> Memory {
+fn image(layers: usize, layer: impl Fn(usize, TarBuilder) -> TarBuilder) -> MemorySource {
     (0..layers)
-        .fold(Build::default(), |build, number| build.layer(layer(number, Tar::default().dir("./")).end()))
+        .fold(ImageBuilder::default(), |build, number| {
+            build.layer(layer(number, TarBuilder::default().dir("./")).end())
+        })
         .source()
 }
 
 //= promises.images.image-unpacks
 #[test]
-fn all_layers_together_may_have_as_many_bytes_as_four_of_the_largest() {
-    let home = home(Limits { bytes: 100_000, entries: 100 });
+fn all_layers_together_may_have_four_times_the_bytes_of_one() {
+    let home = home(ArchiveLimits { bytes: 100_000, entries: 100 });
     // Of what is compressed there is little.
-    let large = |number: usize, tar: Tar| tar.file(&format!("{number}"), &vec![7; 80_000]);
+    let large = |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &vec![7; 80_000]);
     home.pull(&image(4, large)).unwrap();
     home.store.prune(true).unwrap();
     let error = home.pull(&image(6, large)).unwrap_err();
@@ -42,9 +44,10 @@ fn all_layers_together_may_have_as_many_bytes_as_four_of_the_largest() {
 }
 
 #[test]
-fn all_layers_together_may_have_as_many_entries_as_four_of_the_largest() {
-    let home = home(Limits { bytes: 1 << 30, entries: 50 });
-    let many = |number: usize, tar: Tar| (0..45).fold(tar, |tar, file| tar.file(&format!("{number}-{file}"), b""));
+fn all_layers_together_may_have_four_times_the_entries_of_one() {
+    let home = home(ArchiveLimits { bytes: 1 << 30, entries: 50 });
+    let many =
+        |number: usize, tar: TarBuilder| (0..45).fold(tar, |tar, file| tar.file(&format!("{number}-{file}"), b""));
     home.pull(&image(4, many)).unwrap();
     home.store.prune(true).unwrap();
     let error = home.pull(&image(6, many)).unwrap_err();
@@ -54,32 +57,32 @@ fn all_layers_together_may_have_as_many_entries_as_four_of_the_largest() {
 }
 
 #[test]
-fn layers_that_were_there_before_count_for_the_image() {
-    let home = home(Limits { bytes: 100_000, entries: 100 });
-    let large = |number: usize| Tar::default().dir("./").file(&format!("{number}"), &[7; 80_000]).end();
+fn layers_that_exist_already_count_for_the_image() {
+    let home = home(ArchiveLimits { bytes: 100_000, entries: 100 });
+    let large = |number: usize| TarBuilder::default().dir("./").file(&format!("{number}"), &[7; 80_000]).end();
     let all = (0..6).map(large).collect::<Vec<_>>();
     for layer in &all {
-        home.pull(&Build::default().layer(layer.clone()).source()).unwrap();
+        home.pull(&ImageBuilder::default().layer(layer.clone()).source()).unwrap();
     }
-    let whole = all.iter().cloned().fold(Build::default(), Build::layer).source();
+    let whole = all.iter().cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
     assert!(matches!(home.pull(&whole), Err(StoreError::TooLarge(400_000))));
-    let part = all.iter().take(4).cloned().fold(Build::default(), Build::layer).source();
+    let part = all.iter().take(4).cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
     home.pull(&part).unwrap();
 }
 
 /// A layer with so many paths of directories that have no entry, which are as long as they can be.
-fn unfounded(number: usize, tar: Tar) -> Tar {
+fn unfounded(number: usize, tar: TarBuilder) -> TarBuilder {
     let part = format!("{}/", "d".repeat(250));
     let deep = |chain: usize| format!("{number}-{chain}/{}x", part.repeat(15));
     (0..280).fold(tar, |tar, chain| tar.pax(&[("path", deep(chain).as_bytes())]).file("x", b""))
 }
 
 #[test]
-fn directories_without_entries_are_bounded_for_all_layers_together() {
-    let home = Home::new();
+fn directories_without_entries_are_limited_for_all_layers_together() {
+    let home = StoreHome::new();
     home.pull(&image(1, unfounded)).unwrap();
     home.store.prune(true).unwrap();
-    assert!(matches!(home.pull(&image(2, unfounded)), Err(StoreError::Unfounded)));
+    assert!(matches!(home.pull(&image(2, unfounded)), Err(StoreError::TooManyMissingEntries)));
     home.store.prune(true).unwrap();
     home.assert_empty();
 }
@@ -89,9 +92,10 @@ fn directories_without_entries_are_bounded_for_all_layers_together() {
 fn another_process_fills_a_disk() {
     let Ok(told) = std::env::var(TOLD) else { return };
     let store = crate::memory::open(told.as_ref());
-    let home = Home { directory: tempfile::tempdir().unwrap(), store };
+    let home = StoreHome { directory: tempfile::tempdir().unwrap(), store };
     let names = |directory: &str| crate::support::names(&std::path::Path::new(&told).join("images").join(directory));
-    let some = |size: usize| move |number: usize, tar: Tar| tar.file(&format!("{number}"), &noise(size + number));
+    let some =
+        |size: usize| move |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &noise(size + number));
     // Each layer would fit.
     let error = home.store.pull(Some("large"), &image(6, some(2 << 20)), &amd64(), &()).unwrap_err();
     assert!(matches!(error, StoreError::Full(_)) && error.to_string().contains("hint: `carrel prune`"), "{error}");
@@ -104,7 +108,7 @@ fn another_process_fills_a_disk() {
 
 //= promises.images.image-unpacks
 #[test]
-fn a_disk_is_not_filled_and_what_did_not_fit_is_gone() {
+fn the_disk_is_not_filled_and_an_image_that_does_not_fit_is_removed() {
     let disk = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs -o size=16m tmpfs "$CARREL_TEST_DISK" && exec "$0" "$@""#;
     let output = Command::new("unshare")

@@ -1,13 +1,13 @@
-//! Images in files: layouts, their tars, and archives of Docker's, old and new.
+//! Images in files: OCI layouts, their tars, and `docker save` archives, old and new.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use carrel_layers::{Descriptor, Digest, Layout, Source, StoreError, Stored, media};
+use carrel_layers::{Descriptor, Digest, ImageSource, OciLayout, StoreError, StoredImage, media};
 use serde_json::json;
 
-use crate::memory::{Home, Memory, amd64, two_layers};
-use crate::support::{Tar, gzip, zstd};
+use crate::memory::{MemorySource, StoreHome, amd64, two_layers};
+use crate::support::{TarBuilder, gzip, zstd};
 
 /// The tar of a directory.
 fn tarred(directory: &Path) -> Vec<u8> {
@@ -16,17 +16,17 @@ fn tarred(directory: &Path) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-fn pull(home: &Home, source: &dyn Source) -> Result<Stored, StoreError> {
+fn pull(home: &StoreHome, source: &dyn ImageSource) -> Result<StoredImage, StoreError> {
     home.store.pull(None, source, &amd64(), &())
 }
 
-fn write(home: &Home, bytes: &[u8]) -> PathBuf {
+fn write(home: &StoreHome, bytes: &[u8]) -> PathBuf {
     let path = home.directory.path().join("archive");
     std::fs::write(&path, bytes).unwrap();
     path
 }
 
-fn error(outcome: Result<impl Source, carrel_layers::SourceError>) -> String {
+fn error(outcome: Result<impl ImageSource, carrel_layers::SourceError>) -> String {
     match outcome {
         Ok(source) => source.manifest(&amd64()).unwrap_err().to_string(),
         Err(error) => error.to_string(),
@@ -35,15 +35,15 @@ fn error(outcome: Result<impl Source, carrel_layers::SourceError>) -> String {
 
 #[test]
 fn a_layout_is_the_same_image_in_a_directory_and_in_a_tar() {
-    let home = Home::new();
+    let home = StoreHome::new();
     let source = two_layers().source();
     let at = home.directory.path().join("layout");
     source.layout(&at);
-    let stored = pull(&home, &Layout::directory(&at, None).unwrap()).unwrap();
+    let stored = pull(&home, &OciLayout::directory(&at, None).unwrap()).unwrap();
     assert_eq!(stored.digest, source.digest());
     let tar = tarred(&at);
     for archive in [tar.clone(), gzip(&tar), zstd(&tar)] {
-        let home = Home::new();
+        let home = StoreHome::new();
         let stored = pull(&home, &home.store.layout(&write(&home, &archive), None).unwrap()).unwrap();
         assert_eq!(stored.digest, source.digest());
         assert_eq!(std::fs::read_to_string(stored.root.layers[0].join("etc/motd")).unwrap(), "hello\n");
@@ -52,7 +52,7 @@ fn a_layout_is_the_same_image_in_a_directory_and_in_a_tar() {
 }
 
 /// A layout of several images, with names.
-fn several(at: &Path, images: &[(&Memory, Option<&str>, Option<&str>)]) {
+fn several(at: &Path, images: &[(&MemorySource, Option<&str>, Option<&str>)]) {
     let mut manifests = Vec::new();
     for (image, name, architecture) in images {
         image.layout(at);
@@ -70,46 +70,46 @@ fn several(at: &Path, images: &[(&Memory, Option<&str>, Option<&str>)]) {
 }
 
 #[test]
-fn of_several_images_one_is_named() {
-    let home = Home::new();
+fn one_of_several_images_is_selected_by_name() {
+    let home = StoreHome::new();
     let at = home.directory.path().join("layout");
     let (old, new) = (two_layers().source(), two_layers().config("User", "app".into()).source());
     several(&at, &[(&old, Some("old"), None), (&new, Some("new"), None)]);
-    let digest = |name: &str| Layout::directory(&at, Some(name)).unwrap().manifest(&amd64()).unwrap().digest;
+    let digest = |name: &str| OciLayout::directory(&at, Some(name)).unwrap().manifest(&amd64()).unwrap().digest;
     assert_eq!((digest("old"), digest("new")), (old.digest(), new.digest()));
     assert_eq!(digest(&format!("@{}", new.digest())), new.digest());
-    let several = error(Layout::directory(&at, None));
+    let several = error(OciLayout::directory(&at, None));
     assert!(several.contains("several images") && several.contains("hint: name one of new, old"), "{several}");
-    let none = error(Layout::directory(&at, Some("other")));
+    let none = error(OciLayout::directory(&at, Some("other")));
     assert!(none.contains("no image \"other\"") && none.contains("new, old"), "{none}");
 }
 
 #[test]
-fn of_several_platforms_the_one_that_is_asked_for_is_taken() {
-    let home = Home::new();
+fn the_manifest_for_the_requested_platform_is_selected() {
+    let home = StoreHome::new();
     let at = home.directory.path().join("layout");
     let (ours, other) = (two_layers().source(), two_layers().config("User", "app".into()).source());
     several(&at, &[(&other, None, Some("arm64")), (&ours, None, Some("amd64"))]);
-    let layout = Layout::directory(&at, None).unwrap();
+    let layout = OciLayout::directory(&at, None).unwrap();
     assert_eq!(layout.manifest(&amd64()).unwrap().digest, ours.digest());
     assert_eq!(layout.manifest(&"linux/arm64/v8".parse().unwrap()).unwrap().digest, other.digest());
     let none = layout.manifest(&"linux/s390x".parse().unwrap()).unwrap_err().to_string();
-    assert_eq!(none, "there is nothing in it for linux/s390x; there is linux/arm64, linux/amd64");
+    assert_eq!(none, "the image is not available for linux/s390x; it is available for linux/arm64, linux/amd64");
 }
 
 #[test]
-fn what_is_no_layout_is_told() {
-    let home = Home::new();
+fn an_invalid_layout_is_reported() {
+    let home = StoreHome::new();
     let at = home.directory.path().join("layout");
-    assert!(error(Layout::directory(&at, None)).contains("No such file"));
+    assert!(error(OciLayout::directory(&at, None)).contains("No such file"));
     std::fs::create_dir(&at).unwrap();
-    assert!(error(Layout::directory(&at, None)).contains("it has no file `oci-layout`"));
+    assert!(error(OciLayout::directory(&at, None)).contains("it has no file `oci-layout`"));
     std::fs::write(at.join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
-    assert!(error(Layout::directory(&at, None)).contains("version \"2.0.0\""));
+    assert!(error(OciLayout::directory(&at, None)).contains("version \"2.0.0\""));
     std::fs::write(at.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
-    assert!(error(Layout::directory(&at, None)).contains("it has no file `index.json`"));
+    assert!(error(OciLayout::directory(&at, None)).contains("it has no file `index.json`"));
     std::fs::write(at.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
-    assert!(error(Layout::directory(&at, None)).contains("holds no image"));
+    assert!(error(OciLayout::directory(&at, None)).contains("holds no image"));
     // A blob that leads out of the layout is not there.
     let source = two_layers().source();
     source.layout(&at);
@@ -117,16 +117,16 @@ fn what_is_no_layout_is_told() {
     let outside = home.directory.path().join("outside");
     std::fs::rename(&blob, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &blob).unwrap();
-    let outcome = pull(&home, &Layout::directory(&at, None).unwrap());
+    let outcome = pull(&home, &OciLayout::directory(&at, None).unwrap());
     assert!(matches!(outcome, Err(StoreError::Source(_))), "{outcome:?}");
     std::fs::remove_file(&blob).unwrap();
     std::fs::rename(&outside, &blob).unwrap();
-    pull(&home, &Layout::directory(&at, None).unwrap()).unwrap();
+    pull(&home, &OciLayout::directory(&at, None).unwrap()).unwrap();
 }
 
 /// An archive as Docker wrote it for years: a directory for each layer, and links between those that are the same.
 fn old_docker(layers: &[Vec<u8>], config: &[u8]) -> Vec<u8> {
-    let tar = Tar::default().file("config.json", config).dir("one").file("one/VERSION", b"1.0");
+    let tar = TarBuilder::default().file("config.json", config).dir("one").file("one/VERSION", b"1.0");
     let tar = tar.file("one/layer.tar", &layers[0]).dir("two").file("two/layer.tar", &layers[1]);
     let tar = tar.dir("three").symlink("three/layer.tar", "../one/layer.tar").hard_link("four.tar", "two/layer.tar");
     let manifest = json!([{ "Config": "config.json", "RepoTags": ["example:1"],
@@ -141,16 +141,16 @@ fn config(diff_ids: &[Digest]) -> Vec<u8> {
 }
 
 fn layers() -> [Vec<u8>; 2] {
-    ["lower", "upper"].map(|name| Tar::default().dir("./").file(name, b"content").end())
+    ["lower", "upper"].map(|name| TarBuilder::default().dir("./").file(name, b"content").end())
 }
 
 #[test]
-fn an_old_archive_of_docker_is_an_image() {
+fn an_old_docker_archive_is_an_image() {
     let layers = layers();
     let ids = layers.each_ref().map(|layer| Digest::of(layer));
     let archive = old_docker(&layers, &config(&[ids[0], ids[1], ids[0], ids[1]]));
     for archive in [archive.clone(), gzip(&archive), zstd(&archive)] {
-        let home = Home::new();
+        let home = StoreHome::new();
         let path = write(&home, &archive);
         let stored = pull(&home, &home.store.docker_archive(&path, None).unwrap()).unwrap();
         assert_eq!(stored.layers, [ids[0], ids[1], ids[0], ids[1]]);
@@ -161,8 +161,8 @@ fn an_old_archive_of_docker_is_an_image() {
 }
 
 #[test]
-fn a_new_archive_of_docker_is_an_image() {
-    let home = Home::new();
+fn a_new_docker_archive_is_an_image() {
+    let home = StoreHome::new();
     let [plain, packed] = layers();
     let ids = [Digest::of(&plain), Digest::of(&packed)];
     let packed = gzip(&packed);
@@ -170,7 +170,7 @@ fn a_new_archive_of_docker_is_an_image() {
     let place = |bytes: &[u8]| format!("blobs/sha256/{}", Digest::of(bytes).hex());
     let manifest = json!([{ "Config": place(&config), "RepoTags": ["busybox:latest", "docker.io/someone/other:2"],
         "Layers": [place(&plain), place(&packed)], "LayerSources": {} }]);
-    let mut tar = Tar::default().dir("blobs").dir("blobs/sha256");
+    let mut tar = TarBuilder::default().dir("blobs").dir("blobs/sha256");
     for bytes in [&plain, &packed, &config] {
         tar = tar.file(&place(bytes), bytes);
     }
@@ -185,8 +185,8 @@ fn a_new_archive_of_docker_is_an_image() {
 }
 
 #[test]
-fn an_archive_of_docker_that_lies_is_refused() {
-    let home = Home::new();
+fn an_inconsistent_docker_archive_is_rejected() {
+    let home = StoreHome::new();
     let layers = layers();
     let ids = layers.each_ref().map(|layer| Digest::of(layer));
     // A layer is not the one that the configuration names.
@@ -195,11 +195,11 @@ fn an_archive_of_docker_that_lies_is_refused() {
     assert!(matches!(outcome, Err(StoreError::Digest { .. })), "{outcome:?}");
     home.assert_clean();
     let path = write(&home, &old_docker(&layers, &config(&ids)));
-    assert!(error(home.store.docker_archive(&path, None)).contains("4 layers, and its configuration 2"));
+    assert!(error(home.store.docker_archive(&path, None)).contains("4 layers, but its configuration has 2"));
     let missing = json!([{ "Config": "../../etc/passwd", "Layers": [] }]);
-    let path = write(&home, &Tar::default().file("manifest.json", &serde_json::to_vec(&missing).unwrap()).end());
+    let path = write(&home, &TarBuilder::default().file("manifest.json", &serde_json::to_vec(&missing).unwrap()).end());
     assert!(error(home.store.docker_archive(&path, None)).contains("it has no file \"../../etc/passwd\""));
-    let path = write(&home, &Tar::control().end());
+    let path = write(&home, &TarBuilder::control().end());
     assert!(error(home.store.docker_archive(&path, None)).contains("it has no file `manifest.json`"));
     let mut file = std::fs::File::options().append(true).open(write(&home, b"no tar")).unwrap();
     file.write_all(&[1; 4096]).unwrap();

@@ -1,12 +1,12 @@
-//! A process that is killed at any moment leaves nothing that is half usable, and nothing that is in the way.
+//! A process that is killed at any failpoint leaves nothing half usable, and blocks nobody.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use carrel_layers::{Done, Failpoint, Layout, Phase, Progress};
+use carrel_layers::{Failpoint, LayerOutcome, OciLayout, Phase, Progress};
 
-use crate::memory::{Home, amd64, open, tree, two_layers};
+use crate::memory::{StoreHome, amd64, open, tree, two_layers};
 use crate::trees::assert_same;
 
 /// How a process of these tests is told what to pull: a home and a layout, with a line between them.
@@ -14,30 +14,30 @@ const TOLD: &str = "CARREL_TEST_PULL";
 const NAME: &str = "example.org/image:latest";
 
 /// Says what becomes of each layer.
-struct Said;
+struct PrintedProgress;
 
-impl Progress for Said {
-    fn layer_done(&self, _: usize, how: Done) {
-        if how == Done::Fetched {
+impl Progress for PrintedProgress {
+    fn layer_done(&self, _: usize, how: LayerOutcome) {
+        if how == LayerOutcome::Fetched {
             eprintln!("layer Fetched");
         }
     }
 }
 
-/// The other process: alone it has nothing to do.
+/// The child process; on its own it does nothing.
 #[test]
 fn another_process_pulls_what_it_is_told() {
     let Ok(told) = std::env::var(TOLD) else { return };
     // All of them begin when the test lets go of their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
     let (home, layout) = told.split_once('\n').unwrap();
-    let source = Layout::directory(Path::new(layout), None).unwrap();
-    let stored = open(Path::new(home)).pull(Some(NAME), &source, &amd64(), &Said).unwrap();
+    let source = OciLayout::directory(Path::new(layout), None).unwrap();
+    let stored = open(Path::new(home)).pull(Some(NAME), &source, &amd64(), &PrintedProgress).unwrap();
     eprintln!("pulled {}", stored.digest);
 }
 
 /// Another process, which dies at a moment.
-pub(crate) fn another(home: &Home, layout: &Path, dies: Option<Failpoint>) -> Child {
+pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<Failpoint>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "killed::another_process_pulls_what_it_is_told", "--nocapture"]);
     command.env(TOLD, format!("{}\n{}", home.directory.path().display(), layout.display()));
@@ -47,9 +47,9 @@ pub(crate) fn another(home: &Home, layout: &Path, dies: Option<Failpoint>) -> Ch
 
 //= promises.images.pull-killed-steps
 #[test]
-fn a_pull_that_is_killed_anywhere_is_as_if_it_was_not_or_was_done() {
+fn a_pull_killed_at_any_failpoint_is_as_if_it_never_ran_or_was_complete() {
     for dies in Failpoint::all() {
-        let home = Home::new();
+        let home = StoreHome::new();
         let source = two_layers().source();
         let layout = home.directory.path().join("layout");
         source.layout(&layout);
@@ -66,7 +66,7 @@ fn a_pull_that_is_killed_anywhere_is_as_if_it_was_not_or_was_done() {
         }
         // The next one does what is left, and leaves nothing of the first.
         let stored = home.pull(&source).unwrap();
-        let whole = Home::new();
+        let whole = StoreHome::new();
         let expected = whole.pull(&source).unwrap();
         assert_eq!((stored.size, stored.layers), (expected.size, expected.layers));
         for directory in ["blobs", "layers", "images", "names"] {
@@ -81,8 +81,8 @@ fn a_pull_that_is_killed_anywhere_is_as_if_it_was_not_or_was_done() {
 }
 
 #[test]
-fn without_a_moment_to_die_at_it_lives() {
-    let home = Home::new();
+fn without_a_failpoint_the_process_survives() {
+    let home = StoreHome::new();
     let source = two_layers().source();
     let layout = home.directory.path().join("layout");
     source.layout(&layout);

@@ -1,14 +1,14 @@
-//! Many layers, layers that are there twice, and directories that a layer has no entry for.
+//! Many layers, duplicate layers, and directories without an entry.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use crate::memory::{Build, Home};
-use crate::support::{Tar, header};
+use crate::memory::{ImageBuilder, StoreHome};
+use crate::support::{TarBuilder, header};
 
 /// A layer with one directory of some mode and owner.
-fn directory(tar: Tar, name: &str, mode: u32, owner: u64) -> Tar {
+fn directory(tar: TarBuilder, name: &str, mode: u32, owner: u64) -> TarBuilder {
     let mut header = header(name.as_bytes(), b'5');
     header.set_mode(mode);
     header.set_uid(owner);
@@ -18,10 +18,10 @@ fn directory(tar: Tar, name: &str, mode: u32, owner: u64) -> Tar {
 //= promises.images.layers-image
 #[test]
 fn an_image_may_have_128_layers() {
-    let home = Home::new();
-    let layers =
-        (0..128).map(|number| Tar::default().dir("./").dir("layers").file(&format!("layers/{number}"), b"").end());
-    let source = layers.fold(Build::default(), Build::layer).source();
+    let home = StoreHome::new();
+    let layers = (0..128)
+        .map(|number| TarBuilder::default().dir("./").dir("layers").file(&format!("layers/{number}"), b"").end());
+    let source = layers.fold(ImageBuilder::default(), ImageBuilder::layer).source();
     let stored = home.pull(&source).unwrap();
     assert_eq!((stored.layers.len(), stored.root.layers.len()), (128, 128));
     assert!(
@@ -37,11 +37,11 @@ fn an_image_may_have_128_layers() {
 }
 
 #[test]
-fn a_layer_that_is_there_twice_is_fetched_and_shown_once() {
-    let home = Home::new();
-    let empty = || Tar::default().dir("./").end();
-    let content = Tar::default().dir("./").file("file", b"").end();
-    let source = Build::default().layer(empty()).layer(content).layer(empty()).source();
+fn a_duplicate_layer_is_fetched_and_mounted_once() {
+    let home = StoreHome::new();
+    let empty = || TarBuilder::default().dir("./").end();
+    let content = TarBuilder::default().dir("./").file("file", b"").end();
+    let source = ImageBuilder::default().layer(empty()).layer(content).layer(empty()).source();
     let stored = home.pull(&source).unwrap();
     assert_eq!((stored.layers.len(), stored.root.layers.len()), (3, 2));
     assert_eq!(source.asked().len(), 3);
@@ -50,13 +50,13 @@ fn a_layer_that_is_there_twice_is_fetched_and_shown_once() {
 
 #[test]
 fn an_image_without_layers_is_an_empty_root() {
-    let home = Home::new();
-    let stored = home.pull(&Build::default().source()).unwrap();
+    let home = StoreHome::new();
+    let stored = home.pull(&ImageBuilder::default().source()).unwrap();
     assert!(stored.root.layers.is_empty());
 }
 
 /// Modes and owners as a sandbox sees them: the layers under an overlay, in a mount namespace of its own.
-fn seen(home: &Home, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u32)> {
+fn seen(home: &StoreHome, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u32)> {
     let lower = layers.iter().map(|layer| layer.to_str().unwrap()).collect::<Vec<_>>().join(":");
     let at = home.directory.path().join("merged");
     std::fs::create_dir_all(&at).unwrap();
@@ -75,15 +75,17 @@ fn seen(home: &Home, layers: &[std::path::PathBuf]) -> BTreeMap<String, (u32, u3
 
 //= promises.images.directory-layer-entry
 #[test]
-fn a_directory_without_an_entry_is_seen_as_the_layer_below_has_it() {
-    let home = Home::new();
-    let mut lower = Tar::default();
+fn a_directory_without_an_entry_has_the_attributes_of_the_layer_below() {
+    let home = StoreHome::new();
+    let mut lower = TarBuilder::default();
     for (name, mode, owner) in [("./", 0o711, 0), ("home", 0o755, 0), ("home/app", 0o2750, 1000), ("srv", 0o1777, 7)] {
         lower = directory(lower, name, mode, owner);
     }
     // It changes something deep in a directory of the lower one, and says nothing about the way there.
-    let upper = Tar::default().file("home/app/.profile", b"").file("home/app/.wh.old", b"").file("new/file", b"");
-    let source = Build::default().layer(lower.clone().file("home/app/old", b"").end()).layer(upper.end()).source();
+    let upper =
+        TarBuilder::default().file("home/app/.profile", b"").file("home/app/.wh.old", b"").file("new/file", b"");
+    let source =
+        ImageBuilder::default().layer(lower.clone().file("home/app/old", b"").end()).layer(upper.end()).source();
     let stored = home.pull(&source).unwrap();
     assert_eq!(stored.root.layers.len(), 3, "what lies over both");
     let seen = seen(&home, &stored.root.layers);
@@ -105,11 +107,12 @@ fn a_directory_without_an_entry_is_seen_as_the_layer_below_has_it() {
 }
 
 #[test]
-fn a_layer_that_has_all_its_entries_needs_nothing_over_it() {
-    let home = Home::new();
-    let lower = directory(directory(Tar::default(), "./", 0o755, 0), "etc", 0o700, 5).end();
-    let upper = directory(directory(Tar::default(), "./", 0o755, 0), "etc", 0o755, 0).file("etc/file", b"").end();
-    let stored = home.pull(&Build::default().layer(lower).layer(upper).source()).unwrap();
+fn a_layer_with_all_entries_needs_no_patch() {
+    let home = StoreHome::new();
+    let lower = directory(directory(TarBuilder::default(), "./", 0o755, 0), "etc", 0o700, 5).end();
+    let upper =
+        directory(directory(TarBuilder::default(), "./", 0o755, 0), "etc", 0o755, 0).file("etc/file", b"").end();
+    let stored = home.pull(&ImageBuilder::default().layer(lower).layer(upper).source()).unwrap();
     assert_eq!(stored.root.layers.len(), 2);
     assert_eq!(seen(&home, &stored.root.layers)["etc"], (0o755, 0));
 }

@@ -1,4 +1,4 @@
-//! Images in memory: a source that can lie, break and count, and a target.
+//! In-memory images: a source that can lie, break and count, and a target.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Cursor, Read};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use carrel_layers::{
-    Descriptor, Digest, Done, Manifest, Platform, Progress, Source, SourceError, Store, StoreError, Stored, Target,
-    Unpacker, media,
+    Descriptor, Digest, ImageSource, ImageStore, ImageTarget, LayerOutcome, Manifest, Platform, Progress, SourceError,
+    StoreError, StoredImage, Unpacker, media,
 };
 
-use crate::support::{Tar, gzip, names};
+use crate::support::{TarBuilder, gzip, names};
 
-/// An image that can be had, and how its source misbehaves.
-pub(crate) struct Memory {
+/// An image and the faults of its source.
+pub(crate) struct MemorySource {
     pub(crate) manifest: Vec<u8>,
     pub(crate) media_type: String,
     pub(crate) blobs: HashMap<Digest, Vec<u8>>,
@@ -27,36 +27,36 @@ pub(crate) struct Memory {
     pub(crate) given: std::sync::Arc<Mutex<u64>>,
 }
 
-/// An image that is being put together.
+/// Builds an image.
 #[derive(Default)]
-pub(crate) struct Build {
+pub(crate) struct ImageBuilder {
     layers: Vec<(Descriptor, Digest, Vec<u8>)>,
     config: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A home with a store.
-pub(crate) struct Home {
+/// A home directory with a store.
+pub(crate) struct StoreHome {
     pub(crate) directory: tempfile::TempDir,
-    pub(crate) store: Store,
+    pub(crate) store: ImageStore,
 }
 
-/// What was told of a pull.
+/// Records progress.
 #[derive(Default)]
-pub(crate) struct Told {
-    pub(crate) done: Mutex<BTreeMap<usize, Vec<Done>>>,
+pub(crate) struct RecordedProgress {
+    pub(crate) done: Mutex<BTreeMap<usize, Vec<LayerOutcome>>>,
     pub(crate) said: Mutex<Vec<String>>,
 }
 
-/// What was sent.
+/// Records a push.
 #[derive(Default)]
-pub(crate) struct Sent {
+pub(crate) struct MemoryTarget {
     pub(crate) blobs: Mutex<HashMap<Digest, Vec<u8>>>,
     pub(crate) manifest: Mutex<Option<(String, Vec<u8>)>>,
 }
 
-// === impl Build ===
+// === impl ImageBuilder ===
 
-impl Build {
+impl ImageBuilder {
     pub(crate) fn layer(self, tar: Vec<u8>) -> Self {
         let packed = gzip(&tar);
         self.packed(media::LAYER_GZIP, Digest::of(&tar), packed)
@@ -72,12 +72,12 @@ impl Build {
         self
     }
 
-    pub(crate) fn source(&self) -> Memory {
+    pub(crate) fn source(&self) -> MemorySource {
         self.changed(|_| {})
     }
 
     /// The image with its manifest changed.
-    pub(crate) fn changed(&self, change: impl Fn(&mut serde_json::Value)) -> Memory {
+    pub(crate) fn changed(&self, change: impl Fn(&mut serde_json::Value)) -> MemorySource {
         let diff_ids: Vec<_> = self.layers.iter().map(|(_, diff_id, _)| diff_id).collect();
         let rootfs = serde_json::json!({ "type": "layers", "diff_ids": diff_ids });
         let config = serde_json::json!({
@@ -93,7 +93,7 @@ impl Build {
         let mut blobs: HashMap<_, _> =
             self.layers.iter().map(|(descriptor, _, bytes)| (descriptor.digest, bytes.clone())).collect();
         blobs.insert(described.digest, config);
-        Memory {
+        MemorySource {
             manifest: serde_json::to_vec(&manifest).unwrap(),
             media_type: media::MANIFEST.to_owned(),
             blobs,
@@ -106,15 +106,15 @@ impl Build {
 }
 
 /// An image of two layers, the second of which takes something away.
-pub(crate) fn two_layers() -> Build {
-    let lower = Tar::default().dir("./").dir("etc").file("etc/hostname", b"carrel\n").file("etc/gone", b"");
-    let upper = Tar::default().dir("./").dir("etc").file("etc/.wh.gone", b"").file("etc/motd", b"hello\n");
-    Build::default().layer(lower.end()).layer(upper.end()).config("Cmd", serde_json::json!(["sh"]))
+pub(crate) fn two_layers() -> ImageBuilder {
+    let lower = TarBuilder::default().dir("./").dir("etc").file("etc/hostname", b"carrel\n").file("etc/gone", b"");
+    let upper = TarBuilder::default().dir("./").dir("etc").file("etc/.wh.gone", b"").file("etc/motd", b"hello\n");
+    ImageBuilder::default().layer(lower.end()).layer(upper.end()).config("Cmd", serde_json::json!(["sh"]))
 }
 
-// === impl Memory ===
+// === impl MemorySource ===
 
-impl Memory {
+impl MemorySource {
     pub(crate) fn digest(&self) -> Digest {
         Digest::of(&self.manifest)
     }
@@ -149,13 +149,13 @@ impl Memory {
 }
 
 /// A stream that counts, and may break.
-struct Stream {
+struct FaultyStream {
     content: Cursor<Vec<u8>>,
     left: Option<(u64, bool)>,
     given: std::sync::Arc<Mutex<u64>>,
 }
 
-impl Read for Stream {
+impl Read for FaultyStream {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let most = match self.left {
             Some((0, true)) => return Err(std::io::ErrorKind::ConnectionReset.into()),
@@ -171,7 +171,7 @@ impl Read for Stream {
     }
 }
 
-impl Source for Memory {
+impl ImageSource for MemorySource {
     fn manifest(&self, _: &Platform) -> Result<Manifest, SourceError> {
         let (media_type, bytes) = (self.media_type.clone(), self.manifest.clone());
         Ok(Manifest { media_type, digest: Digest::of(&bytes), bytes })
@@ -184,20 +184,20 @@ impl Source for Memory {
         let mut content = Cursor::new(content.ok_or(missing)?.clone());
         content.set_position(from);
         let left = self.cut.get(&descriptor.digest).map(|(after, error)| (after.saturating_sub(from), *error));
-        Ok(Box::new(Stream { content, left, given: std::sync::Arc::clone(&self.given) }))
+        Ok(Box::new(FaultyStream { content, left, given: std::sync::Arc::clone(&self.given) }))
     }
 }
 
-// === impl Home ===
+// === impl StoreHome ===
 
-impl Home {
+impl StoreHome {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
         Self { directory, store }
     }
 
-    pub(crate) fn pull(&self, source: &Memory) -> Result<Stored, StoreError> {
+    pub(crate) fn pull(&self, source: &MemorySource) -> Result<StoredImage, StoreError> {
         self.store.pull(Some("example.org/image:latest"), source, &amd64(), &())
     }
 
@@ -227,8 +227,8 @@ impl Home {
     }
 }
 
-pub(crate) fn open(home: &Path) -> Store {
-    Store::open(home, Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack"))).unwrap()
+pub(crate) fn open(home: &Path) -> ImageStore {
+    ImageStore::open(home, Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack"))).unwrap()
 }
 
 /// All entries of a tree. When something was taken away is of no meaning.
@@ -249,10 +249,10 @@ pub(crate) fn amd64() -> Platform {
     "linux/amd64".parse().unwrap()
 }
 
-// === impl Told ===
+// === impl RecordedProgress ===
 
-impl Progress for Told {
-    fn layer_done(&self, layer: usize, how: Done) {
+impl Progress for RecordedProgress {
+    fn layer_done(&self, layer: usize, how: LayerOutcome) {
         self.done.lock().unwrap().entry(layer).or_default().push(how);
     }
 
@@ -261,9 +261,9 @@ impl Progress for Told {
     }
 }
 
-// === impl Sent ===
+// === impl MemoryTarget ===
 
-impl Target for Sent {
+impl ImageTarget for MemoryTarget {
     fn has(&self, descriptor: &Descriptor) -> Result<bool, SourceError> {
         Ok(self.blobs.lock().unwrap().contains_key(&descriptor.digest))
     }
@@ -289,11 +289,11 @@ impl Target for Sent {
     }
 }
 
-impl Sent {
+impl MemoryTarget {
     /// The image that was sent, to be had from here.
-    pub(crate) fn source(self) -> Memory {
+    pub(crate) fn source(self) -> MemorySource {
         let (media_type, manifest) = self.manifest.into_inner().unwrap().unwrap();
         let blobs = self.blobs.into_inner().unwrap();
-        Memory { manifest, media_type, blobs, ..Build::default().source() }
+        MemorySource { manifest, media_type, blobs, ..ImageBuilder::default().source() }
     }
 }

@@ -1,22 +1,22 @@
-//! Names and records while others change them: a name that nobody asked to go keeps its image.
+//! Names and records under concurrent changes: a name that is not removed keeps its image.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use carrel_layers::{StoreError, Stored};
+use carrel_layers::{StoreError, StoredImage};
 
-use crate::memory::{Build, Home, Memory, amd64, open, two_layers};
+use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, open, two_layers};
 
 const NAME: &str = "example.org/image:latest";
 
 /// Images without layers, so that they come fast.
-fn empty(number: usize) -> Memory {
-    Build::default().config("User", number.to_string().into()).source()
+fn empty(number: usize) -> MemorySource {
+    ImageBuilder::default().config("User", number.to_string().into()).source()
 }
 
 #[test]
-fn what_was_named_is_there_whoever_prunes_meanwhile() {
-    let home = Home::new();
+fn a_named_image_survives_a_concurrent_prune() {
+    let home = StoreHome::new();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let pruning = scope.spawn(|| {
@@ -53,8 +53,8 @@ fn what_was_named_is_there_whoever_prunes_meanwhile() {
 }
 
 #[test]
-fn a_name_that_comes_while_another_goes_keeps_the_image() {
-    let home = Home::new();
+fn a_name_that_is_added_while_another_is_removed_keeps_the_image() {
+    let home = StoreHome::new();
     let image = two_layers().source();
     for round in 0..25 {
         let stored = home.pull(&image).unwrap();
@@ -79,7 +79,7 @@ fn a_name_that_comes_while_another_goes_keeps_the_image() {
 }
 
 /// Two images, and what is known of the first cannot be read.
-fn damaged(home: &Home, with: &[u8]) -> (Stored, Stored) {
+fn damaged(home: &StoreHome, with: &[u8]) -> (StoredImage, StoredImage) {
     let first = home.pull(&two_layers().source()).unwrap();
     let second = home.store.pull(Some("second"), &two_layers().config("User", "app".into()).source(), &amd64(), &());
     std::fs::write(home.path("images").join(first.digest.hex()).join("image.json"), with).unwrap();
@@ -87,9 +87,9 @@ fn damaged(home: &Home, with: &[u8]) -> (Stored, Stored) {
 }
 
 #[test]
-fn an_image_of_which_nothing_is_known_is_in_nobodys_way() {
+fn an_image_with_an_unreadable_record_does_not_block_others() {
     for with in [&b""[..], b"{", b"\0\0\0\0", br#"{"digest":"sha256:00"}"#] {
-        let home = Home::new();
+        let home = StoreHome::new();
         let (first, second) = damaged(&home, with);
         assert_eq!(home.store.list().unwrap(), std::slice::from_ref(&second));
         assert_eq!(home.store.damaged().unwrap(), [first.digest]);
@@ -114,8 +114,8 @@ fn an_image_of_which_nothing_is_known_is_in_nobodys_way() {
 }
 
 #[test]
-fn one_that_is_in_use_stays_also_if_nothing_is_known_of_it() {
-    let home = Home::new();
+fn an_image_in_use_stays_even_if_its_record_is_unreadable() {
+    let home = StoreHome::new();
     let (first, _) = damaged(&home, b"");
     let held = home.store.hold(first.digest).unwrap();
     assert!(matches!(home.store.remove(&first.digest.to_string()), Err(StoreError::InUse { .. })));
@@ -128,8 +128,8 @@ fn one_that_is_in_use_stays_also_if_nothing_is_known_of_it() {
 }
 
 #[test]
-fn who_needs_an_image_needs_it_wherever_the_home_is() {
-    let home = Home::new();
+fn a_persistent_user_counts_after_the_home_was_moved() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     let disk = home.directory.path().join("disks/box");
     std::fs::create_dir_all(&disk).unwrap();

@@ -1,18 +1,18 @@
-//! Taking images: what is fetched, in what order, and what is not fetched twice.
+//! Pulls: what is fetched, in which order, and what is not fetched twice.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 
-use carrel_layers::{Descriptor, Digest, Done, StoreError, media};
+use carrel_layers::{Descriptor, Digest, LayerOutcome, StoreError, media};
 
-use crate::memory::{Build, Home, Told, amd64, open, two_layers};
-use crate::support::{Tar, gzip, zstd};
+use crate::memory::{ImageBuilder, RecordedProgress, StoreHome, amd64, open, two_layers};
+use crate::support::{TarBuilder, gzip, zstd};
 
 const NAME: &str = "example.org/image:latest";
 
 #[test]
-fn an_image_is_its_layers_and_its_name_stands_for_it() {
-    let home = Home::new();
+fn a_pull_stores_all_layers_and_the_name() {
+    let home = StoreHome::new();
     let source = two_layers().source();
     let stored = home.pull(&source).unwrap();
     assert_eq!(stored.digest, source.digest());
@@ -33,27 +33,30 @@ fn an_image_is_its_layers_and_its_name_stands_for_it() {
 }
 
 #[test]
-fn what_is_here_is_not_fetched_again() {
-    let home = Home::new();
+fn content_of_the_store_is_not_fetched_again() {
+    let home = StoreHome::new();
     let source = two_layers().source();
     home.pull(&source).unwrap();
     assert_eq!(source.asked().len(), 3);
     home.pull(&source).unwrap();
     assert_eq!(source.asked(), []);
     // Another image has one layer more, and another configuration.
-    let other = two_layers().layer(Tar::default().dir("./").file("new", b"").end()).source();
-    let told = Told::default();
+    let other = two_layers().layer(TarBuilder::default().dir("./").file("new", b"").end()).source();
+    let told = RecordedProgress::default();
     home.store.pull(None, &other, &amd64(), &told).unwrap();
     assert_eq!(other.asked().len(), 2);
     let done = told.done.into_inner().unwrap();
-    assert_eq!(done.into_values().collect::<Vec<_>>(), [[Done::There], [Done::There], [Done::Fetched]]);
+    assert_eq!(
+        done.into_values().collect::<Vec<_>>(),
+        [[LayerOutcome::AlreadyPresent], [LayerOutcome::AlreadyPresent], [LayerOutcome::Fetched]]
+    );
     assert_eq!(home.names("layers").len(), 3);
     home.assert_clean();
 }
 
 #[test]
-fn a_name_moves_and_what_it_stood_for_stays() {
-    let home = Home::new();
+fn a_name_moves_and_its_old_image_stays() {
+    let home = StoreHome::new();
     let first = home.pull(&two_layers().source()).unwrap();
     let second = home.pull(&two_layers().config("User", "app".into()).source()).unwrap();
     assert_ne!(first.digest, second.digest);
@@ -66,11 +69,11 @@ fn a_name_moves_and_what_it_stood_for_stays() {
 }
 
 #[test]
-fn layers_may_be_compressed_in_every_way() {
-    let home = Home::new();
-    let tar = |name: &str| Tar::default().dir("./").file(name, b"content").end();
+fn layers_may_have_any_supported_compression() {
+    let home = StoreHome::new();
+    let tar = |name: &str| TarBuilder::default().dir("./").file(name, b"content").end();
     let [plain, by_gzip, by_zstd] = ["plain", "gzip", "zstd"].map(tar);
-    let build = Build::default()
+    let build = ImageBuilder::default()
         .packed(media::LAYER, Digest::of(&plain), plain)
         .packed(media::DOCKER_LAYER_GZIP, Digest::of(&by_gzip), gzip(&by_gzip))
         .packed(media::LAYER_ZSTD, Digest::of(&by_zstd), zstd(&by_zstd));
@@ -81,18 +84,18 @@ fn layers_may_be_compressed_in_every_way() {
 }
 
 #[test]
-fn a_stream_that_breaks_goes_on_where_it_ended() {
+fn a_broken_stream_resumes_where_it_ended() {
     for error in [true, false] {
-        let home = Home::new();
-        let large = Tar::default().dir("./").file("large", &noise(3 << 20)).end();
-        let mut source = Build::default().layer(large).source();
+        let home = StoreHome::new();
+        let large = TarBuilder::default().dir("./").file("large", &noise(3 << 20)).end();
+        let mut source = ImageBuilder::default().layer(large).source();
         let layer = source.layers()[0].clone();
         let half = layer.size / 2;
         source.cut.insert(layer.digest, (half, error));
         let outcome = home.pull(&source).unwrap_err();
         match outcome {
             StoreError::Source(_) => assert!(error),
-            StoreError::Cut { found, .. } => assert!(!error && found == half),
+            StoreError::Truncated { found, .. } => assert!(!error && found == half),
             other => panic!("{other}"),
         }
         assert_eq!(home.names("partial"), [layer.digest.hex()]);
@@ -112,10 +115,10 @@ fn a_stream_that_breaks_goes_on_where_it_ended() {
 }
 
 #[test]
-fn what_an_earlier_pull_has_left_is_not_believed() {
-    let home = Home::new();
-    let large = Tar::default().dir("./").file("large", &noise(1 << 20)).end();
-    let source = Build::default().layer(large).source();
+fn a_partial_blob_of_an_earlier_pull_is_verified() {
+    let home = StoreHome::new();
+    let large = TarBuilder::default().dir("./").file("large", &noise(1 << 20)).end();
+    let source = ImageBuilder::default().layer(large).source();
     let layer = source.layers()[0].clone();
     std::fs::create_dir(home.path("partial")).unwrap();
     for left in [vec![7; 1000], vec![7; usize::try_from(layer.size).unwrap() + 1], source.blobs[&layer.digest].clone()]
@@ -130,8 +133,8 @@ fn what_an_earlier_pull_has_left_is_not_believed() {
 }
 
 #[test]
-fn a_layer_and_a_blob_without_an_image_are_looked_at_before_they_are_used() {
-    let home = Home::new();
+fn an_unrecorded_layer_and_blob_are_verified_before_use() {
+    let home = StoreHome::new();
     let source = two_layers().source();
     let stored = home.pull(&source).unwrap();
     let layer = source.layers()[0].clone();
@@ -153,20 +156,20 @@ fn a_layer_and_a_blob_without_an_image_are_looked_at_before_they_are_used() {
 }
 
 #[test]
-fn an_image_for_another_platform_is_told() {
-    let home = Home::new();
-    let told = Told::default();
+fn an_image_for_another_platform_is_reported() {
+    let home = StoreHome::new();
+    let told = RecordedProgress::default();
     let platform = "linux/arm64".parse().unwrap();
     home.store.pull(None, &two_layers().source(), &platform, &told).unwrap();
-    assert_eq!(told.said.into_inner().unwrap(), ["the image is for linux/amd64, and linux/arm64 was asked for"]);
+    assert_eq!(told.said.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
 }
 
 //= promises.images.times-blob-fetched-layer
 #[test]
-fn several_threads_do_the_work_once() {
-    let home = Home::new();
-    let layers = (0..6).map(|number| Tar::default().dir("./").file(&format!("{number}"), &noise(100_000)).end());
-    let source = layers.fold(Build::default(), Build::layer).source();
+fn concurrent_threads_pull_once() {
+    let home = StoreHome::new();
+    let layers = (0..6).map(|number| TarBuilder::default().dir("./").file(&format!("{number}"), &noise(100_000)).end());
+    let source = layers.fold(ImageBuilder::default(), ImageBuilder::layer).source();
     let pulled: Vec<_> = std::thread::scope(|scope| {
         let pulling: Vec<_> = (0..5)
             .map(|_| scope.spawn(|| open(home.directory.path()).pull(Some(NAME), &source, &amd64(), &())))
@@ -184,10 +187,10 @@ fn several_threads_do_the_work_once() {
 
 //= promises.images.times-blob-fetched-layer
 #[test]
-fn several_processes_do_the_work_once() {
-    let home = Home::new();
-    let layers = (0..5).map(|number| Tar::default().dir("./").file(&format!("{number}"), &noise(50_000)).end());
-    let source = layers.fold(Build::default(), Build::layer).source();
+fn concurrent_processes_pull_once() {
+    let home = StoreHome::new();
+    let layers = (0..5).map(|number| TarBuilder::default().dir("./").file(&format!("{number}"), &noise(50_000)).end());
+    let source = layers.fold(ImageBuilder::default(), ImageBuilder::layer).source();
     let layout = home.directory.path().join("layout");
     source.layout(&layout);
     let mut children: Vec<_> = (0..10).map(|_| crate::killed::another(&home, &layout, None)).collect();
@@ -206,18 +209,18 @@ fn several_processes_do_the_work_once() {
 }
 
 #[test]
-fn images_that_share_layers_do_not_wait_for_one_another_for_ever() {
-    let home = Home::new();
+fn concurrent_pulls_with_shared_layers_do_not_deadlock() {
+    let home = StoreHome::new();
     let tars: Vec<_> =
-        (0..4).map(|number| Tar::default().dir("./").file(&format!("{number}"), &noise(50_000)).end()).collect();
-    let up = tars.iter().cloned().fold(Build::default(), Build::layer).source();
-    let down = tars.iter().rev().cloned().fold(Build::default(), Build::layer).source();
+        (0..4).map(|number| TarBuilder::default().dir("./").file(&format!("{number}"), &noise(50_000)).end()).collect();
+    let up = tars.iter().cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
+    let down = tars.iter().rev().cloned().fold(ImageBuilder::default(), ImageBuilder::layer).source();
     std::thread::scope(|scope| {
         for source in [&up, &down, &up, &down] {
             scope.spawn(|| open(home.directory.path()).pull(None, source, &amd64(), &()).unwrap());
         }
     });
-    let blobs = |source: &crate::memory::Memory| {
+    let blobs = |source: &crate::memory::MemorySource| {
         source.layers().iter().map(|layer: &Descriptor| layer.digest).collect::<Vec<_>>()
     };
     let asked = [up.asked(), down.asked()].concat();

@@ -1,19 +1,19 @@
-//! Removing: it never breaks what is in use, and leaves nothing of what is not.
+//! Removal: it never breaks what is in use, and leaves nothing behind.
 
 use std::os::fd::AsFd;
 use std::process::Command;
 
 use carrel_layers::{Digest, StoreError};
 
-use crate::memory::{Home, amd64, open, release, two_layers};
-use crate::support::Tar;
+use crate::memory::{StoreHome, amd64, open, release, two_layers};
+use crate::support::TarBuilder;
 
 const NAME: &str = "example.org/image:latest";
 const OTHER: &str = "example.org/image:other";
 
 #[test]
-fn an_image_goes_with_its_last_name_and_takes_all_that_is_its_own() {
-    let home = Home::new();
+fn an_image_is_removed_with_its_last_name_and_all_its_own_content() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     home.store.name(OTHER, stored.digest).unwrap();
     let removed = home.store.remove(OTHER).unwrap();
@@ -27,8 +27,8 @@ fn an_image_goes_with_its_last_name_and_takes_all_that_is_its_own() {
 }
 
 #[test]
-fn an_image_is_removed_by_its_digest_or_the_beginning_of_it() {
-    let home = Home::new();
+fn an_image_is_removed_by_its_digest_or_a_prefix() {
+    let home = StoreHome::new();
     for digits in [12, 64] {
         let stored = home.pull(&two_layers().source()).unwrap();
         assert!(matches!(home.store.remove(&stored.digest.hex()[..4]), Err(StoreError::Unknown(_))), "it is too short");
@@ -42,10 +42,10 @@ fn an_image_is_removed_by_its_digest_or_the_beginning_of_it() {
 }
 
 #[test]
-fn what_another_image_has_stays() {
-    let home = Home::new();
+fn content_of_another_image_stays() {
+    let home = StoreHome::new();
     let first = home.pull(&two_layers().source()).unwrap();
-    let more = two_layers().layer(Tar::default().dir("./").file("new", b"new").end()).source();
+    let more = two_layers().layer(TarBuilder::default().dir("./").file("new", b"new").end()).source();
     let second = home.store.pull(Some(OTHER), &more, &amd64(), &()).unwrap();
     home.store.remove(OTHER).unwrap();
     assert_eq!(home.names("layers").len(), 2);
@@ -58,8 +58,8 @@ fn what_another_image_has_stays() {
 
 //= promises.images.image-something-runs-sandbox
 #[test]
-fn an_image_that_is_held_stays_until_it_is_not() {
-    let home = Home::new();
+fn a_held_image_stays_until_it_is_released() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     let held = home.store.hold(stored.digest).unwrap();
     let again = open(home.directory.path()).hold(stored.digest).unwrap();
@@ -76,8 +76,8 @@ fn an_image_that_is_held_stays_until_it_is_not() {
 
 //= promises.images.image-something-runs-sandbox
 #[test]
-fn a_process_that_inherits_a_hold_holds() {
-    let home = Home::new();
+fn an_inherited_hold_keeps_the_image() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     let held = home.store.hold(stored.digest).unwrap();
     let inherited = held.as_fd().try_clone_to_owned().unwrap();
@@ -92,16 +92,16 @@ fn a_process_that_inherits_a_hold_holds() {
 
 //= promises.images.image-something-runs-sandbox
 #[test]
-fn who_needs_an_image_keeps_it_for_as_long_as_its_directory_is_there() {
-    let home = Home::new();
+fn a_persistent_user_keeps_an_image_while_its_directory_exists() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     let owner = home.directory.path().join("sandbox");
-    assert!(matches!(home.store.need(stored.digest, "box", &owner), Err(StoreError::NoOwner(_))));
+    assert!(matches!(home.store.need(stored.digest, "box", &owner), Err(StoreError::MissingOwner(_))));
     std::fs::create_dir(&owner).unwrap();
     home.store.need(stored.digest, "box", &owner).unwrap();
     home.store.need(stored.digest, "box", &owner).unwrap();
     for bad in ["", "..", "a/b", ".hidden"] {
-        assert!(matches!(home.store.need(stored.digest, bad, &owner), Err(StoreError::BadName(_))), "{bad}");
+        assert!(matches!(home.store.need(stored.digest, bad, &owner), Err(StoreError::InvalidName(_))), "{bad}");
     }
     let Err(StoreError::InUse { users, .. }) = home.store.remove(NAME) else { panic!() };
     assert_eq!(users, ["box"]);
@@ -116,8 +116,8 @@ fn who_needs_an_image_keeps_it_for_as_long_as_its_directory_is_there() {
 }
 
 #[test]
-fn who_says_that_it_needs_no_image_any_more_keeps_none() {
-    let home = Home::new();
+fn a_persistent_user_that_is_removed_keeps_no_image() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     home.store.need(stored.digest, "box", home.directory.path()).unwrap();
     home.store.forget(stored.digest, "box").unwrap();
@@ -128,8 +128,8 @@ fn who_says_that_it_needs_no_image_any_more_keeps_none() {
 }
 
 #[test]
-fn pruning_takes_what_has_no_name_and_with_all_also_what_is_not_in_use() {
-    let home = Home::new();
+fn prune_removes_unnamed_images_and_with_unused_all_that_are_not_in_use() {
+    let home = StoreHome::new();
     let old = home.pull(&two_layers().source()).unwrap();
     let new = home.pull(&two_layers().config("User", "app".into()).source()).unwrap();
     std::fs::write(home.path("partial").join(Digest::of(b"x").hex()), [0; 1000]).unwrap();
@@ -152,8 +152,8 @@ fn pruning_takes_what_has_no_name_and_with_all_also_what_is_not_in_use() {
 }
 
 #[test]
-fn while_somebody_adds_layers_and_blobs_stay_and_the_next_removal_takes_them() {
-    let home = Home::new();
+fn content_stays_during_a_pull_and_the_next_removal_takes_it() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     let adding = std::fs::File::open(home.path("lock")).unwrap();
     rustix::fs::flock(&adding, rustix::fs::FlockOperation::LockShared).unwrap();
@@ -166,8 +166,8 @@ fn while_somebody_adds_layers_and_blobs_stay_and_the_next_removal_takes_them() {
 }
 
 #[test]
-fn a_name_of_nothing_is_none_and_goes() {
-    let home = Home::new();
+fn a_name_without_image_does_not_resolve_and_is_removed() {
+    let home = StoreHome::new();
     let stored = home.pull(&two_layers().source()).unwrap();
     std::fs::remove_dir_all(home.path("images").join(stored.digest.hex())).unwrap();
     assert_eq!(home.store.find(NAME).unwrap(), None);
@@ -177,8 +177,8 @@ fn a_name_of_nothing_is_none_and_goes() {
 
 //= promises.images.image-something-runs-sandbox
 #[test]
-fn images_are_pulled_and_removed_at_once_and_what_is_left_is_whole() {
-    let home = Home::new();
+fn concurrent_pulls_and_removals_leave_complete_images() {
+    let home = StoreHome::new();
     let sources: Vec<_> =
         (0..3).map(|number| two_layers().config("User", number.to_string().into()).source()).collect();
     std::thread::scope(|scope| {

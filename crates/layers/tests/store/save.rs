@@ -1,20 +1,20 @@
-//! What a sandbox has changed becomes an image that is the same wherever it is unpacked.
+//! Saved changes of a sandbox become an image that unpacks to the same tree.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use carrel_layers::{Changes, Config, StoreError};
+use carrel_layers::{Config, SandboxChanges, StoreError};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 
-use crate::memory::{Home, Sent, Told, amd64, tree, two_layers};
+use crate::memory::{MemoryTarget, RecordedProgress, StoreHome, amd64, tree, two_layers};
 use crate::trees::assert_same;
 
 const NAME: &str = "example.org/saved:1";
 
-fn changes(upper: &Path, first: u32) -> Changes {
-    Changes { upper: OwnedFd::from(std::fs::File::open(upper).unwrap()), first, without: Vec::new() }
+fn changes(upper: &Path, first: u32) -> SandboxChanges {
+    SandboxChanges { upper: OwnedFd::from(std::fs::File::open(upper).unwrap()), first, without: Vec::new() }
 }
 
 fn attribute(path: &Path, name: &str, value: &[u8]) {
@@ -26,7 +26,7 @@ fn device(path: &Path) {
 }
 
 /// An upper directory with everything that one can hold, stored with ids from `first` on.
-fn upper(home: &Home, first: u32) -> PathBuf {
+fn upper(home: &StoreHome, first: u32) -> PathBuf {
     let at = home.directory.path().join("upper");
     let long = "long".repeat(50);
     for directory in ["etc", "opt/app/bin", "var/cache", &format!("deep/{long}")] {
@@ -63,8 +63,8 @@ fn upper(home: &Home, first: u32) -> PathBuf {
 
 //= promises.images.saved-sandbox-pushed-pulled
 #[test]
-fn what_is_saved_is_the_tree_that_was_there() {
-    let home = Home::new();
+fn a_saved_image_has_the_tree_that_was_there() {
+    let home = StoreHome::new();
     let base = home.pull(&two_layers().source()).unwrap();
     let upper = upper(&home, 0);
     let config = Config { cmd: vec!["bash".into()], ..base.config.clone() };
@@ -78,9 +78,9 @@ fn what_is_saved_is_the_tree_that_was_there() {
     let again = home.store.save(Some(base.digest), &changes(&upper, 0), &config, NAME, &()).unwrap();
     assert_eq!(again.digest, stored.digest);
     // Sent somewhere and taken from there, it is the same.
-    let sent = Sent::default();
+    let sent = MemoryTarget::default();
     home.store.push(stored.digest, &sent, &()).unwrap();
-    let other = Home::new();
+    let other = StoreHome::new();
     let pulled = other.store.pull(Some(NAME), &sent.source(), &amd64(), &()).unwrap();
     assert_eq!((pulled.digest, pulled.layers), (stored.digest, stored.layers));
     for (ours, theirs) in pulled.root.layers.iter().zip(&stored.root.layers) {
@@ -92,8 +92,8 @@ fn what_is_saved_is_the_tree_that_was_there() {
 }
 
 #[test]
-fn ids_of_a_sandbox_begin_at_its_first() {
-    let (plain, shifted) = (Home::new(), Home::new());
+fn ids_on_disk_are_mapped_to_those_of_the_sandbox() {
+    let (plain, shifted) = (StoreHome::new(), StoreHome::new());
     let expected = upper(&plain, 0);
     let upper = upper(&shifted, 1 << 20);
     // One that the sandbox does not have is nobody's.
@@ -111,16 +111,16 @@ fn ids_of_a_sandbox_begin_at_its_first() {
 }
 
 #[test]
-fn what_cannot_be_in_a_layer_is_left_out_or_told() {
-    let home = Home::new();
+fn what_a_layer_cannot_contain_is_skipped_or_reported() {
+    let home = StoreHome::new();
     let upper = home.directory.path().join("upper");
     std::fs::create_dir_all(upper.join("run/inside")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(upper.join("run/socket")).unwrap();
-    let told = Told::default();
-    let without = Changes { without: vec!["run/inside".into()], ..changes(&upper, 0) };
+    let told = RecordedProgress::default();
+    let without = SandboxChanges { without: vec!["run/inside".into()], ..changes(&upper, 0) };
     let stored = home.store.save(None, &without, &Config::default(), NAME, &told).unwrap();
     assert_eq!(crate::support::names(&stored.root.layers[0].join("run")), [""; 0]);
-    assert_eq!(told.said.into_inner().unwrap(), ["1 sockets or devices are left out"]);
+    assert_eq!(told.said.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
 
     std::fs::write(upper.join("run/.wh.name"), "").unwrap();
     let error = home.store.save(None, &changes(&upper, 0), &Config::default(), "other", &()).unwrap_err();
@@ -135,8 +135,8 @@ fn what_cannot_be_in_a_layer_is_left_out_or_told() {
 }
 
 #[test]
-fn files_that_mark_what_is_gone_do_so_only_where_their_directory_says_that_they_can() {
-    let home = Home::new();
+fn regular_files_are_whiteouts_only_where_their_directory_allows_it() {
+    let home = StoreHome::new();
     let upper = home.directory.path().join("upper");
     for directory in ["marked", "plain"] {
         std::fs::create_dir_all(upper.join(directory)).unwrap();
@@ -150,12 +150,12 @@ fn files_that_mark_what_is_gone_do_so_only_where_their_directory_says_that_they_
 }
 
 #[test]
-fn an_image_that_is_not_there_is_nothing_to_build_on() {
-    let home = Home::new();
+fn a_missing_base_image_is_an_error() {
+    let home = StoreHome::new();
     let upper = upper(&home, 0);
     let none = carrel_layers::Digest::of(b"none");
     let outcome = home.store.save(Some(none), &changes(&upper, 0), &Config::default(), NAME, &());
     assert!(matches!(outcome, Err(StoreError::Unknown(_))));
-    assert!(matches!(home.store.push(none, &Sent::default(), &()), Err(StoreError::Unknown(_))));
+    assert!(matches!(home.store.push(none, &MemoryTarget::default(), &()), Err(StoreError::Unknown(_))));
     assert_eq!(home.names("layers"), [""; 0]);
 }

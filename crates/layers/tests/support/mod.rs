@@ -1,4 +1,4 @@
-//! Archives written by hand, so that they can say what no tool would write.
+//! Builds archives by hand, including invalid ones.
 
 #![allow(dead_code, reason = "every test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
@@ -6,12 +6,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use carrel_layers::archive::Form;
-use carrel_layers::{Compression, UnpackError, Unpacked, Unpacker, Unpacking};
+use carrel_layers::archive::ArchiveForm;
+use carrel_layers::{Compression, UnpackError, UnpackProcess, UnpackedLayer, Unpacker};
 
-/// An archive that is being written.
+/// Builds an archive.
 #[derive(Clone, Default)]
-pub(crate) struct Tar(pub(crate) Vec<u8>);
+pub(crate) struct TarBuilder(pub(crate) Vec<u8>);
 
 /// A header with what every entry has. Its size and checksum are set when it is written.
 pub(crate) fn header(name: &[u8], kind: u8) -> tar::Header {
@@ -37,7 +37,7 @@ pub(crate) fn record(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-impl Tar {
+impl TarBuilder {
     /// What every good image has.
     pub(crate) fn control() -> Self {
         Self::default().dir("./").dir("etc/").file("etc/hostname", b"carrel\n").symlink("etc/link", "/etc/hostname")
@@ -94,26 +94,26 @@ impl Tar {
     }
 }
 
-/// A place for trees, and the program that unpacks into it.
-pub(crate) struct Fixture {
+/// A directory for trees, and the program that unpacks into it.
+pub(crate) struct UnpackFixture {
     pub(crate) home: tempfile::TempDir,
     pub(crate) unpacker: Unpacker,
 }
 
-/// A tree, and what was said about it.
-pub(crate) struct Tree {
+/// An unpacked tree and its result.
+pub(crate) struct UnpackedTree {
     pub(crate) path: PathBuf,
-    pub(crate) unpacked: Unpacked,
+    pub(crate) unpacked: UnpackedLayer,
 }
 
-impl Fixture {
+impl UnpackFixture {
     pub(crate) fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         Self { home, unpacker: Unpacker::new(env!("CARGO_BIN_EXE_carrel-unpack")) }
     }
 
     /// Makes a place and begins to unpack into it.
-    pub(crate) fn start(&self, compression: Compression, form: Form) -> (PathBuf, Unpacking) {
+    pub(crate) fn start(&self, compression: Compression, form: ArchiveForm) -> (PathBuf, UnpackProcess) {
         let path = self.home.path().join("tree");
         let _old = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
@@ -122,25 +122,30 @@ impl Fixture {
     }
 
     /// Unpacks a stream by the real process.
-    pub(crate) fn stream(&self, stream: &[u8], compression: Compression, form: Form) -> Result<Tree, UnpackError> {
+    pub(crate) fn stream(
+        &self,
+        stream: &[u8],
+        compression: Compression,
+        form: ArchiveForm,
+    ) -> Result<UnpackedTree, UnpackError> {
         let (path, mut unpacking) = self.start(compression, form);
         // Whatever becomes of it is said in the end.
         let _written = unpacking.write_all(stream);
-        Ok(Tree { path, unpacked: unpacking.finish()? })
+        Ok(UnpackedTree { path, unpacked: unpacking.finish()? })
     }
 
     /// Unpacks the tar of a root.
-    pub(crate) fn root(&self, archive: &[u8]) -> Result<Tree, UnpackError> {
-        self.stream(archive, Compression::None, Form::Root)
+    pub(crate) fn root(&self, archive: &[u8]) -> Result<UnpackedTree, UnpackError> {
+        self.stream(archive, Compression::None, ArchiveForm::Root)
     }
 
     /// Compresses the tar of a layer, and unpacks it.
-    pub(crate) fn layer(&self, archive: &[u8]) -> Result<Tree, UnpackError> {
-        self.stream(&gzip(archive), Compression::Gzip, Form::Layer)
+    pub(crate) fn layer(&self, archive: &[u8]) -> Result<UnpackedTree, UnpackError> {
+        self.stream(&gzip(archive), Compression::Gzip, ArchiveForm::Layer)
     }
 }
 
-impl Tree {
+impl UnpackedTree {
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.path.join(path)
     }

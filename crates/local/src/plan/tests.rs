@@ -33,7 +33,7 @@ impl World {
             orphans_kept: std::time::Duration::ZERO,
             output_quota: None,
             parked: 0,
-            registries: carrel_registry::Settings::default(),
+            registries: carrel_registry::RegistriesConfig::default(),
         };
         let programs = Programs { shim: "/shim".into(), agentd: "/agentd".into() };
         let sandbox = SandboxId::new("x".repeat(200)).unwrap();

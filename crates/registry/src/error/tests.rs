@@ -1,48 +1,55 @@
 use super::*;
 
-const ASKED: Asked<'_> = Asked { registry: "a.example", what: "x:1", known: Known::Nobody, quiet: false };
+const CONTEXT: RequestContext<'_> =
+    RequestContext { registry: "a.example", what: "x:1", known: LoginState::Anonymous, hide_details: false };
 
 #[test]
-fn an_answer_says_what_happened_and_whether_to_try_again() {
-    let answered = |code, body: &str| ASKED.answered(code, body, None);
+fn a_status_maps_to_an_error_and_whether_it_is_transient() {
+    let answered = |code, body: &str| CONTEXT.from_status(code, body, None);
     let denied = r#"{"errors":[{"code":"DENIED","message":"not for you\u001b[31m"}]}"#;
-    assert_eq!(answered(403, denied).to_string(), "a.example refuses x:1: not for you[31m");
-    assert_eq!(answered(404, "").to_string(), "a.example has no x:1");
-    assert_eq!(answered(503, "try later\nand more").to_string(), "a.example cannot now: try later (503)");
-    assert!(answered(503, "").passes() && answered(429, "").passes() && answered(500, "").passes());
-    assert!(!answered(401, "").passes() && !answered(404, "").passes() && !answered(400, "").passes());
+    assert_eq!(answered(403, denied).to_string(), "a.example denied access to x:1: not for you[31m");
+    assert_eq!(answered(404, "").to_string(), "x:1 not found in a.example");
+    assert_eq!(
+        answered(503, "try later\nand more").to_string(),
+        "a.example is temporarily unavailable: try later (503)"
+    );
+    assert!(answered(503, "").is_transient() && answered(429, "").is_transient() && answered(500, "").is_transient());
+    assert!(
+        !answered(401, "").is_transient() && !answered(404, "").is_transient() && !answered(400, "").is_transient()
+    );
 }
 
 #[test]
-fn what_a_registry_asks_to_wait_is_kept() {
+fn the_retry_delay_of_a_response_is_kept() {
     let asked = Some(Duration::from_secs(7));
-    assert_eq!(ASKED.answered(429, "", asked).wait(), asked);
-    assert_eq!(ASKED.answered(404, "", asked).wait(), None);
+    assert_eq!(CONTEXT.from_status(429, "", asked).retry_after(), asked);
+    assert_eq!(CONTEXT.from_status(404, "", asked).retry_after(), None);
 }
 
 #[test]
-fn what_one_can_do_depends_on_whether_there_was_a_login() {
-    let without = ASKED.answered(401, "", None).hint().unwrap();
+fn the_hint_depends_on_whether_there_was_a_login() {
+    let without = CONTEXT.from_status(401, "", None).hint().unwrap();
     assert!(without.contains("podman login"), "{without}");
-    let with = Asked { known: Known::Somebody, ..ASKED }.answered(401, "", None).hint().unwrap();
-    assert!(with.contains("may be old"), "{with}");
+    let with =
+        RequestContext { known: LoginState::Authenticated, ..CONTEXT }.from_status(401, "", None).hint().unwrap();
+    assert!(with.contains("may have expired"), "{with}");
 }
 
 #[test]
-fn who_is_kept_from_the_words_of_a_registry_hears_its_numbers() {
-    let quiet = Asked { quiet: true, ..ASKED };
+fn hidden_details_leave_only_the_status() {
+    let hide_details = RequestContext { hide_details: true, ..CONTEXT };
     let denied = r#"{"errors":[{"code":"DENIED","message":"inner words"}]}"#;
     for body in [denied, "inner words"] {
         for code in [400, 401, 403, 404, 429, 500] {
-            assert!(!quiet.answered(code, body, None).to_string().contains("inner words"), "{code}");
+            assert!(!hide_details.from_status(code, body, None).to_string().contains("inner words"), "{code}");
         }
-        assert!(ASKED.answered(403, body, None).to_string().contains("inner words"));
+        assert!(CONTEXT.from_status(403, body, None).to_string().contains("inner words"));
     }
 }
 
 #[test]
-fn a_login_that_was_withheld_is_told_from_one_that_is_refused() {
-    let withheld = Asked { known: Known::Withheld, ..ASKED }.answered(401, "", None);
-    assert_eq!(withheld.to_string(), "a.example wants a login for x:1, and speaks without TLS");
+fn a_withheld_login_is_distinguished_from_a_denied_one() {
+    let withheld = RequestContext { known: LoginState::Withheld, ..CONTEXT }.from_status(401, "", None);
+    assert_eq!(withheld.to_string(), "a.example requires a login for x:1 but does not use TLS");
     assert!(withheld.hint().unwrap().contains("insecure = true"));
 }

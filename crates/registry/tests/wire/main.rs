@@ -1,4 +1,4 @@
-//! Registries that a test makes up: what they say, and what is made of it.
+//! The client against scripted registries on loopback.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what a test cannot go on without ends it")]
 

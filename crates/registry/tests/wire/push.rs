@@ -1,121 +1,121 @@
-//! What goes to a registry.
+//! Pushes.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::server::{Reply, Request, Server};
-use carrel_layers::{Descriptor, Digest, Target, media};
+use super::server::{ReceivedRequest, RegistryServer, ScriptedReply};
+use carrel_layers::{Descriptor, Digest, ImageTarget, media};
 
-/// Takes what is sent, and has what the repository `base` has.
+/// Accepts uploads, and has the blobs of the repository `base`.
 #[derive(Default)]
-struct Taking {
+struct UploadRegistry {
     uploads: Mutex<Vec<u8>>,
     blobs: Mutex<BTreeMap<String, Vec<u8>>>,
     manifests: Mutex<BTreeMap<String, (String, Vec<u8>)>>,
     based: Vec<String>,
 }
 
-impl Taking {
-    fn answer(&self, request: &Request) -> Reply {
+impl UploadRegistry {
+    fn answer(&self, request: &ReceivedRequest) -> ScriptedReply {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         let digest =
             query.split('&').find_map(|pair| pair.strip_prefix("digest=")).unwrap_or_default().replace("%3A", ":");
         match (request.method.as_str(), path) {
             ("HEAD", path) => {
                 let known = self.blobs.lock().unwrap().contains_key(path.rsplit('/').next().unwrap());
-                Reply::status(if known { 200 } else { 404 })
+                ScriptedReply::status(if known { 200 } else { 404 })
             }
             ("POST", _) => {
                 let mounted = self
                     .based
                     .iter()
                     .any(|digest| query.contains(&digest.replace(':', "%3A")) && query.contains("from=base"));
-                Reply::status(if mounted { 201 } else { 202 }).with("location", "/v2/it/blobs/uploads/one")
+                ScriptedReply::status(if mounted { 201 } else { 202 }).with("location", "/v2/it/blobs/uploads/one")
             }
             ("PATCH", _) => {
                 let mut uploads = self.uploads.lock().unwrap();
                 assert!(request.header("content-range").starts_with(&format!("{}-", uploads.len())));
                 uploads.extend_from_slice(&request.body);
-                Reply::status(202).with("location", "/v2/it/blobs/uploads/one")
+                ScriptedReply::status(202).with("location", "/v2/it/blobs/uploads/one")
             }
             ("PUT", "/v2/it/blobs/uploads/one") => {
                 let content = std::mem::take(&mut *self.uploads.lock().unwrap());
                 assert_eq!(Digest::of(&content).to_string(), digest);
                 self.blobs.lock().unwrap().insert(digest, content);
-                Reply::status(201).with("location", "/v2/it/blobs/x")
+                ScriptedReply::status(201).with("location", "/v2/it/blobs/x")
             }
             ("PUT", path) => {
                 let kept = (request.header("content-type").to_owned(), request.body.clone());
                 self.manifests.lock().unwrap().insert(path.to_owned(), kept);
-                Reply::status(201).with("location", "/v2/it/manifests/x")
+                ScriptedReply::status(201).with("location", "/v2/it/manifests/x")
             }
-            _ => Reply::of(b"{}"),
+            _ => ScriptedReply::of(b"{}"),
         }
     }
 }
 
-fn taking(based: &[&[u8]]) -> (Arc<Taking>, Server) {
+fn upload_registry(based: &[&[u8]]) -> (Arc<UploadRegistry>, RegistryServer) {
     let based = based.iter().map(|content| Digest::of(content).to_string()).collect();
-    let taking = Arc::new(Taking { based, ..Taking::default() });
-    let behind = Arc::clone(&taking);
-    (taking, Server::start(move |request| behind.answer(request)))
+    let upload_registry = Arc::new(UploadRegistry { based, ..UploadRegistry::default() });
+    let behind = Arc::clone(&upload_registry);
+    (upload_registry, RegistryServer::start(move |request| behind.answer(request)))
 }
 
 fn describe(content: &[u8]) -> Descriptor {
     Descriptor::new(media::LAYER, Digest::of(content), content.len() as u64)
 }
 
-fn send(target: &impl Target, content: &[u8]) {
+fn send(target: &impl ImageTarget, content: &[u8]) {
     target.blob(&describe(content), &|| Ok(Box::new(Cursor::new(content.to_vec())))).unwrap();
 }
 
 #[test]
-fn a_blob_arrives_whole_however_long_it_is() {
-    let (taking, server) = taking(&[]);
+fn a_blob_arrives_whole_at_any_size() {
+    let (upload_registry, server) = upload_registry(&[]);
     let registry = server.registry();
     for length in [1, 1000, 4 << 20, (4 << 20) + 1, 9_000_000] {
         let content: Vec<u8> = (0..length).map(|at| u8::try_from(at % 241).unwrap()).collect();
         assert!(!registry.has(&describe(&content)).unwrap());
         send(&registry, &content);
         assert!(registry.has(&describe(&content)).unwrap());
-        assert_eq!(taking.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
+        assert_eq!(upload_registry.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
     }
 }
 
 #[test]
-fn what_another_repository_has_is_not_sent_again() {
-    let (taking, server) = taking(&[b"from the base"]);
-    let registry = server.registry().beside(format!("{}/base:1", server.address).parse().unwrap());
+fn a_blob_of_another_repository_is_mounted() {
+    let (upload_registry, server) = upload_registry(&[b"from the base"]);
+    let registry = server.registry().mount_from(format!("{}/base:1", server.address).parse().unwrap());
     send(&registry, b"from the base");
-    assert!(taking.blobs.lock().unwrap().is_empty());
+    assert!(upload_registry.blobs.lock().unwrap().is_empty());
     send(&registry, b"of its own");
-    assert_eq!(taking.blobs.lock().unwrap().len(), 1);
+    assert_eq!(upload_registry.blobs.lock().unwrap().len(), 1);
 }
 
 #[test]
 fn a_manifest_arrives_byte_for_byte_under_its_tag() {
-    let (taking, server) = taking(&[]);
+    let (upload_registry, server) = upload_registry(&[]);
     let manifest = b"{ \"spaces\" :  \"are kept\" }";
-    Target::manifest(&server.registry(), media::MANIFEST, manifest).unwrap();
-    let kept = taking.manifests.lock().unwrap()["/v2/it/manifests/1"].clone();
+    ImageTarget::manifest(&server.registry(), media::MANIFEST, manifest).unwrap();
+    let kept = upload_registry.manifests.lock().unwrap()["/v2/it/manifests/1"].clone();
     assert_eq!(kept, (media::MANIFEST.to_owned(), manifest.to_vec()));
 }
 
 #[test]
-fn content_that_cannot_be_read_is_an_error() {
-    struct Unreadable;
-    impl std::io::Read for Unreadable {
+fn unreadable_content_is_an_error() {
+    struct UnreadableBody;
+    impl std::io::Read for UnreadableBody {
         fn read(&mut self, _into: &mut [u8]) -> std::io::Result<usize> {
             Err(std::io::Error::other("the disk is gone"))
         }
     }
-    let (_taking, server) = taking(&[]);
+    let (_taking, server) = upload_registry(&[]);
     let times = AtomicUsize::new(0);
     let error = server.registry().blob(&describe(b"content"), &|| {
         times.fetch_add(1, Ordering::SeqCst);
-        Ok(Box::new(Unreadable))
+        Ok(Box::new(UnreadableBody))
     });
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the disk is gone"), "{error}");
@@ -123,14 +123,14 @@ fn content_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn a_blob_that_is_sent_in_pieces_is_sent_again_from_its_beginning() {
-    let taking = Arc::new(Taking::default());
-    let (behind, pieces) = (Arc::clone(&taking), AtomicUsize::new(0));
-    let server = Server::start(move |request| {
+fn a_chunked_upload_is_retried_from_the_beginning() {
+    let upload_registry = Arc::new(UploadRegistry::default());
+    let (behind, pieces) = (Arc::clone(&upload_registry), AtomicUsize::new(0));
+    let server = RegistryServer::start(move |request| {
         if request.method == "PATCH" && pieces.fetch_add(1, Ordering::SeqCst) == 1 {
-            // It forgets what it had.
+            // It loses the upload.
             behind.uploads.lock().unwrap().clear();
-            return Reply::status(503);
+            return ScriptedReply::status(503);
         }
         behind.answer(request)
     });
@@ -142,32 +142,32 @@ fn a_blob_that_is_sent_in_pieces_is_sent_again_from_its_beginning() {
     });
     sent.unwrap();
     assert_eq!(times.into_inner(), 2);
-    assert_eq!(taking.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
+    assert_eq!(upload_registry.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
 }
 
 #[test]
-fn a_token_that_has_become_old_while_a_blob_is_sent_is_fetched_again() {
-    let taking = Arc::new(Taking::default());
-    let (behind, given, left) = (Arc::clone(&taking), AtomicUsize::new(0), AtomicUsize::new(0));
-    let server = Server::start(move |request| {
+fn a_token_that_expires_during_an_upload_is_renewed() {
+    let upload_registry = Arc::new(UploadRegistry::default());
+    let (behind, given, left) = (Arc::clone(&upload_registry), AtomicUsize::new(0), AtomicUsize::new(0));
+    let server = RegistryServer::start(move |request| {
         if request.path.starts_with("/token?") {
             assert!(request.path.contains("scope=repository%3Ait%3Apull%2Cpush"), "{}", request.path);
-            // The first is good for three requests, the second for all.
+            // The first token is good for three requests, the second for all.
             let number = given.fetch_add(1, Ordering::SeqCst);
             left.store(if number == 0 { 3 } else { 1000 }, Ordering::SeqCst);
-            return Reply::of(format!(r#"{{"token":"number-{number}"}}"#).as_bytes());
+            return ScriptedReply::of(format!(r#"{{"token":"number-{number}"}}"#).as_bytes());
         }
         let token = format!("Bearer number-{}", given.load(Ordering::SeqCst).wrapping_sub(1));
         let spent = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err();
         if spent || request.header("authorization") != token {
             behind.uploads.lock().unwrap().clear();
             let realm = format!("Bearer realm=\"http://{}/token\"", request.header("host"));
-            return Reply::status(401).with("www-authenticate", realm);
+            return ScriptedReply::status(401).with("www-authenticate", realm);
         }
         behind.answer(request)
     });
     let content = vec![7; 9_000_000];
     send(&server.registry(), &content);
-    assert_eq!(taking.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
-    assert_eq!(server.asked().iter().filter(|asked| asked.starts_with("GET /token?")).count(), 2);
+    assert_eq!(upload_registry.blobs.lock().unwrap()[&Digest::of(&content).to_string()], content);
+    assert_eq!(server.received().iter().filter(|received| received.starts_with("GET /token?")).count(), 2);
 }

@@ -1,4 +1,4 @@
-//! A server on loopback that answers as a test says: what a registry may do, and what it should not.
+//! A scripted HTTP server on loopback that plays a registry.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,73 +8,73 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use carrel_layers::{Descriptor, Digest, SourceError, media};
-use carrel_registry::{Credentials, Name, Registry, RegistryError, RegistrySettings, Settings};
+use carrel_registry::{ImageName, RegistriesConfig, Registry, RegistryConfig, RegistryCredentials, RegistryError};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// What a client asked.
+/// A request that the server received.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
-    /// With what stands behind the question mark.
+    /// With the query.
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
 
-/// What it is told.
+/// The response to send.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reply {
+pub(crate) struct ScriptedReply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
-    /// After so much of the body the connection ends.
+    /// Close the connection after this many bytes of the body.
     pub(crate) cut: Option<usize>,
 }
 
-/// A server. It ends when it is dropped.
-pub(crate) struct Server {
+/// A server that stops when it is dropped.
+pub(crate) struct RegistryServer {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Request>>>,
-    ending: Arc<AtomicBool>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
+    stopping: Arc<AtomicBool>,
     unread: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Who vouches for a server with TLS.
-pub(crate) struct Authority {
+/// A certificate authority.
+pub(crate) struct TestAuthority {
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
     pub(crate) file: tempfile::NamedTempFile,
 }
 
 /// An image of one layer.
-pub(crate) struct Image {
+pub(crate) struct TestImage {
     pub(crate) manifest: Vec<u8>,
     pub(crate) config: Vec<u8>,
     pub(crate) layer: Vec<u8>,
 }
 
-/// Settings that name some servers.
-pub(crate) fn named(servers: &[&Server]) -> Settings {
-    Settings::new(servers.iter().map(|server| (server.address.to_string(), server.settings())))
+/// A configuration that names these servers.
+pub(crate) fn config_of(servers: &[&RegistryServer]) -> RegistriesConfig {
+    RegistriesConfig::new(servers.iter().map(|server| (server.address.to_string(), server.settings())))
 }
 
-/// What the registry is said to have said.
-pub(crate) fn said(error: SourceError) -> RegistryError {
+/// The registry error inside a source error.
+pub(crate) fn registry_error(error: SourceError) -> RegistryError {
     match error {
         SourceError::Other(error) => *error.downcast().unwrap(),
         other => panic!("{other}"),
     }
 }
 
-// === impl Request ===
+// === impl ReceivedRequest ===
 
-impl Request {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    /// Where the range that is asked for begins.
+    /// The start of the requested range.
     pub(crate) fn from(&self) -> Option<usize> {
         self.header("range").strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
     }
@@ -98,9 +98,9 @@ impl Request {
     }
 }
 
-// === impl Reply ===
+// === impl ScriptedReply ===
 
-impl Reply {
+impl ScriptedReply {
     pub(crate) fn status(status: u16) -> Self {
         Self { status, ..Self::default() }
     }
@@ -114,8 +114,8 @@ impl Reply {
         Self::of(body).with("content-type", media_type)
     }
 
-    /// The part of a content that is asked for.
-    pub(crate) fn part(content: &[u8], request: &Request) -> Self {
+    /// The requested range of a content.
+    pub(crate) fn part(content: &[u8], request: &ReceivedRequest) -> Self {
         match request.from() {
             Some(from) => Self { status: 206, ..Self::of(&content[from..]) },
             None => Self::of(content),
@@ -140,17 +140,17 @@ impl Reply {
     }
 }
 
-// === impl Server ===
+// === impl RegistryServer ===
 
-impl Server {
-    pub(crate) fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+impl RegistryServer {
+    pub(crate) fn start(answer: impl Fn(&ReceivedRequest) -> ScriptedReply + Send + Sync + 'static) -> Self {
         Self::listen(None, answer)
     }
 
     /// The same with TLS.
     pub(crate) fn start_with(
-        authority: &Authority,
-        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+        authority: &TestAuthority,
+        answer: impl Fn(&ReceivedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config =
@@ -162,13 +162,14 @@ impl Server {
 
     fn listen(
         tls: Option<Arc<rustls::ServerConfig>>,
-        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (asked, ending, unread) = <(Arc<Mutex<Vec<Request>>>, Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
+        let (received, stopping, unread) =
+            <(Arc<Mutex<Vec<ReceivedRequest>>>, Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
         let (seen, ends, broken, answer) =
-            (Arc::clone(&asked), Arc::clone(&ending), Arc::clone(&unread), Arc::new(answer));
+            (Arc::clone(&received), Arc::clone(&stopping), Arc::clone(&unread), Arc::new(answer));
         let thread = std::thread::spawn(move || {
             let mut served = Vec::new();
             for stream in listener.incoming().flatten() {
@@ -186,17 +187,17 @@ impl Server {
                             serve(rustls::StreamOwned::new(tls, stream), &*answer, &seen)
                         }
                     };
-                    // A client may have heard enough.
+                    // The client may close early.
                     broken.fetch_add(written.is_err().into(), Ordering::SeqCst);
                     let _closed = plain.shutdown(Shutdown::Write);
                 }));
             }
             served.into_iter().for_each(|thread| thread.join().unwrap());
         });
-        Self { address, asked, ending, unread, thread: Some(thread) }
+        Self { address, received, stopping, unread, thread: Some(thread) }
     }
 
-    /// Ends it; how many of its answers nobody read to their end.
+    /// Stops the server; returns how many responses were not read to their end.
     pub(crate) fn unread(mut self) -> usize {
         self.end();
         self.unread.load(Ordering::SeqCst)
@@ -204,45 +205,45 @@ impl Server {
 
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        self.ending.store(true, Ordering::SeqCst);
-        // It waits for somebody to come.
+        self.stopping.store(true, Ordering::SeqCst);
+        // It waits in `accept`.
         let _woken = TcpStream::connect(self.address);
         let ended = thread.join();
         assert!(std::thread::panicking() || ended.is_ok());
     }
 
-    /// What was asked: method and path, but for the question who is there.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        let asked = self.requests();
-        let asked = asked.into_iter().filter(|request| request.path != "/v2/");
-        asked.map(|request| format!("{} {}", request.method, request.path)).collect()
+    /// The requests as method and path, without probes of `/v2/`.
+    pub(crate) fn received(&self) -> Vec<String> {
+        let received = self.requests();
+        let received = received.into_iter().filter(|request| request.path != "/v2/");
+        received.map(|request| format!("{} {}", request.method, request.path)).collect()
     }
 
-    pub(crate) fn requests(&self) -> Vec<Request> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
     }
 
-    /// Settings that say how this one is spoken to.
-    pub(crate) fn settings(&self) -> RegistrySettings {
-        RegistrySettings { insecure: Some(true), ..RegistrySettings::default() }
+    /// The configuration of this server.
+    pub(crate) fn settings(&self) -> RegistryConfig {
+        RegistryConfig { insecure: Some(true), ..RegistryConfig::default() }
     }
 
-    /// The image `it` of this server, asked for by nobody in particular.
+    /// The image `it` of this server, anonymous.
     pub(crate) fn registry(&self) -> Registry {
-        self.registry_as(&Credentials::none())
+        self.registry_as(&RegistryCredentials::none())
     }
 
-    pub(crate) fn registry_as(&self, credentials: &Credentials) -> Registry {
-        Registry::new(self.name(), &named(&[self]), credentials).unwrap()
+    pub(crate) fn registry_as(&self, credentials: &RegistryCredentials) -> Registry {
+        Registry::new(self.name(), &config_of(&[self]), credentials).unwrap()
     }
 
-    /// What the image is called.
-    pub(crate) fn name(&self) -> Name {
+    /// The image's name.
+    pub(crate) fn name(&self) -> ImageName {
         format!("{}/it:1", self.address).parse().unwrap()
     }
 }
 
-impl Drop for Server {
+impl Drop for RegistryServer {
     fn drop(&mut self) {
         self.end();
     }
@@ -251,11 +252,11 @@ impl Drop for Server {
 /// Answers one request.
 fn serve(
     stream: impl Read + Write,
-    answer: impl Fn(&Request) -> Reply,
-    seen: &Mutex<Vec<Request>>,
+    answer: impl Fn(&ReceivedRequest) -> ScriptedReply,
+    seen: &Mutex<Vec<ReceivedRequest>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    let Some(request) = Request::read(&mut stream) else { return Ok(()) };
+    let Some(request) = ReceivedRequest::read(&mut stream) else { return Ok(()) };
     let reply = answer(&request);
     let without_body = request.method == "HEAD";
     seen.lock().unwrap().push(request);
@@ -263,9 +264,9 @@ fn serve(
     stream.get_mut().flush()
 }
 
-// === impl Authority ===
+// === impl TestAuthority ===
 
-impl Authority {
+impl TestAuthority {
     pub(crate) fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -275,10 +276,10 @@ impl Authority {
     }
 }
 
-// === impl Image ===
+// === impl TestImage ===
 
-impl Image {
-    /// With a layer of so many bytes, which are no layer at all: nobody here unpacks it.
+impl TestImage {
+    /// An image whose layer is this many arbitrary bytes: these tests do not unpack it.
     pub(crate) fn new(length: usize) -> Self {
         let config = br#"{"architecture":"amd64","os":"linux"}"#.to_vec();
         let layer: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
@@ -297,22 +298,22 @@ impl Image {
         Descriptor::new(media::LAYER, Digest::of(&self.layer), self.layer.len() as u64)
     }
 
-    /// Where its layer is.
+    /// The path of its layer.
     pub(crate) fn layer_path(&self) -> String {
         format!("/v2/it/blobs/{}", Digest::of(&self.layer))
     }
 
-    /// What an honest registry says.
-    pub(crate) fn answer(&self, request: &Request) -> Reply {
+    /// The response of a correct registry.
+    pub(crate) fn answer(&self, request: &ReceivedRequest) -> ScriptedReply {
         let digest = |content: &[u8]| Digest::of(content).to_string();
         match request.path.rsplit('/').next().unwrap_or_default() {
-            "" => Reply::of(b"{}"),
+            "" => ScriptedReply::of(b"{}"),
             which if which == "1" || which == digest(&self.manifest) => {
-                Reply::manifest(media::MANIFEST, &self.manifest)
+                ScriptedReply::manifest(media::MANIFEST, &self.manifest)
             }
-            which if which == digest(&self.config) => Reply::part(&self.config, request),
-            which if which == digest(&self.layer) => Reply::part(&self.layer, request),
-            _ => Reply::status(404),
+            which if which == digest(&self.config) => ScriptedReply::part(&self.config, request),
+            which if which == digest(&self.layer) => ScriptedReply::part(&self.layer, request),
+            _ => ScriptedReply::status(404),
         }
     }
 }

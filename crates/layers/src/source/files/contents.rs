@@ -1,38 +1,38 @@
-//! What is in a tar of layers, and where. Nothing is unpacked, and only names are read.
+//! The table of contents of a tar: names and offsets only.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::{Place, normal};
+use super::{TarEntry, normal};
 
 const BLOCK: u64 = 512;
-/// The most headers that are looked at.
+/// The limit of headers.
 const MOST: usize = 100_000;
-/// The longest description of one file, of which not more than its name is kept.
+/// The size limit of an extended header, of which only the name is kept.
 const LONGEST: u64 = 1 << 20;
-/// The longest name, and the longest target of a link.
-const LONGEST_NAME: usize = 4096;
-/// The most that all of them may have together.
+/// The longest name or link target.
+const MAX_NAME_LENGTH: usize = 4096;
+/// The limit for all names together.
 const MOST_NAMES: usize = 64 << 20;
 
-/// What was said about the next file before its own header.
+/// Extended headers for the next entry.
 #[derive(Default)]
-struct Before {
+struct ExtendedFields {
     name: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     size: Option<u64>,
 }
 
-/// Where the files of a tar are, by their names.
-pub(super) fn of(file: &File) -> io::Result<HashMap<String, Place>> {
+/// Reads the offsets of all files.
+pub(super) fn of(file: &File) -> io::Result<HashMap<String, TarEntry>> {
     let length = file.metadata()?.len();
-    let (mut found, mut before, mut at, mut names) = (HashMap::new(), Before::default(), 0, 0_usize);
+    let (mut found, mut before, mut at, mut names) = (HashMap::new(), ExtendedFields::default(), 0, 0_usize);
     for _ in 0..MOST {
         let Some(header) = header(file, at, length)? else { return Ok(found) };
         let body = at + BLOCK;
-        // What describes a file says its own size.
+        // An extended header states its own size.
         let described =
             if matches!(header.as_old().linkflag, [b'L' | b'K' | b'x' | b'g']) { None } else { before.size };
         let size = described.map_or_else(|| header.entry_size(), Ok)?;
@@ -48,20 +48,20 @@ pub(super) fn of(file: &File) -> io::Result<HashMap<String, Place>> {
                 let name = before.name.unwrap_or_else(|| header.path_bytes().into_owned());
                 let lengths = [name.len(), before.target.as_ref().map_or(0, Vec::len)];
                 names = lengths.into_iter().fold(names, usize::saturating_add);
-                if lengths.into_iter().any(|length| length > LONGEST_NAME) || names > MOST_NAMES {
+                if lengths.into_iter().any(|length| length > MAX_NAME_LENGTH) || names > MOST_NAMES {
                     return Err(io::Error::other(format!("the names up to byte {body} are too long")));
                 }
                 let Some(name) = std::str::from_utf8(&name).ok().and_then(|name| normal(name, "")) else { continue };
                 let target = before.target.or_else(|| header.link_name_bytes().map(Into::into));
                 let target = target.and_then(|target| String::from_utf8(target).ok());
                 let place = match kind {
-                    0 | b'0' | b'7' => Some(Place::At { offset: body, size }),
-                    // From the root of the archive.
-                    b'1' => target.and_then(|target| normal(&target, "")).map(Place::Link),
-                    // From where it is.
+                    0 | b'0' | b'7' => Some(TarEntry::At { offset: body, size }),
+                    // A hard link is relative to the root of the archive.
+                    b'1' => target.and_then(|target| normal(&target, "")).map(TarEntry::Link),
+                    // A symlink is relative to its directory.
                     b'2' => {
                         let above = name.rsplit_once('/').map_or("", |(above, _)| above);
-                        target.and_then(|target| normal(&target, above)).map(Place::Link)
+                        target.and_then(|target| normal(&target, above)).map(TarEntry::Link)
                     }
                     _ => None,
                 };
@@ -72,7 +72,7 @@ pub(super) fn of(file: &File) -> io::Result<HashMap<String, Place>> {
     Err(io::Error::other(format!("it holds more than {MOST} files")))
 }
 
-/// The header at a place, unless the tar ends there.
+/// The header at an offset; `None` at the end of the tar.
 fn header(file: &File, at: u64, length: u64) -> io::Result<Option<tar::Header>> {
     if at >= length {
         return Ok(None);
@@ -82,7 +82,7 @@ fn header(file: &File, at: u64, length: u64) -> io::Result<Option<tar::Header>> 
     if header.as_bytes().iter().all(|byte| *byte == 0) {
         return Ok(None);
     }
-    // Where the checksum stands, it counts as spaces.
+    // The checksum field counts as spaces.
     let counted = header.as_bytes().iter().enumerate();
     let sum = counted.map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum::<u32>();
     match header.cksum() {
@@ -100,7 +100,7 @@ fn bytes(file: &File, at: u64, size: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A name, which may end with a zero byte.
+/// A name, possibly terminated by NUL.
 fn text(file: &File, at: u64, size: u64) -> io::Result<Vec<u8>> {
     let bytes = bytes(file, at, size)?;
     Ok(bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
@@ -110,10 +110,10 @@ fn cut() -> io::Error {
     io::Error::other("it is cut short, or is not a tar archive")
 }
 
-// === impl Before ===
+// === impl ExtendedFields ===
 
-impl Before {
-    /// Takes over what an extended header says.
+impl ExtendedFields {
+    /// Applies a pax header.
     fn extend(&mut self, records: &[u8]) -> io::Result<()> {
         for record in tar::PaxExtensions::new(records) {
             let record = record?;
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn contents(bytes: &[u8]) -> io::Result<HashMap<String, Place>> {
+    fn contents(bytes: &[u8]) -> io::Result<HashMap<String, TarEntry>> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         of(&file)
@@ -155,19 +155,19 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_whatever_the_length_of_their_names() {
+    fn files_are_found_at_any_length_of_their_names() {
         for name in ["short", &"long/".repeat(40)[..199]] {
             let bytes = archive(name);
             let found = contents(&bytes).unwrap();
             assert_eq!(found.len(), 2);
-            let Some(Place::At { offset, size: 7 }) = found.get(name) else { panic!("{name}") };
+            let Some(TarEntry::At { offset, size: 7 }) = found.get(name) else { panic!("{name}") };
             let offset = usize::try_from(*offset).unwrap();
             assert_eq!(&bytes[offset..offset + 7], b"content");
         }
     }
 
     #[test]
-    fn an_extended_header_names_the_next_file_and_no_other() {
+    fn an_extended_header_applies_to_the_next_entry_only() {
         let mut archive = tar::Builder::new(Vec::new());
         archive.append_pax_extensions([("path", &b"named/in/full"[..])]).unwrap();
         let mut header = tar::Header::new_ustar();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_lie_are_told() {
+    fn wrong_sizes_are_errors() {
         let bytes = archive("file");
         assert!(contents(&bytes[..515]).is_err(), "it is cut short");
         let mut header = tar::Header::new_gnu();
@@ -188,7 +188,7 @@ mod tests {
         header.set_size(1 << 33);
         header.set_cksum();
         assert!(contents(header.as_bytes()).is_err());
-        // A name as long as the archive is not read.
+        // A name that claims to be as long as the archive is not read.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(header.as_bytes()).unwrap();
         file.set_len((1 << 33) + 1024).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded() {
+    fn names_are_limited() {
         let named = |length: usize| {
             let mut archive = tar::Builder::new(Vec::new());
             let mut header = tar::Header::new_gnu();
@@ -206,19 +206,19 @@ mod tests {
             }
             contents(&archive.into_inner().unwrap())
         };
-        assert_eq!(named(LONGEST_NAME).unwrap().len(), 2);
-        assert!(named(LONGEST_NAME + 2).unwrap_err().to_string().contains("too long"));
+        assert_eq!(named(MAX_NAME_LENGTH).unwrap().len(), 2);
+        assert!(named(MAX_NAME_LENGTH + 2).unwrap_err().to_string().contains("too long"));
         let mut link = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);
-        link.append_link(&mut header, "link", "t".repeat(LONGEST_NAME + 1)).unwrap();
+        link.append_link(&mut header, "link", "t".repeat(MAX_NAME_LENGTH + 1)).unwrap();
         assert!(contents(&link.into_inner().unwrap()).is_err());
     }
 
     //= carrel.protocol.property-fuzz-target-decoder
     #[test]
-    fn fuzz_whatever_is_in_a_file_is_looked_at_or_refused() {
+    fn fuzz_any_file_is_listed_or_rejected() {
         bolero::check!().for_each(|bytes: &[u8]| {
             if let Ok(found) = contents(bytes) {
                 assert!(found.len() <= bytes.len() / 512);

@@ -2,9 +2,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
 
-struct Layers(tempfile::TempDir);
+struct TestLayers(tempfile::TempDir);
 
-impl Layers {
+impl TestLayers {
     fn directory(&self, layer: usize, path: &str, mode: u32) {
         let at = self.0.path().join(layer.to_string()).join(path);
         std::fs::create_dir_all(&at).unwrap();
@@ -16,9 +16,9 @@ impl Layers {
         rustix::fs::setxattr(at, OPAQUE, b"y", XattrFlags::empty()).unwrap();
     }
 
-    /// The modes of what lies over layers of which these are made for want of an entry.
+    /// The modes in the patch, where `made` are the directories without an entry.
     fn patch(&self, made: &[&[&str]]) -> BTreeMap<String, u32> {
-        let sheet = |(layer, made): (usize, &&[&str])| Sheet {
+        let sheet = |(layer, made): (usize, &&[&str])| PatchSource {
             tree: OwnedFd::from(std::fs::File::open(self.0.path().join(layer.to_string())).unwrap()),
             made: made.iter().map(PathBuf::from).collect(),
         };
@@ -39,8 +39,8 @@ impl Layers {
     }
 }
 
-fn layers() -> Layers {
-    Layers(tempfile::tempdir().unwrap())
+fn layers() -> TestLayers {
+    TestLayers(tempfile::tempdir().unwrap())
 }
 
 fn modes(modes: &[(&str, u32)]) -> BTreeMap<String, u32> {
@@ -57,17 +57,17 @@ fn a_directory_without_an_entry_has_the_attributes_of_the_one_below() {
 }
 
 #[test]
-fn nothing_is_made_where_nothing_is_hidden() {
+fn no_patch_is_made_if_no_attributes_are_hidden() {
     let layers = layers();
     layers.directory(0, "a", 0o755);
     layers.directory(0, "new", 0o755);
     layers.directory(1, "a", 0o700);
-    // The upper one has an entry; what is new has none below.
+    // The upper directory has an entry, or the lower layers lack it.
     assert_eq!(layers.patch(&[&["new"], &["a"]]), modes(&[]));
 }
 
 #[test]
-fn what_was_taken_away_between_lends_no_attributes() {
+fn a_deleted_directory_does_not_lend_its_attributes() {
     let layers = layers();
     layers.directory(0, "a", 0o755);
     layers.directory(1, "", 0o755);
@@ -75,13 +75,13 @@ fn what_was_taken_away_between_lends_no_attributes() {
     rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::CharacterDevice, 0o600.into(), 0).unwrap();
     layers.directory(2, "a", 0o700);
     assert_eq!(layers.patch(&[&["a"], &[], &[]]), modes(&[]));
-    // Without that it does.
+    // Without the whiteout it does.
     std::fs::remove_file(device).unwrap();
     assert_eq!(layers.patch(&[&["a"], &[], &[]]), modes(&[("", 0o755), ("a", 0o700)]));
 }
 
 #[test]
-fn a_directory_that_hides_those_below_hides_what_is_in_it_but_not_its_own_attributes() {
+fn an_opaque_directory_hides_content_but_not_attributes() {
     let layers = layers();
     layers.directory(0, "a/b", 0o755);
     layers.directory(1, "a/b", 0o750);
@@ -92,7 +92,7 @@ fn a_directory_that_hides_those_below_hides_what_is_in_it_but_not_its_own_attrib
 
 /// What a layer has at a path, in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Has {
+enum ModelEntry {
     Nothing,
     Gone,
     Directory { made: bool, opaque: bool },
@@ -100,12 +100,12 @@ enum Has {
 
 const PATHS: [&str; 8] = ["", "a", "a/b", "a/b/c", "a/d", "e", "e/f", "e/f/g"];
 
-/// What a layer has at a path, and whether it hides there what lies below.
-fn at(layer: &[Has], path: &str) -> (Has, bool) {
+/// What a layer has at a path, and whether it hides lower layers there.
+fn at(layer: &[ModelEntry], path: &str) -> (ModelEntry, bool) {
     let (mut hidden, mut above) = (false, String::new());
     for part in path.split('/').filter(|part| !part.is_empty()) {
         match of(layer, &above) {
-            Has::Directory { opaque, .. } => hidden |= opaque,
+            ModelEntry::Directory { opaque, .. } => hidden |= opaque,
             other => return (other, hidden),
         }
         above = if above.is_empty() { part.to_owned() } else { format!("{above}/{part}") };
@@ -113,20 +113,20 @@ fn at(layer: &[Has], path: &str) -> (Has, bool) {
     (of(layer, path), hidden)
 }
 
-fn of(layer: &[Has], path: &str) -> Has {
+fn of(layer: &[ModelEntry], path: &str) -> ModelEntry {
     layer[PATHS.iter().position(|other| *other == path).unwrap()]
 }
 
-/// Which layer a path has its attributes from, and whether that is not the uppermost.
-fn source(layers: &[Vec<Has>], path: &str) -> Option<(usize, bool)> {
+/// The layer whose attributes a path has, and whether that is not the uppermost.
+fn source(layers: &[Vec<ModelEntry>], path: &str) -> Option<(usize, bool)> {
     let mut uppermost = None;
     for (number, layer) in layers.iter().enumerate() {
         let (has, hidden) = at(layer, path);
         match has {
-            Has::Gone => break,
-            Has::Nothing => {}
-            Has::Directory { made: false, .. } => return Some((number, uppermost.is_some())),
-            Has::Directory { made: true, .. } => {
+            ModelEntry::Gone => break,
+            ModelEntry::Nothing => {}
+            ModelEntry::Directory { made: false, .. } => return Some((number, uppermost.is_some())),
+            ModelEntry::Directory { made: true, .. } => {
                 uppermost.get_or_insert(number);
             }
         }
@@ -138,7 +138,7 @@ fn source(layers: &[Vec<Has>], path: &str) -> Option<(usize, bool)> {
 }
 
 #[test]
-fn whatever_layers_have_the_uppermost_entry_that_can_be_seen_is_shown() {
+fn the_uppermost_visible_entry_determines_the_attributes() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |below: u64| {
         state ^= state << 13;
@@ -153,25 +153,25 @@ fn whatever_layers_have_the_uppermost_entry_that_can_be_seen_is_shown() {
         let mut sheets = Vec::new();
         for number in 0..4 {
             directory.directory(number, "", 0o755);
-            let (mut layer, mut made) = (vec![Has::Nothing; PATHS.len()], HashSet::new());
+            let (mut layer, mut made) = (vec![ModelEntry::Nothing; PATHS.len()], HashSet::new());
             for (place, path) in PATHS.iter().enumerate() {
                 let above = path.rsplit_once('/').map_or("", |(above, _)| above);
-                if !path.is_empty() && !matches!(of(&layer, above), Has::Directory { .. }) {
+                if !path.is_empty() && !matches!(of(&layer, above), ModelEntry::Directory { .. }) {
                     continue;
                 }
                 layer[place] = match random(if path.is_empty() { 2 } else { 8 }) {
-                    0 => Has::Directory { made: false, opaque: false },
-                    1..=3 => Has::Directory { made: true, opaque: false },
-                    4 => Has::Directory { made: random(2) == 0, opaque: true },
-                    5 => Has::Gone,
-                    _ => Has::Nothing,
+                    0 => ModelEntry::Directory { made: false, opaque: false },
+                    1..=3 => ModelEntry::Directory { made: true, opaque: false },
+                    4 => ModelEntry::Directory { made: random(2) == 0, opaque: true },
+                    5 => ModelEntry::Gone,
+                    _ => ModelEntry::Nothing,
                 };
                 match layer[place] {
-                    Has::Nothing => {}
-                    Has::Gone => {
+                    ModelEntry::Nothing => {}
+                    ModelEntry::Gone => {
                         std::fs::write(directory.0.path().join(number.to_string()).join(path), "").unwrap();
                     }
-                    Has::Directory { made: is_made, opaque } => {
+                    ModelEntry::Directory { made: is_made, opaque } => {
                         directory.directory(number, path, 0o755);
                         if opaque {
                             directory.opaque(number, path);
@@ -183,7 +183,7 @@ fn whatever_layers_have_the_uppermost_entry_that_can_be_seen_is_shown() {
                 }
             }
             let tree = OwnedFd::from(std::fs::File::open(directory.0.path().join(number.to_string())).unwrap());
-            sheets.push(Sheet { tree, made });
+            sheets.push(PatchSource { tree, made });
             model.push(layer);
         }
         let mut expected = BTreeMap::new();
@@ -202,10 +202,11 @@ fn whatever_layers_have_the_uppermost_entry_that_can_be_seen_is_shown() {
 }
 
 #[test]
-fn all_layers_together_may_lack_so_many_entries_and_no_more() {
+fn directories_without_entry_are_limited_across_all_layers() {
     let tree = || OwnedFd::from(std::fs::File::open("/").unwrap());
-    let sheet = |count: usize| Sheet { tree: tree(), made: (0..count).map(|n| PathBuf::from(n.to_string())).collect() };
-    let mut made = Made::default();
+    let sheet =
+        |count: usize| PatchSource { tree: tree(), made: (0..count).map(|n| PathBuf::from(n.to_string())).collect() };
+    let mut made = MissingEntries::default();
     assert!(made.add(&sheet(MOST_MADE - 1)) && made.add(&sheet(1)));
     assert!(!made.add(&sheet(1)));
 }

@@ -1,22 +1,22 @@
-//! The system calls of a process that unpacks: descriptors that it has, files beneath them, memory and threads. All others
-//! fail with `EPERM`, and the entry of another architecture is the end of it.
+//! The seccomp filter of the unpack process: open descriptors, files below them, memory and threads. All other calls
+//! fail with `EPERM`, and those of another architecture kill the process.
 
 use rustix::io::Errno;
 
 use super::sys;
 
-// Instructions: a load of a word of the call's description, and what is done with it.
+// BPF instructions.
 const LOAD: u16 = 0x20;
 const AND: u16 = 0x54;
 const IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-// The call's description: number, architecture, instruction pointer, six arguments of two words, lower word first.
+// Offsets in `seccomp_data`; arguments have two words, the lower first.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
-/// How the kernel names the architecture that this program was built for: `AUDIT_ARCH_…`.
+/// The architecture this program was built for: `AUDIT_ARCH_…`.
 const NATIVE: Option<u32> = if cfg!(target_arch = "x86_64") {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
@@ -25,9 +25,9 @@ const NATIVE: Option<u32> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// The calls that are allowed whatever their arguments.
+/// Calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
-    // Descriptors. Nothing is opened but beneath the directory.
+    // Descriptors. Nothing is opened but below the directory.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -73,44 +73,44 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sigaltstack,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // The rest of what a program does without being asked.
+    // What every program needs.
     libc::SYS_getrandom,
     libc::SYS_clock_gettime,
     libc::SYS_restart_syscall,
 ];
 
-/// The calls that are allowed if some bits of an argument have one of some values.
-const CHECKED: &[Check] = &[
-    // No memory becomes executable.
-    Check { call: libc::SYS_mmap, argument: 2, mask: 0x4, values: &[0] },
-    Check { call: libc::SYS_mprotect, argument: 2, mask: 0x4, values: &[0] },
-    // A thread of this process, and nothing else.
-    Check { call: libc::SYS_clone, argument: 0, mask: 0x7e03_0000, values: &[0x0001_0000] },
+/// Calls that are allowed if the masked argument has one of these values.
+const CHECKED: &[ArgumentCheck] = &[
+    // No executable memory.
+    ArgumentCheck { call: libc::SYS_mmap, argument: 2, mask: 0x4, values: &[0] },
+    ArgumentCheck { call: libc::SYS_mprotect, argument: 2, mask: 0x4, values: &[0] },
+    // A thread of this process only.
+    ArgumentCheck { call: libc::SYS_clone, argument: 0, mask: 0x7e03_0000, values: &[0x0001_0000] },
     // `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_GETFL`.
-    Check { call: libc::SYS_fcntl, argument: 1, mask: u32::MAX, values: &[1030, 1, 3] },
+    ArgumentCheck { call: libc::SYS_fcntl, argument: 1, mask: u32::MAX, values: &[1030, 1, 3] },
     // `FIONBIO`.
-    Check { call: libc::SYS_ioctl, argument: 1, mask: u32::MAX, values: &[0x5421] },
+    ArgumentCheck { call: libc::SYS_ioctl, argument: 1, mask: u32::MAX, values: &[0x5421] },
     // `PR_SET_NAME`, and `PR_SET_VMA`, by which the allocator names its memory.
-    Check { call: libc::SYS_prctl, argument: 0, mask: u32::MAX, values: &[15, 0x5356_4d41] },
+    ArgumentCheck { call: libc::SYS_prctl, argument: 0, mask: u32::MAX, values: &[15, 0x5356_4d41] },
 ];
 
-/// The calls that are absent: their arguments cannot be looked at, and who makes them knows another way.
+/// Calls that fail with `ENOSYS`: their arguments cannot be checked, and callers fall back to another one.
 const ABSENT: &[libc::c_long] = &[libc::SYS_clone3];
 
 /// A call that is allowed with some arguments.
-struct Check {
+struct ArgumentCheck {
     call: libc::c_long,
     argument: u32,
     mask: u32,
     values: &'static [u32],
 }
 
-/// Installs the filter for this process, whose only thread calls this: there is no way back.
+/// Installs the filter in this process, which has a single thread.
 pub(super) fn install() -> Result<(), Errno> {
     sys::install_filter(&program().ok_or(Errno::NOTSUP)?)
 }
 
-/// The program for the kernel: comparisons one after the other, each followed by what it leads to.
+/// The BPF program: a sequence of comparisons, each followed by its result.
 fn program() -> Option<Vec<libc::sock_filter>> {
     let refused = fails_with(Errno::PERM);
     let mut code = vec![
@@ -140,7 +140,7 @@ fn plain(code: u16, operand: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k: operand }
 }
 
-/// Compares, and passes over so many instructions.
+/// Compares and skips instructions.
 fn branch(operand: u32, equal: u8, other: u8) -> libc::sock_filter {
     libc::sock_filter { code: IF_EQUAL, jt: equal, jf: other, k: operand }
 }
@@ -153,7 +153,7 @@ fn fails_with(errno: Errno) -> u32 {
 mod tests {
     use super::*;
 
-    /// Runs the program as the kernel would.
+    /// Interprets the program as the kernel would.
     fn answer(architecture: u32, call: libc::c_long, arguments: [u32; 6]) -> u32 {
         let program = program().unwrap();
         let (mut at, mut word) = (0, 0);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_is_refused() {
+    fn calls_that_are_not_needed_are_denied() {
         let native = NATIVE.unwrap();
         let refused = fails_with(Errno::PERM);
         for call in [
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(answer(native, libc::SYS_mprotect, [0, 0, 5, 0, 0, 0]), refused, "code");
         assert_eq!(answer(native, libc::SYS_ioctl, [0, 0x5412, 0, 0, 0, 0]), refused, "a terminal");
         assert_eq!(answer(!native, libc::SYS_read, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
-        // And what is needed is not.
+        // Needed calls are allowed.
         for call in ALLOWED {
             assert_eq!(answer(native, *call, [u32::MAX; 6]), libc::SECCOMP_RET_ALLOW, "{call}");
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_has_two_fates() {
+    fn no_call_is_listed_twice() {
         let mut calls: Vec<_> = ALLOWED.iter().chain(ABSENT).copied().chain(CHECKED.iter().map(|c| c.call)).collect();
         calls.sort_unstable();
         assert!(calls.windows(2).all(|pair| pair[0] != pair[1]));

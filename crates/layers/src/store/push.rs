@@ -1,27 +1,27 @@
-//! Sending an image on, byte for byte as it came.
+//! Pushes an image, byte for byte as received.
 
 use std::collections::HashSet;
 use std::io;
 
-use super::{BLOBS, Store, files};
+use super::{BLOBS, ImageStore, files};
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::manifest::Descriptor;
-use crate::progress::{Done, Progress};
-use crate::source::{SourceError, Target};
+use crate::progress::{LayerOutcome, Progress};
+use crate::source::{ImageTarget, SourceError};
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// Sends an image somewhere: what is not there yet, and then its manifest.
-    pub fn push(&self, digest: Digest, target: &dyn Target, progress: &dyn Progress) -> Result<(), StoreError> {
+impl ImageStore {
+    /// Pushes what the target lacks, then the manifest.
+    pub fn push(&self, digest: Digest, target: &dyn ImageTarget, progress: &dyn Progress) -> Result<(), StoreError> {
         let _held = self.hold(digest)?;
         let record = self.record(digest)?.ok_or_else(|| StoreError::Unknown(digest.to_string()))?;
         let layers: Vec<_> = record.layers.iter().map(|layer| layer.blob.clone()).collect();
         progress.begin(&layers);
         let mut sent = HashSet::new();
         for (number, layer) in layers.iter().enumerate() {
-            let how = if sent.insert(layer.digest) { self.send(layer, target)? } else { Done::There };
+            let how = if sent.insert(layer.digest) { self.send(layer, target)? } else { LayerOutcome::AlreadyPresent };
             progress.fetched(number, layer.size);
             progress.layer_done(number, how);
         }
@@ -32,9 +32,9 @@ impl Store {
         Ok(target.manifest(&record.media_type, &manifest)?)
     }
 
-    fn send(&self, blob: &Descriptor, target: &dyn Target) -> Result<Done, StoreError> {
+    fn send(&self, blob: &Descriptor, target: &dyn ImageTarget) -> Result<LayerOutcome, StoreError> {
         if target.has(blob)? {
-            return Ok(Done::There);
+            return Ok(LayerOutcome::AlreadyPresent);
         }
         let path = format!("{BLOBS}/{}", blob.digest.hex());
         let open = || files::open(&self.handle, &path);
@@ -45,6 +45,6 @@ impl Store {
             Some(file) => Ok(Box::new(file)),
             None => Err(io::ErrorKind::NotFound.into()),
         })?;
-        Ok(Done::Fetched)
+        Ok(LayerOutcome::Fetched)
     }
 }

@@ -1,5 +1,5 @@
-//! A second wall around the process that unpacks: a Landlock ruleset, where the kernel has one. It holds the process to
-//! what a layer is made of even if its system-call filter lets more through.
+//! A Landlock ruleset as second line of defence, if the kernel supports it: it restricts the unpack process to what a
+//! layer needs, even if the seccomp filter lets more through.
 
 use std::os::fd::AsFd;
 
@@ -8,12 +8,12 @@ use landlock::{
     RulesetStatus, Scope,
 };
 
-/// The newest kernel interface whose every right is decided here. On an older kernel those that it knows are enforced.
+/// The newest ABI whose rights are handled here. An older kernel enforces those it knows.
 const KNOWN: ABI = ABI::V6;
 
-/// Restricts this process, which has one thread, to the files of a layer beneath its root, for good. It executes
-/// nothing, uses no network, makes neither a socket nor a block device, and signals nobody else. Returns how much of that
-/// this kernel enforces.
+/// Restricts this process, which has a single thread, to the files of a layer below its root. It cannot execute, use
+/// the network, create sockets or block devices, or signal other processes. Returns how much of that the kernel
+/// enforces.
 pub(super) fn enforce(root: impl AsFd) -> Result<RulesetStatus, RulesetError> {
     let enforced = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
@@ -25,7 +25,7 @@ pub(super) fn enforce(root: impl AsFd) -> Result<RulesetStatus, RulesetError> {
     Ok(enforced.ruleset)
 }
 
-/// What a layer is made of. A deletion is a character device, the one that the kernel lets everybody make.
+/// The rights that unpacking needs. A whiteout is a character device 0:0, which every user may create.
 fn layer() -> BitFlags<AccessFs> {
     AccessFs::ReadFile
         | AccessFs::ReadDir
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether each of these can be done: what no layer needs, and then what every layer does.
+    /// Attempts actions that no layer needs, and then ones that every layer needs.
     fn attempts(root: &std::path::Path) -> ([Option<ErrorKind>; 4], [Option<ErrorKind>; 4]) {
         let (file, link, directory) = (root.join("file"), root.join("link"), root.join("directory"));
         let kind = |outcome: std::io::Result<()>| outcome.err().map(|error| error.kind());
@@ -74,18 +74,18 @@ mod tests {
     }
 
     #[test]
-    fn what_no_layer_is_made_of_is_refused_by_the_ruleset_alone() {
+    fn the_ruleset_alone_denies_what_no_layer_needs() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(attempts(root.path()), ([None; 4], [None; 4]), "the control");
         let (enforced, after) = std::thread::scope(|scope| {
-            // A ruleset holds for the thread that asks for it, and for what that starts.
+            // A ruleset applies to the calling thread and its children.
             let restricted =
                 scope.spawn(|| (enforce(File::open(root.path()).unwrap()).unwrap(), attempts(root.path())));
             restricted.join().unwrap()
         });
         let refused = match enforced {
             RulesetStatus::FullyEnforced => [Some(ErrorKind::PermissionDenied); 4],
-            // Ports are known to Landlock from Linux 6.7 on.
+            // Landlock restricts ports from Linux 6.7 on.
             RulesetStatus::PartiallyEnforced => {
                 let denied = Some(ErrorKind::PermissionDenied);
                 [denied, denied, denied, after.0[3]]

@@ -1,71 +1,71 @@
-//! What an operator says about registries.
+//! The registry configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::Name;
+use crate::ImageName;
 
-/// By the name of a registry, `host` or `host:port`, what is special about it.
+/// Configuration by registry, `host` or `host:port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Settings(BTreeMap<String, RegistrySettings>);
+pub struct RegistriesConfig(BTreeMap<String, RegistryConfig>);
 
-/// What is special about one registry.
+/// Configuration of one registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct RegistrySettings {
-    /// Asked first, in this order. What none of them has is asked of the registry itself.
-    pub mirrors: Vec<Mirror>,
-    /// Whether it speaks HTTP without TLS. One on loopback that nothing is said about is asked both ways.
+pub struct RegistryConfig {
+    /// Tried in this order before the registry itself.
+    pub mirrors: Vec<RegistryMirror>,
+    /// Whether it uses plain HTTP. Without a value, a registry on loopback is probed for TLS.
     pub insecure: Option<bool>,
-    /// A file with certificates in PEM format that are trusted beside those of the system.
+    /// A PEM file of certificates that are trusted in addition to those of the system.
     pub ca: Option<PathBuf>,
 }
 
-/// A registry that has what another one has: `[http://]host[:port][/path]`.
+/// A mirror of a registry: `[http://]host[:port][/path]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Mirror {
-    /// Where it is, as names have it.
+pub struct RegistryMirror {
+    /// The mirror's own registry name.
     pub(crate) registry: String,
-    /// What is put before the name of a repository.
+    /// A prefix of the repository.
     pub(crate) path: Option<String>,
-    /// Whether it speaks HTTP without TLS, if the mirror itself says so.
+    /// Whether it uses plain HTTP, if its URL has a scheme.
     pub(crate) insecure: Option<bool>,
 }
 
-/// A text that is no mirror.
+/// A text that is not a mirror.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a mirror: give it as [http://]host[:port][/path]")]
-pub struct BadMirror(String);
+#[error("{0:?} is not a mirror: expected [http://]host[:port][/path]")]
+pub struct InvalidMirror(String);
 
-// === impl Settings ===
+// === impl RegistriesConfig ===
 
-impl Settings {
-    /// With these alone.
-    pub fn new(registries: impl IntoIterator<Item = (String, RegistrySettings)>) -> Self {
+impl RegistriesConfig {
+    /// A configuration of these registries.
+    pub fn new(registries: impl IntoIterator<Item = (String, RegistryConfig)>) -> Self {
         Self(registries.into_iter().collect())
     }
 
-    /// What is said of a registry.
-    pub(crate) fn of(&self, registry: &str) -> RegistrySettings {
+    /// The configuration of a registry, or the default.
+    pub(crate) fn of(&self, registry: &str) -> RegistryConfig {
         self.0.get(registry).cloned().unwrap_or_default()
     }
 
-    /// All hosts that are named, as they are asked.
-    pub(crate) fn named(&self) -> BTreeSet<String> {
-        let mirrors = self.0.values().flat_map(|said| &said.mirrors).map(|mirror| &mirror.registry);
-        self.0.keys().chain(mirrors).map(|registry| Name::host_of(registry)).collect()
+    /// All hosts in the configuration, as requests go to them.
+    pub(crate) fn hosts(&self) -> BTreeSet<String> {
+        let mirrors = self.0.values().flat_map(|message| &message.mirrors).map(|mirror| &mirror.registry);
+        self.0.keys().chain(mirrors).map(|registry| ImageName::host_of(registry)).collect()
     }
 }
 
-// === impl Mirror ===
+// === impl RegistryMirror ===
 
-impl Mirror {
-    /// What an image is called there.
-    pub(crate) fn name(&self, name: &Name) -> Name {
+impl RegistryMirror {
+    /// The name of an image at the mirror.
+    pub(crate) fn name(&self, name: &ImageName) -> ImageName {
         let repository = match &self.path {
             Some(path) => format!("{path}/{}", name.repository()),
             None => name.repository().to_owned(),
@@ -74,27 +74,27 @@ impl Mirror {
     }
 }
 
-impl TryFrom<String> for Mirror {
-    type Error = BadMirror;
+impl TryFrom<String> for RegistryMirror {
+    type Error = InvalidMirror;
 
-    fn try_from(text: String) -> Result<Self, BadMirror> {
+    fn try_from(text: String) -> Result<Self, InvalidMirror> {
         let (insecure, rest) = match text.split_once("://") {
             Some(("http", rest)) => (Some(true), rest),
             Some(("https", rest)) => (Some(false), rest),
-            Some(_) => return Err(BadMirror(text)),
+            Some(_) => return Err(InvalidMirror(text)),
             None => (None, text.as_str()),
         };
         let (registry, path) =
             rest.trim_end_matches('/').split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
         let registry = registry.trim_end_matches('/').to_owned();
         let path = path.map(str::to_owned);
-        // Whatever a name with it in front could not be is no mirror either.
+        // The prefix must be valid in an image name.
         let before = path.as_ref().map_or_else(String::new, |path| format!("{path}/"));
-        match format!("{registry}/{before}a:b").parse::<Name>() {
+        match format!("{registry}/{before}a:b").parse::<ImageName>() {
             Ok(name) if name.registry() == registry && name.repository() == format!("{before}a") => {
                 Ok(Self { registry, path, insecure })
             }
-            _ => Err(BadMirror(text)),
+            _ => Err(InvalidMirror(text)),
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn mirror(text: &str) -> Option<(String, Option<String>, Option<bool>)> {
-        let mirror = Mirror::try_from(text.to_owned()).ok()?;
+        let mirror = RegistryMirror::try_from(text.to_owned()).ok()?;
         Some((mirror.registry, mirror.path, mirror.insecure))
     }
 
@@ -120,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_misspelt_is_refused() {
-        let read = |text: &str| serde_json::from_str::<Settings>(text);
+    fn unknown_keys_and_invalid_mirrors_are_rejected() {
+        let read = |text: &str| serde_json::from_str::<RegistriesConfig>(text);
         let settings = read(r#"{"localhost:5000": {"insecure": true, "mirrors": ["a.example"]}}"#).unwrap();
         assert_eq!(settings.of("localhost:5000").insecure, Some(true));
-        assert_eq!(settings.of("other.example"), RegistrySettings::default());
+        assert_eq!(settings.of("other.example"), RegistryConfig::default());
         assert!(read(r#"{"localhost:5000": {"insecur": true}}"#).is_err());
         assert!(read(r#"{"localhost:5000": {"mirrors": ["a b"]}}"#).is_err());
     }

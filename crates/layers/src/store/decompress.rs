@@ -1,4 +1,4 @@
-//! Archives that hold images in layers: decompressed by the process that unpacks, so that nothing of them is believed.
+//! Archives that contain images: decompressed by the confined unpack process.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -6,29 +6,28 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::Store;
-use crate::source::{DockerArchive, Layout, SourceError};
-use crate::unpack::{CONTENT, Compression, Plain, UnpackError};
+use super::ImageStore;
+use crate::source::{DockerArchive, OciLayout, SourceError};
+use crate::unpack::{CONTENT, Compression, Decompress, UnpackError};
 
-/// How much is read at a time.
+/// The read size.
 const BUFFER: usize = 256 << 10;
 
-// === impl Store ===
+// === impl ImageStore ===
 
-impl Store {
-    /// The image of a name in the tar of a layout, which may be compressed. Without a name it is the only one.
-    pub fn layout(&self, path: &Path, name: Option<&str>) -> Result<Layout, SourceError> {
-        Layout::tar(path, name, self)
+impl ImageStore {
+    /// Opens an image of an OCI layout in a tar, which may be compressed. The name is optional if there is one image.
+    pub fn layout(&self, path: &Path, name: Option<&str>) -> Result<OciLayout, SourceError> {
+        OciLayout::tar(path, name, self)
     }
 
-    /// The image of a name with its tag in an archive of Docker's, which may be compressed. Without a name it is the
-    /// only one.
+    /// Opens an image of a `docker save` archive, which may be compressed. The name is optional if there is one image.
     pub fn docker_archive(&self, path: &Path, name: Option<&str>) -> Result<DockerArchive, SourceError> {
         DockerArchive::tar(path, name, self)
     }
 }
 
-impl Plain for Store {
+impl Decompress for ImageStore {
     fn plain(&self, mut file: File, compression: Compression) -> io::Result<File> {
         let fresh = self.fresh()?;
         let failed = |error: UnpackError| match error {
@@ -48,7 +47,7 @@ impl Plain for Store {
                 Err(error) => return Err(error),
             };
             if unpacking.write_all(buffer.get(..read).unwrap_or_default()).is_err() {
-                // It says why when it is asked how it ended.
+                // `finish` returns the unpacker's error.
                 break;
             }
         }
@@ -57,7 +56,7 @@ impl Plain for Store {
         finished.map_or_else(full, |unpacked| unpacked.map_err(failed))?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let plain = File::from(rustix::fs::openat(fresh.tree(), CONTENT, flags, Mode::empty())?);
-        // Whoever wrote it may have been taken over, and have put something else there.
-        if plain.metadata()?.is_file() { Ok(plain) } else { Err(io::Error::other("it is no file")) }
+        // A compromised unpack process may have put something else there.
+        if plain.metadata()?.is_file() { Ok(plain) } else { Err(io::Error::other("it is not a regular file")) }
     }
 }

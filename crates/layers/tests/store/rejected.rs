@@ -1,31 +1,31 @@
-//! What is not what it says it is, is refused, and leaves nothing.
+//! Images that are not what they claim are rejected and leave nothing.
 
-use carrel_layers::{Digest, MOST_LAYERS, ManifestError, SourceError, StoreError, media};
+use carrel_layers::{Digest, MAX_LAYERS, ManifestError, SourceError, StoreError, media};
 use serde_json::json;
 
-use crate::memory::{Build, Home, Memory, two_layers};
+use crate::memory::{ImageBuilder, MemorySource, StoreHome, two_layers};
 use crate::pull::noise;
-use crate::support::{Tar, gzip};
+use crate::support::{TarBuilder, gzip};
 
-/// Refused, with nothing left. The same store takes what is right.
+/// Asserts that an image is rejected and leaves nothing, and that the store accepts a valid one afterwards.
 #[track_caller]
-fn refused(source: &Memory) -> StoreError {
-    let home = Home::new();
+fn refused(source: &MemorySource) -> StoreError {
+    let home = StoreHome::new();
     let error = home.pull(source).unwrap_err();
     home.assert_empty();
     home.pull(&two_layers().source()).unwrap();
     error
 }
 
-fn one_layer() -> Build {
-    Build::default().layer(Tar::control().end())
+fn one_layer() -> ImageBuilder {
+    ImageBuilder::default().layer(TarBuilder::control().end())
 }
 
 #[test]
-fn a_blob_with_another_content_is_refused() {
+fn a_blob_with_other_content_is_rejected() {
     let mut source = two_layers().source();
     let layer = source.layers()[1].clone();
-    let other = gzip(&Tar::default().dir("./").file("etc/motd", b"harm!\n").end());
+    let other = gzip(&TarBuilder::default().dir("./").file("etc/motd", b"harm!\n").end());
     // As long as it has to be.
     let mut other = [other, vec![0; 4096]].concat();
     other.truncate(usize::try_from(layer.size).unwrap());
@@ -49,9 +49,9 @@ fn a_blob_with_another_content_is_refused() {
 
 //= promises.images.byte-size-media-type
 #[test]
-fn a_single_byte_is_enough_to_be_another() {
-    let large = Tar::default().dir("./").file("large", &noise(1 << 20)).end();
-    let mut source = Build::default().packed(media::LAYER, Digest::of(&large), large).source();
+fn a_single_changed_byte_is_detected() {
+    let large = TarBuilder::default().dir("./").file("large", &noise(1 << 20)).end();
+    let mut source = ImageBuilder::default().packed(media::LAYER, Digest::of(&large), large).source();
     let layer = source.layers()[0].digest;
     let mut bytes = source.blobs[&layer].clone();
     bytes[500_000] ^= 1;
@@ -61,7 +61,7 @@ fn a_single_byte_is_enough_to_be_another() {
 
 //= promises.images.byte-size-media-type
 #[test]
-fn sizes_that_lie_are_refused() {
+fn wrong_sizes_are_rejected() {
     for (lie, what) in [(-1, "too short"), (1, "too long")] {
         let source = one_layer().changed(|manifest| {
             let size = manifest["layers"][0]["size"].as_i64().unwrap();
@@ -82,7 +82,7 @@ fn sizes_that_lie_are_refused() {
 
 //= promises.images.byte-size-media-type
 #[test]
-fn media_types_that_are_not_known_or_not_true_are_refused() {
+fn unknown_or_wrong_media_types_are_rejected() {
     for (part, found) in [
         ("layers", "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"),
         ("layers", media::MANIFEST),
@@ -106,24 +106,24 @@ fn media_types_that_are_not_known_or_not_true_are_refused() {
 
 //= promises.images.byte-size-media-type
 #[test]
-fn a_layer_that_unpacks_to_another_than_is_said_is_refused() {
-    let tar = Tar::control().end();
+fn a_layer_with_a_wrong_diff_id_is_rejected() {
+    let tar = TarBuilder::control().end();
     let other = Digest::of(b"another");
-    let source = Build::default().packed(media::LAYER_GZIP, other, gzip(&tar)).source();
+    let source = ImageBuilder::default().packed(media::LAYER_GZIP, other, gzip(&tar)).source();
     let StoreError::DiffId { expected, found, .. } = refused(&source) else { panic!() };
     assert_eq!((expected, found), (other, Digest::of(&tar)));
     // Not even if the same blob is there, unpacked to what it is.
-    let home = Home::new();
-    home.pull(&Build::default().packed(media::LAYER_GZIP, Digest::of(&tar), gzip(&tar)).source()).unwrap();
+    let home = StoreHome::new();
+    home.pull(&ImageBuilder::default().packed(media::LAYER_GZIP, Digest::of(&tar), gzip(&tar)).source()).unwrap();
     assert!(matches!(home.pull(&source), Err(StoreError::DiffId { .. })));
     assert_eq!(home.names("layers").len(), 1);
-    let plain = Build::default().packed(media::LAYER, other, tar).source();
+    let plain = ImageBuilder::default().packed(media::LAYER, other, tar).source();
     assert!(matches!(refused(&plain), StoreError::DiffId { .. }));
 }
 
 //= promises.images.byte-size-media-type
 #[test]
-fn a_manifest_that_names_itself_or_one_thing_twice_is_refused() {
+fn a_manifest_that_uses_a_digest_twice_is_rejected() {
     let twice = one_layer().changed(|manifest| {
         manifest["config"]["digest"] = manifest["layers"][0]["digest"].clone();
     });
@@ -158,8 +158,9 @@ fn a_manifest_that_names_itself_or_one_thing_twice_is_refused() {
 }
 
 #[test]
-fn an_image_with_too_many_layers_or_another_number_of_them_is_refused() {
-    let many = (0..=MOST_LAYERS).fold(Build::default(), |build, _| build.packed(media::LAYER, Digest::of(b""), vec![]));
+fn an_image_with_too_many_or_a_wrong_number_of_layers_is_rejected() {
+    let many =
+        (0..=MAX_LAYERS).fold(ImageBuilder::default(), |build, _| build.packed(media::LAYER, Digest::of(b""), vec![]));
     assert!(matches!(refused(&many.source()), StoreError::Manifest(ManifestError::TooMany(_))));
     let fewer = two_layers().changed(|manifest| {
         manifest["layers"].as_array_mut().unwrap().pop();
@@ -168,35 +169,35 @@ fn an_image_with_too_many_layers_or_another_number_of_them_is_refused() {
 }
 
 #[test]
-fn what_is_no_manifest_is_refused() {
+fn an_invalid_manifest_is_rejected() {
     for bytes in ["", "{}", "[]", r#"{"schemaVersion":1}"#, &"[".repeat(100_000), &" ".repeat(5 << 20)] {
         let mut source = one_layer().source();
         source.manifest = bytes.as_bytes().to_vec();
         assert!(matches!(refused(&source), StoreError::Manifest(_)));
     }
     let other = one_layer().changed(|manifest| manifest["layers"][0]["digest"] = json!("sha512:00"));
-    assert!(refused(&other).to_string().contains("not a SHA-256"));
+    assert!(refused(&other).to_string().contains("is not SHA-256"));
 }
 
 #[test]
-fn a_hostile_layer_is_refused_by_name_and_stops_the_others() {
-    let harm = Tar::default().dir("./").file("../harm", b"").end();
-    let large = Tar::default().dir("./").file("large", &noise(8 << 20)).end();
-    let source = Build::default().layer(harm).layer(large).source();
+fn a_hostile_layer_is_rejected_by_name_and_stops_the_others() {
+    let harm = TarBuilder::default().dir("./").file("../harm", b"").end();
+    let large = TarBuilder::default().dir("./").file("large", &noise(8 << 20)).end();
+    let source = ImageBuilder::default().layer(harm).layer(large).source();
     let error = refused(&source);
     assert!(matches!(&error, StoreError::Unpack { blob, .. } if *blob == source.layers()[0].digest), "{error}");
     assert!(error.to_string().contains("../harm"), "{error}");
 }
 
 #[test]
-fn a_source_that_has_nothing_is_told() {
+fn missing_content_of_a_source_is_reported() {
     let mut source = two_layers().source();
     source.blobs.clear();
-    let home = Home::new();
+    let home = StoreHome::new();
     assert!(matches!(home.pull(&source), Err(StoreError::Source(SourceError::Missing { .. }))));
-    let home = Home::new();
+    let home = StoreHome::new();
     for bad in ["", &"x".repeat(5000)] {
         let outcome = home.store.pull(Some(bad), &two_layers().source(), &crate::memory::amd64(), &());
-        assert!(matches!(outcome, Err(StoreError::BadName(_))));
+        assert!(matches!(outcome, Err(StoreError::InvalidName(_))));
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Says that every name has these addresses.
+/// Resolves every name to these addresses.
 struct Always(Vec<IpAddr>);
 
 impl Resolve for Always {
@@ -16,20 +16,20 @@ fn addresses(text: &[&str]) -> Vec<IpAddr> {
 
 fn resolved(addresses: &[IpAddr], proxies: &[&str]) -> Result<Vec<IpAddr>, String> {
     let proxies = Arc::new(proxies.iter().map(|name| (*name).to_owned()).collect());
-    let guarded = Guarded { names: Arc::new(Always(addresses.to_vec())), proxies };
+    let public_only = PublicResolver { names: Arc::new(Always(addresses.to_vec())), proxies };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let found = runtime.block_on(guarded.resolve("registry.example".parse().unwrap()));
+    let found = runtime.block_on(public_only.resolve("registry.example".parse().unwrap()));
     found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string())
 }
 
-fn public(named: &[&str]) -> Reach {
-    let settings = Settings::new(named.iter().map(|name| ((*name).to_owned(), Default::default())));
-    let Reach::Public { named, .. } = Reach::public(&settings) else { panic!("it is public") };
-    Reach::Public { named, proxies: Arc::new(["proxy.example".to_owned()].into()) }
+fn public(named: &[&str]) -> EgressPolicy {
+    let settings = RegistriesConfig::new(named.iter().map(|name| ((*name).to_owned(), Default::default())));
+    let EgressPolicy::PublicOnly { allowed, .. } = EgressPolicy::public(&settings) else { panic!("it is public") };
+    EgressPolicy::PublicOnly { allowed, proxies: Arc::new(["proxy.example".to_owned()].into()) }
 }
 
-fn way(reach: &Reach, url: &str) -> Option<Way> {
-    reach.way(&url.parse().unwrap()).ok()
+fn route(egress: &EgressPolicy, url: &str) -> Option<EgressRoute> {
+    egress.route(&url.parse().unwrap()).ok()
 }
 
 const ELSEWHERE: [&str; 5] = ["1.1.1.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1"];
@@ -61,7 +61,7 @@ const PRIVATE: [&str; 24] = [
 ];
 
 #[test]
-fn public_addresses_are_told_from_all_others() {
+fn public_addresses_are_distinguished_from_all_others() {
     for address in addresses(&ELSEWHERE) {
         assert!(is_public(address), "{address}");
     }
@@ -71,29 +71,29 @@ fn public_addresses_are_told_from_all_others() {
 }
 
 #[test]
-fn an_address_of_this_host_is_found_out() {
+fn an_address_of_this_machine_is_recognized() {
     assert!(is_of_this_host("127.0.0.1".parse().unwrap()));
     assert!(!is_of_this_host("192.0.2.1".parse().unwrap()));
 }
 
 #[test]
-fn a_name_has_only_the_public_ones_of_its_addresses() {
+fn a_name_resolves_only_to_its_public_addresses() {
     let both = addresses(&["10.0.0.1", "1.1.1.1", "::1"]);
     assert_eq!(resolved(&both, &[]), Ok(addresses(&["1.1.1.1"])));
     let refused = resolved(&addresses(&PRIVATE), &[]);
     assert_eq!(refused, Err("registry.example has no public address".into()));
-    // What requests go through is where the operator has it.
+    // A proxy may be in a private network.
     assert_eq!(resolved(&both, &["registry.example"]), Ok(both));
 }
 
 #[test]
-fn what_is_private_by_its_name_is_asked_only_if_it_is_named() {
-    let reach = public(&["127.0.0.1:5000", "10.0.0.1", "docker.io"]);
+fn a_private_host_is_allowed_only_if_it_is_configured() {
+    let egress = public(&["127.0.0.1:5000", "10.0.0.1", "docker.io"]);
     for url in ["http://127.0.0.1:5000/v2/", "https://10.0.0.1/", "https://10.0.0.1:443/", "https://index.docker.io/"] {
-        assert_eq!(way(&reach, url), Some(Way::Open), "{url}");
+        assert_eq!(route(&egress, url), Some(EgressRoute::Unrestricted), "{url}");
     }
     for url in ["https://1.1.1.1/", "https://a.example:5000/", "https://[2606:4700::1111]/"] {
-        assert_eq!(way(&reach, url), Some(Way::Guarded), "{url}");
+        assert_eq!(route(&egress, url), Some(EgressRoute::PublicOnly), "{url}");
     }
     for url in [
         "http://127.0.0.1:5001/",
@@ -108,13 +108,13 @@ fn what_is_private_by_its_name_is_asked_only_if_it_is_named() {
         "http://[::ffff:127.0.0.1]/",
         "http://proxy.example:3128/",
     ] {
-        assert_eq!(way(&reach, url), None, "{url}");
-        assert_eq!(way(&Reach::Anybody, url), Some(Way::Open), "{url}");
+        assert_eq!(route(&egress, url), None, "{url}");
+        assert_eq!(route(&EgressPolicy::Unrestricted, url), Some(EgressRoute::Unrestricted), "{url}");
     }
 }
 
 #[test]
-fn a_proxy_is_known_however_it_is_written() {
+fn a_proxy_is_recognized_with_and_without_scheme() {
     assert_eq!(host("http://user:word@Proxy.example:3128").as_deref(), Some("proxy.example"));
     assert_eq!(host("proxy.example:3128").as_deref(), Some("proxy.example"));
     assert_eq!(host(""), None);

@@ -1,32 +1,34 @@
-//! A pull that nobody wants any more ends, wherever it is, and what has come of it is kept.
+//! A cancelled pull ends promptly, and what it fetched is kept.
 
 use std::io::Read;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use carrel_layers::{Descriptor, Manifest, Platform, Progress, Source, SourceError, Stop, StoreError};
+use carrel_layers::{
+    CancellationToken, Descriptor, ImageSource, Manifest, Platform, Progress, SourceError, StoreError,
+};
 
-use crate::memory::{Build, Home, Memory, amd64, two_layers};
+use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64, two_layers};
 use crate::pull::noise;
-use crate::support::Tar;
+use crate::support::TarBuilder;
 
-/// A source whose large layer comes bit by bit, and never ends.
-struct Endless<'a> {
-    image: &'a Memory,
-    stop: Stop,
+/// A source whose large layer trickles and never ends.
+struct EndlessSource<'a> {
+    image: &'a MemorySource,
+    stop: CancellationToken,
 }
 
-struct Trickle {
+struct TrickleReader {
     content: Box<dyn Read + Send>,
     left: usize,
-    stop: Stop,
+    stop: CancellationToken,
 }
 
-impl Read for Trickle {
+impl Read for TrickleReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if self.left == 0 {
             // Nothing comes any more, and whoever waits is asked again and again whether it still wants to.
-            self.stop.now();
+            self.stop.cancel();
             return Err(std::io::ErrorKind::Interrupted.into());
         }
         let most = into.len().min(self.left);
@@ -36,7 +38,7 @@ impl Read for Trickle {
     }
 }
 
-impl Source for Endless<'_> {
+impl ImageSource for EndlessSource<'_> {
     fn manifest(&self, platform: &Platform) -> Result<Manifest, SourceError> {
         self.image.manifest(platform)
     }
@@ -46,22 +48,22 @@ impl Source for Endless<'_> {
         if descriptor.size < 1 << 20 {
             return Ok(content);
         }
-        Ok(Box::new(Trickle { content, left: 500_000, stop: self.stop.clone() }))
+        Ok(Box::new(TrickleReader { content, left: 500_000, stop: self.stop.clone() }))
     }
 }
 
 //= promises.images.pull-nobody-waits-whose
 #[test]
-fn a_pull_that_is_stopped_keeps_what_has_come_and_the_next_goes_on() {
-    let home = Home::new();
-    let small = Tar::default().dir("./").file("small", b"").end();
-    let large = Tar::default().dir("./").file("large", &noise(3 << 20)).end();
-    let image = Build::default().layer(small).layer(large).source();
+fn a_cancelled_pull_keeps_what_it_fetched_and_the_next_resumes() {
+    let home = StoreHome::new();
+    let small = TarBuilder::default().dir("./").file("small", b"").end();
+    let large = TarBuilder::default().dir("./").file("large", &noise(3 << 20)).end();
+    let image = ImageBuilder::default().layer(small).layer(large).source();
     let layer = image.layers()[1].digest;
-    let stop = Stop::new();
-    let endless = Endless { image: &image, stop: stop.clone() };
-    let outcome = home.store.pull_until(Some("name"), &endless, &amd64(), &(), &stop);
-    assert!(matches!(outcome, Err(StoreError::Stopped)), "{outcome:?}");
+    let stop = CancellationToken::new();
+    let endless = EndlessSource { image: &image, stop: stop.clone() };
+    let outcome = home.store.pull_cancellable(Some("name"), &endless, &amd64(), &(), &stop);
+    assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
     assert_eq!((home.names("images"), home.names("names")), (vec![], vec![]));
     assert_eq!(home.names("staging"), [""; 0], "nothing is unpacked any more");
     assert_eq!(std::fs::metadata(home.path("partial").join(layer.hex())).unwrap().len(), 500_000);
@@ -72,34 +74,34 @@ fn a_pull_that_is_stopped_keeps_what_has_come_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_pull_that_is_stopped_before_it_began_asks_for_nothing() {
-    let home = Home::new();
+fn a_pull_cancelled_before_its_start_requests_nothing() {
+    let home = StoreHome::new();
     let image = two_layers().source();
-    let stop = Stop::new();
-    stop.now();
-    let outcome = home.store.pull_until(None, &image, &amd64(), &(), &stop);
-    assert!(matches!(outcome, Err(StoreError::Stopped)), "{outcome:?}");
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let outcome = home.store.pull_cancellable(None, &image, &amd64(), &(), &stop);
+    assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
     assert_eq!(image.asked(), []);
-    home.store.pull_until(None, &image, &amd64(), &(), &Stop::new()).unwrap();
+    home.store.pull_cancellable(None, &image, &amd64(), &(), &CancellationToken::new()).unwrap();
 }
 
-/// Says that a pull has begun.
-struct Begun(Mutex<Sender<()>>);
+/// Reports that a pull has begun.
+struct StartSignal(Mutex<Sender<()>>);
 
-impl Progress for Begun {
+impl Progress for StartSignal {
     fn begin(&self, _: &[Descriptor]) {
         self.0.lock().unwrap().send(()).unwrap();
     }
 }
 
-fn begun() -> (Begun, Receiver<()>) {
+fn begun() -> (StartSignal, Receiver<()>) {
     let (sender, receiver) = channel();
-    (Begun(Mutex::new(sender)), receiver)
+    (StartSignal(Mutex::new(sender)), receiver)
 }
 
 #[test]
-fn a_pull_that_waits_for_another_is_stopped() {
-    let home = Home::new();
+fn a_pull_that_waits_for_another_can_be_cancelled() {
+    let home = StoreHome::new();
     let image = two_layers().source();
     // Somebody works on it, or on one of its layers, for ever.
     let layer = image.layers()[0].digest.hex();
@@ -107,21 +109,23 @@ fn a_pull_that_waits_for_another_is_stopped() {
         std::fs::create_dir_all(home.path("partial")).unwrap();
         let file = std::fs::File::create(home.path("partial").join(&name)).unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        let stop = Stop::new();
+        let stop = CancellationToken::new();
         std::thread::scope(|scope| {
             let (progress, begun) = begun();
             let (home, image, stop) = (&home, &image, &stop);
-            let pull = scope.spawn(move || home.store.pull_until(None, image, &amd64(), &progress, stop));
+            let pull = scope.spawn(move || home.store.pull_cancellable(None, image, &amd64(), &progress, stop));
             begun.recv().unwrap();
-            stop.now();
+            stop.cancel();
             let outcome = pull.join().unwrap();
-            assert!(matches!(outcome, Err(StoreError::Stopped)), "{outcome:?}");
+            assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
         });
         // Whoever is not stopped gets it when the other ends.
         std::thread::scope(|scope| {
             let (progress, begun) = begun();
             let (home, image) = (&home, &image);
-            let pull = scope.spawn(move || home.store.pull_until(None, image, &amd64(), &progress, &Stop::new()));
+            let pull = scope.spawn(move || {
+                home.store.pull_cancellable(None, image, &amd64(), &progress, &CancellationToken::new())
+            });
             begun.recv().unwrap();
             drop(file);
             pull.join().unwrap().unwrap();

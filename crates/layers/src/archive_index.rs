@@ -1,7 +1,7 @@
-//! Which image an archive is: one small file per archive, so that an archive is read once.
+//! Maps archive files to images, so that each archive is unpacked once.
 //!
-//! Its name is what the system says about the archive, so that it is another file once the archive has changed. It is
-//! also the lock under which the archive is unpacked; the kernel takes that back when its holder ends, however it ends.
+//! Each entry is a small file that is named by the archive's `stat` fields, so that a modified archive gets a new
+//! entry. The file is also the lock under which the archive is unpacked.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +14,21 @@ use rustix::io::Errno;
 
 use crate::digest::Digest;
 
-/// Within so long two changes of a file may have the same time.
+/// Two changes of a file within this time may have the same timestamp.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What tells one state of one archive from every other.
+/// Identifies one state of one archive file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key(String);
+pub(crate) struct ArchiveKey(String);
 
-/// The entry of an archive, locked.
-pub(crate) struct Locked {
+/// The locked entry of an archive.
+pub(crate) struct ArchiveIndexLock {
     file: File,
 }
 
-// === impl Key ===
+// === impl ArchiveKey ===
 
-impl Key {
+impl ArchiveKey {
     pub(crate) fn new(status: &Stat) -> Self {
         Self(format!(
             "{:x}-{:x}-{:x}-{}.{:09}-{}.{:09}",
@@ -43,8 +43,8 @@ impl Key {
     }
 }
 
-/// The image that an archive is, if it is known.
-pub(crate) fn get(index: impl AsFd, key: &Key) -> io::Result<Option<Digest>> {
+/// The image of an archive, if it was unpacked before.
+pub(crate) fn get(index: impl AsFd, key: &ArchiveKey) -> io::Result<Option<Digest>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(index, &key.0, flags, Mode::empty()) {
         Ok(file) => read(&file.into()),
@@ -53,8 +53,8 @@ pub(crate) fn get(index: impl AsFd, key: &Key) -> io::Result<Option<Digest>> {
     }
 }
 
-/// Locks the entry of an archive. Whoever else wants to unpack it waits here.
-pub(crate) fn lock(index: impl AsFd, key: &Key) -> io::Result<Locked> {
+/// Locks the entry of an archive; waits for other processes that unpack it.
+pub(crate) fn lock(index: impl AsFd, key: &ArchiveKey) -> io::Result<ArchiveIndexLock> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(index, &key.0, flags, Mode::from_raw_mode(0o600))?;
     loop {
@@ -62,19 +62,19 @@ pub(crate) fn lock(index: impl AsFd, key: &Key) -> io::Result<Locked> {
             Err(Errno::INTR) => {}
             outcome => {
                 outcome?;
-                return Ok(Locked { file: file.into() });
+                return Ok(ArchiveIndexLock { file: file.into() });
             }
         }
     }
 }
 
-/// Forgets an archive that could not be unpacked.
-pub(crate) fn forget(index: impl AsFd, key: &Key) {
-    // What stays is an empty file, which says nothing.
+/// Removes the entry of an archive that could not be unpacked.
+pub(crate) fn forget(index: impl AsFd, key: &ArchiveKey) {
+    // If removal fails, an empty file remains, which means nothing.
     let _gone = rustix::fs::unlinkat(index, &key.0, AtFlags::empty());
 }
 
-/// What is written there, unless it is not a digest: a write that was interrupted says nothing.
+/// Parses an entry; an incomplete write counts as none.
 fn read(file: &File) -> io::Result<Option<Digest>> {
     let mut text = [0; 65];
     let length = file.read_at(&mut text, 0)?;
@@ -82,10 +82,10 @@ fn read(file: &File) -> io::Result<Option<Digest>> {
     Ok(text.and_then(|text| text.strip_suffix('\n')).and_then(|text| Digest::from_hex(text).ok()))
 }
 
-/// Forgets all archives of which the image is not there any more. Nobody may be looking at one meanwhile.
+/// Removes entries whose image is gone. The caller excludes concurrent lookups.
 pub(crate) fn sweep(index: impl AsFd, there: impl Fn(Digest) -> io::Result<bool>) -> io::Result<()> {
     for entry in rustix::fs::Dir::read_from(&index)? {
-        let key = Key(String::from_utf8_lossy(entry?.file_name().to_bytes()).into_owned());
+        let key = ArchiveKey(String::from_utf8_lossy(entry?.file_name().to_bytes()).into_owned());
         if matches!(key.0.as_str(), "." | "..") {
             continue;
         }
@@ -100,22 +100,21 @@ pub(crate) fn sweep(index: impl AsFd, there: impl Fn(Digest) -> io::Result<bool>
     Ok(())
 }
 
-/// Waits until whatever changes from now on has another time than the file has. Then its times tell its content.
+/// Waits until a later change of the file would get another timestamp.
 pub(crate) fn settle(status: &Stat) {
     let seconds = u64::try_from(status.st_ctime).unwrap_or(0);
     let nanoseconds = u32::try_from(status.st_ctime_nsec).unwrap_or(0);
     let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-    // A time to come says that the clock was set, so nothing can be told from it.
+    // A timestamp in the future means that the clock was set back: it proves nothing.
     let since = SystemTime::now().duration_since(changed).unwrap_or_default();
     if let Some(left) = TICK.checked_sub(since) {
         std::thread::sleep(left);
     }
 }
 
-// === impl Locked ===
+// === impl ArchiveIndexLock ===
 
-impl Locked {
-    /// Writes the digest down.
+impl ArchiveIndexLock {
     pub(crate) fn put(&self, digest: Digest) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.write_all_at(format!("{}\n", digest.hex()).as_bytes(), 0)
