@@ -20,7 +20,7 @@ fn carrel(home: &Path, words: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn python_runs_by_its_name_and_what_was_made_of_it_runs_elsewhere() {
+fn a_python_image_runs_by_name_and_a_saved_sandbox_runs_elsewhere() {
     let (layout, registry, home) = (Layout::python(), DockerRegistry::open(), Home::new());
     registry.put(layout.path(), layout.tag(), "python:3");
     let (name, own) = (registry.name("python:3"), registry.name("team/tools:1"));

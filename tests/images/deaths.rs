@@ -8,7 +8,7 @@ use super::{Home, listed};
 
 //= promises.images.pull-killed-steps
 #[test]
-fn a_pull_that_was_killed_at_any_moment_is_finished_by_the_next_and_leaves_nothing() {
+fn a_pull_killed_at_any_failpoint_is_completed_by_the_next_one() {
     let layout = Layout::of_everything(300_000);
     let registry = DockerRegistry::open();
     registry.put(layout.path(), layout.tag(), "it:1");

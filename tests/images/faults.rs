@@ -19,7 +19,7 @@ fn filled() -> DockerRegistry {
 
 //= promises.images.download-breaks
 #[test]
-fn what_breaks_off_goes_on_and_nothing_is_fetched_twice() {
+fn a_broken_download_resumes_and_nothing_is_fetched_twice() {
     let registry = filled();
     let whole = Proxy::start(&registry.address, |_| Fault::None);
     let expected = Home::new().pull(&whole.name("it:1"));
@@ -36,7 +36,7 @@ fn what_breaks_off_goes_on_and_nothing_is_fetched_twice() {
 
 //= promises.images.byte-size-media-type
 #[test]
-fn a_byte_that_changed_on_the_way_is_found_and_nothing_of_it_is_kept() {
+fn a_corrupted_byte_is_detected_and_its_blob_is_discarded() {
     let registry = filled();
     let proxy = Proxy::start(&registry.address, |_| Fault::Flip(PLACE));
     let home = Home::new();
@@ -63,7 +63,7 @@ fn a_byte_that_changed_on_the_way_is_found_and_nothing_of_it_is_kept() {
 
 //= promises.images.registries
 #[test]
-fn a_mirror_is_used_and_one_that_is_gone_or_breaks_is_not_missed() {
+fn a_mirror_is_used_and_a_broken_one_is_skipped() {
     let (registry, mirror) = (filled(), filled());
     let (own, other) =
         (Proxy::start(&registry.address, |_| Fault::None), Proxy::start(&mirror.address, |_| Fault::None));

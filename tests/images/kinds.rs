@@ -45,33 +45,33 @@ fn there_and_back(kind: Kind<'_>) {
 
 //= promises.images.registries
 #[test]
-fn an_open_one() {
+fn an_open_registry() {
     there_and_back(Kind::default());
 }
 
 //= promises.images.registries
 #[test]
-fn one_with_tls() {
+fn a_registry_with_tls() {
     let authority = Authority::new();
     there_and_back(Kind { tls: Some(&authority), ..Kind::default() });
 }
 
 //= promises.images.registries
 #[test]
-fn one_with_a_password() {
+fn a_registry_with_a_password() {
     there_and_back(Kind { access: Access::Password, ..Kind::default() });
 }
 
 //= promises.images.registries
 #[test]
-fn one_with_tokens_and_tls() {
+fn a_registry_with_tokens_and_tls() {
     let (authority, tokens) = (Authority::new(), Tokens::start());
     there_and_back(Kind { tls: Some(&authority), access: Access::Token(&tokens) });
     assert!(tokens.given() >= 2, "both tools were given one");
 }
 
 #[test]
-fn one_that_has_no_such_image() {
+fn a_registry_without_the_image() {
     let registry = DockerRegistry::open();
     let home = Home::new();
     let refused = home.try_pull(&registry.name("nothing:1"), "{}", None).unwrap_err();

@@ -7,7 +7,7 @@ use super::{Home, Pulled, outcome};
 
 //= promises.images.times-blob-fetched-layer
 #[test]
-fn ten_who_pull_at_once_fetch_every_blob_once() {
+fn ten_concurrent_pulls_fetch_every_blob_once() {
     let layout = Layout::of_everything(5_000_000);
     let registry = DockerRegistry::open();
     registry.put(layout.path(), layout.tag(), "it:1");
@@ -28,7 +28,7 @@ fn ten_who_pull_at_once_fetch_every_blob_once() {
 
 //= promises.images.times-blob-fetched-layer
 #[test]
-fn what_another_image_brought_is_not_fetched_again() {
+fn layers_of_another_image_are_not_fetched_again() {
     let layout = Layout::of_everything(100_000);
     let registry = DockerRegistry::open();
     registry.put(layout.path(), layout.tag(), "first:1");

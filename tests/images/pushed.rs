@@ -7,7 +7,7 @@ use super::made::Layout;
 
 //= promises.images.saved-sandbox-pushed-pulled
 #[test]
-fn what_we_send_is_what_came_byte_for_byte() {
+fn a_pushed_image_is_byte_for_byte_what_was_pulled() {
     let layout = Layout::of_everything(9_000_000);
     let registry = DockerRegistry::open();
     registry.put(layout.path(), layout.tag(), "from:1");
@@ -26,7 +26,7 @@ fn what_we_send_is_what_came_byte_for_byte() {
 }
 
 #[test]
-fn what_is_there_already_is_not_sent_again() {
+fn existing_blobs_are_not_pushed_again() {
     let layout = Layout::of_everything(100_000);
     let registry = DockerRegistry::open();
     registry.put(layout.path(), layout.tag(), "it:1");
@@ -41,7 +41,7 @@ fn what_is_there_already_is_not_sent_again() {
 }
 
 #[test]
-fn we_send_to_a_registry_with_tokens_and_tls() {
+fn a_push_to_a_registry_with_tokens_and_tls_succeeds() {
     let layout = Layout::of_everything(1000);
     let (authority, tokens) = (Authority::new(), Tokens::start());
     let from = DockerRegistry::open();

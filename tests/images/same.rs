@@ -27,7 +27,7 @@ fn compare(layout: &Layout) -> Vec<String> {
 
 //= promises.images.image-registry-us-skopeo
 #[test]
-fn an_image_with_everything_is_the_same_for_us_and_for_others() {
+fn an_image_with_all_features_unpacks_as_with_other_tools() {
     let ours = compare(&Layout::of_everything(100_000)).join("\n");
     // That there is something to compare.
     for there in
@@ -42,7 +42,7 @@ fn an_image_with_everything_is_the_same_for_us_and_for_others() {
 
 //= promises.images.image-registry-us-skopeo
 #[test]
-fn a_debian_is_the_same_for_us_and_for_others() {
+fn a_debian_image_unpacks_as_with_other_tools() {
     let ours = compare(&Layout::python());
     assert!(ours.len() > 1000 && ours.iter().any(|line| line.contains("usr/bin/python3")), "{} lines", ours.len());
 }

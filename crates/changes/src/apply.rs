@@ -1,117 +1,116 @@
-//! Kept changes are brought into the project: everything is checked first, and what stands against it leaves all undone.
+//! Applies saved changes to the project. Everything is checked first; a conflict leaves the project untouched.
 
-mod act;
 mod check;
 mod credentials;
+mod execute;
 mod problem;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::problem::GitCount;
-pub use self::problem::{GitChanges, Problem, Reason};
+pub use self::problem::{ApplyProblem, GitChanges, ProblemReason};
 
-use crate::change::{Change, Summary};
-use crate::failure::Failure;
+use crate::auto_run::AutoRunChange;
+use crate::change::{Change, ChangeSummary};
+use crate::escape::{CountedNoun, EscapedName};
 use crate::git::GitGuard;
-use crate::kept::{Entry, KeepError, Kept};
-use crate::mark::Mark;
+use crate::path_error::PathError;
 use crate::project::ProjectError;
-use crate::words::{Counted, Shown};
+use crate::saved::{ChangeEntry, SavedChanges, SavedChangesError};
 
-/// How changes are applied.
+/// Options of `apply`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// Nothing is written: what would be done is said.
+    /// Report what would be done, without writing.
     pub dry_run: bool,
-    /// What the host changed in the meantime is overwritten. What would leave the project stays refused, and files that
-    /// the sandbox never saw are not deleted.
+    /// Overwrite what the host changed in the meantime. Changes that would escape the project stay refused, and files
+    /// that the sandbox never saw are not deleted.
     pub force: bool,
-    /// What is refused is left out, and the rest is applied. Conflicts are not refused: they end it all the same.
+    /// Skip refused changes and apply the rest. Conflicts are not refusals: they still abort.
     pub skip_refused: bool,
-    /// What git would run or read as configuration is taken over too: repositories, wherever they are, and what their
-    /// settings name. Without this it is refused.
+    /// Also apply what git would run or read as configuration: repositories, and files that their settings name.
     pub git: bool,
 }
 
-/// What was done.
+/// The result of `apply`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// What was changed, or would be.
-    pub done: Summary,
-    /// How many changes were there already.
+    pub done: ChangeSummary,
+    /// Changes that the project already had.
     pub already: u64,
-    /// What was left out.
-    pub left_out: Vec<Problem>,
-    /// What of it tools run or follow by themselves.
-    pub marked: Vec<Mark>,
+    /// Changes that were skipped.
+    pub left_out: Vec<ApplyProblem>,
+    /// Changed files that tools run or load automatically.
+    pub marked: Vec<AutoRunChange>,
     /// Nothing was written.
     pub dry_run: bool,
-    /// The directory that it was done in.
+    /// The project's directory.
     pub project: PathBuf,
-    /// Whether that is another path than the one that was recorded.
+    /// Whether that differs from the recorded path.
     pub elsewhere: bool,
 }
 
-/// Changes that were not applied.
+/// Changes that could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The project does not take them. It is as it was.
+    /// The project conflicts with them, and is unchanged.
     #[error("{}", problem::told(.0))]
-    Refused(Vec<Problem>),
-    /// The changes cannot be read.
+    Refused(Vec<ApplyProblem>),
+    /// The saved changes cannot be read.
     #[error(transparent)]
-    Kept(#[from] KeepError),
-    /// The project cannot be opened, or is another.
+    Kept(#[from] SavedChangesError),
+    /// The project cannot be opened, or is another one.
     #[error(transparent)]
     Project(#[from] ProjectError),
-    /// The system did not let us.
+    /// A system call failed.
     #[error(transparent)]
-    System(#[from] Failure),
-    /// Something failed when some of it was done.
-    #[error("{source}; {done} of {steps} changes were made before that, and running it again continues")]
+    System(#[from] PathError),
+    /// A later step failed after some were done.
+    #[error("{source}; {done} of {steps} changes were made before that; run it again to continue")]
     Halfway {
-        /// How many changes were made.
+        /// The number of changes that were made.
         done: usize,
-        /// How many there were to make.
+        /// The total number of changes.
         steps: usize,
-        /// What failed.
+        /// The error of the failed step.
         source: Box<ApplyError>,
     },
 }
 
-// === impl Kept ===
+// === impl SavedChanges ===
 
-impl Kept {
-    /// Applies the changes to the project: where it was, unless a path is given. If anything stands against it, all of it
-    /// is said and nothing is done. To apply twice is to apply once.
+impl SavedChanges {
+    /// Applies the changes to the project at its recorded path, or at another one. Any problem aborts before the first
+    /// write, and all problems are reported. Applying twice is idempotent.
     pub fn apply(&self, project: Option<&Path>, options: ApplyOptions) -> Result<Applied, ApplyError> {
         self.apply_announced(project, options, |_| ())
     }
 
-    /// The same. What tools run or follow by themselves is announced before anything is written.
+    /// Like [`Self::apply`]. Calls `announce` with files that tools run automatically, before anything is written.
     pub fn apply_announced(
         &self,
         project: Option<&Path>,
         options: ApplyOptions,
-        announce: impl FnOnce(&[Mark]),
+        announce: impl FnOnce(&[AutoRunChange]),
     ) -> Result<Applied, ApplyError> {
         let project = self.open_project(project)?;
-        let all: Vec<Change> = self.record().entries.iter().map(Entry::change).collect();
+        let all: Vec<Change> = self.record().entries.iter().map(ChangeEntry::change).collect();
         let guard = match GitGuard::of(&project, &all) {
-            // Where nothing is refused it only counts.
+            // Without refusals the guard only counts.
             Err(_) if options.git => GitGuard::of_changes(&all),
             guard => guard?,
         };
         let plan = check::check(self, &project, &guard, options)?;
         let changes: Vec<Change> = plan.steps.iter().map(|step| step.entry.change()).collect();
-        let marked = Mark::of(&changes);
+        let marked = AutoRunChange::of(&changes);
         announce(&marked);
         if !options.dry_run {
-            act::act(self, &project, &plan.steps)?;
+            execute::act(self, &project, &plan.steps)?;
         }
         Ok(Applied {
-            done: Summary::of(&changes, &guard),
+            done: ChangeSummary::of(&changes, &guard),
             marked,
             already: plan.already,
             left_out: plan.left_out,
@@ -133,12 +132,12 @@ impl fmt::Display for Applied {
             (false, already) => {
                 write!(f, "{}{}", if self.dry_run { "would be applied: " } else { "applied: " }, self.done)?;
                 if already > 0 {
-                    write!(f, "; {} there already", Counted(already, "was", "were"))?;
+                    write!(f, "; {} there already", CountedNoun(already, "was", "were"))?;
                 }
             }
         }
         if self.elsewhere {
-            write!(f, " in {}", Shown::path(&self.project))?;
+            write!(f, " in {}", EscapedName::path(&self.project))?;
         }
         for problem in &self.left_out {
             write!(f, "\n  left out: {problem}")?;

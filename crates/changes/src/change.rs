@@ -3,106 +3,106 @@
 use std::fmt;
 
 use crate::apply::GitCount;
+use crate::confined_tree::{FileKind, FileMetadata};
+use crate::escape::{CountedNoun, caution};
 use crate::git::GitGuard;
-use crate::path::{DEEPEST, LONGEST, RelativePath};
-use crate::tree::{Kind, Meta};
-use crate::words::{Counted, caution};
+use crate::path::{MAX_DEPTH, MAX_PATH_LENGTH, RelativePath};
 
 /// What a sandbox did to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where, from the project's directory.
+    /// Relative to the project's directory.
     pub path: RelativePath,
-    /// What happened.
+    /// Compared with the project.
     pub kind: ChangeKind,
-    /// What is there now, or what was there, if it was deleted.
+    /// The file after the change, or before it if it was deleted.
     pub node: Node,
-    /// How many files it stands for: those in a directory, if it was deleted; otherwise one, and none for a directory that did not
-    /// take the place of a file.
+    /// The number of files it stands for: those in a deleted directory; otherwise one, and none for a directory that did
+    /// not replace a file.
     pub files: u64,
 }
 
 /// What happened to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was not there.
+    /// The project has nothing there.
     Added,
-    /// It has another content or points elsewhere.
+    /// Its content or target differs.
     Modified,
-    /// It is gone.
+    /// The sandbox deleted it.
     Deleted,
-    /// It has other permissions and is the same otherwise.
+    /// Only its permissions differ.
     ModeChanged,
-    /// It was something else: a link, a file, a directory.
+    /// It was another type of file.
     TypeChanged,
-    /// It is nothing that is taken over.
+    /// Its type is not supported.
     Skipped,
 }
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A regular file.
     File {
-        /// Its length.
+        /// In bytes.
         size: u64,
-        /// Its permissions.
+        /// The permission bits.
         mode: u32,
     },
     /// A directory.
     Directory {
-        /// Its permissions.
+        /// The permission bits.
         mode: u32,
     },
-    /// A symbolic link.
+    /// A symlink.
     Symlink {
-        /// What it points to.
+        /// Not followed.
         target: Vec<u8>,
     },
-    /// Something that is not taken over.
-    Skipped(Skipped),
+    /// Not supported.
+    Skipped(SkipReason),
 }
 
-/// Why something is not taken over.
+/// Why a file is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skipped {
-    /// It is a named pipe.
+pub enum SkipReason {
+    /// A named pipe.
     Fifo,
-    /// It is a socket.
+    /// A Unix socket.
     Socket,
-    /// It is a device.
+    /// A block or character device.
     Device,
-    /// Its path is too long to be named in one call.
+    /// Its path exceeds the kernel's limit.
     TooLong,
-    /// It lies in too many directories.
+    /// Its nesting exceeds the limit.
     TooDeep,
 }
 
-/// How much changed.
+/// Totals of changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Files and links that were not there.
+pub struct ChangeSummary {
+    /// Added files and symlinks.
     pub added: u64,
-    /// Files and links that are different.
+    /// Modified files and symlinks.
     pub modified: u64,
-    /// Files and links that are gone.
+    /// Deleted files and symlinks.
     pub deleted: u64,
-    /// Directories that were made, removed or given other permissions.
+    /// Directories that were added, deleted or got other permissions.
     pub directories: u64,
-    /// What is not taken over.
+    /// Files that are not supported.
     pub skipped: u64,
-    /// Files of all this that git would run or read as configuration, on the host; directories, if there are no files.
+    /// Files that git would run or read as configuration; directories, if there are no files.
     pub git: u64,
-    /// What of all this other tools run or follow by themselves.
+    /// Files that other tools run or load automatically.
     pub marked: u64,
-    /// The length of all files that are new or different.
+    /// The total size of added and modified files.
     pub bytes: u64,
 }
 
 // === impl Change ===
 
 impl Change {
-    /// The letter that it is listed by.
+    /// Its letter in a list.
     fn letter(&self) -> char {
         match self.kind {
             ChangeKind::Added => 'A',
@@ -114,12 +114,14 @@ impl Change {
     }
 }
 
-/// A line such as git's short status has.
+/// A line in the style of `git status --short`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.letter(), self.path)?;
         match (&self.node, self.kind) {
-            (Node::Directory { .. }, ChangeKind::Deleted) => write!(f, "/ ({})", Counted(self.files, "file", "files")),
+            (Node::Directory { .. }, ChangeKind::Deleted) => {
+                write!(f, "/ ({})", CountedNoun(self.files, "file", "files"))
+            }
             (Node::Directory { .. }, _) => f.write_str("/"),
             (Node::Skipped(why), ChangeKind::Skipped) => write!(f, " ({why}, left out)"),
             _ => self.mark().map_or(Ok(()), |mark| write!(f, " ({})", mark.kind)),
@@ -130,25 +132,25 @@ impl fmt::Display for Change {
 // === impl Node ===
 
 impl Node {
-    /// What is known of a file, with the target of a link.
-    pub(crate) fn new(meta: &Meta, target: Vec<u8>) -> Self {
+    /// The node for a `stat` result, with the target of a symlink.
+    pub(crate) fn new(meta: &FileMetadata, target: Vec<u8>) -> Self {
         match meta.kind {
-            Kind::File => Self::File { size: meta.size, mode: meta.permissions() },
-            Kind::Directory => Self::Directory { mode: meta.permissions() },
-            Kind::Symlink => Self::Symlink { target },
-            Kind::Fifo => Self::Skipped(Skipped::Fifo),
-            Kind::Socket => Self::Skipped(Skipped::Socket),
-            Kind::Device => Self::Skipped(Skipped::Device),
+            FileKind::File => Self::File { size: meta.size, mode: meta.permissions() },
+            FileKind::Directory => Self::Directory { mode: meta.permissions() },
+            FileKind::Symlink => Self::Symlink { target },
+            FileKind::Fifo => Self::Skipped(SkipReason::Fifo),
+            FileKind::Socket => Self::Skipped(SkipReason::Socket),
+            FileKind::Device => Self::Skipped(SkipReason::Device),
         }
     }
 }
 
-// === impl Skipped ===
+// === impl SkipReason ===
 
-impl Skipped {
+impl SkipReason {
     pub(crate) const ALL: [Self; 5] = [Self::Fifo, Self::Socket, Self::Device, Self::TooLong, Self::TooDeep];
 
-    /// The word for it in a record.
+    /// Its word in a record.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Fifo => "fifo",
@@ -160,19 +162,19 @@ impl Skipped {
     }
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong => write!(f, "a path of more than {LONGEST} bytes"),
-            Self::TooDeep => write!(f, "below more than {DEEPEST} directories"),
+            Self::TooLong => write!(f, "a path of more than {MAX_PATH_LENGTH} bytes"),
+            Self::TooDeep => write!(f, "below more than {MAX_DEPTH} directories"),
             other => f.write_str(other.word()),
         }
     }
 }
 
-// === impl Summary ===
+// === impl ChangeSummary ===
 
-impl Summary {
+impl ChangeSummary {
     pub(crate) fn of(changes: &[Change], guard: &GitGuard) -> Self {
         let (mut summary, mut git) = (Self::default(), GitCount::default());
         for change in changes {
@@ -201,24 +203,24 @@ impl Summary {
         summary
     }
 
-    /// Files and links that are not what they were.
+    /// Added, modified and deleted files.
     pub fn files(&self) -> u64 {
         self.added + self.modified + self.deleted
     }
 
-    /// What is to be said about changes that git would act on, if there are some.
+    /// The warning about changes that git would act on, if there are some.
     pub fn caution(&self) -> Option<String> {
         (self.git > 0).then(|| caution(self.git))
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for ChangeSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.files(), self.directories) {
             (0, 0) => f.write_str("no changes")?,
-            (0, directories) => write!(f, "{} changed", Counted(directories, "directory", "directories"))?,
+            (0, directories) => write!(f, "{} changed", CountedNoun(directories, "directory", "directories"))?,
             (files, _) => {
-                write!(f, "{} changed: ", Counted(files, "file", "files"))?;
+                write!(f, "{} changed: ", CountedNoun(files, "file", "files"))?;
                 let counts = [(self.added, "added"), (self.modified, "modified"), (self.deleted, "deleted")];
                 for (number, (count, word)) in counts.iter().filter(|(count, _)| *count > 0).enumerate() {
                     write!(f, "{}{count} {word}", if number == 0 { "" } else { ", " })?;

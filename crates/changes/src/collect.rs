@@ -1,4 +1,4 @@
-//! Changes are found by walking the layer beside the project.
+//! Finds changes by comparing the upper layer with the project.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,82 +6,87 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use crate::change::{Change, ChangeKind, Node, Skipped, Summary};
+use crate::auto_run::AutoRunChange;
+use crate::cancellation::{CancellationFlag, NEVER};
+use crate::change::{Change, ChangeKind, ChangeSummary, Node, SkipReason};
+use crate::confined_tree::{FileKind, FileMetadata, meta_in, target_in};
 use crate::content;
-use crate::failure::Failure;
+use crate::escape::{CountedNoun, EscapedName};
 use crate::git::GitGuard;
-use crate::mark::Mark;
-use crate::path::{BadPath, RelativePath};
+use crate::path::{InvalidRelativePath, RelativePath};
+use crate::path_error::PathError;
 use crate::project::Project;
-use crate::stop::{NEVER, Stop};
-use crate::tree::{Kind, Meta, meta_in, target_in};
-use crate::upper::{Layer, Upper};
-use crate::walk::{self, Budget, TooMany, WalkError};
-use crate::words::{Counted, Shown};
+use crate::upper::{UpperDirectory, UpperLayer};
+use crate::walk::{self, TooManyFiles, WalkBudget, WalkError};
 
-/// How many files and directories are looked at.
+/// The limit of files and directories that are visited.
 pub(crate) const MOST: u64 = 5_000_000;
 
-/// What a sandbox did to a project, by path.
+/// The changes of a sandbox to a project, sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes(Vec<Change>);
 
-/// Changes that cannot be found.
+/// Changes that could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangesError {
-    /// The system did not let us.
+    /// A system call failed.
     #[error(transparent)]
-    System(#[from] Failure),
-    /// There is too much to look at.
+    System(#[from] PathError),
+    /// The limit is exceeded.
     #[error(transparent)]
-    TooMany(#[from] TooMany),
+    TooMany(#[from] TooManyFiles),
 }
 
-/// The changes, one in a line.
+/// Displays one change per line.
 #[derive(Debug)]
-pub struct List<'a>(&'a [Change]);
+pub struct ChangeList<'a>(&'a [Change]);
 
-/// The changes, one in a line, and those in a `.git` together.
+/// Displays one change per line, and one line for each `.git` directory.
 #[derive(Debug)]
-pub struct BriefList<'a>(&'a [Change]);
+pub struct BriefChangeList<'a>(&'a [Change]);
 
-/// What the project has in place of a directory of the layer.
+/// What the project has at a directory of the layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Below {
-    /// A directory that shows through.
+enum LowerDirectory {
+    /// A directory that is visible.
     Shown,
-    /// A directory that is hidden.
+    /// A directory that is hidden by an opaque one.
     Hidden,
-    /// No directory.
+    /// Not a directory.
     Nothing,
 }
 
-struct Collector<'a> {
-    upper: &'a Upper,
+struct ChangeCollector<'a> {
+    upper: &'a UpperLayer,
     project: &'a Project,
-    budget: Budget<'a>,
-    stop: &'a Stop,
+    budget: WalkBudget<'a>,
+    stop: &'a CancellationFlag,
     found: Vec<Change>,
-    waiting: Vec<(Vec<u8>, Below)>,
+    waiting: Vec<(Vec<u8>, LowerDirectory)>,
 }
 
 // === impl Changes ===
 
 impl Changes {
-    /// Finds what a sandbox did. A file that is as it was is no change, even if it was written.
-    pub fn collect(upper: &Upper, project: &Project) -> Result<Self, ChangesError> {
+    /// Collects the changes. A file that was written with the same content is not a change.
+    pub fn collect(upper: &UpperLayer, project: &Project) -> Result<Self, ChangesError> {
         Self::collect_until(upper, project, &NEVER)
     }
 
-    /// The same, unless it is called off.
-    pub fn collect_until(upper: &Upper, project: &Project, stop: &Stop) -> Result<Self, ChangesError> {
+    /// Like [`Self::collect`], with cancellation.
+    pub fn collect_until(upper: &UpperLayer, project: &Project, stop: &CancellationFlag) -> Result<Self, ChangesError> {
         Self::collect_within(upper, project, MOST, stop)
     }
 
-    fn collect_within(upper: &Upper, project: &Project, limit: u64, stop: &Stop) -> Result<Self, ChangesError> {
-        let waiting = vec![(Vec::new(), Below::Shown)];
-        let budget = Budget::new(limit, stop);
-        let mut collector = Collector { upper, project, budget, stop, found: Vec::new(), waiting };
+    fn collect_within(
+        upper: &UpperLayer,
+        project: &Project,
+        limit: u64,
+        stop: &CancellationFlag,
+    ) -> Result<Self, ChangesError> {
+        let waiting = vec![(Vec::new(), LowerDirectory::Shown)];
+        let budget = WalkBudget::new(limit, stop);
+        let mut collector = ChangeCollector { upper, project, budget, stop, found: Vec::new(), waiting };
         while let Some((path, below)) = collector.waiting.pop() {
             collector.directory(&path, below)?;
         }
@@ -93,49 +98,49 @@ impl Changes {
         Self(found)
     }
 
-    /// The changes, by path. A directory comes right before what is in it.
+    /// The changes by path; a directory comes right before its content.
     pub fn as_slice(&self) -> &[Change] {
         &self.0
     }
 
-    /// How much changed.
-    pub fn summary(&self) -> Summary {
-        Summary::of(&self.0, &GitGuard::of_changes(&self.0))
+    /// The totals.
+    pub fn summary(&self) -> ChangeSummary {
+        ChangeSummary::of(&self.0, &GitGuard::of_changes(&self.0))
     }
 
-    /// The same, with all that git would act on because of what the project has.
-    pub fn summary_in(&self, project: &Project) -> Result<Summary, Failure> {
-        Ok(Summary::of(&self.0, &GitGuard::of(project, &self.0)?))
+    /// The totals, with all that git would act on given the project's settings.
+    pub fn summary_in(&self, project: &Project) -> Result<ChangeSummary, PathError> {
+        Ok(ChangeSummary::of(&self.0, &GitGuard::of(project, &self.0)?))
     }
 
-    /// Changes of files that tools run or follow by themselves.
-    pub fn marks(&self) -> Vec<Mark> {
-        Mark::of(&self.0)
+    /// Changed files that tools run or load automatically.
+    pub fn marks(&self) -> Vec<AutoRunChange> {
+        AutoRunChange::of(&self.0)
     }
 
-    /// The changes as a person reads them, one in a line.
-    pub fn list(&self) -> List<'_> {
-        List(&self.0)
+    /// Displays the changes for a person, one per line.
+    pub fn list(&self) -> ChangeList<'_> {
+        ChangeList(&self.0)
     }
 
-    /// The same, with one line for all that is in a `.git`.
-    pub fn brief(&self) -> BriefList<'_> {
-        BriefList(&self.0)
+    /// Displays the changes with one line for each `.git` directory.
+    pub fn brief(&self) -> BriefChangeList<'_> {
+        BriefChangeList(&self.0)
     }
 }
 
-// === impl List ===
+// === impl ChangeList ===
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for ChangeList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (0..self.0.len()).try_for_each(|number| self.line(f, number))
+        (0..self.0.len()).try_for_each(|number| self.write_line(f, number))
     }
 }
 
-impl List<'_> {
-    fn line(&self, f: &mut fmt::Formatter<'_>, number: usize) -> fmt::Result {
+impl ChangeList<'_> {
+    fn write_line(&self, f: &mut fmt::Formatter<'_>, number: usize) -> fmt::Result {
         let Some(change) = self.0.get(number) else { return Ok(()) };
-        // A new directory is seen by what is in it.
+        // A new directory is visible through its content.
         let made = change.kind == ChangeKind::Added && matches!(change.node, Node::Directory { .. });
         if made && self.0.get(number + 1).is_some_and(|next| next.path.is_below(&change.path)) {
             return Ok(());
@@ -144,20 +149,20 @@ impl List<'_> {
     }
 }
 
-// === impl BriefList ===
+// === impl BriefChangeList ===
 
-impl fmt::Display for BriefList<'_> {
+impl fmt::Display for BriefChangeList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut repositories: HashSet<&[u8]> = HashSet::new();
         for (number, change) in self.0.iter().enumerate() {
             let Some(repository) = change.path.git_directory() else {
-                List(self.0).line(f, number)?;
+                ChangeList(self.0).write_line(f, number)?;
                 continue;
             };
             if repositories.insert(repository) {
                 let inside = self.0.iter().filter(|other| other.path.git_directory() == Some(repository));
                 let files = inside.map(|change| change.files).sum();
-                writeln!(f, "M {}/ ({} changed)", Shown(repository), Counted(files, "file", "files"))?;
+                writeln!(f, "M {}/ ({} changed)", EscapedName(repository), CountedNoun(files, "file", "files"))?;
             }
         }
         Ok(())
@@ -175,19 +180,19 @@ impl From<WalkError> for ChangesError {
     }
 }
 
-// === impl Collector ===
+// === impl ChangeCollector ===
 
-impl Collector<'_> {
-    fn directory(&mut self, path: &[u8], below: Below) -> Result<(), ChangesError> {
+impl ChangeCollector<'_> {
+    fn directory(&mut self, path: &[u8], below: LowerDirectory) -> Result<(), ChangesError> {
         let layer = match self.upper.read(path, self.budget.left()) {
             Err(Errno::FBIG) => return Err(self.budget.exceeded().into()),
-            read => read.map_err(Failure::at("read", path))?,
+            read => read.map_err(PathError::at("read", path))?,
         };
         self.budget.spend(layer.entries.len() + layer.whiteouts.len())?;
-        let below = if layer.opaque && below == Below::Shown { Below::Hidden } else { below };
+        let below = if layer.opaque && below == LowerDirectory::Shown { LowerDirectory::Hidden } else { below };
         let lower = match below {
-            Below::Nothing => None,
-            Below::Shown | Below::Hidden => self.lower(path)?,
+            LowerDirectory::Nothing => None,
+            LowerDirectory::Shown | LowerDirectory::Hidden => self.lower(path)?,
         };
         let mut too_far = None;
         for (name, meta) in &layer.entries {
@@ -209,9 +214,15 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// The names that the project has and the sandbox no longer had.
-    fn gone(&mut self, path: &[u8], layer: Layer, lower: &OwnedFd, below: Below) -> Result<Vec<Vec<u8>>, ChangesError> {
-        if below != Below::Hidden {
+    /// Names that the project has and the sandbox deleted.
+    fn gone(
+        &mut self,
+        path: &[u8],
+        layer: UpperDirectory,
+        lower: &OwnedFd,
+        below: LowerDirectory,
+    ) -> Result<Vec<Vec<u8>>, ChangesError> {
+        if below != LowerDirectory::Hidden {
             return Ok(layer.whiteouts);
         }
         let names = self.budget.list(lower, path)?;
@@ -219,26 +230,26 @@ impl Collector<'_> {
         Ok(names.into_iter().filter(|name| !kept.contains(name)).collect())
     }
 
-    /// The project's directory at a path, if it has one there.
-    fn lower(&self, path: &[u8]) -> Result<Option<OwnedFd>, Failure> {
+    /// The project's directory at a path, if it exists.
+    fn lower(&self, path: &[u8]) -> Result<Option<OwnedFd>, PathError> {
         match self.project.tree().directory(path) {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
-            Err(errno) => Err(Failure::at("open", path)(errno)),
+            Err(errno) => Err(PathError::at("open", path)(errno)),
         }
     }
 
-    /// Something that the layer has.
+    /// Handles one entry of the layer.
     fn entry(
         &mut self,
         path: RelativePath,
-        meta: &Meta,
+        meta: &FileMetadata,
         lower: Option<&OwnedFd>,
-        below: Below,
+        below: LowerDirectory,
     ) -> Result<(), ChangesError> {
-        self.stop.check().map_err(Failure::at("look at", path.as_bytes()))?;
+        self.stop.check().map_err(PathError::at("look at", path.as_bytes()))?;
         let target = match meta.kind {
-            Kind::Symlink => self.upper.tree().target(&path).map_err(Failure::at("read", path.as_bytes()))?,
+            FileKind::Symlink => self.upper.tree().target(&path).map_err(PathError::at("read", path.as_bytes()))?,
             _ => Vec::new(),
         };
         let was = match lower {
@@ -246,48 +257,49 @@ impl Collector<'_> {
             None => None,
         };
         let kind = match (meta.kind, &was) {
-            (Kind::Fifo | Kind::Socket | Kind::Device, _) => Some(ChangeKind::Skipped),
+            (FileKind::Fifo | FileKind::Socket | FileKind::Device, _) => Some(ChangeKind::Skipped),
             (_, None) => Some(ChangeKind::Added),
             (now, Some(was)) if now != was.kind => Some(ChangeKind::TypeChanged),
             (_, Some(was)) => self.difference(&path, meta, was, &target, lower)?,
         };
-        if meta.kind == Kind::Directory {
-            let below = if was.is_some_and(|was| was.kind == Kind::Directory) { below } else { Below::Nothing };
+        if meta.kind == FileKind::Directory {
+            let below =
+                if was.is_some_and(|was| was.kind == FileKind::Directory) { below } else { LowerDirectory::Nothing };
             self.waiting.push((path.as_bytes().to_vec(), below));
         }
         let Some(kind) = kind else { return Ok(()) };
-        if kind == ChangeKind::TypeChanged && was.is_some_and(|was| was.kind == Kind::Directory) {
+        if kind == ChangeKind::TypeChanged && was.is_some_and(|was| was.kind == FileKind::Directory) {
             self.emptied(&path)?;
         }
-        // A file whose place a directory took is gone.
-        let shown = if meta.kind == Kind::Directory { was.filter(|was| is_file(was.kind)).is_some() } else { true };
-        let files = u64::from(shown && kind != ChangeKind::Skipped);
+        // A directory that replaced a file counts as the file that is gone.
+        let counted = meta.kind != FileKind::Directory || was.is_some_and(|was| is_file(was.kind));
+        let files = u64::from(counted && kind != ChangeKind::Skipped);
         self.found.push(Change { path, kind, node: Node::new(meta, target), files });
         Ok(())
     }
 
-    /// How something differs from what it was, of the same kind.
+    /// How an entry differs from the project's file of the same type.
     fn difference(
         &self,
         path: &RelativePath,
-        now: &Meta,
-        was: &Meta,
+        now: &FileMetadata,
+        was: &FileMetadata,
         target: &[u8],
         lower: Option<&OwnedFd>,
-    ) -> Result<Option<ChangeKind>, Failure> {
-        let failed = |action| Failure::at(action, path.as_bytes());
+    ) -> Result<Option<ChangeKind>, PathError> {
+        let failed = |action| PathError::at(action, path.as_bytes());
         let same = match (now.kind, lower) {
-            (Kind::File, _) if now.size != was.size => false,
-            (Kind::File, _) => {
+            (FileKind::File, _) if now.size != was.size => false,
+            (FileKind::File, _) => {
                 let ours = self.upper.tree().file(path).map_err(failed("open"))?;
                 match self.project.tree().file(path) {
-                    // Something is mounted there, which the sandbox did not see.
+                    // A mount point of the host, which the sandbox did not see.
                     Err(Errno::XDEV) => false,
                     theirs => content::same(&ours, &theirs.map_err(failed("open"))?, now.size, self.stop)
                         .map_err(failed("read"))?,
                 }
             }
-            (Kind::Symlink, Some(lower)) => {
+            (FileKind::Symlink, Some(lower)) => {
                 return Ok(
                     (target_in(lower, path.name()).map_err(failed("read"))? != target).then_some(ChangeKind::Modified)
                 );
@@ -301,7 +313,7 @@ impl Collector<'_> {
         })
     }
 
-    /// A directory of the project that something else has taken the place of.
+    /// A directory of the project that was replaced by something else.
     fn emptied(&mut self, path: &RelativePath) -> Result<(), ChangesError> {
         let Some(lower) = self.lower(path.as_bytes())? else { return Ok(()) };
         for name in self.budget.list(&lower, path.as_bytes())? {
@@ -313,15 +325,15 @@ impl Collector<'_> {
         Ok(())
     }
 
-    fn deleted(&mut self, path: RelativePath, was: &Meta, lower: &OwnedFd) -> Result<(), ChangesError> {
-        let mut files = u64::from(was.kind != Kind::Directory);
+    fn deleted(&mut self, path: RelativePath, was: &FileMetadata, lower: &OwnedFd) -> Result<(), ChangesError> {
+        let mut files = u64::from(was.kind != FileKind::Directory);
         let mut target = Vec::new();
         match was.kind {
-            Kind::Directory => walk::below(self.project.tree(), path.as_bytes(), &mut self.budget, |_, meta| {
-                files += u64::from(meta.kind != Kind::Directory);
+            FileKind::Directory => walk::below(self.project.tree(), path.as_bytes(), &mut self.budget, |_, meta| {
+                files += u64::from(meta.kind != FileKind::Directory);
             })?,
-            Kind::Symlink => {
-                target = target_in(lower, path.name()).map_err(Failure::at("read", path.as_bytes()))?;
+            FileKind::Symlink => {
+                target = target_in(lower, path.name()).map_err(PathError::at("read", path.as_bytes()))?;
             }
             _ => {}
         }
@@ -329,26 +341,26 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// Something that cannot be named: its directory stands for it.
-    fn too_far(&mut self, directory: &[u8], bad: &BadPath) {
-        let why = if matches!(bad, BadPath::TooDeep) { Skipped::TooDeep } else { Skipped::TooLong };
+    /// An entry whose name is too long: it is reported at its directory.
+    fn too_far(&mut self, directory: &[u8], bad: &InvalidRelativePath) {
+        let why = if matches!(bad, InvalidRelativePath::TooDeep) { SkipReason::TooDeep } else { SkipReason::TooLong };
         let Ok(path) = RelativePath::new(directory) else { return };
         self.found.push(Change { path, kind: ChangeKind::Skipped, node: Node::Skipped(why), files: 0 });
     }
 }
 
-/// What the project has at a name of an open directory.
-fn look(directory: &OwnedFd, path: &RelativePath) -> Result<Option<Meta>, Failure> {
+/// What the project has at a name in an open directory.
+fn look(directory: &OwnedFd, path: &RelativePath) -> Result<Option<FileMetadata>, PathError> {
     match meta_in(directory, path.name()) {
         Ok(meta) => Ok(Some(meta)),
         Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(Failure::at("look at", path.as_bytes())(errno)),
+        Err(errno) => Err(PathError::at("look at", path.as_bytes())(errno)),
     }
 }
 
-/// Whether it counts as a file.
-fn is_file(kind: Kind) -> bool {
-    matches!(kind, Kind::File | Kind::Symlink)
+/// Whether a summary counts it as a file.
+fn is_file(kind: FileKind) -> bool {
+    matches!(kind, FileKind::File | FileKind::Symlink)
 }
 
 #[cfg(test)]
@@ -357,16 +369,16 @@ mod tests {
 
     //= promises.changes.looked
     #[test]
-    fn more_files_than_are_looked_at_end_the_search() {
+    fn the_limit_of_files_ends_the_collection() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["project/d/1", "project/d/2", "upper/a", "upper/b"] {
             let path = dir.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        // What is deleted counts as well.
+        // Deleted files count as well.
         std::fs::write(dir.path().join("upper/d"), "").unwrap();
-        let upper = Upper::new(std::fs::File::open(dir.path().join("upper")).unwrap().into(), 0, 0, 0);
+        let upper = UpperLayer::new(std::fs::File::open(dir.path().join("upper")).unwrap().into(), 0, 0, 0);
         let project = Project::open(dir.path().join("project")).unwrap();
         assert_eq!(Changes::collect_within(&upper, &project, 5, &NEVER).unwrap().as_slice().len(), 5);
         for limit in 0..5 {

@@ -1,4 +1,4 @@
-//! Contents of files: compared, hashed and copied without reading what is not there.
+//! File contents: compared, hashed and copied without reading holes.
 
 use std::fmt;
 use std::fs::File;
@@ -7,30 +7,30 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use crate::stop::Stop;
+use crate::cancellation::CancellationFlag;
 
 const PIECE: usize = 128 * 1024;
 static ZEROS: [u8; PIECE] = [0; PIECE];
-/// What a hole in a copy is made of.
+/// The granularity of holes in a copy.
 const BLOCK: usize = 4096;
-/// What the name of a digest of pieces begins with.
+/// The prefix of a digest of pieces.
 const PIECES: &str = "pieces-";
 
-/// The digest of a content: its SHA-256. Of one that is longer than a piece it is that of the SHA-256 of all its pieces,
-/// so that a hole costs next to nothing, however long it is.
+/// The digest of a file: its SHA-256; for a file longer than a piece, the SHA-256 of the SHA-256s of its pieces, so
+/// that holes cost next to nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Digest {
+pub(crate) struct ContentDigest {
     sha256: [u8; 32],
     pieces: bool,
 }
 
-// === impl Digest ===
+// === impl ContentDigest ===
 
-impl Digest {
-    /// Reads its 64 digits.
+impl ContentDigest {
+    /// Parses 64 digits.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (digits, pieces) = text.strip_prefix(PIECES).map_or((text, false), |digits| (digits, true));
-        // One spelling each: it is the name of a file.
+        // Only one spelling: it is a file name.
         if digits.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return None;
         }
@@ -38,20 +38,20 @@ impl Digest {
     }
 }
 
-impl fmt::Display for Digest {
+impl fmt::Display for ContentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.pieces { PIECES } else { "" }, hex(&self.sha256))
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for ContentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Whether two files of the same length hold the same bytes. Where both have holes nothing is read.
-pub(crate) fn same(one: &File, other: &File, size: u64, stop: &Stop) -> Result<bool, Errno> {
+/// Whether two files of the same size have the same content. Common holes are not read.
+pub(crate) fn same(one: &File, other: &File, size: u64, stop: &CancellationFlag) -> Result<bool, Errno> {
     if !is_as_long(one, size)? || !is_as_long(other, size)? {
         return Ok(false);
     }
@@ -62,7 +62,7 @@ pub(crate) fn same(one: &File, other: &File, size: u64, stop: &Stop) -> Result<b
         let begin = data_from(one, at, size)?.min(data_from(other, at, size)?);
         let length = piece(size - begin);
         let (Some(ours), Some(theirs)) = (ours.get_mut(..length), theirs.get_mut(..length)) else { break };
-        // A file that became shorter in between differs.
+        // A file that was truncated meanwhile differs.
         if !read_all(one, begin, ours)? || !read_all(other, begin, theirs)? || ours != theirs {
             return Ok(false);
         }
@@ -71,18 +71,18 @@ pub(crate) fn same(one: &File, other: &File, size: u64, stop: &Stop) -> Result<b
     Ok(true)
 }
 
-/// The digest of a file that is `size` bytes long; none, if it is not.
-pub(crate) fn digest(file: &File, size: u64, stop: &Stop) -> Result<Option<Digest>, Errno> {
+/// The digest of a file of `size` bytes; `None` if its size differs.
+pub(crate) fn digest(file: &File, size: u64, stop: &CancellationFlag) -> Result<Option<ContentDigest>, Errno> {
     each_piece(file, size, stop, |_, _| Ok(()))
 }
 
-/// Copies a file that is `size` bytes long, and its holes as holes. None, if it is not.
-pub(crate) fn copy(from: &File, to: &File, size: u64, stop: &Stop) -> Result<Option<Digest>, Errno> {
+/// Copies a file of `size` bytes and preserves holes; `None` if its size differs.
+pub(crate) fn copy(from: &File, to: &File, size: u64, stop: &CancellationFlag) -> Result<Option<ContentDigest>, Errno> {
     rustix::fs::ftruncate(to, size)?;
     each_piece(from, size, stop, |begin, bytes| {
         let mut at = begin;
         for block in bytes.chunks(BLOCK) {
-            // A little data in every piece must not become as much as the pieces are long.
+            // A few bytes in every piece must not allocate the whole piece.
             if !is_zero(block) {
                 write_all(to, at, block)?;
             }
@@ -92,13 +92,13 @@ pub(crate) fn copy(from: &File, to: &File, size: u64, stop: &Stop) -> Result<Opt
     })
 }
 
-/// Hashes everything, and hands on what is data.
+/// Hashes everything, and passes on data.
 fn each_piece(
     file: &File,
     size: u64,
-    stop: &Stop,
+    stop: &CancellationFlag,
     mut data: impl FnMut(u64, &[u8]) -> Result<(), Errno>,
-) -> Result<Option<Digest>, Errno> {
+) -> Result<Option<ContentDigest>, Errno> {
     if !is_as_long(file, size)? {
         return Ok(None);
     }
@@ -134,7 +134,7 @@ fn each_piece(
         }
         at += wide(length);
     }
-    Ok(Some(Digest { sha256: hash.finalize().into(), pieces }))
+    Ok(Some(ContentDigest { sha256: hash.finalize().into(), pieces }))
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
@@ -154,7 +154,7 @@ fn is_as_long(file: &File, size: u64) -> Result<bool, Errno> {
     rustix::fs::fstat(file).map(|stat| u64::try_from(stat.st_size) == Ok(size))
 }
 
-/// Where the next data is, at the latest at the end. A file system that knows no holes has data everywhere.
+/// The next data, or the end. A file system without holes has data everywhere.
 fn data_from(file: &File, at: u64, size: u64) -> Result<u64, Errno> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(begin) => Ok(begin.clamp(at, size)),
@@ -209,7 +209,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::stop::NEVER;
+    use crate::cancellation::NEVER;
 
     /// A file of pieces at offsets, and as long as is said.
     fn file(pieces: &[(u64, &[u8])], size: u64) -> File {
@@ -223,10 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_that_of_the_content_and_not_of_its_layout() {
+    fn a_digest_depends_on_content_and_not_on_holes() {
         let empty = digest(&file(&[], 0), 0, &NEVER).unwrap().unwrap();
         assert_eq!(empty.to_string(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-        assert_eq!(Digest::parse(&empty.to_string()), Some(empty));
+        assert_eq!(ContentDigest::parse(&empty.to_string()), Some(empty));
         let size = 300_000;
         let sparse = file(&[(200_000, b"x")], size);
         let mut full = vec![0; 300_000];
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_plain_up_to_a_piece_and_one_of_pieces_above() {
+    fn files_longer_than_a_piece_have_a_digest_of_pieces() {
         let plain = digest(&file(&[], 131_072), 131_072, &NEVER).unwrap().unwrap();
         assert_eq!(plain.to_string(), "fa43239bcee7b97ca62f007cc68487560a39e19f74f3dde7486db3f98df8e471");
         let pieces = digest(&file(&[(131_072, b"x")], 131_073), 131_073, &NEVER).unwrap().unwrap();
@@ -247,7 +247,7 @@ mod tests {
         let mut whole = plain.sha256.to_vec();
         whole.extend_from_slice(&Sha256::digest(b"x"));
         assert_eq!(pieces.sha256, <[u8; 32]>::from(Sha256::digest(whole)));
-        assert_eq!(Digest::parse(&pieces.to_string()), Some(pieces));
+        assert_eq!(ContentDigest::parse(&pieces.to_string()), Some(pieces));
     }
 
     //= promises.changes.hole
@@ -261,7 +261,7 @@ mod tests {
 
     //= promises.changes.hole
     #[test]
-    fn a_copy_of_a_little_in_every_piece_is_as_little() {
+    fn a_sparse_copy_allocates_only_the_data() {
         let size = 64 * 131_072;
         let pieces: Vec<(u64, &[u8])> = (0..64).map(|piece| (piece * 131_072 + 9000, &b"x"[..])).collect();
         let (sparse, copied) = (file(&pieces, size), tempfile::tempfile().unwrap());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_keeps_holes_and_a_file_that_shrank_is_noticed() {
+    fn a_copy_keeps_holes_and_a_truncated_file_is_detected() {
         let size = 8 * 1024 * 1024;
         let sparse = file(&[(4 * 1024 * 1024, b"x")], size);
         let copied = tempfile::tempfile().unwrap();
@@ -286,27 +286,27 @@ mod tests {
     }
 
     #[test]
-    fn two_files_that_are_nothing_but_holes_are_compared_at_once() {
+    fn files_of_only_holes_are_compared_without_reading() {
         let size = 1 << 40;
         assert!(same(&file(&[], size), &file(&[], size), size, &NEVER).unwrap());
         assert!(!same(&file(&[(1 << 39, b"x")], size), &file(&[], size), size, &NEVER).unwrap());
     }
 
     #[test]
-    fn work_that_was_called_off_ends_in_holes_and_in_data() {
-        let (size, stop) = (1 << 40, Stop::new());
+    fn a_cancelled_operation_ends_in_holes_and_in_data() {
+        let (size, stop) = (1 << 40, CancellationFlag::new());
         let (holes, data) = (file(&[], size), file(&[(0, b"x")], 1));
         assert!(digest(&data, 1, &stop).unwrap().is_some() && same(&data, &data, 1, &stop).unwrap());
-        stop.ask();
+        stop.cancel();
         assert_eq!(digest(&holes, size, &stop), Err(Errno::CANCELED));
         assert_eq!(digest(&data, 1, &stop), Err(Errno::CANCELED));
         assert_eq!(same(&data, &data, 1, &stop), Err(Errno::CANCELED));
     }
 
     #[test]
-    fn only_digests_are_read_as_digests() {
+    fn an_invalid_digest_is_rejected() {
         for bad in ["", "ab", &"g".repeat(64), &"A".repeat(64), &"a".repeat(66), "../../etc/passwd"] {
-            assert_eq!(Digest::parse(bad), None, "{bad}");
+            assert_eq!(ContentDigest::parse(bad), None, "{bad}");
         }
         assert_eq!(from_hex("00ff1b").as_deref(), Some(&[0, 255, 27][..]));
         assert_eq!(hex(&[0, 255, 27]), "00ff1b");

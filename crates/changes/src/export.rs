@@ -1,8 +1,8 @@
-//! Kept changes as a tar archive that is a layer of an OCI image.
+//! Exports saved changes as a tar that is an OCI layer.
 //!
-//! It holds what is new or different, with paths from the project's directory, the owners that they had inside, and a
-//! time of zero. What was deleted is an empty file `.wh.NAME` in its place, as layers have it; a deleted directory stands
-//! for all that was in it. The same changes give the same bytes.
+//! It has added and modified files, with paths relative to the project, the owners inside the sandbox, and a time of
+//! zero. Deletions are whiteouts, `.wh.NAME`; one for a directory deletes its content. The same changes give the same
+//! bytes.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -10,37 +10,37 @@ use std::os::unix::ffi::OsStrExt;
 
 use tar::{Builder, EntryType, Header};
 
-use crate::kept::{Entry, KeepError, Kept};
+use crate::file_state::{FileContent, FileState};
 use crate::path::{RelativePath, join};
-use crate::state::{Content, State};
+use crate::saved::{ChangeEntry, SavedChanges, SavedChangesError};
 
-/// What the name of a deleted file begins with.
+/// The prefix of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
 
-/// The longest target of a link that is in a header.
+/// The longest symlink target in a header.
 const LONGEST_LINK: usize = 100;
 
-/// Changes that cannot be exported.
+/// Changes that could not be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// In a layer, a file of that name would delete another.
-    #[error("{0} cannot be in a layer: names that begin with `.wh.` stand for deletions there")]
+    /// The file's name is that of a whiteout.
+    #[error("{0} cannot be in a layer: names with the prefix `.wh.` are deletions there")]
     Reserved(RelativePath),
-    /// The changes cannot be read.
+    /// The saved changes cannot be read.
     #[error(transparent)]
-    Kept(#[from] KeepError),
-    /// The archive cannot be written.
+    Kept(#[from] SavedChangesError),
+    /// The output failed.
     #[error("cannot write the archive: {0}")]
     Write(#[from] io::Error),
 }
 
-// === impl Kept ===
+// === impl SavedChanges ===
 
-impl Kept {
-    /// Writes the changes as a layer of an image.
+impl SavedChanges {
+    /// Writes the changes as a layer.
     pub fn export(&self, out: &mut impl Write) -> Result<(), ExportError> {
         let entries = &self.record().entries;
-        let reserved = |entry: &&Entry| entry.path.names().any(|name| name.starts_with(WHITEOUT));
+        let reserved = |entry: &&ChangeEntry| entry.path.names().any(|name| name.starts_with(WHITEOUT));
         if let Some(entry) = entries.iter().find(reserved) {
             return Err(ExportError::Reserved(entry.path.clone()));
         }
@@ -48,33 +48,33 @@ impl Kept {
         let mut hidden: Option<&RelativePath> = None;
         for entry in entries {
             match &entry.after {
-                State::Absent if hidden.is_some_and(|above| entry.path.is_below(above)) => {}
-                State::Absent => {
+                FileState::Absent if hidden.is_some_and(|above| entry.path.is_below(above)) => {}
+                FileState::Absent => {
                     hidden = Some(&entry.path);
                     let name = [WHITEOUT, entry.path.name()].concat();
                     let mut header = header(entry, EntryType::Regular, 0, 0);
                     let path = join(entry.path.directory(), &name);
                     archive.append_data(&mut header, OsStr::from_bytes(&path), io::empty())?;
                 }
-                State::Directory { mode } => {
+                FileState::Directory { mode } => {
                     let mut header = header(entry, EntryType::Directory, *mode, 0);
                     archive.append_data(&mut header, entry.path.as_os_str(), io::empty())?;
                 }
-                State::Symlink { target } => {
-                    // What takes the place of a directory hides what was in it.
+                FileState::Symlink { target } => {
+                    // A file that replaces a directory hides its content.
                     hidden = Some(&entry.path);
                     let mut header = header(entry, EntryType::Symlink, 0o777, 0);
                     link(&mut archive, &mut header, target)?;
                     archive.append_data(&mut header, entry.path.as_os_str(), io::empty())?;
                 }
-                State::File { mode, size, content: Content::Sha256(digest) } => {
+                FileState::File { mode, size, content: FileContent::Sha256(digest) } => {
                     hidden = Some(&entry.path);
                     let mut header = header(entry, EntryType::Regular, *mode, *size);
                     let content = self.content(digest, *size)?.take(*size);
                     archive.append_data(&mut header, entry.path.as_os_str(), content)?;
                 }
-                // The others are not kept.
-                State::File { .. } | State::Special => {}
+                // Other kinds are not saved.
+                FileState::File { .. } | FileState::Special => {}
             }
         }
         archive.into_inner()?.flush()?;
@@ -82,7 +82,7 @@ impl Kept {
     }
 }
 
-/// Sets the target of a link, byte for byte. One that is too long for a header comes in an entry before it.
+/// Sets the target of a symlink. A long one goes to a GNU header before it.
 fn link(archive: &mut Builder<impl Write>, header: &mut Header, target: &[u8]) -> io::Result<()> {
     if header.set_link_name_literal(target).is_ok() {
         return Ok(());
@@ -97,7 +97,7 @@ fn link(archive: &mut Builder<impl Write>, header: &mut Header, target: &[u8]) -
     header.set_link_name_literal(target.get(..LONGEST_LINK).unwrap_or_default())
 }
 
-fn header(entry: &Entry, kind: EntryType, mode: u32, size: u64) -> Header {
+fn header(entry: &ChangeEntry, kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     let (uid, gid) = entry.owner.unwrap_or_default();
     header.set_entry_type(kind);

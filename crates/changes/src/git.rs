@@ -1,15 +1,15 @@
-//! What git would run, or read as configuration: changes to that are refused unless they are asked for.
+//! Detects changes that git would run or read as configuration; they are refused by default.
 //!
-//! A name alone does not tell. A directory with `HEAD`, `objects` and `refs` is a repository whatever it is called; a
-//! `.git` file points to one; and settings that are there already name hooks, filters and further settings in the work tree.
+//! Names are not enough. A directory with `HEAD`, `objects` and `refs` is a repository under any name; a `.git` file
+//! points to one; and existing settings name hooks, filters and further settings in the work tree.
 
 mod command;
 mod config;
 mod discover;
 mod environment;
+mod host_path;
 mod loose;
 mod names;
-mod place;
 mod programs;
 mod settings;
 mod shell;
@@ -19,39 +19,39 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub(crate) use self::names::is_git;
 
 use crate::change::{Change, ChangeKind, Node};
-use crate::failure::Failure;
 use crate::path::{RelativePath, join};
+use crate::path_error::PathError;
 use crate::project::Project;
 
-/// Which changes git would act on.
+/// Decides which changes git would act on.
 #[derive(Debug, Default)]
 pub(crate) struct GitGuard {
-    /// Git directories that are there already.
+    /// Existing git directories.
     directories: HashSet<Vec<u8>>,
-    /// Directories that the changes would make git directories.
+    /// Directories that the changes would turn into git directories.
     planted: HashSet<Vec<u8>>,
-    /// What settings that are there name.
-    named: BTreeMap<Vec<u8>, Named>,
-    /// What they name wherever it is.
+    /// Paths that existing settings name.
+    named: BTreeMap<Vec<u8>, NamedPath>,
+    /// Names that they refer to at any path.
     loose: loose::LooseNames,
 }
 
 /// Something that git's settings name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
-    /// What names it, in words.
+struct NamedPath {
+    /// What names it, as text.
     by: String,
-    extent: Extent,
+    extent: NamedExtent,
 }
 
-/// How much counts of what is named.
+/// How much a named path covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Extent {
-    /// The file.
+enum NamedExtent {
+    /// The file itself.
     Only,
-    /// The file, under the same name with an extension too; or the directory.
+    /// The file, also with an extension; or the directory.
     Module,
-    /// All that is below it as well.
+    /// Everything below it as well.
     Whole,
 }
 
@@ -60,29 +60,29 @@ enum Extent {
 pub(crate) enum GitRefusal {
     /// It is in a repository, or the repository itself.
     Repository(RelativePath),
-    /// Something names it.
+    /// A setting names it.
     Named { path: RelativePath, by: String },
 }
 
-/// What makes a directory a git directory.
+/// The parts that make a directory a git directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct RepositoryParts(u8);
 
 // === impl GitGuard ===
 
 impl GitGuard {
-    /// By the changes alone.
+    /// Considers only the changes.
     pub(crate) fn of_changes(changes: &[Change]) -> Self {
         let mut guard = Self::default();
         guard.plant(changes, |_| false);
         guard
     }
 
-    /// By the changes and all that the project has.
-    pub(crate) fn of(project: &Project, changes: &[Change]) -> Result<Self, Failure> {
+    /// Considers the changes and the project.
+    pub(crate) fn of(project: &Project, changes: &[Change]) -> Result<Self, PathError> {
         let discover::Discovered { directories, named, loose } = discover::discover(project)?;
         let mut guard = Self { directories, named, loose, planted: HashSet::new() };
-        // What cannot be looked at counts as there.
+        // What cannot be read counts as present.
         guard.plant(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
         Ok(guard)
     }
@@ -122,8 +122,8 @@ impl GitGuard {
             if self.directories.contains(above) || (self.planted.contains(above) && names::is_own(next)) {
                 return Some(GitRefusal::Repository(top(path, end)));
             }
-            if let Some(Named { by, extent }) = self.named.get(above) {
-                if *extent > Extent::Only || (rest.is_empty() && !directory) {
+            if let Some(NamedPath { by, extent }) = self.named.get(above) {
+                if *extent > NamedExtent::Only || (rest.is_empty() && !directory) {
                     return Some(GitRefusal::Named { path: top(path, end), by: by.clone() });
                 }
             }
@@ -131,7 +131,7 @@ impl GitGuard {
         if !directory {
             let place = fold(path.directory());
             for stem in loose::stems(&fold(path.name())) {
-                if let Some(Named { by, extent: Extent::Module }) = self.named.get(&join(&place, stem)) {
+                if let Some(NamedPath { by, extent: NamedExtent::Module }) = self.named.get(&join(&place, stem)) {
                     return Some(GitRefusal::Named { path: path.clone(), by: by.clone() });
                 }
             }
@@ -139,10 +139,10 @@ impl GitGuard {
         if let Some((end, by)) = self.loose.find(change) {
             return Some(GitRefusal::Named { path: top(path, end), by: by.to_owned() });
         }
-        // What takes the place of a directory leads to another in it.
+        // What replaces a directory leads to another one in it.
         if !directory && change.is_there() {
             let below = join(&folded, b"");
-            let (named, Named { by, .. }) = self.named.range(below.clone()..).next()?;
+            let (named, NamedPath { by, .. }) = self.named.range(below.clone()..).next()?;
             return named.starts_with(&below).then(|| GitRefusal::Named { path: path.clone(), by: by.clone() });
         }
         None
@@ -174,19 +174,19 @@ impl RepositoryParts {
         }
     }
 
-    /// As git decides, but for what is in `HEAD`.
+    /// Git's own criteria, except for the content of `HEAD`.
     fn is_git_directory(self) -> bool {
         let [head, objects, refs, common] = [1, 2, 4, 8].map(|bit| self.0 & bit != 0);
         head && ((objects && refs) || common)
     }
 }
 
-/// A path as a file system sees it that takes capital letters for small ones.
+/// A path on a case-insensitive file system.
 fn fold(path: &[u8]) -> Vec<u8> {
     path.to_ascii_lowercase()
 }
 
-/// A path up to a place in it; of the project itself, its uppermost name.
+/// A prefix of a path; for the project itself, its first component.
 fn top(path: &RelativePath, end: usize) -> RelativePath {
     let bytes = path.as_bytes();
     let end = if end == 0 { bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len()) } else { end };
@@ -196,7 +196,7 @@ fn top(path: &RelativePath, end: usize) -> RelativePath {
 // === impl Change ===
 
 impl Change {
-    /// Whether there is something at its path afterwards.
+    /// Whether something is at its path afterwards.
     fn is_there(&self) -> bool {
         !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped)
     }

@@ -1,4 +1,4 @@
-//! Which directory a project is, whatever its path leads to later.
+//! Identifies a project's directory independent of its path.
 
 use std::os::fd::OwnedFd;
 
@@ -6,22 +6,21 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-/// Which directory a project is: what the kernel knows it by. The number of an inode is given again once a directory is
-/// gone, and then the time at which it was created differs.
+/// Identifies a directory as the kernel does. Inode numbers are reused after deletion; the creation time then differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProjectIdentity {
-    /// The device that it is on.
+    /// The device ID.
     pub device: u64,
-    /// Its inode there.
+    /// The inode number.
     pub inode: u64,
-    /// When it was created, in nanoseconds since 1970, where the file system knows it.
+    /// The creation time in nanoseconds since 1970, if the file system has it.
     pub created: Option<i64>,
 }
 
 // === impl ProjectIdentity ===
 
 impl ProjectIdentity {
-    /// That of an open directory.
+    /// The identity of an open directory.
     pub(crate) fn of(directory: &OwnedFd) -> Result<Self, Errno> {
         let stat = rustix::fs::fstat(directory)?;
         let found = rustix::fs::statx(directory, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_read_as_it_was_written() {
+    fn an_identity_round_trips() {
         for created in [None, Some(-1), Some(i64::MAX)] {
             let identity = ProjectIdentity { device: u64::MAX, inode: 2, created };
             assert_eq!(ProjectIdentity::from_json(&identity.to_json()), Some(identity));
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_removed_and_created_again_is_another() {
+    fn a_recreated_directory_has_another_identity() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("d");
         let make = || {

@@ -1,44 +1,44 @@
-//! What a sandbox did to a project.
+//! The changes of a sandbox to a project.
 //!
-//! A sandbox sees the project as the lower layer of an overlay; what it writes goes to a layer of its own ([`Upper`]), and
-//! the host's files stay as they are. [`Changes`] are found by comparing the two, and [`Kept`] on disk, where they can be
-//! looked at, exported, and applied to the project. The layer was written by whoever was in the sandbox: it is read by
-//! handles, no link in it is followed, nothing in it but regular files is opened, and its size is bounded.
+//! A sandbox sees the project as the lower layer of an overlay; its writes go to an [`UpperLayer`] layer, and the host's
+//! files stay unchanged. [`Changes`] are collected by comparing the two, and saved as [`SavedChanges`] on disk, where they can
+//! be inspected, exported, and applied to the project. The layer is untrusted: it is read by handles, no symlink in it
+//! is followed, only regular files are opened, and its size is limited.
 
 mod apply;
+mod auto_run;
+mod cancellation;
 mod change;
 mod collect;
+mod confined_tree;
 mod content;
 mod diff;
+mod escape;
 mod export;
-mod failure;
+mod file_state;
 mod git;
 mod identity;
-mod kept;
-mod mark;
 mod name;
 mod path;
+mod path_error;
 mod project;
-mod state;
-mod stop;
-mod tree;
+mod saved;
 mod upper;
 mod walk;
-mod words;
 
-pub use self::apply::{Applied, ApplyError, ApplyOptions, GitChanges, Problem, Reason};
-pub use self::change::{Change, ChangeKind, Node, Skipped, Summary};
-pub use self::collect::{BriefList, Changes, ChangesError, List};
+pub use self::apply::{Applied, ApplyError, ApplyOptions, ApplyProblem, GitChanges, ProblemReason};
+pub use self::auto_run::{AutoRunChange, AutoRunKind, AutoRunList};
+pub use self::cancellation::CancellationFlag;
+pub use self::change::{Change, ChangeKind, ChangeSummary, Node, SkipReason};
+pub use self::collect::{BriefChangeList, ChangeList, Changes, ChangesError};
 pub use self::diff::{DiffError, DiffStyle};
+pub use self::escape::{EscapedLine, EscapedName};
 pub use self::export::ExportError;
-pub use self::failure::Failure;
 pub use self::identity::ProjectIdentity;
-pub use self::kept::{Keep, KeepError, Kept, Limits};
-pub use self::mark::{Mark, MarkKind, Marks};
-pub use self::name::{BadName, ChangeName};
-pub use self::path::{BadPath, DEEPEST, LONGEST, RelativePath};
+pub use self::name::{ChangeName, InvalidChangeName};
+pub use self::path::{InvalidRelativePath, MAX_DEPTH, MAX_PATH_LENGTH, RelativePath};
+pub use self::path_error::PathError;
 pub use self::project::{Project, ProjectError, Snapshot};
-pub use self::stop::Stop;
-pub use self::upper::Upper;
-pub use self::walk::TooMany;
-pub use self::words::{Line, Shown};
+pub use self::saved::{SaveLimits, SaveRequest, SavedChanges, SavedChangesError};
+pub use self::upper::UpperLayer;
+pub use self::walk::TooManyFiles;

@@ -1,78 +1,78 @@
-//! Paths below a project: bytes that cannot leave it.
+//! Relative paths below a project that cannot escape it.
 
 use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::escape::EscapedName;
 use crate::git::is_git;
-use crate::words::Shown;
 
-/// The longest path that is looked at, in bytes: what the kernel takes in one call.
-pub const LONGEST: usize = 4095;
-/// The deepest path that is looked at, in names.
-pub const DEEPEST: usize = 1000;
-/// The longest name that a file system of Linux takes.
+/// The longest path in bytes that is supported: the kernel's limit.
+pub const MAX_PATH_LENGTH: usize = 4095;
+/// The deepest path that is supported.
+pub const MAX_DEPTH: usize = 1000;
+/// The longest file name on Linux.
 const LONGEST_NAME: usize = 255;
 
-/// A path below a project: bytes, without `.`, `..` or empty names, so that it cannot leave.
+/// A path below a project: bytes, without `.`, `..` or empty components, so that it cannot escape.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RelativePath(Vec<u8>);
 
-/// A path that cannot be one below a project.
+/// A path that is not valid below a project.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadPath {
-    /// It has a name that no file has.
-    #[error("{} is not a path below a project", Shown(.0))]
+pub enum InvalidRelativePath {
+    /// A component is not a valid file name.
+    #[error("{} is not a path below a project", EscapedName(.0))]
     Name(Vec<u8>),
-    /// It is longer than [`LONGEST`].
-    #[error("a path is longer than {LONGEST} bytes")]
+    /// It is longer than [`MAX_PATH_LENGTH`].
+    #[error("a path is longer than {MAX_PATH_LENGTH} bytes")]
     TooLong,
-    /// It is deeper than [`DEEPEST`].
-    #[error("a path is deeper than {DEEPEST} directories")]
+    /// It is deeper than [`MAX_DEPTH`].
+    #[error("a path is deeper than {MAX_DEPTH} directories")]
     TooDeep,
 }
 
 // === impl RelativePath ===
 
 impl RelativePath {
-    /// A path, given from the project's directory.
-    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, BadPath> {
+    /// Parses a path relative to the project's directory.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, InvalidRelativePath> {
         let bytes = bytes.into();
-        if bytes.len() > LONGEST {
-            return Err(BadPath::TooLong);
+        if bytes.len() > MAX_PATH_LENGTH {
+            return Err(InvalidRelativePath::TooLong);
         }
         let mut depth = 0;
         for name in bytes.split(|byte| *byte == b'/') {
             if matches!(name, b"" | b"." | b"..") || name.len() > LONGEST_NAME || name.contains(&0) {
-                return Err(BadPath::Name(bytes));
+                return Err(InvalidRelativePath::Name(bytes));
             }
             depth += 1;
         }
-        if depth > DEEPEST { Err(BadPath::TooDeep) } else { Ok(Self(bytes)) }
+        if depth > MAX_DEPTH { Err(InvalidRelativePath::TooDeep) } else { Ok(Self(bytes)) }
     }
 
-    /// A name in a directory; the directory of the project itself is empty.
-    pub(crate) fn below(directory: &[u8], name: &[u8]) -> Result<Self, BadPath> {
+    /// Joins a directory and a name; the project's own directory is empty.
+    pub(crate) fn below(directory: &[u8], name: &[u8]) -> Result<Self, InvalidRelativePath> {
         Self::new(join(directory, name))
     }
 
-    /// The path as it is.
+    /// The bytes of the path.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The path as the system takes it.
+    /// For system calls.
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
 
-    /// Its names, the uppermost first.
+    /// The components, from the root down.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/')
     }
 
-    /// The uppermost `.git` that it is in; not if it is that itself.
+    /// The topmost `.git` directory that contains it; `None` for a path that is a `.git` itself.
     pub(crate) fn git_directory(&self) -> Option<&[u8]> {
         let mut end = 0;
         for name in self.names() {
@@ -85,22 +85,22 @@ impl RelativePath {
         None
     }
 
-    /// The directory that it lies in; that of the project itself is empty.
+    /// The parent; empty for the project's own directory.
     pub(crate) fn directory(&self) -> &[u8] {
         self.split().0
     }
 
-    /// Its last name.
+    /// The last component.
     pub(crate) fn name(&self) -> &[u8] {
         self.split().1
     }
 
-    /// Whether it lies below a directory, at any depth.
+    /// Whether it is below a directory, at any depth.
     pub(crate) fn is_below(&self, directory: &Self) -> bool {
         self.0.strip_prefix(directory.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'/'))
     }
 
-    /// The repository of git that it belongs to: the path up to a name that git takes for one, however it is spelled.
+    /// The git repository it belongs to: the prefix up to a component that git takes for `.git`, in any spelling.
     pub fn repository(&self) -> Option<Self> {
         let mut end = 0;
         for name in self.names() {
@@ -121,7 +121,7 @@ impl RelativePath {
     }
 }
 
-/// A directory comes right before what is in it.
+/// Sorts a directory right before its content.
 impl Ord for RelativePath {
     fn cmp(&self, other: &Self) -> Ordering {
         self.names().cmp(other.names())
@@ -136,7 +136,7 @@ impl PartialOrd for RelativePath {
 
 impl fmt::Display for RelativePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Shown(&self.0).fmt(f)
+        EscapedName(&self.0).fmt(f)
     }
 }
 
@@ -146,7 +146,7 @@ impl fmt::Debug for RelativePath {
     }
 }
 
-/// A name in a directory, unchecked.
+/// Joins without validation.
 pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
 }
@@ -157,21 +157,21 @@ mod tests {
 
     //= promises.changes.changes-leave-project
     #[test]
-    fn a_path_below_a_project_cannot_leave() {
+    fn a_relative_path_cannot_escape() {
         for good in ["a", "a/b", "..a", "a...", "\u{1b}[31m", "a b\n"] {
             assert_eq!(RelativePath::new(good).unwrap().as_bytes(), good.as_bytes());
         }
         for bad in ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a\0b"] {
-            assert_eq!(RelativePath::new(bad), Err(BadPath::Name(bad.into())));
+            assert_eq!(RelativePath::new(bad), Err(InvalidRelativePath::Name(bad.into())));
         }
         assert!(RelativePath::new(vec![b'a'; 256]).is_err());
-        assert_eq!(RelativePath::new(vec![b'a'; 4096]), Err(BadPath::TooLong));
+        assert_eq!(RelativePath::new(vec![b'a'; 4096]), Err(InvalidRelativePath::TooLong));
         assert!(RelativePath::new("a/".repeat(999) + "a").is_ok());
-        assert_eq!(RelativePath::new("a/".repeat(1000) + "a"), Err(BadPath::TooDeep));
+        assert_eq!(RelativePath::new("a/".repeat(1000) + "a"), Err(InvalidRelativePath::TooDeep));
     }
 
     #[test]
-    fn a_directory_comes_right_before_what_is_in_it() {
+    fn a_directory_sorts_right_before_its_content() {
         let mut paths = ["a.c", "a/z", "a", "a-b", "a/b/c", "a/b"].map(|path| RelativePath::new(path).unwrap());
         paths.sort();
         assert_eq!(paths.map(|path| path.to_string()), ["a", "a/b", "a/b/c", "a/z", "a-b", "a.c"]);
@@ -179,7 +179,7 @@ mod tests {
 
     //= promises.changes.changes-git-depth-spelling
     #[test]
-    fn whatever_is_called_git_is_a_repository() {
+    fn every_spelling_of_dot_git_is_a_repository() {
         for (path, expected) in [
             (".git", Some(".git")),
             (".git/hooks/post-checkout", Some(".git")),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_knows_where_it_lies() {
+    fn a_path_has_a_parent_and_a_name() {
         let path = RelativePath::new("a/b/c").unwrap();
         assert_eq!((path.directory(), path.name()), (&b"a/b"[..], &b"c"[..]));
         let top = RelativePath::new("a").unwrap();

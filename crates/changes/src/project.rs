@@ -1,4 +1,4 @@
-//! The project on the host, and what it looked like when a sandbox started.
+//! The project on the host, and its state when a sandbox started.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
@@ -10,119 +10,118 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::ChangesError;
-use crate::failure::Failure;
+use crate::cancellation::NEVER;
+use crate::confined_tree::{ConfinedTree, FileKind, FileMetadata};
+use crate::escape::EscapedName;
 use crate::identity::ProjectIdentity;
 use crate::path::RelativePath;
-use crate::stop::NEVER;
-use crate::tree::{Kind, Meta, Tree};
-use crate::walk::{self, Budget};
-use crate::words::Shown;
+use crate::path_error::PathError;
+use crate::walk::{self, WalkBudget};
 
 /// The directory of a project on the host.
 #[derive(Debug)]
 pub struct Project {
-    tree: Tree,
+    tree: ConfinedTree,
     path: PathBuf,
     owner: (u32, u32),
     identity: ProjectIdentity,
 }
 
-/// A project that cannot be opened again.
+/// A project that could not be opened again.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
-    /// The system did not let us.
+    /// A system call failed.
     #[error(transparent)]
-    System(#[from] Failure),
-    /// A symbolic link has taken its place, or that of a directory above it.
-    #[error("{} is reached through a symbolic link that was not there when the changes were made", Shown::path(.0))]
+    System(#[from] PathError),
+    /// A component of its path became a symlink.
+    #[error("{} is reached through a symlink that did not exist when the changes were made", EscapedName::path(.0))]
     Link(PathBuf),
-    /// Another directory has taken its place.
-    #[error("{} is not the directory that the changes were made in", Shown::path(.0))]
+    /// Another directory is at its path.
+    #[error("{} is not the directory that the changes were made in", EscapedName::path(.0))]
     Replaced(PathBuf),
-    /// The record does not say which directory it was.
+    /// The record has no identity of the directory.
     #[error(
         "an earlier release kept these changes, and did not record which directory {} was: it cannot be checked",
-        Shown::path(.0)
+        EscapedName::path(.0)
     )]
     Unrecorded(PathBuf),
 }
 
-/// What a project's files looked like from outside. A file that the host changes while a sandbox runs is known by it.
+/// The `stat` results of a project's files, to detect changes by the host while a sandbox runs.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    files: HashMap<RelativePath, Seen>,
+    files: HashMap<RelativePath, FileStamp>,
 }
 
-/// A file from outside.
+/// The `stat` result of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    kind: Kind,
+struct FileStamp {
+    kind: FileKind,
     mode: u32,
-    /// Length, time and inode. A directory's change with what is in it, which is looked at by itself.
+    /// Size, time and inode; `None` for directories, whose content is compared separately.
     content: Option<(u64, i64, u64)>,
 }
 
 // === impl Project ===
 
 impl Project {
-    /// Opens the directory of a project that a person names: links in that path are followed, here and never again.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Failure> {
+    /// Opens a directory that the user names. Symlinks in that path are followed this one time.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, PathError> {
         let path = path.as_ref();
-        let path = std::fs::canonicalize(path).map_err(Failure::at("find", path.as_os_str().as_bytes()))?;
-        let root = open_plain(&path).map_err(Failure::at("open", path.as_os_str().as_bytes()))?;
+        let path = std::fs::canonicalize(path).map_err(PathError::at("find", path.as_os_str().as_bytes()))?;
+        let root = open_plain(&path).map_err(PathError::at("open", path.as_os_str().as_bytes()))?;
         Self::of(root, path)
     }
 
-    /// Opens the directory of a project again: the same one, by a path that no link is in.
+    /// Opens a recorded directory again: it must be the same one, and its path must have no symlink.
     pub(crate) fn reopen(path: &Path, identity: Option<&ProjectIdentity>) -> Result<Self, ProjectError> {
         let Some(identity) = identity else { return Err(ProjectError::Unrecorded(path.to_owned())) };
         let root = match open_plain(path) {
             Err(Errno::LOOP) => return Err(ProjectError::Link(path.to_owned())),
-            Err(Errno::NOENT) => return Err(Failure::at("find", path.as_os_str().as_bytes())(Errno::NOENT).into()),
-            root => root.map_err(Failure::at("open", path.as_os_str().as_bytes()))?,
+            Err(Errno::NOENT) => return Err(PathError::at("find", path.as_os_str().as_bytes())(Errno::NOENT).into()),
+            root => root.map_err(PathError::at("open", path.as_os_str().as_bytes()))?,
         };
         let project = Self::of(root, path.to_owned())?;
         if project.identity == *identity { Ok(project) } else { Err(ProjectError::Replaced(path.to_owned())) }
     }
 
-    fn of(root: OwnedFd, path: PathBuf) -> Result<Self, Failure> {
-        let failed = || Failure::at("look at", path.as_os_str().as_bytes());
+    fn of(root: OwnedFd, path: PathBuf) -> Result<Self, PathError> {
+        let failed = || PathError::at("look at", path.as_os_str().as_bytes());
         let identity = ProjectIdentity::of(&root).map_err(failed())?;
         let stat = rustix::fs::fstat(&root).map_err(failed())?;
-        Ok(Self { tree: Tree::new(root), path, owner: (stat.st_uid, stat.st_gid), identity })
+        Ok(Self { tree: ConfinedTree::new(root), path, owner: (stat.st_uid, stat.st_gid), identity })
     }
 
-    /// Which directory it is.
+    /// The identity of the directory.
     pub fn identity(&self) -> &ProjectIdentity {
         &self.identity
     }
 
-    /// Where it is.
+    /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn tree(&self) -> &Tree {
+    pub(crate) fn tree(&self) -> &ConfinedTree {
         &self.tree
     }
 
-    /// The user and the group that it belongs to.
+    /// The user and the group that own it.
     pub(crate) fn owner(&self) -> (u32, u32) {
         self.owner
     }
 
-    /// What is at a path; none, if that is nothing, or nothing that belongs to the project: behind a link, or on another
-    /// file system.
-    pub(crate) fn find(&self, path: &RelativePath) -> Result<Option<Meta>, Failure> {
+    /// The file at a path; `None` if there is none, or it is behind a symlink or on another file system.
+    pub(crate) fn find(&self, path: &RelativePath) -> Result<Option<FileMetadata>, PathError> {
         match self.tree.meta(path) {
             Ok(meta) => Ok(Some(meta)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
-            Err(errno) => Err(Failure::at("look at", path.as_bytes())(errno)),
+            Err(errno) => Err(PathError::at("look at", path.as_bytes())(errno)),
         }
     }
 }
 
-/// Opens a directory by a path that was found to have no links: one that is there now is not followed.
+/// Opens a directory without following symlinks.
 fn open_plain(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -132,63 +131,63 @@ fn open_plain(path: &Path) -> Result<OwnedFd, Errno> {
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Looks at every file of a project, and opens none.
+    /// Records all files of a project without opening them.
     pub fn take(project: &Project) -> Result<Self, ChangesError> {
         let mut files = HashMap::new();
-        walk::below(project.tree(), b"", &mut Budget::new(crate::collect::MOST, &NEVER), |path, meta| {
-            files.insert(path, Seen::of(&meta));
+        walk::below(project.tree(), b"", &mut WalkBudget::new(crate::collect::MOST, &NEVER), |path, meta| {
+            files.insert(path, FileStamp::of(&meta));
         })?;
         Ok(Self { files })
     }
 
-    /// Writes it for another process.
+    /// Writes the snapshot in the format that [`Self::read`] reads.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
-        for (path, seen) in &self.files {
-            let (size, modified, inode) = seen.content.unwrap_or_default();
-            let kind = seen.kind as u8;
-            write!(to, "{kind} {} {} {size} {modified} {inode} ", seen.mode, u8::from(seen.content.is_some()))?;
+        for (path, stamp) in &self.files {
+            let (size, modified, inode) = stamp.content.unwrap_or_default();
+            let kind = stamp.kind as u8;
+            write!(to, "{kind} {} {} {size} {modified} {inode} ", stamp.mode, u8::from(stamp.content.is_some()))?;
             to.write_all(path.as_bytes())?;
-            // No name has it.
+            // A file name contains no NUL.
             to.write_all(&[0])?;
         }
         to.flush()
     }
 
-    /// Reads what another process wrote.
+    /// Reads a snapshot that [`Self::write`] wrote.
     pub fn read(from: impl BufRead) -> io::Result<Self> {
         let mut files = HashMap::new();
         for entry in from.split(0) {
-            let (path, seen) = Seen::parse(&entry?).ok_or(io::ErrorKind::InvalidData)?;
-            files.insert(path, seen);
+            let (path, stamp) = FileStamp::parse(&entry?).ok_or(io::ErrorKind::InvalidData)?;
+            files.insert(path, stamp);
         }
         Ok(Self { files })
     }
 
-    /// Whether a file looks as it did.
-    pub(crate) fn still(&self, path: &RelativePath, now: Option<&Meta>) -> bool {
-        self.files.get(path).copied() == now.map(Seen::of)
+    /// Whether a file is unchanged since.
+    pub(crate) fn still(&self, path: &RelativePath, now: Option<&FileMetadata>) -> bool {
+        self.files.get(path).copied() == now.map(FileStamp::of)
     }
 }
 
-// === impl Seen ===
+// === impl FileStamp ===
 
-impl Seen {
-    fn of(meta: &Meta) -> Self {
-        let content = (meta.kind != Kind::Directory).then_some((meta.size, meta.modified, meta.inode));
+impl FileStamp {
+    fn of(meta: &FileMetadata) -> Self {
+        let content = (meta.kind != FileKind::Directory).then_some((meta.size, meta.modified, meta.inode));
         Self { kind: meta.kind, mode: meta.mode, content }
     }
 
-    /// A file and its path, as a snapshot is written.
+    /// Parses one entry of a written snapshot.
     fn parse(entry: &[u8]) -> Option<(RelativePath, Self)> {
         let mut fields = entry.splitn(7, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok();
         let kind = match number()? {
-            0 => Kind::File,
-            1 => Kind::Directory,
-            2 => Kind::Symlink,
-            3 => Kind::Fifo,
-            4 => Kind::Socket,
-            5 => Kind::Device,
+            0 => FileKind::File,
+            1 => FileKind::Directory,
+            2 => FileKind::Symlink,
+            3 => FileKind::Fifo,
+            4 => FileKind::Socket,
+            5 => FileKind::Device,
             _ => return None,
         };
         let (mode, has_content) = (u32::try_from(number()?).ok()?, number()? == 1);
@@ -203,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_is_the_same_in_another_process() {
+    fn a_snapshot_survives_writing_and_reading() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a directory")).unwrap();
         std::fs::write(dir.path().join("a directory/1 2\n3"), "1").unwrap();
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_tells_what_the_host_changed() {
+    fn a_snapshot_detects_changes_by_the_host() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at("d")).unwrap();

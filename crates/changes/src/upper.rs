@@ -1,47 +1,47 @@
-//! The writable layer of a sandbox, as an overlay mounted with `userxattr` leaves it. A guest wrote all of it.
+//! The upper layer of a sandbox, as an overlay with `userxattr` leaves it. Its content is untrusted.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::confined_tree::{ConfinedTree, FileKind, FileMetadata, meta_in, names_in};
 use crate::path::RelativePath;
-use crate::tree::{Kind, Meta, Tree, meta_in, names_in};
 
-/// How many ids a sandbox has.
+/// The number of IDs in a sandbox.
 const IDS: u32 = 65_536;
 const OPAQUE: &str = "user.overlay.opaque";
 const WHITEOUT: &str = "user.overlay.whiteout";
 
-/// The writable layer of a sandbox that has ended.
+/// The upper layer of a stopped sandbox.
 #[derive(Debug)]
-pub struct Upper {
-    tree: Tree,
+pub struct UpperLayer {
+    tree: ConfinedTree,
     base: u32,
     user: u32,
     group: u32,
 }
 
-/// What a directory of the layer says.
+/// The content of one directory of the layer.
 #[derive(Debug, Default)]
-pub(crate) struct Layer {
-    /// What the project has here is hidden.
+pub(crate) struct UpperDirectory {
+    /// Whether it is opaque: the project's directory is hidden.
     pub(crate) opaque: bool,
-    /// What was written, by name.
-    pub(crate) entries: Vec<(Vec<u8>, Meta)>,
-    /// What was deleted, by name.
+    /// Written names.
+    pub(crate) entries: Vec<(Vec<u8>, FileMetadata)>,
+    /// Deleted names.
     pub(crate) whiteouts: Vec<Vec<u8>>,
 }
 
-// === impl Upper ===
+// === impl UpperLayer ===
 
-impl Upper {
-    /// The layer at a handle of its directory. The ids of the sandbox begin at `base` on the host; `user` and `group`, ids
-    /// inside, stand for the owner of the project and its group.
+impl UpperLayer {
+    /// Wraps a handle of the layer's directory. The IDs of the sandbox begin at `base` on the host; `user` and `group`
+    /// inside stand for the owner of the project and its group.
     pub fn new(handle: OwnedFd, base: u32, user: u32, group: u32) -> Self {
-        Self { tree: Tree::new(handle), base, user, group }
+        Self { tree: ConfinedTree::new(handle), base, user, group }
     }
 
-    pub(crate) fn tree(&self) -> &Tree {
+    pub(crate) fn tree(&self) -> &ConfinedTree {
         &self.tree
     }
 
@@ -49,21 +49,21 @@ impl Upper {
         self.user
     }
 
-    /// Who inside a file belongs to. An id that the sandbox does not have is the user's, or its group's.
-    pub(crate) fn owner(&self, meta: &Meta) -> (u32, u32) {
+    /// The owner inside. An ID that the sandbox does not have becomes `user` or `group`.
+    pub(crate) fn owner(&self, meta: &FileMetadata) -> (u32, u32) {
         let inside = |id: u32| id.checked_sub(self.base).filter(|inside| *inside < IDS);
         (inside(meta.uid).unwrap_or(self.user), inside(meta.gid).unwrap_or(self.group))
     }
 
-    /// Reads a directory, of at most `limit` names.
-    pub(crate) fn read(&self, path: &[u8], limit: u64) -> Result<Layer, Errno> {
+    /// Reads a directory of at most `limit` names.
+    pub(crate) fn read(&self, path: &[u8], limit: u64) -> Result<UpperDirectory, Errno> {
         let directory = self.tree.directory(path)?;
         let mark = attribute(&directory, OPAQUE)?;
-        let mut layer = Layer { opaque: mark.as_deref() == Some(b"y"), ..Layer::default() };
+        let mut layer = UpperDirectory { opaque: mark.as_deref() == Some(b"y"), ..UpperDirectory::default() };
         for name in names_in(&directory, limit)? {
             let meta = meta_in(&directory, &name)?;
-            // Regular files mark deletions only where the directory says that they do.
-            let marked = mark.as_deref() == Some(b"x") && meta.kind == Kind::File && meta.size == 0;
+            // Regular files are whiteouts only if the directory's attribute allows it.
+            let marked = mark.as_deref() == Some(b"x") && meta.kind == FileKind::File && meta.size == 0;
             if meta.zero_device || (marked && self.is_whiteout(path, &name)?) {
                 layer.whiteouts.push(name);
             } else {
@@ -79,13 +79,13 @@ impl Upper {
     }
 }
 
-/// An attribute, as far as it matters: marks have one letter.
+/// Reads a short attribute: overlay values have one letter.
 fn attribute(file: &impl AsFd, name: &str) -> Result<Option<Vec<u8>>, Errno> {
     let mut value = [0; 1];
     match rustix::fs::fgetxattr(file, name, &mut value[..]) {
         Ok(length) => Ok(Some(value.get(..length).unwrap_or_default().to_vec())),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
-        // A longer value is there, and is none of the marks.
+        // A longer value is set, but is not one of the overlay's.
         Err(Errno::RANGE) => Ok(Some(Vec::new())),
         Err(errno) => Err(errno),
     }

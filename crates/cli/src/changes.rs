@@ -6,8 +6,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use carrel_changes::{
-    ApplyError, ApplyOptions, ChangeName, ChangesError, DiffError, DiffStyle, ExportError, KeepError, Kept, Line, Mark,
-    Marks, Problem, ProjectError, Reason, Shown,
+    ApplyError, ApplyOptions, ApplyProblem, AutoRunChange, AutoRunList, ChangeName, ChangesError, DiffError, DiffStyle,
+    EscapedLine, EscapedName, ExportError, ProblemReason, ProjectError, SavedChanges, SavedChangesError,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -57,10 +57,10 @@ pub(crate) fn diff(arguments: &DiffArguments, json: bool) -> Result<u8, Failure>
         Err(error) => Err(failed(error)),
         // The patch itself is for `git apply`: what is to be said about it goes elsewhere.
         Ok(marks) => {
-            note(&Marks(&marks).to_string());
+            note(&AutoRunList(&marks).to_string());
             if let Some(path) = named {
                 let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-                note(&format!("note: compared with {}\n", Shown::path(&path)));
+                note(&format!("note: compared with {}\n", EscapedName::path(&path)));
             }
             Ok(0)
         }
@@ -73,9 +73,9 @@ pub(crate) fn apply(arguments: &ApplyArguments, json: bool) -> Result<u8, Failur
     let ApplyArguments { name, dry_run, force, skip_refused, allow_git, project } = arguments;
     let options = ApplyOptions { dry_run: *dry_run, force: *force, skip_refused: *skip_refused, git: *allow_git };
     // Before anything is written, so that it is not missed behind what was done.
-    let announce = |marks: &[Mark]| {
+    let announce = |marks: &[AutoRunChange]| {
         if !json {
-            note(&Marks(marks).to_string());
+            note(&AutoRunList(marks).to_string());
         }
     };
     match kept.apply_announced(project.as_deref(), options, announce) {
@@ -122,8 +122,9 @@ fn unopened(command: &str, name: &ChangeName, error: &ProjectError) -> Failure {
 }
 
 /// How to go on when changes were not taken.
-fn way_out(name: &ChangeName, problems: &[Problem]) -> String {
-    let git = problems.iter().any(|problem| matches!(problem.reason, Reason::Git(_) | Reason::GitNamed { .. }));
+fn way_out(name: &ChangeName, problems: &[ApplyProblem]) -> String {
+    let git =
+        problems.iter().any(|problem| matches!(problem.reason, ProblemReason::Git(_) | ProblemReason::GitNamed { .. }));
     let conflicts = problems.iter().any(|problem| !problem.reason.is_refusal());
     let mut hint = if conflicts {
         format!("`carrel diff {name}` shows the difference; `carrel apply --force {name}` overwrites it")
@@ -144,8 +145,9 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<u8, Failure> {
     let failed = |error: ExportError| Failure::new("export_failed", error).exit(FAILED);
     match &arguments.output {
         Some(path) => {
-            let file = created(path)
-                .map_err(|why| Failure::new("export_failed", format!("{}: {why}", Shown::path(path))).exit(FAILED))?;
+            let file = created(path).map_err(|why| {
+                Failure::new("export_failed", format!("{}: {why}", EscapedName::path(path))).exit(FAILED)
+            })?;
             kept.export(&mut BufWriter::new(file)).map_err(failed)?;
         }
         None if io::stdout().is_terminal() => {
@@ -172,11 +174,11 @@ fn created(path: &Path) -> Result<File, String> {
 pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     let directory = Home::find()?.changes();
     let mut text = String::new();
-    for name in Kept::list(&directory).map_err(|error| Failure::from(error).exit(FAILED))? {
+    for name in SavedChanges::list(&directory).map_err(|error| Failure::from(error).exit(FAILED))? {
         // Writing to a string cannot fail.
-        let _ = match (Kept::open(&directory, &name), json) {
+        let _ = match (SavedChanges::open(&directory, &name), json) {
             (Ok(kept), false) => {
-                writeln!(text, "{name:<24} {}  ({})", kept.changes().summary(), Shown::path(kept.project()))
+                writeln!(text, "{name:<24} {}  ({})", kept.changes().summary(), EscapedName::path(kept.project()))
             }
             (Ok(kept), true) => {
                 let summary = project::summary(&kept.changes().summary());
@@ -186,7 +188,7 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
                 ))
             }
             // One that cannot be read is still there to be removed.
-            (Err(error), false) => writeln!(text, "{name:<24} {}", Line(&error.to_string())),
+            (Err(error), false) => writeln!(text, "{name:<24} {}", EscapedLine(&error.to_string())),
             (Err(error), true) => {
                 text.write_str(&crate::json::line(&json!({"name": name.as_str(), "error": error.to_string()})))
             }
@@ -195,20 +197,24 @@ pub(crate) fn list(json: bool) -> Result<u8, Failure> {
     crate::say(text.as_bytes())
 }
 
-fn open(name: &ChangeName) -> Result<Kept, Failure> {
-    Kept::open(&Home::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
+fn open(name: &ChangeName) -> Result<SavedChanges, Failure> {
+    SavedChanges::open(&Home::find()?.changes(), name).map_err(|error| Failure::from(error).exit(FAILED))
 }
 
 // === impl Failure ===
 
-impl From<KeepError> for Failure {
-    fn from(error: KeepError) -> Self {
+impl From<SavedChangesError> for Failure {
+    fn from(error: SavedChangesError) -> Self {
         match &error {
-            KeepError::Unknown(_) => Self::new("changes_unknown", error).hint("`carrel changes` lists what is kept"),
-            KeepError::Exists(_) => Self::new("changes_exist", error),
-            KeepError::Damaged { .. } | KeepError::Version { .. } => Self::new("changes_unreadable", error),
-            KeepError::TooLarge { .. } | KeepError::TooMany(_) => Self::new("changes_too_large", error),
-            KeepError::System(_) => Self::new("changes_unavailable", error),
+            SavedChangesError::Unknown(_) => {
+                Self::new("changes_unknown", error).hint("`carrel changes` lists what is kept")
+            }
+            SavedChangesError::Exists(_) => Self::new("changes_exist", error),
+            SavedChangesError::Damaged { .. } | SavedChangesError::Version { .. } => {
+                Self::new("changes_unreadable", error)
+            }
+            SavedChangesError::TooLarge { .. } | SavedChangesError::TooMany(_) => Self::new("changes_too_large", error),
+            SavedChangesError::System(_) => Self::new("changes_unavailable", error),
         }
     }
 }
@@ -229,20 +235,21 @@ mod tests {
     #[test]
     fn the_way_out_is_that_of_what_stands_against_it() {
         let name = "x".parse().unwrap();
-        let hint = |reasons: &[Reason]| {
-            let problem = |reason: &Reason| Problem { path: RelativePath::new("a").unwrap(), reason: reason.clone() };
+        let hint = |reasons: &[ProblemReason]| {
+            let problem =
+                |reason: &ProblemReason| ApplyProblem { path: RelativePath::new("a").unwrap(), reason: reason.clone() };
             way_out(&name, &reasons.iter().map(problem).collect::<Vec<_>>())
         };
         let skip = "`carrel apply --skip-refused x` leaves these out and applies the rest";
         let force = "`carrel diff x` shows the difference; `carrel apply --force x` overwrites it";
-        assert_eq!(hint(&[Reason::BehindLink]), skip);
-        assert_eq!(hint(&[Reason::Changed, Reason::BehindLink]), force);
+        assert_eq!(hint(&[ProblemReason::BehindLink]), skip);
+        assert_eq!(hint(&[ProblemReason::Changed, ProblemReason::BehindLink]), force);
         assert_eq!(
-            hint(&[Reason::Git(GitChanges::default())]),
+            hint(&[ProblemReason::Git(GitChanges::default())]),
             format!("{skip}; `carrel apply --allow-git x` takes over what git acts on too")
         );
         assert_eq!(
-            hint(&[Reason::Git(GitChanges::default()), Reason::Changed]),
+            hint(&[ProblemReason::Git(GitChanges::default()), ProblemReason::Changed]),
             format!("{force}; --skip-refused leaves out what git acts on, --allow-git takes it over too")
         );
     }

@@ -112,7 +112,7 @@ pub(crate) fn resume(arguments: &ResumeArguments, json: bool) -> Result<u8, Fail
                 if !arguments.no_wait {
                     runtime.block_on(warn(id, json));
                 }
-                let line = format!("{}\n", carrel_changes::Line(id));
+                let line = format!("{}\n", carrel_changes::EscapedLine(id));
                 crate::say(if json { crate::json::line(&told::handle(&handle)) } else { line }.as_bytes())?;
             }
             Err(failure) => failures.add(failure),
@@ -163,7 +163,7 @@ fn lines(found: &carrel::InspectSandboxResponse, now: Moment) -> String {
         ("condition", conditions.join("; ")),
     ];
     let said = rows.iter().filter(|(_, value)| !value.is_empty());
-    said.map(|(key, value)| format!("{key:<10}{}\n", carrel_changes::Line(value))).collect()
+    said.map(|(key, value)| format!("{key:<10}{}\n", carrel_changes::EscapedLine(value))).collect()
 }
 
 /// What the daemon is asked for.
@@ -265,7 +265,7 @@ fn absolute(path: &Path) -> Result<String, Failure> {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    let words = || format!("the path {} is not text (UTF-8)", carrel_changes::Shown::path(path));
+    let words = || format!("the path {} is not text (UTF-8)", carrel_changes::EscapedName::path(path));
     path.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_path", words()))
 }
 

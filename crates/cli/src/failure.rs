@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use carrel_agent_client::PathError;
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use carrel_fetch::FetchError;
 use carrel_image::ImageError;
 use carrel_layers::StoreError;
@@ -118,14 +118,14 @@ impl Failure {
         }
         // Names of files and what a sandbox said may be in them.
         let mut text = match &self.reason {
-            Some(reason) => format!("error: {} ({})\n", Line(&self.message), Line(reason)),
-            None => format!("error: {}\n", Line(&self.message)),
+            Some(reason) => format!("error: {} ({})\n", EscapedLine(&self.message), EscapedLine(reason)),
+            None => format!("error: {}\n", EscapedLine(&self.message)),
         };
         for note in &self.notes {
-            text.push_str(&format!("{}\n", Line(note)));
+            text.push_str(&format!("{}\n", EscapedLine(note)));
         }
         if let Some(hint) = &self.hint {
-            text.push_str(&format!("hint: {}\n", Line(hint)));
+            text.push_str(&format!("hint: {}\n", EscapedLine(hint)));
         }
         text
     }

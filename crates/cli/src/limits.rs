@@ -1,6 +1,6 @@
 //! Limits that a sandbox was given and that this host does not enforce. They are never left out without a word.
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use carrel_shim_client::messages::{Limits, UnenforcedLimit};
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn unseen(id: &str, json: bool) -> String {
     let words = "limits that this host cannot enforce are left out";
     match json {
         true => crate::json::line(&json!({"warning": words, "hint": format!("carrel inspect {id} names them")})),
-        false => format!("warning: {words}\nhint: `carrel inspect {}` names them\n", Line(id)),
+        false => format!("warning: {words}\nhint: `carrel inspect {}` names them\n", EscapedLine(id)),
     }
 }
 
@@ -54,7 +54,7 @@ fn warnings(unenforced: &[UnenforcedLimit], limits: &Limits, json: bool) -> Stri
         if json {
             text.push_str(&crate::json::line(&json!({"warning": words, "limit": one.limit})));
         } else {
-            text.push_str(&format!("warning: {}\n", Line(&words)));
+            text.push_str(&format!("warning: {}\n", EscapedLine(&words)));
         }
     }
     if !json {

@@ -108,7 +108,7 @@ fn parts(bytes: &[u8]) -> Result<(PathBuf, PathBuf, Option<&[u8]>), BadMount> {
 impl fmt::Display for BadMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let option = |f: &mut fmt::Formatter<'_>, option: &str| {
-            write!(f, "`{}` is no option of it, and a path inside has no colon", carrel_changes::Line(option))
+            write!(f, "`{}` is no option of it, and a path inside has no colon", carrel_changes::EscapedLine(option))
         };
         match self {
             Self::Shape => f.write_str("give SRC:DST; a mount may have :ro, :rw or :copy at its end"),

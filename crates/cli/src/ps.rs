@@ -33,7 +33,7 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
                 let text = match (json, arguments.quiet) {
                     (true, _) => lines(all.iter().map(Listed::object)),
                     (false, true) => {
-                        all.iter().map(|listed| format!("{}\n", carrel_changes::Line(&listed.name()))).collect()
+                        all.iter().map(|listed| format!("{}\n", carrel_changes::EscapedLine(&listed.name()))).collect()
                     }
                     (false, false) => sandboxes(&all, now()),
                 };
@@ -43,7 +43,9 @@ pub(crate) fn ps(arguments: &PsArguments, json: bool) -> Result<u8, Failure> {
                 let all = find::jobs(name).await?;
                 let text = match (json, arguments.quiet) {
                     (true, _) => lines(all.iter().map(inspect::job)),
-                    (false, true) => all.iter().map(|info| format!("{}\n", carrel_changes::Line(&info.job))).collect(),
+                    (false, true) => {
+                        all.iter().map(|info| format!("{}\n", carrel_changes::EscapedLine(&info.job))).collect()
+                    }
                     (false, false) => jobs(&all, now()),
                 };
                 (text, None)

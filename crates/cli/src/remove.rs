@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use carrel_api::agbox::v1::{
     DeleteSandboxRequest, DeleteSandboxesRequest, ListSandboxesRequest, SandboxHandle, SandboxState,
 };
-use carrel_changes::{ChangeName, KeepError, Kept};
+use carrel_changes::{ChangeName, SavedChanges, SavedChangesError};
 use carrel_shim_client::{Found, Life};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -64,7 +64,7 @@ fn one(arguments: &RemoveArguments, name: &str, json: bool, runtime: &Runtime) -
     match meant(arguments, name, sandbox, changes)? {
         Meant::Sandbox(found) => sandbox_of(arguments, name, &found, json, runtime).map(|()| "sandbox"),
         Meant::Kept(kept) => runtime.block_on(delete(arguments, *kept)).map(|()| "sandbox"),
-        Meant::Changes(name) => Ok(Kept::remove(&Home::find()?.changes(), &name).map(|()| "changes")?),
+        Meant::Changes(name) => Ok(SavedChanges::remove(&Home::find()?.changes(), &name).map(|()| "changes")?),
     }
 }
 
@@ -114,7 +114,7 @@ async fn labelled(arguments: &RemoveArguments, json: bool) -> Result<u8, Failure
     for id in deleted.map_err(|status| refused(&status))?.into_inner().deleted_sandbox_ids {
         match gone(&mut daemon, &id).await {
             Ok(()) => {
-                let line = format!("{}\n", carrel_changes::Line(&id));
+                let line = format!("{}\n", carrel_changes::EscapedLine(&id));
                 let told = crate::json::line(&json!({"name": id, "removed": "sandbox"}));
                 crate::say(if json { told } else { line }.as_bytes())?;
             }
@@ -140,7 +140,7 @@ fn looks_for_sandboxes(arguments: &RemoveArguments) -> bool {
 
 /// The changes that are kept under a name.
 fn kept(name: &str) -> Result<Option<ChangeName>, Failure> {
-    let all = Kept::list(&Home::find()?.changes())?;
+    let all = SavedChanges::list(&Home::find()?.changes())?;
     Ok(all.into_iter().find(|kept| kept.as_str() == name))
 }
 
@@ -161,7 +161,7 @@ fn meant(
         (None, None) if arguments.sandbox => Err(find::no_such_sandbox(name)),
         (None, None) if arguments.changes => {
             let name = name.parse().map_err(|bad| Failure::new("invalid_name", bad))?;
-            Err(KeepError::Unknown(name).into())
+            Err(SavedChangesError::Unknown(name).into())
         }
         (None, None) => {
             let words = format!("there is no sandbox named {name:?}, and there are no kept changes of that name");

@@ -82,7 +82,7 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
                 continue;
             }
         };
-        let line = format!("{}\n", carrel_changes::Line(name));
+        let line = format!("{}\n", carrel_changes::EscapedLine(name));
         crate::say(if json { crate::json::line(&told) } else { line }.as_bytes())?;
     }
     failures.finish(FAILED)

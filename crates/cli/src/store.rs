@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use carrel_daemon::{HomeLock, ServeError, UnfitBackup};
 use carrel_store::{BackupError, MissingEvents, RepairReport, RepairedTable, Report, StoreError};
 use serde_json::json;
@@ -53,7 +53,7 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
             "violations": report.violations,
         })),
         false => {
-            let found: String = report.violations.iter().map(|found| format!("{}\n", Line(found))).collect();
+            let found: String = report.violations.iter().map(|found| format!("{}\n", EscapedLine(found))).collect();
             format!("{found}{}\n{}", counts(&report), about(&report))
         }
     };
@@ -85,7 +85,7 @@ fn back_up(arguments: &StoreBackupArguments, json: bool) -> Result<u8, Failure> 
             "events": report.events,
             "generation": report.position,
         })),
-        false => format!("backed up to {}: {}\n", Line(&file.to_string_lossy()), counts(&report)),
+        false => format!("backed up to {}: {}\n", EscapedLine(&file.to_string_lossy()), counts(&report)),
     };
     crate::say(text.as_bytes())
 }
@@ -110,11 +110,12 @@ fn restore_store(arguments: &StoreRestoreArguments, json: bool) -> Result<u8, Fa
         false => {
             // Without being told so, no daemon starts with it.
             let serve = if unfit.is_some() { "carrel serve --accept-data-loss" } else { "carrel serve" };
-            let previous = restored.aside.map(|aside| format!("previous store: {}\n", Line(&aside.to_string_lossy())));
+            let previous =
+                restored.aside.map(|aside| format!("previous store: {}\n", EscapedLine(&aside.to_string_lossy())));
             format!(
                 "restored from {}: {}\n{}`{serve}` quarantines sandboxes that the backup does not know; \
                  `carrel store orphans` lists them.\n",
-                Line(&file.to_string_lossy()),
+                EscapedLine(&file.to_string_lossy()),
                 counts(&restored.check),
                 previous.unwrap_or_default(),
             )
@@ -127,7 +128,7 @@ fn refuse_unfit(unfit: &UnfitBackup, file: &Path) -> Failure {
     let hint = format!(
         "give a backup of this home; or run `carrel store restore --accept-data-loss {}`: the disks are kept, and \
          `carrel store orphans` lists them",
-        Line(&file.to_string_lossy())
+        EscapedLine(&file.to_string_lossy())
     );
     Failure::new("backup_unfit", unfit).hint(hint).exit(FAILED)
 }
@@ -211,11 +212,13 @@ fn repaired_lines(report: &RepairReport) -> String {
         format!("{}: {} kept, {} lost{least}\n", table.name, table.kept, table.lost)
     };
     let tables: String = report.tables.iter().map(table).collect();
-    let sandboxes: String = report.lost_sandboxes.iter().map(|id| format!("lost sandbox: {}\n", Line(id))).collect();
-    let rest: String = report.check.violations.iter().map(|found| format!("still wrong: {}\n", Line(found))).collect();
+    let sandboxes: String =
+        report.lost_sandboxes.iter().map(|id| format!("lost sandbox: {}\n", EscapedLine(id))).collect();
+    let rest: String =
+        report.check.violations.iter().map(|found| format!("still wrong: {}\n", EscapedLine(found))).collect();
     let log = if report.log_missing { "write-ahead log: missing\n" } else { "" };
     let missing = report.missing.map(|missing| format!("{missing}\n")).unwrap_or_default();
-    format!("{tables}{sandboxes}{log}{missing}{rest}damaged store: {}\n", Line(&aside.to_string_lossy()))
+    format!("{tables}{sandboxes}{log}{missing}{rest}damaged store: {}\n", EscapedLine(&aside.to_string_lossy()))
 }
 
 fn counts(report: &Report) -> String {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 
 /// The widest that a cell is shown.
 const WIDEST: usize = 60;
@@ -25,7 +25,7 @@ impl<const N: usize> Table<N> {
 
     /// Adds a row. Whatever is in it stays on its line and cannot steer a terminal.
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| shortened(&Line(&cell).to_string())));
+        self.rows.push(cells.map(|cell| shortened(&EscapedLine(&cell).to_string())));
     }
 }
 

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use carrel_changes::Shown;
+use carrel_changes::EscapedName;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
@@ -82,7 +82,7 @@ fn wrong(error: &clap::Error, command: &clap::Command) -> Failure {
 
 /// An argument that has to be text is named.
 fn not_text(word: &OsString, failure: Failure) -> Failure {
-    Failure { message: format!("the argument {} is not text (UTF-8)", Shown(word.as_bytes())), ..failure }
+    Failure { message: format!("the argument {} is not text (UTF-8)", EscapedName(word.as_bytes())), ..failure }
 }
 
 // === impl Stop ===

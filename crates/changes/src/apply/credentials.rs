@@ -1,27 +1,27 @@
-//! With whose rights a project is written.
+//! The user whose rights are used to write the project.
 //!
-//! Root writes into a directory of another user with the rights of that user: whatever links or races the user prepares
-//! there, the kernel decides as if the user had done it. Only handles are opened, and what they refer to is checked, as root.
+//! Root writes into another user's directory with the rights of that user: whatever symlinks or races that user
+//! prepares, the kernel checks access as for the user. Root only opens handles and checks what they refer to.
 
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::failure::Failure;
+use crate::path_error::PathError;
 
 /// The credentials of the thread that applies changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Credentials {
+pub(super) struct OwnerCredentials {
     owner: Uid,
     group: Gid,
-    /// Whether the caller is root, who can take the owner's place.
+    /// Whether the caller is root and can switch to the owner.
     root: bool,
 }
 
-// === impl Credentials ===
+// === impl OwnerCredentials ===
 
-impl Credentials {
-    /// Those for a project of this owner.
+impl OwnerCredentials {
+    /// The credentials for a project of this owner.
     pub(super) fn of((uid, gid): (u32, u32)) -> Self {
         let root = rustix::process::geteuid().is_root();
         Self { owner: Uid::from_raw(uid), group: Gid::from_raw(gid), root }
@@ -31,7 +31,7 @@ impl Credentials {
         self.root
     }
 
-    /// Whether a directory of this user has to be writable for its owner before anything is written there.
+    /// Whether a directory of this user must be made writable for its owner first.
     pub(super) fn opens(&self, uid: u32) -> bool {
         if self.root { !self.owner.is_root() } else { rustix::process::geteuid().as_raw() == uid }
     }
@@ -40,8 +40,8 @@ impl Credentials {
         (self.owner, self.group)
     }
 
-    /// Does work in a thread of its own, which has given up all groups but the owner's: they do not come back.
-    pub(super) fn run<T: Send, E: Send + From<Failure>>(
+    /// Runs `work` in its own thread, with the owner's groups only; a thread cannot regain groups.
+    pub(super) fn run<T: Send, E: Send + From<PathError>>(
         &self,
         work: impl FnOnce() -> Result<T, E> + Send,
     ) -> Result<T, E> {
@@ -50,19 +50,19 @@ impl Credentials {
         }
         std::thread::scope(|scope| {
             let work = || {
-                let failed = || Failure::at("take the rights of the owner of", b"");
+                let failed = || PathError::at("take the rights of the owner of", b"");
                 set_thread_groups(&[self.group]).map_err(failed())?;
                 set_thread_res_gid(None, self.group, None).map_err(failed())?;
                 work()
             };
             let thread = std::thread::Builder::new().name("apply".to_owned()).spawn_scoped(scope, work);
-            let thread = thread.map_err(Failure::at("start a thread for", b""))?;
+            let thread = thread.map_err(PathError::at("start a thread for", b""))?;
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    /// Makes one call with the rights of the owner. The real and the saved user stay root, so that the owner can neither
-    /// signal nor trace this process.
+    /// Makes one call with the owner's rights. The real and saved UIDs stay root, so that the owner can neither signal
+    /// nor trace this process.
     pub(super) fn as_owner<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         if !self.root || self.owner.is_root() {
             return call();

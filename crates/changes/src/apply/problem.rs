@@ -1,80 +1,80 @@
-//! What stands against changes, in words.
+//! Problems that keep changes from being applied.
 
 use std::fmt::{self, Write as _};
 
-use crate::change::Skipped;
+use crate::change::SkipReason;
+use crate::escape::{CountedNoun, EscapedName};
 use crate::path::RelativePath;
-use crate::words::{Counted, Shown};
 
-/// Something that stands against a change.
+/// A problem with one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Where.
+pub struct ApplyProblem {
+    /// The path of the change.
     pub path: RelativePath,
-    /// What.
-    pub reason: Reason,
+    /// A conflict, or a refusal.
+    pub reason: ProblemReason,
 }
 
-/// What stands against a change.
+/// Why a change cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The project is not what it was when the changes were made.
+pub enum ProblemReason {
+    /// Conflict: the project changed here since.
     Changed,
-    /// The host changed it while the sandbox ran.
+    /// Conflict: the host changed it while the sandbox ran.
     Disturbed,
-    /// A directory is to go, and the project has something in it that the sandbox never saw.
+    /// Conflict: a deleted directory has new content.
     Occupied(Vec<u8>),
-    /// The directory that it belongs in is gone.
+    /// Conflict: its directory was deleted.
     NoDirectory,
-    /// Something else has taken the place of the directory that it belongs in.
+    /// Conflict: its directory was replaced by something else.
     NotADirectory,
-    /// A part of its path is a symbolic link of the project: it would leave the directory.
+    /// A parent is a symlink of the project, so it would escape.
     BehindLink,
-    /// A part of its path is on another file system: it would leave the directory.
+    /// A parent is on another file system.
     OtherFileSystem,
-    /// It is a symbolic link that would leave the directory.
+    /// It is a symlink that would escape.
     LinkLeaves(Vec<u8>),
-    /// Something is mounted there.
+    /// It is a mount point.
     MountPoint,
-    /// The directory that it belongs in is of another user than the project is, and root is asked to write there.
+    /// Its directory has another owner than the project, and the caller is root.
     ForeignDirectory,
-    /// It is a repository of git, and these changes are in it: git would run what they say, on the host.
+    /// It is in a git repository, whose content git may execute on the host.
     Git(GitChanges),
-    /// Git would run it or read it as configuration, because something that is there already names it.
+    /// Git would run it or read it as configuration, because existing settings name it.
     GitNamed {
-        /// How many changes are in it.
+        /// The number of changes in it.
         changes: u64,
-        /// What names it, in words.
+        /// What names it, as text.
         by: String,
     },
-    /// It is to go, and something in it is left out.
+    /// A directory to delete that contains something skipped.
     Holds,
-    /// It is nothing that is taken over.
-    Skipped(Skipped),
+    /// Its type is not supported.
+    Skipped(SkipReason),
 }
 
 /// Changes that git would act on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GitChanges {
     count: GitCount,
-    /// The first files of them.
+    /// The first few files.
     first: Vec<RelativePath>,
 }
 
-/// How many changes git would act on. Files count; without any, directories do.
+/// The number of changes that git would act on: files, or directories if there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GitCount {
     files: u64,
     directories: u64,
 }
 
-/// How many paths of a repository are named.
+/// The number of paths that a message names.
 const NAMED: usize = 3;
 
 // === impl GitCount ===
 
 impl GitCount {
-    /// Counts a change, by the files that it stands for.
+    /// Counts a change by its number of files.
     pub(crate) fn add(&mut self, files: u64) {
         self.files += files;
         self.directories += u64::from(files == 0);
@@ -95,7 +95,7 @@ impl GitChanges {
         }
     }
 
-    /// How many they are.
+    /// The total.
     pub fn count(&self) -> u64 {
         self.count.get()
     }
@@ -103,7 +103,7 @@ impl GitChanges {
 
 impl fmt::Display for GitChanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Counted(self.count(), "change", "changes"))?;
+        write!(f, "{}", CountedNoun(self.count(), "change", "changes"))?;
         for (number, path) in self.first.iter().enumerate() {
             write!(f, "{}{path}", if number == 0 { " (" } else { ", " })?;
         }
@@ -116,18 +116,18 @@ impl fmt::Display for GitChanges {
     }
 }
 
-// === impl Problem ===
+// === impl ApplyProblem ===
 
-impl fmt::Display for Problem {
+impl fmt::Display for ApplyProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.reason)
     }
 }
 
-// === impl Reason ===
+// === impl ProblemReason ===
 
-impl Reason {
-    /// Whether it is refused whatever the project looks like, in contrast to a conflict with what the host did.
+impl ProblemReason {
+    /// Whether it is refused in any project, as opposed to a conflict with what the host did.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Changed | Self::Disturbed | Self::Occupied(_) | Self::NoDirectory | Self::NotADirectory => false,
@@ -141,22 +141,22 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ProblemReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Changed => f.write_str("the project has changed here since"),
             Self::Disturbed => f.write_str("the project changed here while the sandbox ran"),
             Self::Occupied(name) => {
-                write!(f, "is to be deleted, and the project has something new in it: {}", Shown(name))
+                write!(f, "is to be deleted, and the project has something new in it: {}", EscapedName(name))
             }
-            Self::NoDirectory => f.write_str("its directory is gone from the project"),
-            Self::NotADirectory => f.write_str("its directory is no directory any more"),
+            Self::NoDirectory => f.write_str("its directory was deleted from the project"),
+            Self::NotADirectory => f.write_str("its directory is no longer a directory"),
             Self::BehindLink => f.write_str("would leave the directory: a part of its path is a symbolic link"),
             Self::OtherFileSystem => {
                 f.write_str("would leave the directory: a part of its path is on another file system")
             }
             Self::LinkLeaves(target) => {
-                write!(f, "would leave the directory: it is a symbolic link to {}", Shown(target))
+                write!(f, "would leave the directory: it is a symbolic link to {}", EscapedName(target))
             }
             Self::MountPoint => f.write_str("would leave the directory: something is mounted here"),
             Self::ForeignDirectory => f.write_str("its directory belongs to another user than the project does"),
@@ -170,17 +170,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// All that stands against changes, a line each.
-pub(super) fn told(problems: &[Problem]) -> String {
+/// All problems, one per line.
+pub(super) fn told(problems: &[ApplyProblem]) -> String {
     let git = problems.iter().filter_map(|problem| match &problem.reason {
-        Reason::Git(changes) => Some(changes.count()),
-        Reason::GitNamed { changes, .. } => Some(*changes),
+        ProblemReason::Git(changes) => Some(changes.count()),
+        ProblemReason::GitNamed { changes, .. } => Some(*changes),
         _ => None,
     });
     let (repositories, git) = (git.clone().count(), git.sum::<u64>());
     let conflicts = problems.iter().filter(|problem| !problem.reason.is_refusal()).count();
     let refused = problems.len() - conflicts - repositories;
-    let counted = |count: usize, one, many| Counted(u64::try_from(count).unwrap_or(u64::MAX), one, many).to_string();
+    let counted =
+        |count: usize, one, many| CountedNoun(u64::try_from(count).unwrap_or(u64::MAX), one, many).to_string();
     let mut parts = Vec::new();
     if conflicts > 0 {
         parts.push(counted(conflicts, "conflict", "conflicts"));
@@ -189,7 +190,7 @@ pub(super) fn told(problems: &[Problem]) -> String {
         parts.push(counted(refused, "refusal", "refusals"));
     }
     if git > 0 {
-        parts.push(format!("{} that git acts on", Counted(git, "change", "changes")));
+        parts.push(format!("{} that git acts on", CountedNoun(git, "change", "changes")));
     }
     let mut text = format!("nothing was applied: {}", parts.join(", "));
     for problem in problems {

@@ -1,40 +1,39 @@
-//! Lines that differ, with the lines around them.
+//! Changed lines with their context.
 
 use std::ops::Range;
 use std::time::Instant;
 
 use similar::{Algorithm, DiffOp};
 
-/// Lines around a difference that are shown with it.
+/// Lines of context.
 const CONTEXT: usize = 3;
 
-/// Lines that differ, and those around them.
+/// Changed lines with their context.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Hunk<'a> {
-    /// Where it begins and how long it is, before and after, as its head says.
+pub(super) struct DiffHunk<'a> {
+    /// Start and length, before and after, as in the hunk header.
     pub(super) old: (usize, usize),
     pub(super) new: (usize, usize),
-    pub(super) lines: Vec<(Sign, &'a [u8])>,
+    pub(super) lines: Vec<(LineKind, &'a [u8])>,
 }
 
-/// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sign {
+pub(super) enum LineKind {
     Same,
     Removed,
     Added,
 }
 
-/// Compares two texts line by line. After the deadline it is done less finely.
-pub(super) fn hunks<'a>(old: &'a [u8], new: &'a [u8], deadline: Instant) -> Vec<Hunk<'a>> {
+/// Compares two texts. After the deadline the result is coarser.
+pub(super) fn hunks<'a>(old: &'a [u8], new: &'a [u8], deadline: Instant) -> Vec<DiffHunk<'a>> {
     let (old, new) = (lines(old), lines(new));
     let ops = similar::capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
-    similar::group_diff_ops(ops, CONTEXT).iter().filter_map(|ops| Hunk::new(ops, &old, &new)).collect()
+    similar::group_diff_ops(ops, CONTEXT).iter().filter_map(|ops| DiffHunk::new(ops, &old, &new)).collect()
 }
 
-// === impl Hunk ===
+// === impl DiffHunk ===
 
-impl<'a> Hunk<'a> {
+impl<'a> DiffHunk<'a> {
     fn new(ops: &[DiffOp], old: &[&'a [u8]], new: &[&'a [u8]]) -> Option<Self> {
         let (first, last) = (ops.first()?, ops.last()?);
         let (old_range, new_range) =
@@ -46,21 +45,21 @@ impl<'a> Hunk<'a> {
                 all.get(range).unwrap_or_default().iter().map(|line| (sign, *line)).collect::<Vec<_>>()
             };
             if matches!(op, DiffOp::Equal { .. }) {
-                lines.extend(of(Sign::Same, old, was));
+                lines.extend(of(LineKind::Same, old, was));
             } else {
-                lines.extend(of(Sign::Removed, old, was));
-                lines.extend(of(Sign::Added, new, is));
+                lines.extend(of(LineKind::Removed, old, was));
+                lines.extend(of(LineKind::Added, new, is));
             }
         }
-        // Lines count from one; of nothing, the line before is given.
+        // Lines count from one; an empty range names the line before.
         let head = |range: Range<usize>| (range.start + usize::from(!range.is_empty()), range.len());
         Some(Self { old: head(old_range), new: head(new_range), lines })
     }
 }
 
-// === impl Sign ===
+// === impl LineKind ===
 
-impl Sign {
+impl LineKind {
     pub(super) fn byte(self) -> u8 {
         match self {
             Self::Same => b' ',
@@ -70,7 +69,7 @@ impl Sign {
     }
 }
 
-/// The lines of a text, each with its end.
+/// The lines of a text with their terminators.
 fn lines(text: &[u8]) -> Vec<&[u8]> {
     text.split_inclusive(|byte| *byte == b'\n').collect()
 }
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hunks_lead_from_one_text_to_the_other_even_without_time() {
+    fn hunks_transform_one_text_into_the_other_even_after_the_deadline() {
         bolero::check!().with_type::<(Vec<u8>, Vec<u8>, bool)>().for_each(|(old, new, hurry)| {
             // Few different lines, so that some are the same.
             let text = |bytes: &[u8]| bytes.iter().flat_map(|byte| [b'a' + byte % 3, b'\n']).collect::<Vec<_>>();
@@ -94,7 +93,7 @@ mod tests {
                 patched.extend_from_slice(&old_lines[at..start].concat());
                 at = start + hunk.old.1;
                 for (sign, line) in hunk.lines {
-                    if sign != Sign::Removed {
+                    if sign != LineKind::Removed {
                         patched.extend_from_slice(line);
                     }
                 }

@@ -1,25 +1,25 @@
-//! A difference in the form that git writes and reads.
+//! The patch format of git.
 
 use std::io::{self, Write};
 use std::time::Instant;
 
-use super::hunks::{Hunk, hunks};
-use super::{DiffStyle, Pair, Side};
-use crate::words::{line_for_terminal, quoted};
+use super::hunks::{DiffHunk, hunks};
+use super::{DiffSide, DiffStyle, FileDiff};
+use crate::escape::{line_for_terminal, quoted};
 
-/// Writes a file's part of the patch.
-pub(super) fn write(out: &mut impl Write, pair: Pair<'_>, style: DiffStyle, deadline: Instant) -> io::Result<()> {
+/// Writes the patch of one file.
+pub(super) fn write(out: &mut impl Write, pair: FileDiff<'_>, style: DiffStyle, deadline: Instant) -> io::Result<()> {
     match pair {
-        // A link that takes the place of a file, or the other way round, is a deletion and an addition.
-        Pair { path, old: Some(old), new: Some(new), .. } if old.link != new.link => {
-            write_one(out, &Pair { path, old: Some(old), new: None, same: false }, style, deadline)?;
-            write_one(out, &Pair { path, old: None, new: Some(new), same: false }, style, deadline)
+        // A change between symlink and file is a deletion and an addition.
+        FileDiff { path, old: Some(old), new: Some(new), .. } if old.link != new.link => {
+            write_one(out, &FileDiff { path, old: Some(old), new: None, same: false }, style, deadline)?;
+            write_one(out, &FileDiff { path, old: None, new: Some(new), same: false }, style, deadline)
         }
         pair => write_one(out, &pair, style, deadline),
     }
 }
 
-fn write_one(out: &mut impl Write, pair: &Pair<'_>, style: DiffStyle, deadline: Instant) -> io::Result<()> {
+fn write_one(out: &mut impl Write, pair: &FileDiff<'_>, style: DiffStyle, deadline: Instant) -> io::Result<()> {
     let path = pair.path.as_bytes();
     let (a, b) = (quoted("a/", path), quoted("b/", path));
     writeln!(out, "diff --git {a} {b}")?;
@@ -27,9 +27,9 @@ fn write_one(out: &mut impl Write, pair: &Pair<'_>, style: DiffStyle, deadline: 
         (None, Some(new)) => writeln!(out, "new file mode {:o}", new.git_mode())?,
         (Some(old), None) => writeln!(out, "deleted file mode {:o}", old.git_mode())?,
         (Some(old), Some(new)) if !old.link && old.mode != new.mode => {
-            // Git knows two modes. Where it would see no difference, the permissions themselves are given.
+            // Git has two modes. If they are equal, write the actual permissions.
             let known = old.git_mode() != new.git_mode();
-            let mode = |side: &Side| if known { side.git_mode() } else { 0o100_000 | side.mode };
+            let mode = |side: &DiffSide| if known { side.git_mode() } else { 0o100_000 | side.mode };
             writeln!(out, "old mode {:o}\nnew mode {:o}", mode(old), mode(new))?;
         }
         _ => {}
@@ -43,7 +43,7 @@ fn write_one(out: &mut impl Write, pair: &Pair<'_>, style: DiffStyle, deadline: 
     let Some((old, new)) = pair.texts() else { return writeln!(out, "Binary files {a} and {b} differ") };
     for (number, hunk) in hunks(old, new, deadline).iter().enumerate() {
         if number == 0 {
-            // A tab ends a name that has a space in it.
+            // A tab ends a name with a space.
             let tab = |name: &str| if name.contains(' ') { "\t" } else { "" };
             writeln!(out, "--- {a}{}\n+++ {b}{}", tab(&a), tab(&b))?;
         }
@@ -52,7 +52,7 @@ fn write_one(out: &mut impl Write, pair: &Pair<'_>, style: DiffStyle, deadline: 
     Ok(())
 }
 
-fn write_hunk(out: &mut impl Write, hunk: &Hunk<'_>, style: DiffStyle) -> io::Result<()> {
+fn write_hunk(out: &mut impl Write, hunk: &DiffHunk<'_>, style: DiffStyle) -> io::Result<()> {
     let range = |(start, length)| if length == 1 { format!("{start}") } else { format!("{start},{length}") };
     writeln!(out, "@@ -{} +{} @@", range(hunk.old), range(hunk.new))?;
     for (sign, line) in &hunk.lines {
@@ -68,9 +68,9 @@ fn write_hunk(out: &mut impl Write, hunk: &Hunk<'_>, style: DiffStyle) -> io::Re
     Ok(())
 }
 
-// === impl Side ===
+// === impl DiffSide ===
 
-impl Side {
+impl DiffSide {
     fn git_mode(&self) -> u32 {
         match (self.link, self.mode & 0o100) {
             (true, _) => 0o120_000,

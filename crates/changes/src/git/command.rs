@@ -5,19 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Extent;
-use super::programs::{Program, is_loading, is_node, is_reserved};
+use super::NamedExtent;
+use super::programs::{ProgramKind, is_loading, is_node, is_reserved};
 use super::settings::words;
-use super::shell::Script;
+use super::shell::ShellScript;
 
 /// How deep commands are looked for in the words of commands.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 /// What a command loads.
 #[derive(Debug, Default)]
 pub(super) struct LoadedFiles {
     /// Paths, from where it runs.
-    pub(super) paths: BTreeMap<Vec<u8>, Extent>,
+    pub(super) paths: BTreeMap<Vec<u8>, NamedExtent>,
     /// Directories that the paths may be relative to, besides.
     pub(super) bases: BTreeSet<Vec<u8>>,
     /// Names of files, wherever they are.
@@ -30,7 +30,7 @@ pub(super) struct LoadedFiles {
     pub(super) programs: BTreeSet<Vec<u8>>,
 }
 
-struct Reader {
+struct CommandReader {
     loads: LoadedFiles,
     functions: BTreeSet<Vec<u8>>,
     /// Where a path leads is not certain: the shell goes elsewhere, or puts something in.
@@ -47,18 +47,23 @@ impl LoadedFiles {
     /// Of a command. `sure` is whether git runs the setting; otherwise it is one of which nothing is known.
     pub(super) fn of(value: &[u8], sure: bool) -> Self {
         let text = value.strip_prefix(b"!").unwrap_or(value);
-        let mut reader =
-            Reader { loads: Self::default(), functions: BTreeSet::new(), loose: false, path: false, open: false };
+        let mut reader = CommandReader {
+            loads: Self::default(),
+            functions: BTreeSet::new(),
+            loose: false,
+            path: false,
+            open: false,
+        };
         reader.look_around(text);
         reader.script(text, 0);
         if reader.open {
             for word in pieces(text) {
                 reader.module(&word);
             }
-            reader.loads.paths.values_mut().for_each(|extent| *extent = Extent::Whole);
+            reader.loads.paths.values_mut().for_each(|extent| *extent = NamedExtent::Whole);
         }
         for word in words(value) {
-            reader.loads.paths.entry(word).or_insert(Extent::Only);
+            reader.loads.paths.entry(word).or_insert(NamedExtent::Only);
         }
         let mut loads = reader.loads;
         loads.paths.retain(|path, _| !path.is_empty());
@@ -69,21 +74,21 @@ impl LoadedFiles {
     }
 }
 
-// === impl Reader ===
+// === impl CommandReader ===
 
-impl Reader {
+impl CommandReader {
     /// What holds for all of a command.
     fn look_around(&mut self, text: &[u8]) {
         let mut words = text.split(|byte| ends(byte) || b"'\"".contains(byte));
         self.path = text.windows(5).any(|part| part == b"PATH=");
         self.loose = words.any(|word| {
-            Program::of(word) == Program::Enter
+            ProgramKind::of(word) == ProgramKind::Enter
                 || matches!(word, b"-C" | b"eval" | b"--prefix" | b"--cwd" | b"--directory" | b"--chdir")
         });
     }
 
     fn script(&mut self, text: &[u8], depth: usize) {
-        let script = Script::parse(text);
+        let script = ShellScript::parse(text);
         self.functions.extend(script.functions);
         for words in &script.commands {
             self.command(words, depth);
@@ -92,19 +97,20 @@ impl Reader {
 
     fn command(&mut self, words: &[Vec<u8>], depth: usize) {
         for word in words {
-            self.path(word, Extent::Only);
+            self.path(word, NamedExtent::Only);
         }
         let mut rest = words;
         while let [word, behind @ ..] = rest {
             if let Some((name, value)) = assignment(word) {
                 self.assigned(name, value);
                 self.inner(value, depth);
-            } else if Program::of(word) == Program::Wrapper {
+            } else if ProgramKind::of(word) == ProgramKind::Wrapper {
                 behind.iter().for_each(|word| self.inner(word, depth));
                 // Its options stand in front of the command, and some have values.
                 let start = behind.iter().position(|word| {
                     assignment(word).is_some()
-                        || !word.starts_with(b"-") && (word.contains(&b'/') || Program::of(word) != Program::Other)
+                        || !word.starts_with(b"-")
+                            && (word.contains(&b'/') || ProgramKind::of(word) != ProgramKind::Other)
                 });
                 let start = start.or_else(|| behind.iter().position(|word| !word.starts_with(b"-")));
                 rest = behind.get(start.unwrap_or(behind.len())..).unwrap_or_default();
@@ -121,14 +127,14 @@ impl Reader {
 
     /// A word may be a command itself, as that of `sh -c` is.
     fn inner(&mut self, word: &[u8], depth: usize) {
-        if depth < DEEPEST && word.iter().any(|byte| byte.is_ascii_whitespace() || b";|&".contains(byte)) {
+        if depth < MAX_DEPTH && word.iter().any(|byte| byte.is_ascii_whitespace() || b";|&".contains(byte)) {
             self.script(word, depth + 1);
         }
     }
 
     fn program(&mut self, word: &[u8], arguments: &[Vec<u8>], depth: usize) {
         let name = last(word);
-        if Program::of(word) != Program::Harmless || name == b"git" {
+        if ProgramKind::of(word) != ProgramKind::Harmless || name == b"git" {
             arguments.iter().for_each(|word| self.inner(word, depth));
         }
         if name == b"git" {
@@ -137,7 +143,7 @@ impl Reader {
                 let key = word.iter().position(|byte| *byte == b'=').and_then(|equals| word.get(..equals));
                 key.is_some_and(|key| key.to_ascii_lowercase().ends_with(b"path"))
             };
-            arguments.iter().filter(names_directory).for_each(|word| self.path(word, Extent::Whole));
+            arguments.iter().filter(names_directory).for_each(|word| self.path(word, NamedExtent::Whole));
         }
         if self.functions.contains(word) {
             return;
@@ -156,31 +162,31 @@ impl Reader {
         if is_node(name) {
             self.module(b"node_modules");
         }
-        let kind = Program::of(word);
-        if matches!(kind, Program::Shell | Program::Interpreter | Program::Python) {
+        let kind = ProgramKind::of(word);
+        if matches!(kind, ProgramKind::Shell | ProgramKind::Interpreter | ProgramKind::Python) {
             // What it hears is what it runs then, and that may be any word of the command.
             self.open |= arguments.iter().all(|word| word.starts_with(b"-"));
         }
         match kind {
-            Program::Enter => self.loads.bases.extend(arguments.iter().cloned()),
-            Program::Shell => self.scripts(arguments, false),
-            Program::Interpreter => self.scripts(arguments, true),
-            Program::Python => {
+            ProgramKind::Enter => self.loads.bases.extend(arguments.iter().cloned()),
+            ProgramKind::Shell => self.scripts(arguments, false),
+            ProgramKind::Interpreter => self.scripts(arguments, true),
+            ProgramKind::Python => {
                 self.scripts(arguments, true);
                 self.shadows(arguments);
             }
-            Program::Runner(files) => self.runner(files, arguments, depth),
-            Program::Other => self.started(arguments, depth),
-            Program::Wrapper | Program::Harmless => {}
+            ProgramKind::Runner(files) => self.runner(files, arguments, depth),
+            ProgramKind::Other => self.started(arguments, depth),
+            ProgramKind::Wrapper | ProgramKind::Harmless => {}
         }
     }
 
     /// What a program that nobody knows may start: `conda run -n x python …`
     fn started(&mut self, arguments: &[Vec<u8>], depth: usize) {
-        for (number, word) in arguments.iter().enumerate().filter(|_| depth < DEEPEST) {
+        for (number, word) in arguments.iter().enumerate().filter(|_| depth < MAX_DEPTH) {
             let starts = matches!(
-                Program::of(word),
-                Program::Shell | Program::Interpreter | Program::Python | Program::Runner(_)
+                ProgramKind::of(word),
+                ProgramKind::Shell | ProgramKind::Interpreter | ProgramKind::Python | ProgramKind::Runner(_)
             );
             if starts && word != b"." {
                 return self.command(arguments.get(number..).unwrap_or_default(), depth + 1);
@@ -217,7 +223,7 @@ impl Reader {
             (true, true) => pieces(word).iter().for_each(|word| self.module(word)),
             (false, true) => {}
             (true, false) => {
-                self.path(word, Extent::Module);
+                self.path(word, NamedExtent::Module);
                 // A module is looked for in more places than this one.
                 self.uncertain(word, true);
                 if behind_option {
@@ -244,7 +250,7 @@ impl Reader {
         }
         let certain: Vec<&[u8]> = word.split(|byte| *byte == b'/').take_while(|part| !expands(part)).collect();
         if expands(word) && certain.iter().any(|part| !part.is_empty()) {
-            self.path(&certain.join(&b'/'), Extent::Whole);
+            self.path(&certain.join(&b'/'), NamedExtent::Whole);
         }
     }
 
@@ -275,12 +281,12 @@ impl Reader {
             let is_option = word.starts_with(b"-");
             let named = if is_option { values(word) } else { vec![word.as_slice()] };
             for value in named.into_iter().filter(|_| is_option || behind_option) {
-                self.path(value, Extent::Whole);
+                self.path(value, NamedExtent::Whole);
                 self.module(last(value));
                 self.loads.bases.insert(value.to_vec());
             }
             // `uv run python …`
-            if !is_make && !is_option && depth < DEEPEST {
+            if !is_make && !is_option && depth < MAX_DEPTH {
                 let skip = usize::from(matches!(word.as_slice(), b"run" | b"exec" | b"x" | b"dlx" | b"--"));
                 self.command(arguments.get(number + skip..).unwrap_or_default(), depth + 1);
                 return;
@@ -297,7 +303,7 @@ impl Reader {
             }
         }
         for part in value.split(|byte| matches!(byte, b':' | b' ')).filter(|part| !part.is_empty()) {
-            self.path(part, if loading { Extent::Whole } else { Extent::Only });
+            self.path(part, if loading { NamedExtent::Whole } else { NamedExtent::Only });
             self.loads.bases.insert(part.to_vec());
             if name == b"PYTHONPATH" {
                 self.loads.shadows.insert(part.to_vec());
@@ -309,7 +315,7 @@ impl Reader {
     }
 
     /// A word as a path, and what stands in it behind an option's letters.
-    fn path(&mut self, word: &[u8], extent: Extent) {
+    fn path(&mut self, word: &[u8], extent: NamedExtent) {
         for path in values(word).into_iter().chain([word]).filter(|path| !path.starts_with(b"-") && !is_variable(path))
         {
             let known = self.loads.paths.entry(path.to_vec()).or_insert(extent);
@@ -425,12 +431,12 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interpreter_loads_is_known_by_its_name() {
+    fn modules_of_an_interpreter_are_found_by_name() {
         let loads = LoadedFiles::of(br#""/usr/bin/python3" -m nbstripout"#, true);
         assert!(has(&loads.modules, "nbstripout") && has(&loads.shadows, "."), "{loads:?}");
         for command in ["python3 tools/strip", "python3 -u tools/strip src", "node tools/strip x", "perl tools/strip"] {
             let loads = LoadedFiles::of(command.as_bytes(), true);
-            assert_eq!(loads.paths.get(&b"tools/strip"[..]), Some(&Extent::Module), "{command}");
+            assert_eq!(loads.paths.get(&b"tools/strip"[..]), Some(&NamedExtent::Module), "{command}");
             assert!(!has(&loads.modules, "tools"), "{command}");
         }
         let loads = LoadedFiles::of(b"env PYTHONPATH=tools python3 -c \"import cl\"", true);
@@ -445,28 +451,28 @@ mod tests {
     }
 
     #[test]
-    fn where_a_shell_goes_and_looks_is_a_place_of_its_programs() {
+    fn directories_that_a_shell_enters_or_searches_are_bases_of_its_programs() {
         for command in ["cd tools && ./c.sh", "D=tools; $D/c.sh", "PATH=tools:$PATH; c.sh", "sh -c 'cd tools; ./c.sh'"]
         {
             let loads = LoadedFiles::of(command.as_bytes(), true);
             assert!(has(&loads.names, "c.sh") && has(&loads.bases, "tools"), "{command}: {loads:?}");
         }
         let loads = LoadedFiles::of(b"make -s -fci/c.mk all", true);
-        assert_eq!(loads.paths.get(&b"ci/c.mk"[..]), Some(&Extent::Whole), "{loads:?}");
+        assert_eq!(loads.paths.get(&b"ci/c.mk"[..]), Some(&NamedExtent::Whole), "{loads:?}");
         assert!(!has(&loads.modules, "makefile") && !has(&loads.modules, "all"), "{loads:?}");
         assert!(has(&LoadedFiles::of(b"make all", true).modules, "makefile"));
         assert!(has(&LoadedFiles::of(b"npx clean", true).modules, "node_modules"));
-        assert_eq!(LoadedFiles::of(b"tools/f?", true).paths.get(&b"tools"[..]), Some(&Extent::Whole));
+        assert_eq!(LoadedFiles::of(b"tools/f?", true).paths.get(&b"tools"[..]), Some(&NamedExtent::Whole));
         assert!(has(&LoadedFiles::of(b"tools/fm$x.sh", true).names, "fm*.sh"));
         assert!(has(&LoadedFiles::of(b"cat tools/part* | sh", true).modules, "tools"));
         assert!(has(&LoadedFiles::of(b"ls tools | xargs -n 1 sh -e", true).modules, "tools"));
-        assert_eq!(LoadedFiles::of(b"run-parts tools", true).paths.get(&b"tools"[..]), Some(&Extent::Module));
+        assert_eq!(LoadedFiles::of(b"run-parts tools", true).paths.get(&b"tools"[..]), Some(&NamedExtent::Module));
         assert!(has(&LoadedFiles::of(b"./{fm,other}", true).names, "fm"));
         assert!(has(&LoadedFiles::of(b"!d=tools/strip; python3 $d", true).modules, "strip"));
     }
 
     #[test]
-    fn what_loads_nothing_has_no_names() {
+    fn harmless_commands_load_nothing() {
         for command in [
             "git-lfs clean -- %f",
             "git lfs smudge -- %f",
@@ -485,12 +491,12 @@ mod tests {
                 loads.names.is_empty() && loads.modules.is_empty() && loads.bases.is_empty(),
                 "{command}: {loads:?}"
             );
-            assert!(loads.paths.values().all(|extent| *extent == Extent::Only), "{command}");
+            assert!(loads.paths.values().all(|extent| *extent == NamedExtent::Only), "{command}");
         }
     }
 
     #[test]
-    fn nothing_stops_it() {
+    fn any_input_is_parsed() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|text| drop(LoadedFiles::of(text, true)));
     }
 }

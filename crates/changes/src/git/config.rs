@@ -2,20 +2,20 @@
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct GitSetting {
     /// Section, subsection and name, joined by dots; section and name in small letters.
     pub(super) key: String,
     pub(super) value: Vec<u8>,
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 /// All settings of a file. Git stops at what is no configuration; here it is passed over, so that nothing is missed.
-pub(super) fn parse(bytes: &[u8]) -> Vec<Setting> {
-    let mut reader = Reader { bytes: bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes), at: 0 };
+pub(super) fn parse(bytes: &[u8]) -> Vec<GitSetting> {
+    let mut reader = ConfigReader { bytes: bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes), at: 0 };
     let (mut section, mut settings) = (String::new(), Vec::new());
     while let Some(byte) = reader.next() {
         match byte {
@@ -24,7 +24,7 @@ pub(super) fn parse(bytes: &[u8]) -> Vec<Setting> {
             byte if byte.is_ascii_alphabetic() => {
                 let name = reader.name(byte);
                 let value = reader.value();
-                settings.push(Setting { key: format!("{section}.{name}"), value });
+                settings.push(GitSetting { key: format!("{section}.{name}"), value });
             }
             _ => {}
         }
@@ -32,9 +32,9 @@ pub(super) fn parse(bytes: &[u8]) -> Vec<Setting> {
     settings
 }
 
-// === impl Reader ===
+// === impl ConfigReader ===
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn next(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<(String, String)> {
-        let pair = |setting: Setting| (setting.key, String::from_utf8(setting.value).unwrap());
+        let pair = |setting: GitSetting| (setting.key, String::from_utf8(setting.value).unwrap());
         parse(text.as_bytes()).into_iter().map(pair).collect()
     }
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_hides_nothing_behind_it() {
+    fn invalid_lines_do_not_hide_later_settings() {
         assert_eq!(read("= x\n]]\n[core\nhooksPath = h\n[\"\n\\"), pairs(&[(".x", ""), ("core.hookspath", "h")]));
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
             let text = [bytes.as_slice(), b"\n\"\n\n[core]\nhooksPath = h\n"].concat();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_lists_is_what_is_read() {
+    fn the_parser_agrees_with_git_config_list() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         let text = "[core]\n\thooksPath = \"a;b\" # c\n[include]path=../x\n[Filter \"L F\"] clean = q \\\n r\n";

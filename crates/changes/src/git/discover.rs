@@ -8,19 +8,19 @@ use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
 use super::command::{LoadedFiles, is_name};
-use super::config::{self, Setting};
-use super::environment::{Environment, has_program};
+use super::config::{self, GitSetting};
+use super::environment::{GitEnvironment, has_program};
+use super::host_path::{HostPaths, ResolvedPath, above, parent, under};
 use super::loose::LooseNames;
 use super::names::is_git;
-use super::place::{Host, ResolvedPath, above, parent, under};
-use super::programs::{Program, is_node};
+use super::programs::{ProgramKind, is_node};
 use super::settings::{SettingKind, command, meaning};
-use super::{Extent, Named, RepositoryParts, fold};
+use super::{NamedExtent, NamedPath, RepositoryParts, fold};
 use crate::collect::MOST;
-use crate::failure::Failure;
+use crate::escape::EscapedName;
 use crate::path::join;
+use crate::path_error::PathError;
 use crate::project::Project;
-use crate::words::Shown;
 
 /// How many files of settings include each other, as git counts.
 const DEEPEST_INCLUDE: usize = 10;
@@ -35,27 +35,27 @@ pub(super) struct Discovered {
     /// Git directories of the project that no name gives away; the project itself is empty. In small letters.
     pub(super) directories: HashSet<Vec<u8>>,
     /// What settings name in the project, in small letters.
-    pub(super) named: BTreeMap<Vec<u8>, Named>,
+    pub(super) named: BTreeMap<Vec<u8>, NamedPath>,
     /// What they name wherever it is.
     pub(super) loose: LooseNames,
 }
 
 /// A git directory, and what relative paths in its settings may be relative to. All are paths of the host.
-struct Repository {
+struct GitRepository {
     directory: Vec<u8>,
     work_tree: Option<Vec<u8>>,
 }
 
 struct Discovery<'a> {
-    host: Host<'a>,
-    environment: Environment,
+    host: HostPaths<'a>,
+    environment: GitEnvironment,
     found: Discovered,
 }
 
 /// Looks for every repository in the project, and those that the project lies in.
-pub(super) fn discover(project: &Project) -> Result<Discovered, Failure> {
-    let environment = Environment::of_caller(project.owner().0);
-    let mut discovery = Discovery { host: Host::new(project), environment, found: Discovered::default() };
+pub(super) fn discover(project: &Project) -> Result<Discovered, PathError> {
+    let environment = GitEnvironment::of_caller(project.owner().0);
+    let mut discovery = Discovery { host: HostPaths::new(project), environment, found: Discovered::default() };
     let mut repositories = discovery.inside()?;
     repositories.extend(discovery.around());
     let mut bases = Vec::new();
@@ -73,33 +73,33 @@ pub(super) fn discover(project: &Project) -> Result<Discovered, Failure> {
 
 impl Discovery<'_> {
     /// The repositories in the project. What is below a git directory belongs to it.
-    fn inside(&mut self) -> Result<Vec<Repository>, Failure> {
+    fn inside(&mut self) -> Result<Vec<GitRepository>, PathError> {
         let (mut found, mut waiting, mut left) = (Vec::new(), vec![Vec::new()], MOST);
         while let Some(path) = waiting.pop() {
             let directory = match self.host.project.tree().directory(&path) {
                 Ok(directory) => directory,
                 // Git, run by the same user, does not come there either.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) => continue,
-                Err(errno) => return Err(Failure::at("open", &path)(errno)),
+                Err(errno) => return Err(PathError::at("open", &path)(errno)),
             };
             let (mut pieces, mut below) = (RepositoryParts::default(), Vec::new());
-            for entry in Dir::read_from(&directory).map_err(Failure::at("list", &path))? {
-                let entry = entry.map_err(Failure::at("list", &path))?;
+            for entry in Dir::read_from(&directory).map_err(PathError::at("list", &path))? {
+                let entry = entry.map_err(PathError::at("list", &path))?;
                 let name = entry.file_name().to_bytes();
                 if matches!(name, b"." | b"..") {
                     continue;
                 }
-                left = left.checked_sub(1).ok_or_else(|| Failure::at("list", &path)(Errno::FBIG))?;
+                left = left.checked_sub(1).ok_or_else(|| PathError::at("list", &path)(Errno::FBIG))?;
                 pieces.add(name);
                 if is_git(name) {
                     let (work_tree, directory) = (self.host.outside(&path), self.host.outside(&join(&path, name)));
-                    found.push(Repository { directory, work_tree: Some(work_tree) });
+                    found.push(GitRepository { directory, work_tree: Some(work_tree) });
                 } else if matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
                     below.push(join(&path, name));
                 }
             }
             if pieces.is_git_directory() {
-                found.push(Repository { directory: self.host.outside(&path), work_tree: None });
+                found.push(GitRepository { directory: self.host.outside(&path), work_tree: None });
                 self.found.directories.insert(fold(&path));
             } else {
                 waiting.append(&mut below);
@@ -109,7 +109,7 @@ impl Discovery<'_> {
     }
 
     /// The repositories that the project lies in.
-    fn around(&mut self) -> Vec<Repository> {
+    fn around(&mut self) -> Vec<GitRepository> {
         let mut found = Vec::new();
         let path = self.host.project.path().to_owned();
         if path.components().any(|part| is_git(part.as_os_str().as_bytes())) {
@@ -119,7 +119,7 @@ impl Discovery<'_> {
             let there = above.join(".git");
             if there.symlink_metadata().is_ok() {
                 let work_tree = Some(above.as_os_str().as_bytes().to_vec());
-                found.push(Repository { directory: there.as_os_str().as_bytes().to_vec(), work_tree });
+                found.push(GitRepository { directory: there.as_os_str().as_bytes().to_vec(), work_tree });
             }
             let mut pieces = RepositoryParts::default();
             for piece in RepositoryParts::NAMES {
@@ -128,7 +128,7 @@ impl Discovery<'_> {
                 }
             }
             if pieces.is_git_directory() {
-                found.push(Repository { directory: above.as_os_str().as_bytes().to_vec(), work_tree: None });
+                found.push(GitRepository { directory: above.as_os_str().as_bytes().to_vec(), work_tree: None });
                 self.found.directories.insert(Vec::new());
             }
         }
@@ -136,7 +136,7 @@ impl Discovery<'_> {
     }
 
     /// Finds what a repository's settings name; returns what its relative paths may be relative to.
-    fn repository(&mut self, repository: &Repository) -> Result<Vec<Vec<u8>>, Failure> {
+    fn repository(&mut self, repository: &GitRepository) -> Result<Vec<Vec<u8>>, PathError> {
         let mut directory = repository.directory.clone();
         // A file in the place of the directory says where that is.
         if let Some(pointer) = self.host.read(&directory)? {
@@ -169,7 +169,7 @@ impl Discovery<'_> {
     }
 
     /// What git runs or reads in a git directory may be links into the project.
-    fn links_of(&mut self, directory: &[u8]) -> Result<(), Failure> {
+    fn links_of(&mut self, directory: &[u8]) -> Result<(), PathError> {
         for name in ["HEAD", "config", "config.worktree", "hooks", "info", "info/attributes", "objects", "refs"] {
             let path = join(directory, name.as_bytes());
             let by = format!("{} is a link to it", self.host.shown(&path));
@@ -180,10 +180,12 @@ impl Discovery<'_> {
     }
 
     /// Hooks that are links into the project.
-    fn hooks_in(&mut self, hooks: &[u8]) -> Result<(), Failure> {
+    fn hooks_in(&mut self, hooks: &[u8]) -> Result<(), PathError> {
         let names: Vec<Vec<u8>> = match self.host.inner(hooks) {
             Some(path) => match self.host.project.tree().directory(&path) {
-                Ok(directory) => crate::tree::names_in(&directory, u64::MAX).map_err(Failure::at("list", &path))?,
+                Ok(directory) => {
+                    crate::confined_tree::names_in(&directory, u64::MAX).map_err(PathError::at("list", &path))?
+                }
                 Err(_) => Vec::new(),
             },
             None => std::fs::read_dir(Path::new(std::ffi::OsStr::from_bytes(hooks)))
@@ -204,8 +206,8 @@ impl Discovery<'_> {
         file: &[u8],
         depth: usize,
         seen: &mut HashSet<Vec<u8>>,
-        into: &mut Vec<(String, Setting)>,
-    ) -> Result<(), Failure> {
+        into: &mut Vec<(String, GitSetting)>,
+    ) -> Result<(), PathError> {
         if depth > DEEPEST_INCLUDE || !seen.insert(file.to_vec()) {
             return Ok(());
         }
@@ -224,23 +226,23 @@ impl Discovery<'_> {
     fn include(
         &mut self,
         file: &[u8],
-        setting: &Setting,
+        setting: &GitSetting,
         shown: &str,
         depth: usize,
         seen: &mut HashSet<Vec<u8>>,
-        into: &mut Vec<(String, Setting)>,
-    ) -> Result<(), Failure> {
+        into: &mut Vec<(String, GitSetting)>,
+    ) -> Result<(), PathError> {
         let by = names_it(setting, shown);
         for path in self.expanded(&setting.value, &by) {
             let path = above(file, &path);
-            self.name(&path, &by, Extent::Whole);
+            self.name(&path, &by, NamedExtent::Whole);
             self.settings(&path, depth + 1, seen, into)?;
         }
         Ok(())
     }
 
     /// The files of the project that settings name.
-    fn named_by(&mut self, settings: &[(String, Setting)], bases: &[Vec<u8>]) {
+    fn named_by(&mut self, settings: &[(String, GitSetting)], bases: &[Vec<u8>]) {
         for (file, setting) in settings {
             let by = names_it(setting, file);
             if meaning(&setting.key) == SettingKind::Path && !setting.value.is_empty() {
@@ -255,16 +257,16 @@ impl Discovery<'_> {
     }
 
     /// A path that a setting is.
-    fn path(&mut self, path: &[u8], setting: &Setting, by: &str) {
+    fn path(&mut self, path: &[u8], setting: &GitSetting, by: &str) {
         if setting.key != "core.hookspath" {
-            return self.name_file(path, by, Extent::Whole);
+            return self.name_file(path, by, NamedExtent::Whole);
         }
         // Hooks can be anywhere.
-        self.name(path, by, Extent::Whole);
+        self.name(path, by, NamedExtent::Whole);
         let end = self.host.resolve(path).end;
         // Husky keeps its own part of the hooks there, which runs those beside it.
         if end.ends_with(b"/_") {
-            self.name(&parent(&end), by, Extent::Whole);
+            self.name(&parent(&end), by, NamedExtent::Whole);
         }
         let _links = self.hooks_in(&end);
     }
@@ -290,7 +292,10 @@ impl Discovery<'_> {
             }
         }
         for program in &loads.programs {
-            if !self.is_elsewhere(program, by, bases) && Program::of(program) == Program::Other && is_name(program) {
+            if !self.is_elsewhere(program, by, bases)
+                && ProgramKind::of(program) == ProgramKind::Other
+                && is_name(program)
+            {
                 self.found.loose.add(program, false, by);
             }
         }
@@ -307,24 +312,24 @@ impl Discovery<'_> {
                 }
             } else {
                 let path = join(&directory, program);
-                bases.iter().for_each(|base| self.name_file(&under(base, &path), by, Extent::Only));
+                bases.iter().for_each(|base| self.name_file(&under(base, &path), by, NamedExtent::Only));
             }
         }
         false
     }
 
     /// The settings of the user and of the host hold in every repository.
-    fn of_the_user(&mut self, bases: &[Vec<u8>]) -> Result<(), Failure> {
+    fn of_the_user(&mut self, bases: &[Vec<u8>]) -> Result<(), PathError> {
         let (mut files, directories) = self.environment.files();
         let by = "it holds settings of git for all repositories";
         for directory in &directories {
-            self.name(directory, by, Extent::Whole);
+            self.name(directory, by, NamedExtent::Whole);
             files.push(join(directory, b"config"));
         }
         let mut settings = Vec::new();
         for file in files {
             let file = under(&self.host.root, &file);
-            self.name(&file, by, Extent::Whole);
+            self.name(&file, by, NamedExtent::Whole);
             self.settings(&file, 0, &mut HashSet::new(), &mut settings)?;
         }
         for (place, setting) in self.environment.settings() {
@@ -343,20 +348,20 @@ impl Discovery<'_> {
     fn git_directory(&mut self, path: &[u8], by: &str) {
         match self.host.inner(&self.host.resolve(path).end) {
             Some(inner) if inner.is_empty() => {
-                self.name_file(path, by, Extent::Whole);
+                self.name_file(path, by, NamedExtent::Whole);
                 self.found.directories.insert(inner);
             }
-            _ => self.name(path, by, Extent::Whole),
+            _ => self.name(path, by, NamedExtent::Whole),
         }
     }
 
     /// Notes that something of git's names a path, and everything on the way that could lead it elsewhere.
-    fn name(&mut self, path: &[u8], by: &str, extent: Extent) {
+    fn name(&mut self, path: &[u8], by: &str, extent: NamedExtent) {
         self.name_resolved(self.host.resolve(path), by, extent, true);
     }
 
     /// The same of what is no directory that all of the project is in: a word such as `.` names no file.
-    fn name_file(&mut self, path: &[u8], by: &str, extent: Extent) {
+    fn name_file(&mut self, path: &[u8], by: &str, extent: NamedExtent) {
         self.name_resolved(self.host.resolve(path), by, extent, false);
     }
 
@@ -364,15 +369,15 @@ impl Discovery<'_> {
         &mut self,
         ResolvedPath { depends_on, end, .. }: ResolvedPath,
         by: &str,
-        extent: Extent,
+        extent: NamedExtent,
         project: bool,
     ) {
         self.interpreter(&end, by);
-        let depends_on = depends_on.into_iter().map(|turn| (turn, Extent::Only, false));
+        let depends_on = depends_on.into_iter().map(|turn| (turn, NamedExtent::Only, false));
         for (path, extent, project) in depends_on.chain([(end, extent, project)]) {
             let Some(inner) = self.host.inner(&path).filter(|inner| project || !inner.is_empty()) else { continue };
             let named = self.found.named.entry(fold(&inner));
-            let named = named.or_insert_with(|| Named { by: by.to_owned(), extent });
+            let named = named.or_insert_with(|| NamedPath { by: by.to_owned(), extent });
             named.extent = named.extent.max(extent);
         }
     }
@@ -384,7 +389,7 @@ impl Discovery<'_> {
         let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let Some(line) = first.strip_prefix(b"#!") else { return };
         for word in line.split(|byte| byte.is_ascii_whitespace() || *byte == b'/') {
-            if Program::of(word) == Program::Python {
+            if ProgramKind::of(word) == ProgramKind::Python {
                 let end = inner.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
                 self.found.loose.add_shadow(inner.get(..end).unwrap_or_default(), by);
             }
@@ -398,7 +403,7 @@ impl Discovery<'_> {
     fn name_target(&mut self, path: &[u8], by: &str) {
         let way = self.host.resolve(path);
         if way.links > 0 && self.host.inner(&way.end).is_some_and(|inner| !inner.is_empty()) {
-            self.name_resolved(way, by, Extent::Whole, true);
+            self.name_resolved(way, by, NamedExtent::Whole, true);
         }
     }
 
@@ -413,6 +418,6 @@ impl Discovery<'_> {
 }
 
 /// What names something, in words.
-fn names_it(setting: &Setting, place: &str) -> String {
-    format!("{} in {place} names it", Shown(setting.key.as_bytes()))
+fn names_it(setting: &GitSetting, place: &str) -> String {
+    format!("{} in {place} names it", EscapedName(setting.key.as_bytes()))
 }

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use super::config::Setting;
-use super::shell::Script;
+use super::config::GitSetting;
+use super::shell::ShellScript;
 use crate::path::join;
 
 /// How many settings the environment has at most.
@@ -28,16 +28,16 @@ const COMMANDS: [&str; 13] = [
 ];
 
 /// The caller's environment.
-pub(super) struct Environment {
+pub(super) struct GitEnvironment {
     variable: fn(&str) -> Option<OsString>,
     users: Vec<u8>,
     /// The homes whose settings may hold: that of the caller, and that of the owner of the project.
     pub(super) homes: Vec<Vec<u8>>,
 }
 
-// === impl Environment ===
+// === impl GitEnvironment ===
 
-impl Environment {
+impl GitEnvironment {
     pub(super) fn of_caller(owner: u32) -> Self {
         let users = std::fs::read("/etc/passwd").unwrap_or_default();
         Self::new(|name| std::env::var_os(name), users, owner)
@@ -92,11 +92,11 @@ impl Environment {
     }
 
     /// Settings that are no file's, each with where it is.
-    pub(super) fn settings(&self) -> Vec<(String, Setting)> {
+    pub(super) fn settings(&self) -> Vec<(String, GitSetting)> {
         let mut settings = Vec::new();
         let mut add = |key: &[u8], value: Vec<u8>| {
             let key = canonical(&String::from_utf8_lossy(key));
-            settings.push(("the environment".to_owned(), Setting { key, value }));
+            settings.push(("the environment".to_owned(), GitSetting { key, value }));
         };
         let count = self.value("GIT_CONFIG_COUNT").and_then(|count| String::from_utf8(count).ok()?.trim().parse().ok());
         for number in 0..count.unwrap_or(0).min(MOST_SETTINGS) {
@@ -105,13 +105,13 @@ impl Environment {
             }
         }
         // `'key=value'` or `'key'='value'`, each quoted for a shell.
-        for word in Script::parse(&self.value("GIT_CONFIG_PARAMETERS").unwrap_or_default()).commands.concat() {
+        for word in ShellScript::parse(&self.value("GIT_CONFIG_PARAMETERS").unwrap_or_default()).commands.concat() {
             let equals = word.iter().position(|byte| *byte == b'=').unwrap_or(word.len());
             add(word.get(..equals).unwrap_or_default(), word.get(equals + 1..).unwrap_or_default().to_vec());
         }
         for name in COMMANDS {
             if let Some(value) = self.value(name) {
-                settings.push(("the environment".to_owned(), Setting { key: name.to_owned(), value }));
+                settings.push(("the environment".to_owned(), GitSetting { key: name.to_owned(), value }));
             }
         }
         settings
@@ -156,12 +156,12 @@ mod tests {
         Some(value.into())
     }
 
-    fn environment() -> Environment {
-        Environment::new(variable, b"root:x:0:0:r:/root:/bin/sh\nb:x:7:7::/home/b:/bin/sh\n".to_vec(), 7)
+    fn environment() -> GitEnvironment {
+        GitEnvironment::new(variable, b"root:x:0:0:r:/root:/bin/sh\nb:x:7:7::/home/b:/bin/sh\n".to_vec(), 7)
     }
 
     #[test]
-    fn settings_of_the_environment_are_settings() {
+    fn settings_are_read_from_the_environment() {
         let settings = environment().settings();
         let found: Vec<_> = settings.iter().map(|(_, set)| (set.key.as_str(), set.value.as_slice())).collect();
         assert_eq!(
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_is_that_of_the_user_who_is_named() {
+    fn a_tilde_resolves_to_the_home_of_the_named_user() {
         let expanded = |path: &str| environment().expanded(path.as_bytes());
         assert_eq!(expanded("~/x"), Some(vec![b"/home/a/x".to_vec(), b"/home/b/x".to_vec()]));
         assert_eq!(expanded("~root/p/x"), Some(vec![b"/root/p/x".to_vec()]));

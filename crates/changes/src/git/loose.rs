@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_those_of_a_shell() {
+    fn shell_patterns_match() {
         for (pattern, name) in
             [("f?", "fm"), ("*.sh", "a.sh"), ("a[bc]d", "axd"), ("*", ""), ("a*b*c", "abbxc"), ("[", "x")]
         {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_its_extensions_taken_off() {
+    fn extensions_are_stripped_from_a_name() {
         let of = |name: &'static str| stems(name.as_bytes()).collect::<Vec<_>>();
         assert_eq!(of("a.cpython.so"), [&b"a.cpython"[..], b"a"]);
         assert!(of(".hidden").is_empty() && of("plain").is_empty());

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn git_is_known_in_every_spelling_that_a_file_system_takes_for_it() {
+    fn dot_git_is_recognized_in_every_spelling_of_a_file_system() {
         for name in
             [".git", ".GIT", ".gIt", "git~1", "GIT~1", ".git ", ".git...", ".git. .", ".g\u{200c}it", "\u{feff}.git"]
         {

@@ -2,7 +2,7 @@
 
 /// What a program does with its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Program {
+pub(super) enum ProgramKind {
     /// It runs the command that follows.
     Wrapper,
     /// It goes to a directory.
@@ -178,9 +178,9 @@ const RUNNERS: &[(&[&str], &[&str])] = &[
 /// Settings of the environment by which programs find what they load.
 const LOADING: &[&str] = &["ENV", "LD_PRELOAD", "LD_AUDIT", "PYTHONSTARTUP", "PYTHONINSPECT", "LESSOPEN", "LESSCLOSE"];
 
-// === impl Program ===
+// === impl ProgramKind ===
 
-impl Program {
+impl ProgramKind {
     pub(super) fn of(word: &[u8]) -> Self {
         let name = word.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_ascii_lowercase();
         let name = name.strip_suffix(b".exe").unwrap_or(&name);

@@ -1,6 +1,6 @@
 //! What settings of git make it run or read.
 
-use super::config::Setting;
+use super::config::GitSetting;
 
 /// What a setting is to git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +81,8 @@ const RUN: [&str; 20] = [
 ];
 
 /// The command that a setting is, and whether git is known to run it. One that names a transport is a command as well.
-pub(super) fn command(setting: &Setting) -> Option<(Vec<u8>, bool)> {
-    let Setting { key, value } = setting;
+pub(super) fn command(setting: &GitSetting) -> Option<(Vec<u8>, bool)> {
+    let GitSetting { key, value } = setting;
     let name = key.rsplit('.').next().unwrap_or_default();
     match meaning(key) {
         SettingKind::Path | SettingKind::Include | SettingKind::WorkTree => None,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_a_command_unless_it_is_known_to_be_none() {
+    fn an_unknown_setting_may_be_a_command() {
         for (key, expected) in [
             ("core.hookspath", SettingKind::Path),
             ("includeif.gitdir:~/a.b/.path", SettingKind::Include),
@@ -146,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_what_git_would_run() {
-        let of = |key: &str, value: &str| command(&Setting { key: key.to_owned(), value: value.into() });
+    fn a_setting_yields_the_command_that_git_would_run() {
+        let of = |key: &str, value: &str| command(&GitSetting { key: key.to_owned(), value: value.into() });
         let is = |text: &str, sure| Some((text.as_bytes().to_vec(), sure));
         assert_eq!(of("filter.x.clean", "a b"), is("a b", true));
         assert_eq!(of("alias.x", "log -1"), is("git log -1", true));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_command_are_those_that_a_shell_could_open() {
+    fn words_of_a_command_include_all_that_a_shell_could_open() {
         let has = |value: &str, word: &str| words(value.as_bytes()).contains(&word.as_bytes().to_vec());
         assert!(has("!sh -c './tools/a \"$1\"'", "./tools/a"));
         assert!(has("my tools/run", "my tools/run"));

@@ -1,38 +1,39 @@
-//! Commands as a shell takes them apart. What it would put in place of something is not known, and left open.
+//! Splits commands as a shell does. What expansions produce is unknown and left open.
 
 use std::collections::BTreeSet;
 
-/// How deep commands are looked for in commands.
-const DEEPEST: usize = 4;
+/// The nesting limit of commands in commands.
+const MAX_DEPTH: usize = 4;
 
 /// What a shell would run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Script {
-    /// Each command's words, without their quotes.
+pub(super) struct ShellScript {
+    /// The words of each command, unquoted.
     pub(super) commands: Vec<Vec<Vec<u8>>>,
-    /// The functions that it makes itself.
+    /// The functions it defines.
     pub(super) functions: BTreeSet<Vec<u8>>,
 }
 
-struct Lexer<'a> {
+struct ShellLexer<'a> {
     text: &'a [u8],
     at: usize,
-    script: Script,
+    script: ShellScript,
     words: Vec<Vec<u8>>,
     word: Option<Vec<u8>>,
     depth: usize,
 }
 
-// === impl Script ===
+// === impl ShellScript ===
 
-impl Script {
-    /// Takes a command apart. What stands in `$(…)` and in backticks is a command as well, and a `$` in its place.
+impl ShellScript {
+    /// Splits a command line. Command substitutions are commands too, and leave a `$` in their place.
     pub(super) fn parse(text: &[u8]) -> Self {
         Self::at_depth(text, 0)
     }
 
     fn at_depth(text: &[u8], depth: usize) -> Self {
-        let mut lexer = Lexer { text, at: 0, script: Self::default(), words: Vec::new(), word: None, depth: depth + 1 };
+        let mut lexer =
+            ShellLexer { text, at: 0, script: Self::default(), words: Vec::new(), word: None, depth: depth + 1 };
         lexer.run();
         lexer.script
     }
@@ -43,9 +44,9 @@ impl Script {
     }
 }
 
-// === impl Lexer ===
+// === impl ShellLexer ===
 
-impl Lexer<'_> {
+impl ShellLexer<'_> {
     fn run(&mut self) {
         while let Some(byte) = self.next() {
             match byte {
@@ -93,7 +94,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// What the shell puts something else in place of: a command, or a variable, which stays as it is written.
+    /// Handles an expansion: a command substitution, or a variable, which is kept as written.
     fn expanded(&mut self, first: u8) {
         self.push(b'$');
         let (start, mut open) = match (first, self.peek()) {
@@ -117,8 +118,8 @@ impl Lexer<'_> {
         }
         let inner = self.text.get(start..self.at).unwrap_or_default();
         let inner = inner.strip_suffix(if first == b'`' { b"`" } else { b")" }).unwrap_or(inner);
-        if self.depth < DEEPEST {
-            self.script.take(Script::at_depth(inner, self.depth));
+        if self.depth < MAX_DEPTH {
+            self.script.take(ShellScript::at_depth(inner, self.depth));
         }
     }
 
@@ -155,11 +156,11 @@ mod tests {
 
     fn parsed(text: &str) -> Vec<Vec<String>> {
         let word = |word: &Vec<u8>| String::from_utf8(word.clone()).unwrap();
-        Script::parse(text.as_bytes()).commands.iter().map(|words| words.iter().map(word).collect()).collect()
+        ShellScript::parse(text.as_bytes()).commands.iter().map(|words| words.iter().map(word).collect()).collect()
     }
 
     #[test]
-    fn a_command_is_taken_apart_as_a_shell_does_it() {
+    fn a_command_is_split_as_a_shell_does() {
         for (text, expected) in [
             ("a 'b c' \"d $e\"f", &[&["a", "b c", "d $ef"][..]][..]),
             (r"my\ tools/c.sh too\ls", &[&["my tools/c.sh", "tools"]]),
@@ -171,13 +172,13 @@ mod tests {
         ] {
             assert_eq!(parsed(text), expected, "{text}");
         }
-        let script = Script::parse(b"foo() { bar; }; foo");
+        let script = ShellScript::parse(b"foo() { bar; }; foo");
         assert_eq!(script.functions, BTreeSet::from([b"foo".to_vec()]));
     }
 
     #[test]
-    fn nothing_stops_it() {
-        bolero::check!().with_type::<Vec<u8>>().for_each(|text| drop(Script::parse(text)));
+    fn any_input_is_parsed() {
+        bolero::check!().with_type::<Vec<u8>>().for_each(|text| drop(ShellScript::parse(text)));
         assert_eq!(parsed(&"$(".repeat(10_000)).len(), 4);
     }
 }

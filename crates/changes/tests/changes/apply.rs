@@ -3,13 +3,15 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
-use carrel_changes::{Applied, ApplyError, ApplyOptions, Kept, Limits, Problem, Reason, Snapshot};
+use carrel_changes::{
+    Applied, ApplyError, ApplyOptions, ApplyProblem, ProblemReason, SaveLimits, SavedChanges, Snapshot,
+};
 
-use crate::support::{Item, Trees};
+use crate::support::{TestTrees, TreeItem};
 
 /// One file of each kind of change.
-fn sample() -> Trees {
-    Trees::new()
+fn sample() -> TestTrees {
+    TestTrees::new()
         .project("old.txt", "old\n")
         .project("src/a.txt", "1\n")
         .upper("src/a.txt", "2\n")
@@ -17,14 +19,14 @@ fn sample() -> Trees {
         .whiteout("old.txt")
 }
 
-fn apply(kept: &Kept) -> Result<Applied, ApplyError> {
+fn apply(kept: &SavedChanges) -> Result<Applied, ApplyError> {
     kept.apply(None, ApplyOptions::default())
 }
 
-fn problems(result: Result<Applied, ApplyError>) -> Vec<(String, Reason)> {
+fn problems(result: Result<Applied, ApplyError>) -> Vec<(String, ProblemReason)> {
     match result {
         Err(ApplyError::Refused(problems)) => {
-            problems.into_iter().map(|Problem { path, reason }| (path.to_string(), reason)).collect()
+            problems.into_iter().map(|ApplyProblem { path, reason }| (path.to_string(), reason)).collect()
         }
         other => panic!("{other:?}"),
     }
@@ -32,7 +34,7 @@ fn problems(result: Result<Applied, ApplyError>) -> Vec<(String, Reason)> {
 
 //= promises.changes.applied-twice
 #[test]
-fn applying_says_what_was_done_and_twice_is_once() {
+fn apply_reports_its_result_and_is_idempotent() {
     let trees = sample();
     let kept = trees.keep();
     let dry = kept.apply(None, ApplyOptions { dry_run: true, ..ApplyOptions::default() }).unwrap();
@@ -47,7 +49,7 @@ fn applying_says_what_was_done_and_twice_is_once() {
 
 //= promises.changes.applied-something-stands-against
 #[test]
-fn a_conflict_is_shown_with_all_others_and_nothing_is_applied() {
+fn all_conflicts_are_reported_and_nothing_is_applied() {
     let trees = sample();
     let kept = trees.keep();
     fs::write(trees.path("project/src/a.txt"), "the host's\n").unwrap();
@@ -67,7 +69,7 @@ fn a_conflict_is_shown_with_all_others_and_nothing_is_applied() {
 }
 
 #[test]
-fn what_the_host_did_by_itself_is_no_conflict() {
+fn an_identical_change_by_the_host_is_not_a_conflict() {
     let trees = sample();
     let kept = trees.keep();
     fs::write(trees.path("project/src/a.txt"), "2\n").unwrap();
@@ -77,18 +79,18 @@ fn what_the_host_did_by_itself_is_no_conflict() {
 
 //= promises.changes.applied-something-stands-against
 #[test]
-fn what_the_host_changed_while_the_sandbox_ran_is_a_conflict() {
+fn a_change_by_the_host_while_the_sandbox_ran_is_a_conflict() {
     let trees = sample();
     let snapshot = Snapshot::take(&trees.open().1).unwrap();
     fs::write(trees.path("project/src/a.txt"), "1.5\n").unwrap();
     fs::write(trees.path("project/elsewhere"), "x").unwrap();
     // The control: without the snapshot nobody knows.
-    let unaware = trees.try_keep("unaware", None, Limits::default()).unwrap();
+    let unaware = trees.try_keep("unaware", None, SaveLimits::default()).unwrap();
     let copy = trees.copy("copy");
     assert!(unaware.apply(Some(&copy), ApplyOptions::default()).is_ok());
-    let kept = trees.try_keep("aware", Some(&snapshot), Limits::default()).unwrap();
-    assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), Reason::Disturbed)]);
-    let found = Kept::open(&trees.path("changes"), &"aware".parse().unwrap()).unwrap();
+    let kept = trees.try_keep("aware", Some(&snapshot), SaveLimits::default()).unwrap();
+    assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), ProblemReason::Disturbed)]);
+    let found = SavedChanges::open(&trees.path("changes"), &"aware".parse().unwrap()).unwrap();
     assert_eq!(
         apply(&found).unwrap_err().to_string(),
         "nothing was applied: 1 conflict\n  src/a.txt: the project changed here while the sandbox ran"
@@ -98,14 +100,16 @@ fn what_the_host_changed_while_the_sandbox_ran_is_a_conflict() {
 //= promises.changes.files-sandbox-never-saw
 #[test]
 fn files_that_the_sandbox_never_saw_are_not_deleted() {
-    let trees = Trees::new().project("d/a", "1").project("e/a", "2").whiteout("d").upper("e", "now a file");
+    let trees = TestTrees::new().project("d/a", "1").project("e/a", "2").whiteout("d").upper("e", "now a file");
     let kept = trees.keep();
     for new in ["project/d/new", "project/e/new\x1b"] {
         fs::write(trees.path(new), "x").unwrap();
     }
     let before = trees.items();
-    let expected =
-        [("d".to_owned(), Reason::Occupied(b"new".into())), ("e".to_owned(), Reason::Occupied(b"new\x1b".into()))];
+    let expected = [
+        ("d".to_owned(), ProblemReason::Occupied(b"new".into())),
+        ("e".to_owned(), ProblemReason::Occupied(b"new\x1b".into())),
+    ];
     assert_eq!(problems(apply(&kept)), expected);
     let force = ApplyOptions { force: true, skip_refused: true, ..ApplyOptions::default() };
     let error = kept.apply(None, force).unwrap_err();
@@ -120,8 +124,8 @@ fn files_that_the_sandbox_never_saw_are_not_deleted() {
 
 //= promises.changes.owners-privileges-applied
 #[test]
-fn what_is_written_belongs_to_the_owner_of_the_project_and_raises_no_privileges() {
-    let trees = Trees::new()
+fn written_files_belong_to_the_owner_of_the_project_without_set_id_bits() {
+    let trees = TestTrees::new()
         .upper("d/f", "x")
         .mode("upper/d/f", 0o6755)
         .directory("upper/sticky", 0o3777)
@@ -133,42 +137,42 @@ fn what_is_written_belongs_to_the_owner_of_the_project_and_raises_no_privileges(
         let meta = fs::symlink_metadata(trees.path("project").join(name)).unwrap();
         assert_eq!((meta.uid(), meta.gid()), (4242, 4343), "{name}");
     }
-    assert_eq!(trees.items()[&b"d/f"[..]], Item::File(0o755, b"x".into()));
-    assert_eq!(trees.items()[&b"sticky"[..]], Item::Directory(0o777));
+    assert_eq!(trees.items()[&b"d/f"[..]], TreeItem::File(0o755, b"x".into()));
+    assert_eq!(trees.items()[&b"sticky"[..]], TreeItem::Directory(0o777));
 }
 
 #[test]
-fn a_directory_of_the_project_keeps_its_own_bits() {
-    let trees = Trees::new().directory("project/d", 0o2755).directory("upper/d", 0o775);
+fn an_existing_directory_keeps_its_set_id_bits() {
+    let trees = TestTrees::new().directory("project/d", 0o2755).directory("upper/d", 0o775);
     apply(&trees.keep()).unwrap();
-    assert_eq!(trees.items()[&b"d"[..]], Item::Directory(0o2775));
+    assert_eq!(trees.items()[&b"d"[..]], TreeItem::Directory(0o2775));
 }
 
 #[test]
-fn other_names_of_a_file_stay_as_they_are() {
-    let trees = Trees::new().project("one", "x").upper("one", "x").mode("upper/one", 0o755);
+fn other_hard_links_of_a_file_are_unchanged() {
+    let trees = TestTrees::new().project("one", "x").upper("one", "x").mode("upper/one", 0o755);
     fs::hard_link(trees.path("project/one"), trees.path("project/other")).unwrap();
     apply(&trees.keep()).unwrap();
-    assert_eq!(trees.items()[&b"one"[..]], Item::File(0o755, b"x".into()));
-    assert_eq!(trees.items()[&b"other"[..]], Item::File(0o644, b"x".into()));
+    assert_eq!(trees.items()[&b"one"[..]], TreeItem::File(0o755, b"x".into()));
+    assert_eq!(trees.items()[&b"other"[..]], TreeItem::File(0o644, b"x".into()));
 }
 
 #[test]
-fn a_directory_that_is_gone_is_a_conflict_of_what_belongs_in_it() {
-    let trees = Trees::new().project("d/a", "1").project("d/b", "2").upper("d/new", "3").whiteout("d/a");
+fn a_missing_directory_is_a_conflict_of_its_content() {
+    let trees = TestTrees::new().project("d/a", "1").project("d/b", "2").upper("d/new", "3").whiteout("d/a");
     let kept = trees.keep();
     fs::remove_dir_all(trees.path("project/d")).unwrap();
-    assert_eq!(problems(apply(&kept)), [("d/new".into(), Reason::NoDirectory)]);
+    assert_eq!(problems(apply(&kept)), [("d/new".into(), ProblemReason::NoDirectory)]);
     fs::write(trees.path("project/d"), "a file").unwrap();
-    let both = [("d/a".into(), Reason::NotADirectory), ("d/new".into(), Reason::NotADirectory)];
+    let both = [("d/a".into(), ProblemReason::NotADirectory), ("d/new".into(), ProblemReason::NotADirectory)];
     assert_eq!(problems(apply(&kept)), both);
 }
 
 //= carrel.command.applying-refuses-leave-directory
 //= promises.changes.changes-leave-project
 #[test]
-fn nothing_is_written_through_a_link_of_the_project() {
-    let trees = Trees::new().project("d/keep", "1").upper("d/new", "2").directory("outside", 0o755);
+fn nothing_is_written_through_a_symlink_of_the_project() {
+    let trees = TestTrees::new().project("d/keep", "1").upper("d/new", "2").directory("outside", 0o755);
     let kept = trees.keep();
     // The control: with its directory in place it is applied.
     let copy = trees.copy("copy");
@@ -179,7 +183,7 @@ fn nothing_is_written_through_a_link_of_the_project() {
         symlink(target, trees.path("project/d")).unwrap();
         for force in [false, true] {
             let options = ApplyOptions { force, ..ApplyOptions::default() };
-            assert_eq!(problems(kept.apply(None, options)), [("d/new".into(), Reason::BehindLink)]);
+            assert_eq!(problems(kept.apply(None, options)), [("d/new".into(), ProblemReason::BehindLink)]);
         }
         fs::remove_file(trees.path("project/d")).unwrap();
     }
@@ -188,8 +192,8 @@ fn nothing_is_written_through_a_link_of_the_project() {
 
 //= promises.changes.changes-leave-project
 #[test]
-fn a_link_that_leaves_is_refused_and_the_rest_can_be_applied_without_it() {
-    let trees = Trees::new()
+fn an_escaping_symlink_is_refused_and_the_rest_can_be_applied() {
+    let trees = TestTrees::new()
         .project("d/inside", "1")
         .link("upper/absolute", "/etc/passwd")
         .link("upper/deep/up", "../../x")
@@ -220,8 +224,8 @@ fn a_link_that_leaves_is_refused_and_the_rest_can_be_applied_without_it() {
 
 //= promises.changes.changes-leave-project
 #[test]
-fn a_link_that_leads_out_through_another_is_refused() {
-    let trees = Trees::new()
+fn a_symlink_that_escapes_through_another_is_refused() {
+    let trees = TestTrees::new()
         .directory("out", 0o755)
         .link("project/there", "../out")
         .link("project/inside", "d")
@@ -251,8 +255,8 @@ fn a_link_to_itself_that_replaces_another_leads_nowhere() {
 
 //= promises.changes.kept-changes
 #[test]
-fn a_content_that_is_not_what_was_kept_is_not_applied() {
-    let trees = Trees::new().upper("a", "good");
+fn a_damaged_content_is_not_applied() {
+    let trees = TestTrees::new().upper("a", "good");
     let kept = trees.keep();
     let files: Vec<_> =
         fs::read_dir(trees.path("changes/kept/files")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -266,8 +270,8 @@ fn a_content_that_is_not_what_was_kept_is_not_applied() {
 
 //= promises.changes.applied-twice
 #[test]
-fn what_was_interrupted_between_two_steps_is_gone_on_with() {
-    let trees = Trees::new().project("d/a", "1").project("f", "2").upper("d", "now a file").upper("f/a", "3");
+fn an_apply_interrupted_between_two_steps_resumes() {
+    let trees = TestTrees::new().project("d/a", "1").project("f", "2").upper("d", "now a file").upper("f/a", "3");
     let kept = trees.keep();
     fs::remove_dir_all(trees.path("project/d")).unwrap();
     fs::remove_file(trees.path("project/f")).unwrap();
@@ -277,17 +281,17 @@ fn what_was_interrupted_between_two_steps_is_gone_on_with() {
 }
 
 #[test]
-fn permissions_of_the_host_are_part_of_what_was() {
+fn permissions_are_part_of_the_recorded_state() {
     let trees = sample();
     let kept = trees.keep();
     fs::set_permissions(trees.path("project/src/a.txt"), PermissionsExt::from_mode(0o600)).unwrap();
-    assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), Reason::Changed)]);
+    assert_eq!(problems(apply(&kept)), [("src/a.txt".into(), ProblemReason::Changed)]);
 }
 
 //= promises.changes.applied-twice
 #[test]
-fn what_fails_in_the_middle_says_how_far_it_got_and_goes_on_when_it_is_run_again() {
-    let trees = Trees::new().upper("a", "first").upper("b", "second").upper("c", "third");
+fn a_failed_apply_reports_its_progress_and_resumes_when_run_again() {
+    let trees = TestTrees::new().upper("a", "first").upper("b", "second").upper("c", "third");
     let kept = trees.keep();
     // Of the right length, so that only who reads it knows.
     let contents = trees.path("changes/kept/files");
@@ -310,11 +314,11 @@ fn what_fails_in_the_middle_says_how_far_it_got_and_goes_on_when_it_is_run_again
 //= carrel.command.applying-refuses-leave-directory
 //= promises.changes.changes-something-mounted
 #[test]
-fn what_something_is_mounted_on_is_refused_before_anything_is_done() {
+fn a_mount_point_is_refused_before_any_write() {
     if !crate::overlay::has_private_mounts("apply::what_something_is_mounted_on_is_refused_before_anything_is_done") {
         return;
     }
-    let trees = Trees::new()
+    let trees = TestTrees::new()
         .project("d/m/inside", "1")
         .project("f", "2")
         .project("gone/m/inside", "3")
@@ -334,7 +338,7 @@ fn what_something_is_mounted_on_is_refused_before_anything_is_done() {
     let before = trees.items();
     let found = problems(apply(&kept));
     for mounted in ["d/m", "f", "gone/m"] {
-        assert!(found.contains(&(mounted.to_owned(), Reason::MountPoint)), "{found:?}");
+        assert!(found.contains(&(mounted.to_owned(), ProblemReason::MountPoint)), "{found:?}");
     }
     assert_eq!(trees.items(), before);
     let applied = kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
@@ -351,5 +355,5 @@ fn what_something_is_mounted_on_is_refused_before_anything_is_done() {
     assert_eq!(fs::read(trees.path("project/a")).unwrap(), b"new");
     // What is mounted is no part of the project when changes are kept either.
     assert!(trees.list().contains("M f\n"));
-    trees.try_keep("again", None, Limits::default()).unwrap();
+    trees.try_keep("again", None, SaveLimits::default()).unwrap();
 }

@@ -2,15 +2,15 @@
 
 use std::os::fd::AsFd;
 
-use carrel_changes::{ChangeKind, Changes, Node, Project, Summary, Upper};
+use carrel_changes::{ChangeKind, ChangeSummary, Changes, Node, Project, UpperLayer};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use crate::support::{BASE, GROUP, Trees, USER};
+use crate::support::{BASE, GROUP, TestTrees, USER};
 
 #[test]
-fn what_was_added_modified_and_deleted_is_listed_and_counted() {
-    let trees = Trees::new()
+fn additions_modifications_and_deletions_are_listed_and_counted() {
+    let trees = TestTrees::new()
         .project("src/main.rs", "fn main() {}\n")
         .project("old.txt", "old\n")
         .project("same.txt", "same\n")
@@ -24,25 +24,25 @@ fn what_was_added_modified_and_deleted_is_listed_and_counted() {
     let bytes = "fn main() { go() }\n// new\n".len() as u64;
     assert_eq!(
         summary,
-        Summary { added: 1, modified: 1, deleted: 1, directories: 1, skipped: 0, git: 0, marked: 0, bytes }
+        ChangeSummary { added: 1, modified: 1, deleted: 1, directories: 1, skipped: 0, git: 0, marked: 0, bytes }
     );
 }
 
 #[test]
-fn one_file_is_a_file_and_no_change_is_said_so() {
-    let trees = Trees::new().project("d/f", "x").upper("d/f", "x").whiteout("d/never-there");
+fn counts_are_singular_for_one_file_and_no_changes_are_reported() {
+    let trees = TestTrees::new().project("d/f", "x").upper("d/f", "x").whiteout("d/never-there");
     assert_eq!(trees.list(), "");
     assert_eq!(trees.collect().summary().to_string(), "no changes");
-    let trees = Trees::new().upper("f", "x");
+    let trees = TestTrees::new().upper("f", "x");
     assert_eq!(trees.collect().summary().to_string(), "1 file changed: 1 added");
-    let trees = Trees::new().directory("upper/d", 0o755).directory("upper/e", 0o755);
+    let trees = TestTrees::new().directory("upper/d", 0o755).directory("upper/e", 0o755);
     assert_eq!(trees.collect().summary().to_string(), "2 directories changed");
     assert_eq!(trees.list(), "A d/\nA e/\n");
 }
 
 #[test]
-fn permissions_alone_are_a_change_but_not_the_bits_that_raise_privileges() {
-    let trees = Trees::new()
+fn permissions_alone_are_a_change_but_set_id_bits_are_not() {
+    let trees = TestTrees::new()
         .project("run.sh", "#!/bin/sh\n")
         .project("set", "x")
         .directory("project/d", 0o755)
@@ -59,7 +59,7 @@ fn permissions_alone_are_a_change_but_not_the_bits_that_raise_privileges() {
 
 #[test]
 fn a_deleted_directory_is_one_line_with_the_number_of_its_files() {
-    let trees = Trees::new()
+    let trees = TestTrees::new()
         .project("d/a", "1")
         .project("d/e/b", "2")
         .link("project/d/e/c", "b")
@@ -71,8 +71,8 @@ fn a_deleted_directory_is_one_line_with_the_number_of_its_files() {
 }
 
 #[test]
-fn an_opaque_directory_hides_what_was_in_it() {
-    let trees = Trees::new()
+fn an_opaque_directory_deletes_its_old_content() {
+    let trees = TestTrees::new()
         .project("d/gone", "1")
         .project("d/same", "2")
         .project("d/sub/gone", "3")
@@ -90,8 +90,8 @@ fn an_opaque_directory_hides_what_was_in_it() {
 }
 
 #[test]
-fn an_empty_file_with_a_mark_is_a_deletion_where_its_directory_says_so() {
-    let trees = Trees::new()
+fn an_empty_file_with_the_whiteout_attribute_is_a_deletion_if_its_directory_allows_it() {
+    let trees = TestTrees::new()
         .project("d/gone", "1")
         .project("d/emptied", "2")
         .project("e/emptied", "3")
@@ -105,8 +105,8 @@ fn an_empty_file_with_a_mark_is_a_deletion_where_its_directory_says_so() {
 }
 
 #[test]
-fn the_bookkeeping_of_the_overlay_is_no_change() {
-    let trees = Trees::new()
+fn attributes_of_overlayfs_are_not_a_change() {
+    let trees = TestTrees::new()
         .project("d/f", "1")
         .upper("d/f", "1")
         .attribute("d", "user.overlay.impure", "y")
@@ -116,8 +116,8 @@ fn the_bookkeeping_of_the_overlay_is_no_change() {
 }
 
 #[test]
-fn something_else_in_its_place_is_a_change_of_type() {
-    let trees = Trees::new()
+fn a_replaced_file_type_is_a_change_of_type() {
+    let trees = TestTrees::new()
         .project("file-to-link", "1")
         .project("file-to-directory", "2")
         .project("directory-to-file/a", "3")
@@ -135,8 +135,8 @@ fn something_else_in_its_place_is_a_change_of_type() {
 }
 
 #[test]
-fn a_layer_that_is_mounted_nowhere_is_read_by_its_handle() {
-    let trees = Trees::new().project("gone", "1");
+fn an_unmounted_layer_is_read_by_its_handle() {
+    let trees = TestTrees::new().project("gone", "1");
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
     fsconfig_create(context.as_fd()).unwrap();
     let memory = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap();
@@ -146,6 +146,6 @@ fn a_layer_that_is_mounted_nowhere_is_read_by_its_handle() {
     rustix::fs::symlinkat("gone", &upper, "d/link").unwrap();
     rustix::fs::mknodat(&upper, "gone", FileType::CharacterDevice, Mode::empty(), 0).unwrap();
     let project = Project::open(trees.path("project")).unwrap();
-    let changes = Changes::collect(&Upper::new(upper, BASE, USER, GROUP), &project).unwrap();
+    let changes = Changes::collect(&UpperLayer::new(upper, BASE, USER, GROUP), &project).unwrap();
     assert_eq!(changes.list().to_string(), "A d/link\nD gone\n");
 }

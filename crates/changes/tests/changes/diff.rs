@@ -4,9 +4,9 @@ use std::fs;
 
 use carrel_changes::{ApplyOptions, DiffStyle};
 
-use crate::support::{Trees, write};
+use crate::support::{TestTrees, write};
 
-fn diff(trees: &Trees, style: DiffStyle) -> String {
+fn diff(trees: &TestTrees, style: DiffStyle) -> String {
     let mut out = Vec::new();
     trees.keep().diff(None, &mut out, style).unwrap();
     String::from_utf8(out).unwrap()
@@ -20,8 +20,8 @@ fn lines(count: u32, special: &[(u32, &str)]) -> String {
 }
 
 /// A tree with a change of every kind that git knows.
-fn sample() -> Trees {
-    let trees = Trees::new()
+fn sample() -> TestTrees {
+    let trees = TestTrees::new()
         .project("binary", "\0old")
         .project("gone", "one\ntwo")
         .project("mode", "x\n")
@@ -137,15 +137,15 @@ fn numbers_are_given_as_git_gives_them() {
  10 files changed, 6 insertions(+), 7 deletions(-)
 ";
     assert_eq!(diff(&sample(), DiffStyle::Stat), expected);
-    let trees = Trees::new().project("few", "x\n").upper("few", "").upper("many", &lines(400, &[]));
+    let trees = TestTrees::new().project("few", "x\n").upper("few", "").upper("many", &lines(400, &[]));
     let bar = "+".repeat(40);
     let expected = format!(" few  |   1 -\n many | 400 {bar}\n 2 files changed, 400 insertions(+), 1 deletion(-)\n");
     assert_eq!(diff(&trees, DiffStyle::Stat), expected);
 }
 
 #[test]
-fn what_the_project_has_already_is_no_difference() {
-    let trees = Trees::new().project("a", "1\n").upper("a", "2\n").upper("b", "3\n");
+fn changes_that_the_project_already_has_are_not_in_the_diff() {
+    let trees = TestTrees::new().project("a", "1\n").upper("a", "2\n").upper("b", "3\n");
     let kept = trees.keep();
     let show = |style| {
         let mut out = Vec::new();
@@ -163,8 +163,8 @@ fn what_the_project_has_already_is_no_difference() {
 }
 
 #[test]
-fn a_project_that_is_gone_is_told() {
-    let trees = Trees::new().upper("a", "1\n");
+fn a_missing_project_is_reported() {
+    let trees = TestTrees::new().upper("a", "1\n");
     let kept = trees.keep();
     let moved = trees.path("moved");
     fs::rename(trees.path("project"), &moved).unwrap();
@@ -174,10 +174,10 @@ fn a_project_that_is_gone_is_told() {
 }
 
 #[test]
-fn a_file_that_is_too_long_for_lines_is_not_compared_by_them() {
+fn a_large_file_is_not_compared_line_by_line() {
     let long = "line\n".repeat((8 << 20) / 5 + 1);
     let trees =
-        Trees::new().upper("long", &long).upper("many", &"\n".repeat(500_001)).upper("most", &"\n".repeat(500_000));
+        TestTrees::new().upper("long", &long).upper("many", &"\n".repeat(500_001)).upper("most", &"\n".repeat(500_000));
     let stat = diff(&trees, DiffStyle::Stat);
     assert!(stat.contains(" long | Bin 0 -> ") && stat.contains(" many | Bin 0 -> 500001 bytes\n"), "{stat}");
     assert!(stat.contains(" most | 500000 +"), "{stat}");

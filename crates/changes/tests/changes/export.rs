@@ -5,11 +5,11 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 
-use carrel_changes::{ExportError, Kept};
+use carrel_changes::{ExportError, SavedChanges};
 
-use crate::support::Trees;
+use crate::support::TestTrees;
 
-fn export(kept: &Kept) -> Vec<u8> {
+fn export(kept: &SavedChanges) -> Vec<u8> {
     let mut out = Vec::new();
     kept.export(&mut out).unwrap();
     out
@@ -34,8 +34,8 @@ fn entries(archive: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn an_export_is_a_layer_with_what_is_new_and_marks_for_what_is_gone() {
-    let trees = Trees::new()
+fn an_export_is_a_layer_with_new_files_and_whiteouts() {
+    let trees = TestTrees::new()
         .project("gone/a/b", "1")
         .project("d/gone", "2")
         .project("d/file", "3")
@@ -64,14 +64,14 @@ fn an_export_is_a_layer_with_what_is_new_and_marks_for_what_is_gone() {
             "Regular 644 1000:0 was-a-directory 7",
         ]
     );
-    let found = Kept::open(&trees.path("changes"), kept.name()).unwrap();
+    let found = SavedChanges::open(&trees.path("changes"), kept.name()).unwrap();
     assert_eq!(export(&found), archive, "the same changes give the same bytes");
 }
 
 #[test]
-fn long_and_strange_names_arrive_whole() {
+fn long_and_unusual_names_are_exported_exactly() {
     let long = format!("{0}/{0}", "n".repeat(200));
-    let trees = Trees::new().upper(&long, "1").link("upper/l", &"./t/".repeat(75));
+    let trees = TestTrees::new().upper(&long, "1").link("upper/l", &"./t/".repeat(75));
     fs::write(trees.path("upper").join(OsStr::from_bytes(b"\xff\n")), "2").unwrap();
     let entries = entries(&export(&trees.keep()));
     assert!(entries.iter().any(|entry| entry.contains(&format!("l -> {}", "./t/".repeat(75)))));
@@ -80,9 +80,9 @@ fn long_and_strange_names_arrive_whole() {
 }
 
 #[test]
-fn a_name_that_would_delete_something_is_refused() {
+fn a_name_that_would_be_a_whiteout_is_refused() {
     for name in [".wh.passwd", "d/.wh..wh..opq", ".wh.d/x"] {
-        let trees = Trees::new().upper(name, "");
+        let trees = TestTrees::new().upper(name, "");
         match trees.keep().export(&mut Vec::new()) {
             Err(error @ ExportError::Reserved(_)) => assert!(error.to_string().contains(".wh.")),
             other => panic!("{name}: {other:?}"),

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use carrel_changes::{ApplyError, ApplyOptions, DiffStyle, Reason};
+use carrel_changes::{ApplyError, ApplyOptions, DiffStyle, ProblemReason};
 
-use crate::support::{Item, Trees};
+use crate::support::{TestTrees, TreeItem};
 
 fn git(project: &Path, words: &[&str]) {
     let mut command = Command::new("git");
@@ -17,8 +17,8 @@ fn git(project: &Path, words: &[&str]) {
 }
 
 /// A repository in which a sandbox wrote a hook and a setting that git runs, and something of its own.
-fn planted() -> Trees {
-    let trees = Trees::new();
+fn planted() -> TestTrees {
+    let trees = TestTrees::new();
     let (project, marks) = (trees.path("project"), [trees.path("hook-ran"), trees.path("setting-ran")]);
     git(&project, &["init", "--quiet", "--initial-branch", "main"]);
     git(&project, &["-c", "user.name=a", "-c", "user.email=a", "commit", "--quiet", "--allow-empty", "-m", "1"]);
@@ -31,7 +31,7 @@ fn planted() -> Trees {
         .upper(".git/config", &format!("{config}\tfsmonitor = {setting}; false\n"))
 }
 
-fn ran(trees: &Trees) -> [bool; 2] {
+fn ran(trees: &TestTrees) -> [bool; 2] {
     git(&trees.path("project"), &["status"]);
     git(&trees.path("project"), &["checkout", "--quiet", "-B", "other"]);
     ["hook-ran", "setting-ran"].map(|mark| trees.path(mark).exists())
@@ -39,7 +39,7 @@ fn ran(trees: &Trees) -> [bool; 2] {
 
 //= promises.changes.changes-git-depth-spelling
 #[test]
-fn what_git_would_run_is_refused_unless_it_is_asked_for() {
+fn what_git_would_run_is_refused_unless_allowed() {
     let trees = planted();
     let kept = trees.keep();
     let before = trees.items();
@@ -73,8 +73,8 @@ fn what_git_would_run_is_refused_unless_it_is_asked_for() {
 
 //= promises.changes.changes-git-depth-spelling
 #[test]
-fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
-    let trees = Trees::new()
+fn a_repository_is_recognized_at_any_depth_spelling_and_file_type() {
+    let trees = TestTrees::new()
         .project("old/.git", "gitdir: x\n")
         .upper("a/.GIT/config", "x")
         .upper("plain", "1")
@@ -84,7 +84,9 @@ fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
     let Err(ApplyError::Refused(problems)) = kept.apply(None, ApplyOptions::default()) else {
         panic!("it was applied");
     };
-    assert!(problems.iter().all(|problem| matches!(&problem.reason, Reason::Git(changes) if changes.count() == 1)));
+    assert!(
+        problems.iter().all(|problem| matches!(&problem.reason, ProblemReason::Git(changes) if changes.count() == 1))
+    );
     let found: Vec<_> = problems.iter().map(|problem| problem.path.to_string()).collect();
     assert_eq!(found, ["a/.GIT", "b/.git", "old/.git"]);
     kept.apply(None, ApplyOptions { skip_refused: true, ..ApplyOptions::default() }).unwrap();
@@ -95,8 +97,8 @@ fn a_repository_is_known_at_any_depth_in_any_spelling_and_whatever_it_is() {
 
 //= promises.changes.changes-git-depth-spelling
 #[test]
-fn a_deleted_directory_stays_with_the_repository_in_it() {
-    let trees = Trees::new()
+fn a_deleted_directory_stays_if_it_contains_a_refused_repository() {
+    let trees = TestTrees::new()
         .project("vendor/x/.git/HEAD", "ref\n")
         .project("vendor/x/a.c", "1")
         .upper("new", "2")
@@ -110,15 +112,16 @@ fn a_deleted_directory_stays_with_the_repository_in_it() {
          left out: vendor: is to be deleted, but something in it is left out\n  \
          left out: vendor/x: is to be deleted, but something in it is left out"
     );
-    assert_eq!(trees.items().get(&b"vendor/x/.git/HEAD"[..]), Some(&Item::File(0o644, b"ref\n".to_vec())));
+    assert_eq!(trees.items().get(&b"vendor/x/.git/HEAD"[..]), Some(&TreeItem::File(0o644, b"ref\n".to_vec())));
     kept.apply(None, ApplyOptions { git: true, ..ApplyOptions::default() }).unwrap();
     assert!(!trees.path("project/vendor").exists());
 }
 
 //= promises.changes.changes-git-depth-spelling
 #[test]
-fn a_summary_and_numbers_name_what_is_in_a_repository() {
-    let trees = Trees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");
+fn summary_and_statistics_count_changes_in_repositories() {
+    let trees =
+        TestTrees::new().upper(".git/config", "x\n").upper(".git/hooks/pre-commit", "y\n").upper("plain", "1\n");
     let trees = trees.upper(".git/hooks/a", "z\n").upper(".git/hooks/b", "z\n");
     let summary = trees.collect().summary();
     // Everywhere it is files that are counted.
@@ -138,11 +141,11 @@ fn a_summary_and_numbers_name_what_is_in_a_repository() {
          here"
     );
     // Without files it is directories.
-    let trees = Trees::new().directory("upper/.git/hooks", 0o755);
+    let trees = TestTrees::new().directory("upper/.git/hooks", 0o755);
     assert_eq!(trees.collect().summary().git, 2);
     let (kept, mut shown) = (trees.keep(), Vec::new());
     kept.diff(None, &mut shown, DiffStyle::Stat).unwrap();
     assert!(String::from_utf8(shown).unwrap().ends_with(&format!(" 2 changes {caution}\n")));
     assert!(kept.apply(None, ApplyOptions::default()).unwrap_err().to_string().contains(".git: 2 changes, by which"));
-    assert_eq!(Trees::new().upper("plain", "1").collect().summary().caution(), None);
+    assert_eq!(TestTrees::new().upper("plain", "1").collect().summary().caution(), None);
 }

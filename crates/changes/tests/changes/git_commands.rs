@@ -2,20 +2,20 @@
 
 use carrel_changes::ApplyOptions;
 
-use crate::git_guard::{Attack, configured, executable, git, refused, repository, script};
-use crate::support::{Trees, write};
+use crate::git_guard::{GitAttack, configured, executable, git, refused, repository, script};
+use crate::support::{TestTrees, write};
 
 /// What a planted module of Python says.
-fn python(trees: &Trees) -> String {
+fn python(trees: &TestTrees) -> String {
     format!("open({:?}, 'w').close()\nimport sys\nsys.stdout.write(sys.stdin.read())\n", trees.path("ran"))
 }
 
 /// A repository with a filter for texts.
-fn filtered(command: &str) -> Trees {
+fn filtered(command: &str) -> TestTrees {
     configured(&["filter.f.clean", command]).project(".gitattributes", "*.txt filter=f\n")
 }
 
-fn planted(trees: Trees, path: &str, text: impl Fn(&Trees) -> String) -> Trees {
+fn planted(trees: TestTrees, path: &str, text: impl Fn(&TestTrees) -> String) -> TestTrees {
     let text = text(&trees);
     write(&trees.path("upper").join(path), text.as_bytes(), 0o755);
     trees
@@ -36,15 +36,15 @@ fn modules_that_an_interpreter_finds_by_name_are_refused() {
         ("python3 -m json.tool --no-ensure-ascii", "json/__init__.py", &["json"]),
     ] {
         let trees = planted(filtered(command), path, python);
-        Attack { trees, place: "", words: HASH, refused }.judge(command);
+        GitAttack { trees, place: "", words: HASH, refused }.judge(command);
     }
     let trees = filtered("python3 tools/clean.py").project("tools/clean.py", "import json\n");
     let trees = planted(trees, "tools/json.py", python);
-    Attack { trees, place: "", words: HASH, refused: &["tools/json.py"] }.judge("a module beside a script");
+    GitAttack { trees, place: "", words: HASH, refused: &["tools/json.py"] }.judge("a module beside a script");
     let script_of_python = "#!/usr/bin/env python3\nimport json\n";
     let trees = filtered("tools/clean").project("tools/clean", script_of_python).mode("project/tools/clean", 0o755);
     let trees = planted(trees, "tools/json.py", python);
-    Attack { trees, place: "", words: HASH, refused: &["tools/json.py"] }.judge("a module beside a program");
+    GitAttack { trees, place: "", words: HASH, refused: &["tools/json.py"] }.judge("a module beside a program");
     for (command, path, refused_path) in [
         ("node tools/clean", "tools/clean.js", "tools/clean.js"),
         ("npx clean-it", "node_modules/x/y.js", "node_modules"),
@@ -74,51 +74,51 @@ fn files_that_a_shell_finds_are_refused_however_the_command_is_written() {
         ("env A=1 sh -c '\"$0\"' tools/fm", "tools/fm", &["tools/fm"]),
     ] {
         let trees = executable(filtered(command), path);
-        Attack { trees, place: "", words: HASH, refused }.judge(command);
+        GitAttack { trees, place: "", words: HASH, refused }.judge(command);
     }
     let trees = executable(configured(&["alias.x", "!f() { D=tools; $D/fm; }; f"]), "tools/fm");
-    Attack { trees, place: "", words: &["x"], refused: &["tools/fm"] }.judge("an alias");
+    GitAttack { trees, place: "", words: &["x"], refused: &["tools/fm"] }.judge("an alias");
     let trees = configured(&["remote.o.url", "ext::tools/conn %S"]);
     git(&trees, "", &["config", "protocol.ext.allow", "always"]);
     // It says nothing: git would wait for an answer to what it hears.
     let trees = planted(trees, "tools/conn", |trees| format!("#!/bin/sh\ntouch {}\n", trees.path("ran").display()));
-    Attack { trees, place: "", words: &["fetch", "o"], refused: &["tools/conn"] }.judge("a transport");
+    GitAttack { trees, place: "", words: &["fetch", "o"], refused: &["tools/conn"] }.judge("a transport");
     // What a place leads to by a link that is there counts as well.
     let trees = filtered("PATH=bin:$PATH; cl").link("project/bin/cl", "../lib/real");
     let trees = executable(trees.project("lib/real", "#!/bin/sh\ncat\n").mode("project/lib/real", 0o755), "lib/real");
-    Attack { trees, place: "", words: HASH, refused: &["lib/real"] }.judge("a link");
+    GitAttack { trees, place: "", words: HASH, refused: &["lib/real"] }.judge("a link");
 }
 
 #[test]
-fn files_that_a_runner_follows_by_its_own_are_refused() {
+fn files_that_a_task_runner_reads_by_default_are_refused() {
     for (command, path, refused) in [
         ("make -s -fci/c.mk", "ci/c.mk", &["ci/c.mk"][..]),
         ("make -s all", "Makefile", &["Makefile"]),
         ("make -sC ci", "ci/GNUmakefile", &["ci"]),
     ] {
-        let text = |trees: &Trees| format!("all:\n\ttouch {}\n", trees.path("ran").display());
+        let text = |trees: &TestTrees| format!("all:\n\ttouch {}\n", trees.path("ran").display());
         let trees = planted(filtered(command), path, text);
-        Attack { trees, place: "", words: HASH, refused }.judge(command);
+        GitAttack { trees, place: "", words: HASH, refused }.judge(command);
     }
 }
 
 #[test]
-fn a_path_with_a_way_back_hangs_on_what_it_goes_back_from() {
+fn a_path_with_dot_dot_depends_on_the_component_before_it() {
     let words = &["checkout", "-q", "-B", "other"];
     let trees = configured(&["core.hooksPath", "a/../hk"]).link("upper/a", "b/c").directory("upper/b/c", 0o755);
     let trees = executable(trees, "b/hk/post-checkout");
-    Attack { trees, place: "", words, refused: &["a"] }.judge("hooks");
+    GitAttack { trees, place: "", words, refused: &["a"] }.judge("hooks");
     let trees = configured(&["core.hooksPath", "a/../../hk"]).link("upper/a", "b/c").directory("upper/b/c", 0o755);
     let trees = executable(trees, "hk/post-checkout");
-    Attack { trees, place: "", words, refused: &["a", "hk"] }.judge("hooks outside");
+    GitAttack { trees, place: "", words, refused: &["a", "hk"] }.judge("hooks outside");
     let trees = configured(&["include.path", "../a/../team.conf"]).link("upper/a", "b/c").directory("upper/b/c", 0o755);
     let config = format!("[core]\nfsmonitor = \"touch {}; false\"\n", trees.path("ran").display());
     let trees = trees.upper("b/team.conf", &config);
-    Attack { trees, place: "", words: &["status"], refused: &["a"] }.judge("an included file");
+    GitAttack { trees, place: "", words: &["status"], refused: &["a"] }.judge("an included file");
 }
 
 #[test]
-fn a_home_of_another_user_is_where_that_user_has_it() {
+fn the_home_of_another_user_is_resolved() {
     // Nobody has this name: then the end of the path counts, wherever it is.
     for (key, path) in [("core.hooksPath", "x/ghk/post-checkout"), ("include.path", "x/ghk")] {
         let trees = configured(&[key, "~nobody-has-this-name/p/ghk"]).upper(path, "1");
@@ -127,7 +127,7 @@ fn a_home_of_another_user_is_where_that_user_has_it() {
 }
 
 #[test]
-fn commands_that_load_nothing_of_the_project_refuse_nothing_of_it() {
+fn commands_that_load_nothing_of_the_project_cause_no_refusals() {
     let trees = repository();
     for (key, value) in [
         ("filter.lfs.clean", "git-lfs clean -- %f"),
@@ -167,7 +167,7 @@ fn commands_that_load_nothing_of_the_project_refuse_nothing_of_it() {
 }
 
 #[test]
-fn a_refusal_says_which_setting_loads_the_file() {
+fn a_refusal_names_the_setting_that_loads_the_file() {
     let trees = planted(filtered("python3 -m nbstripout"), "lib/nbstripout.py", script);
     assert_eq!(
         trees.keep().apply(None, ApplyOptions::default()).unwrap_err().to_string(),

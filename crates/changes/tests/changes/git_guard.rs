@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use carrel_changes::{ApplyError, ApplyOptions, Kept, Reason};
+use carrel_changes::{ApplyError, ApplyOptions, ProblemReason, SavedChanges};
 
-use crate::support::{Trees, write};
+use crate::support::{TestTrees, write};
 
 /// A project in which a sandbox changed something, and a command of git that would run what it planted.
-pub(crate) struct Attack {
-    pub(crate) trees: Trees,
+pub(crate) struct GitAttack {
+    pub(crate) trees: TestTrees,
     /// Where git is run, from the project.
     pub(crate) place: &'static str,
     pub(crate) words: &'static [&'static str],
@@ -19,7 +19,7 @@ pub(crate) struct Attack {
 }
 
 /// Runs git with no settings but those of a home beside the project.
-pub(crate) fn git(trees: &Trees, place: &str, words: &[&str]) {
+pub(crate) fn git(trees: &TestTrees, place: &str, words: &[&str]) {
     let mut command = Command::new("git");
     command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", trees.path("home"));
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CEILING_DIRECTORIES", trees.dir.path());
@@ -29,33 +29,33 @@ pub(crate) fn git(trees: &Trees, place: &str, words: &[&str]) {
 }
 
 /// What a planted file says: leave a trace.
-pub(crate) fn script(trees: &Trees) -> String {
+pub(crate) fn script(trees: &TestTrees) -> String {
     format!("#!/bin/sh\ntouch {}\ncat\n", trees.path("ran").display())
 }
 
-pub(crate) fn executable(trees: Trees, path: &str) -> Trees {
+pub(crate) fn executable(trees: TestTrees, path: &str) -> TestTrees {
     let text = script(&trees);
     write(&trees.path("upper").join(path), text.as_bytes(), 0o755);
     trees
 }
 
-pub(crate) fn repository() -> Trees {
-    let trees = Trees::new().project("README", "1\n");
+pub(crate) fn repository() -> TestTrees {
+    let trees = TestTrees::new().project("README", "1\n");
     git(&trees, "", &["init", "--quiet", "--initial-branch", "main"]);
     git(&trees, "", &["add", "README"]);
     git(&trees, "", &["commit", "--quiet", "-m", "1"]);
     trees
 }
 
-pub(crate) fn configured(settings: &[&str]) -> Trees {
+pub(crate) fn configured(settings: &[&str]) -> TestTrees {
     let trees = repository();
     git(&trees, "", &[&["config"], settings].concat());
     trees
 }
 
-// === impl Attack ===
+// === impl GitAttack ===
 
-impl Attack {
+impl GitAttack {
     fn ran(&self) -> bool {
         git(&self.trees, self.place, self.words);
         self.trees.path("ran").exists()
@@ -78,11 +78,12 @@ impl Attack {
 }
 
 /// The paths that git would act on.
-pub(crate) fn refused(kept: &Kept) -> Vec<String> {
+pub(crate) fn refused(kept: &SavedChanges) -> Vec<String> {
     match kept.apply(None, ApplyOptions::default()) {
         Err(ApplyError::Refused(problems)) => {
             assert!(problems.iter().all(|problem| {
-                matches!(problem.reason, Reason::Git(_) | Reason::GitNamed { .. }) && problem.reason.is_refusal()
+                matches!(problem.reason, ProblemReason::Git(_) | ProblemReason::GitNamed { .. })
+                    && problem.reason.is_refusal()
             }));
             problems.into_iter().map(|problem| problem.path.to_string()).collect()
         }
@@ -91,7 +92,7 @@ pub(crate) fn refused(kept: &Kept) -> Vec<String> {
     }
 }
 
-fn bare(trees: Trees, place: &str) -> Trees {
+fn bare(trees: TestTrees, place: &str) -> TestTrees {
     let mark = trees.path("ran");
     let config = format!(
         "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\nfsmonitor = \"touch {}; false\"\n",
@@ -105,25 +106,25 @@ fn bare(trees: Trees, place: &str) -> Trees {
 }
 
 #[test]
-fn a_repository_without_its_name_is_one_all_the_same() {
-    let trees = bare(Trees::new(), "docs/");
-    let attack = Attack { trees, place: "docs", words: &["status"], refused: &["docs"] };
+fn a_repository_under_another_name_is_recognized() {
+    let trees = bare(TestTrees::new(), "docs/");
+    let attack = GitAttack { trees, place: "docs", words: &["status"], refused: &["docs"] };
     attack.judge("a bare repository");
     // In the project's own directory it is refused piece by piece, and the rest is not.
-    let trees = bare(Trees::new(), "");
+    let trees = bare(TestTrees::new(), "");
     let refused = &["HEAD", "config", "objects", "refs"];
-    Attack { trees, place: "", words: &["status"], refused }.judge("the project itself");
+    GitAttack { trees, place: "", words: &["status"], refused }.judge("the project itself");
 }
 
 #[test]
-fn the_last_piece_of_a_repository_is_refused() {
+fn the_last_missing_part_of_a_repository_is_refused() {
     for (there, planted) in [
         (["docs/HEAD", "docs/objects/x"], &["docs/refs/x", "docs/config"][..]),
         (["docs/objects/x", "docs/refs/x"], &["docs/HEAD"]),
         (["docs/HEAD", "docs/x"], &["docs/commondir"]),
         (["docs/x", "docs/commondir"], &["docs/head"]),
     ] {
-        let mut trees = Trees::new();
+        let mut trees = TestTrees::new();
         for path in there {
             trees = trees.project(path, "1");
         }
@@ -133,21 +134,21 @@ fn the_last_piece_of_a_repository_is_refused() {
         assert_eq!(refused(&trees.keep()), ["docs"], "{planted:?}");
     }
     // The control: pieces that make no repository.
-    let trees = Trees::new().project("docs/HEAD", "1").upper("docs/refs/x", "2").upper("docs/config", "3");
+    let trees = TestTrees::new().project("docs/HEAD", "1").upper("docs/refs/x", "2").upper("docs/config", "3");
     assert_eq!(refused(&trees.keep()), [""; 0]);
 }
 
 #[test]
-fn a_repository_that_a_file_points_to_is_one() {
+fn a_repository_that_a_git_file_points_to_is_recognized() {
     let trees = repository();
     fs::rename(trees.path("project/.git"), trees.path("project/data")).unwrap();
     let trees = executable(trees.project(".git", "gitdir: data\n"), "data/hooks/post-checkout");
     let words = &["checkout", "-q", "-B", "other"];
-    Attack { trees, place: "", words, refused: &["data"] }.judge("a .git file");
+    GitAttack { trees, place: "", words, refused: &["data"] }.judge("a .git file");
 }
 
 #[test]
-fn what_a_file_points_to_needs_no_piece_to_be_one() {
+fn a_target_of_a_git_file_counts_even_if_parts_are_missing() {
     // The hooks are in a directory that is a repository only together with another.
     let trees = repository().directory("project/common", 0o755).directory("project/tree", 0o755);
     for name in ["objects", "refs", "config", "hooks"] {
@@ -157,23 +158,23 @@ fn what_a_file_points_to_needs_no_piece_to_be_one() {
     let trees = trees.project(".git", "gitdir: tree/data\n").project("tree/data/commondir", "../../common\n");
     let trees = executable(trees, "common/hooks/post-checkout");
     let words = &["checkout", "-q", "-B", "other"];
-    Attack { trees, place: "", words, refused: &["common"] }.judge("a common directory");
+    GitAttack { trees, place: "", words, refused: &["common"] }.judge("a common directory");
 }
 
 #[test]
-fn hooks_in_the_work_tree_are_refused_where_a_setting_names_them() {
+fn hooks_in_the_work_tree_are_refused_if_a_setting_names_them() {
     let words = &["checkout", "-q", "-B", "other"];
     for setting in ["scripts/hooks", "./scripts/../scripts/hooks/"] {
         // The directory is there, so that a path through it leads somewhere.
         let trees = configured(&["core.hooksPath", setting]).project("scripts/hooks/x", "1");
         let trees = executable(trees, "scripts/hooks/post-checkout");
-        Attack { trees, place: "", words, refused: &["scripts/hooks"] }.judge(setting);
+        GitAttack { trees, place: "", words, refused: &["scripts/hooks"] }.judge(setting);
     }
     let trees = repository();
     let path = trees.path("project/h");
     git(&trees, "", &["config", "core.hooksPath", path.to_str().unwrap()]);
     let trees = executable(trees, "h/post-checkout");
-    Attack { trees, place: "", words, refused: &["h"] }.judge("an absolute path");
+    GitAttack { trees, place: "", words, refused: &["h"] }.judge("an absolute path");
     // As Husky has it: what is run lies beside what is named.
     let trees = configured(&["core.hooksPath", ".husky/_"]).project(".husky/_/h", "1").upper(".husky/pre-commit", "2");
     assert_eq!(refused(&trees.keep()), [".husky"]);
@@ -183,51 +184,51 @@ fn hooks_in_the_work_tree_are_refused_where_a_setting_names_them() {
 }
 
 #[test]
-fn hooks_and_settings_that_are_links_into_the_work_tree_are_refused() {
+fn hooks_and_settings_that_are_symlinks_into_the_work_tree_are_refused() {
     let words = &["checkout", "-q", "-B", "other"];
     let trees = repository().project("scripts/check", "#!/bin/sh\n").mode("project/scripts/check", 0o755);
     symlink("../../scripts/check", trees.path("project/.git/hooks/post-checkout")).unwrap();
     let trees = executable(trees, "scripts/check");
-    Attack { trees, place: "", words, refused: &["scripts/check"] }.judge("a hook");
+    GitAttack { trees, place: "", words, refused: &["scripts/check"] }.judge("a hook");
     let trees = repository().directory("project/scripts", 0o755);
     fs::remove_dir_all(trees.path("project/.git/hooks")).unwrap();
     symlink("../scripts", trees.path("project/.git/hooks")).unwrap();
     let trees = executable(trees, "scripts/post-checkout");
-    Attack { trees, place: "", words, refused: &["scripts"] }.judge("all hooks");
+    GitAttack { trees, place: "", words, refused: &["scripts"] }.judge("all hooks");
     // The directory that a setting names becomes another by a link of the sandbox.
     let trees = configured(&["core.hooksPath", "a/hooks"]).project("a/hooks/x", "1").link("upper/a", "b");
     let trees = executable(trees, "b/hooks/post-checkout");
-    Attack { trees, place: "", words, refused: &["a"] }.judge("a directory above");
+    GitAttack { trees, place: "", words, refused: &["a"] }.judge("a directory above");
 }
 
 #[test]
 fn files_that_commands_and_further_settings_name_are_refused() {
     let status = &["status"];
     let trees = executable(configured(&["core.fsmonitor", "./tools/monitor"]), "tools/monitor");
-    Attack { trees, place: "", words: status, refused: &["tools/monitor"] }.judge("fsmonitor");
+    GitAttack { trees, place: "", words: status, refused: &["tools/monitor"] }.judge("fsmonitor");
     let trees = configured(&["filter.f.clean", "sh tools/filter.sh"]).project(".gitattributes", "*.txt filter=f\n");
     let trees = executable(trees, "tools/filter.sh");
     let hash = &["hash-object", "--path=plain.txt", "plain.txt"];
-    Attack { trees, place: "", words: hash, refused: &["tools/filter.sh"] }.judge("a filter");
+    GitAttack { trees, place: "", words: hash, refused: &["tools/filter.sh"] }.judge("a filter");
     let trees = executable(configured(&["alias.x", "!\"$PWD/tools/x\""]), "tools/x");
-    Attack { trees, place: "", words: &["x"], refused: &["tools/x"] }.judge("an alias");
+    GitAttack { trees, place: "", words: &["x"], refused: &["tools/x"] }.judge("an alias");
     let trees = configured(&["include.path", "../shared.gitconfig"]);
     let config = format!("[core]\nfsmonitor = \"touch {}; false\"\n", trees.path("ran").display());
     let trees = trees.upper("shared.gitconfig", &config);
-    Attack { trees, place: "", words: status, refused: &["shared.gitconfig"] }.judge("an included file");
+    GitAttack { trees, place: "", words: status, refused: &["shared.gitconfig"] }.judge("an included file");
     // Settings that are included count as well.
     let trees = configured(&["include.path", "../shared.gitconfig"]);
     let trees = executable(trees.project("shared.gitconfig", "[core]\nhooksPath = hooks\n"), "hooks/post-checkout");
     let words = &["checkout", "-q", "-B", "other"];
-    Attack { trees, place: "", words, refused: &["hooks"] }.judge("a setting of an included file");
+    GitAttack { trees, place: "", words, refused: &["hooks"] }.judge("a setting of an included file");
     let trees = configured(&["core.attributesFile", "attributes"]).upper("attributes", "* filter=x");
     assert_eq!(refused(&trees.keep()), ["attributes"]);
 }
 
 #[test]
-fn a_repository_around_the_project_and_nested_ones_are_looked_at() {
+fn repositories_around_and_inside_the_project_are_searched() {
     // The project is a directory of a repository, whose setting names a directory in it.
-    let trees = Trees::new().project("sub/a", "1");
+    let trees = TestTrees::new().project("sub/a", "1");
     git(&trees, "", &["init", "--quiet"]);
     git(&trees, "", &["config", "core.hooksPath", "sub/hooks"]);
     fs::rename(trees.path("project"), trees.path("whole")).unwrap();
@@ -235,7 +236,7 @@ fn a_repository_around_the_project_and_nested_ones_are_looked_at() {
     let trees = executable(trees, "hooks/post-checkout");
     assert_eq!(refused(&trees.keep()), ["hooks"]);
     // A repository deeper down, with a name in other letters.
-    let trees = Trees::new().project("deep/down/x", "1");
+    let trees = TestTrees::new().project("deep/down/x", "1");
     git(&trees, "deep/down", &["init", "--quiet"]);
     git(&trees, "deep/down", &["config", "core.hooksPath", "Hooks"]);
     let trees = executable(trees, "deep/down/hooks/post-checkout");
@@ -243,7 +244,7 @@ fn a_repository_around_the_project_and_nested_ones_are_looked_at() {
 }
 
 #[test]
-fn what_git_only_shows_is_not_refused() {
+fn files_that_git_does_not_execute_are_not_refused() {
     let trees = configured(&["alias.t", "!cargo test src"])
         .project("src/main.c", "1")
         .project("test/a", "1")
@@ -262,7 +263,7 @@ fn what_git_only_shows_is_not_refused() {
 }
 
 #[test]
-fn a_refusal_says_which_setting_names_the_file() {
+fn a_refusal_names_the_setting_and_the_file() {
     let trees = executable(configured(&["core.hooksPath", "scripts/hooks"]), "scripts/hooks/post-checkout");
     assert_eq!(
         trees.keep().apply(None, ApplyOptions::default()).unwrap_err().to_string(),

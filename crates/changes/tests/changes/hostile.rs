@@ -6,15 +6,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use carrel_changes::{ApplyOptions, ChangeKind, DiffStyle, KeepError, Limits, Node, Skipped};
+use carrel_changes::{ApplyOptions, ChangeKind, DiffStyle, Node, SaveLimits, SavedChangesError, SkipReason};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use crate::support::Trees;
+use crate::support::TestTrees;
 
 //= promises.changes.pipes-sockets-devices-opened
 #[test]
-fn pipes_sockets_and_devices_are_left_out_and_never_opened() {
-    let trees = Trees::new().project("was-a-file", "1").upper("plain", "2");
+fn fifos_sockets_and_devices_are_skipped_and_never_opened() {
+    let trees = TestTrees::new().project("was-a-file", "1").upper("plain", "2");
     let upper = fs::File::open(trees.path("upper")).unwrap();
     let special = |name, kind, device| rustix::fs::mknodat(&upper, name, kind, Mode::RUSR, device).unwrap();
     special("fifo", FileType::Fifo, 0);
@@ -40,8 +40,8 @@ fn pipes_sockets_and_devices_are_left_out_and_never_opened() {
 }
 
 #[test]
-fn a_link_in_the_layer_is_a_link_and_not_what_it_points_to() {
-    let trees = Trees::new()
+fn a_symlink_in_the_layer_is_not_followed() {
+    let trees = TestTrees::new()
         .project("d/secret", "mine")
         .directory("outside", 0o755)
         .link("upper/d", "../outside")
@@ -59,8 +59,8 @@ fn a_link_in_the_layer_is_a_link_and_not_what_it_points_to() {
 }
 
 #[test]
-fn a_link_of_the_host_does_not_lead_the_comparison_out_of_the_project() {
-    let trees = Trees::new().directory("outside", 0o755).link("project/d", "../outside").upper("d/secret", "guess");
+fn a_symlink_of_the_host_does_not_lead_the_comparison_out_of_the_project() {
+    let trees = TestTrees::new().directory("outside", 0o755).link("project/d", "../outside").upper("d/secret", "guess");
     // If it were followed, the layer's file would be compared with it: equal would be no change.
     fs::write(trees.path("outside/secret"), "guess").unwrap();
     assert_eq!(trees.list(), "T d/\nA d/secret\n");
@@ -71,9 +71,9 @@ fn a_link_of_the_host_does_not_lead_the_comparison_out_of_the_project() {
 
 //= promises.changes.control-characters-sandbox-reach
 #[test]
-fn names_of_any_bytes_are_shown_harmless_and_kept_whole() {
+fn names_of_any_bytes_are_escaped_for_display_and_saved_exactly() {
     let names: [&[u8]; 4] = [b"\x1b]0;owned\x07", b"a\nb", b"\xff\xfe", "\u{202e}txt".as_bytes()];
-    let trees = Trees::new();
+    let trees = TestTrees::new();
     for name in names {
         fs::write(trees.path("upper").join(OsStr::from_bytes(name)), "x").unwrap();
     }
@@ -88,8 +88,8 @@ fn names_of_any_bytes_are_shown_harmless_and_kept_whole() {
 
 //= promises.changes.control-characters-sandbox-reach
 #[test]
-fn contents_cannot_steer_a_terminal() {
-    let trees = Trees::new().project("f", "plain\n").upper("f", "\x1b[2Jgone\r\n\tok\n");
+fn control_characters_in_contents_are_escaped() {
+    let trees = TestTrees::new().project("f", "plain\n").upper("f", "\x1b[2Jgone\r\n\tok\n");
     let mut shown = Vec::new();
     let kept = trees.keep();
     kept.diff(None, &mut shown, DiffStyle::Terminal).unwrap();
@@ -105,8 +105,8 @@ fn contents_cannot_steer_a_terminal() {
 
 //= promises.changes.looked
 #[test]
-fn a_tree_without_end_is_followed_to_a_depth_and_no_further() {
-    let trees = Trees::new().upper("plain", "1");
+fn an_endlessly_deep_tree_is_followed_to_the_depth_limit() {
+    let trees = TestTrees::new().upper("plain", "1");
     let mut handles: Vec<OwnedFd> = vec![fs::File::open(trees.path("upper")).unwrap().into()];
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     for _ in 0..1100 {
@@ -119,7 +119,7 @@ fn a_tree_without_end_is_followed_to_a_depth_and_no_further() {
     let left_out: Vec<_> = changes.as_slice().iter().filter(|change| change.kind == ChangeKind::Skipped).collect();
     assert_eq!(left_out.len(), 1);
     assert_eq!(left_out[0].path.names().count(), 1000);
-    assert_eq!(left_out[0].node, Node::Skipped(Skipped::TooDeep));
+    assert_eq!(left_out[0].node, Node::Skipped(SkipReason::TooDeep));
     assert_eq!(changes.summary().to_string(), "1 file changed: 1 added; 1 left out");
     trees.keep().apply(None, ApplyOptions::default()).unwrap();
     assert_eq!(fs::read(trees.path("project/plain")).unwrap(), b"1");
@@ -131,8 +131,8 @@ fn a_tree_without_end_is_followed_to_a_depth_and_no_further() {
 
 //= promises.changes.looked
 #[test]
-fn a_path_that_is_too_long_to_be_named_is_left_out() {
-    let trees = Trees::new();
+fn a_path_beyond_the_length_limit_is_skipped() {
+    let trees = TestTrees::new();
     let mut handle: OwnedFd = fs::File::open(trees.path("upper")).unwrap().into();
     let name = "n".repeat(255);
     for _ in 0..17 {
@@ -141,23 +141,25 @@ fn a_path_that_is_too_long_to_be_named_is_left_out() {
     }
     let changes = trees.collect();
     let left_out = changes.as_slice().iter().find(|change| change.kind == ChangeKind::Skipped).unwrap();
-    assert_eq!(left_out.node, Node::Skipped(Skipped::TooLong));
+    assert_eq!(left_out.node, Node::Skipped(SkipReason::TooLong));
     assert_eq!(left_out.path.names().count(), 16);
     assert!(trees.list().ends_with(" (a path of more than 4095 bytes, left out)\n"));
 }
 
 //= promises.changes.kept
 #[test]
-fn a_file_of_a_tebibyte_of_nothing_is_refused_without_reading_it() {
-    let trees = Trees::new().project("both", "").upper("new", "").upper("both", "");
+fn a_sparse_file_of_a_tebibyte_is_refused_without_reading_it() {
+    let trees = TestTrees::new().project("both", "").upper("new", "").upper("both", "");
     for name in ["project/both", "upper/both", "upper/new"] {
         fs::File::options().write(true).open(trees.path(name)).unwrap().set_len(1 << 40).unwrap();
     }
     let changes = trees.collect();
     assert_eq!(changes.list().to_string(), "A new\n");
     assert_eq!(changes.summary().bytes, 1 << 40);
-    match trees.try_keep("kept", None, Limits::default()) {
-        Err(KeepError::TooLarge { what: "length", size, limit }) => assert_eq!((size, limit), (1 << 40, 16 << 30)),
+    match trees.try_keep("kept", None, SaveLimits::default()) {
+        Err(SavedChangesError::TooLarge { what: "length", size, limit }) => {
+            assert_eq!((size, limit), (1 << 40, 16 << 30))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -165,11 +167,11 @@ fn a_file_of_a_tebibyte_of_nothing_is_refused_without_reading_it() {
 //= promises.changes.kept
 //= promises.changes.hole
 #[test]
-fn holes_stay_holes() {
-    let trees = Trees::new().upper("sparse", "");
+fn holes_are_preserved() {
+    let trees = TestTrees::new().upper("sparse", "");
     let size = 4 << 20;
     fs::File::options().write(true).open(trees.path("upper/sparse")).unwrap().set_len(size).unwrap();
-    let limits = Limits { allocated: 1 << 20, length: size };
+    let limits = SaveLimits { allocated: 1 << 20, length: size };
     let kept = trees.try_keep("kept", None, limits).unwrap();
     kept.apply(None, ApplyOptions::default()).unwrap();
     let meta = fs::metadata(trees.path("project/sparse")).unwrap();
@@ -179,10 +181,10 @@ fn holes_stay_holes() {
 
 //= promises.changes.kept
 #[test]
-fn a_content_with_many_names_counts_once() {
+fn a_hard_linked_content_counts_once() {
     let content = "x".repeat(1 << 20);
-    let limits = Limits { allocated: 3 << 19, length: 3 << 19 };
-    let trees = Trees::new().upper("0", &content);
+    let limits = SaveLimits { allocated: 3 << 19, length: 3 << 19 };
+    let trees = TestTrees::new().upper("0", &content);
     for name in 1..20 {
         fs::hard_link(trees.path("upper/0"), trees.path(format!("upper/{name}"))).unwrap();
     }
@@ -190,6 +192,6 @@ fn a_content_with_many_names_counts_once() {
     kept.apply(None, ApplyOptions::default()).unwrap();
     assert_eq!(trees.items().len(), 20);
     // The control: files of their own are too much.
-    let trees = Trees::new().upper("0", &content).upper("1", &content);
-    assert!(matches!(trees.try_keep("kept", None, limits), Err(KeepError::TooLarge { .. })));
+    let trees = TestTrees::new().upper("0", &content).upper("1", &content);
+    assert!(matches!(trees.try_keep("kept", None, limits), Err(SavedChangesError::TooLarge { .. })));
 }

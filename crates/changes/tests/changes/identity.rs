@@ -3,19 +3,19 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use carrel_changes::{ApplyError, ApplyOptions, DiffError, DiffStyle, Kept, ProjectError};
+use carrel_changes::{ApplyError, ApplyOptions, DiffError, DiffStyle, ProjectError, SavedChanges};
 
-use crate::support::Trees;
+use crate::support::TestTrees;
 
 /// A project two directories down, and another that looks the same.
-fn trees() -> Trees {
-    let trees = Trees::new().directory("given/above", 0o755).directory("precious", 0o755).upper("planted", "evil");
+fn trees() -> TestTrees {
+    let trees = TestTrees::new().directory("given/above", 0o755).directory("precious", 0o755).upper("planted", "evil");
     fs::rename(trees.path("project"), trees.path("given/above/proj")).unwrap();
     symlink("given/above/proj", trees.path("project")).unwrap();
     trees
 }
 
-fn opened(kept: &Kept) -> Option<ProjectError> {
+fn opened(kept: &SavedChanges) -> Option<ProjectError> {
     let mut shown = Vec::new();
     let diff = kept.diff(None, &mut shown, DiffStyle::Patch);
     let apply = kept.apply(None, ApplyOptions { force: true, git: true, ..ApplyOptions::default() });
@@ -31,7 +31,7 @@ fn opened(kept: &Kept) -> Option<ProjectError> {
 }
 
 #[test]
-fn a_link_in_the_place_of_the_project_or_above_it_is_not_followed() {
+fn a_symlink_that_replaced_the_project_or_a_parent_is_not_followed() {
     for (swapped, target) in [("given/above/proj", "precious"), ("given/above", "other"), ("given", "elsewhere")] {
         let trees = trees();
         let kept = trees.keep();
@@ -57,7 +57,7 @@ fn a_link_in_the_place_of_the_project_or_above_it_is_not_followed() {
 }
 
 #[test]
-fn another_directory_in_the_place_of_the_project_is_refused_and_a_person_can_name_it() {
+fn another_directory_at_the_project_path_is_refused_unless_named_by_the_user() {
     let trees = trees();
     let kept = trees.keep();
     fs::rename(trees.path("given/above/proj"), trees.path("moved")).unwrap();
@@ -74,14 +74,14 @@ fn another_directory_in_the_place_of_the_project_is_refused_and_a_person_can_nam
 }
 
 #[test]
-fn a_record_without_an_identity_is_opened_and_its_project_has_to_be_named() {
+fn a_record_without_identity_opens_but_its_project_must_be_named() {
     let trees = trees();
     let path = trees.keep().project().to_owned();
     let record = trees.path("changes/kept/changes.json");
     let text = fs::read_to_string(&record).unwrap();
     let at = text.find(",\"identity\"").unwrap();
     fs::write(&record, format!("{}}}\n", &text[..at])).unwrap();
-    let kept = Kept::open(&trees.path("changes"), &"kept".parse().unwrap()).unwrap();
+    let kept = SavedChanges::open(&trees.path("changes"), &"kept".parse().unwrap()).unwrap();
     assert_eq!(kept.changes().summary().added, 1);
     assert!(matches!(opened(&kept), Some(ProjectError::Unrecorded(_))));
     kept.apply(Some(&path), ApplyOptions::default()).unwrap();

@@ -11,7 +11,7 @@ mod git_commands;
 mod git_guard;
 mod hostile;
 mod identity;
-mod kept;
 mod overlay;
 mod races;
+mod saved;
 mod support;

@@ -12,7 +12,7 @@ use std::process::Command;
 use carrel_changes::{ApplyOptions, DiffStyle};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::support::{BASE, Item, Trees, USER, items};
+use crate::support::{BASE, TestTrees, TreeItem, USER, items};
 
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"c d", b"\xc3\xa4\"\\", b"e\n\x1b[1m", b"\xff"];
 const MODES: [u32; 4] = [0o644, 0o755, 0o600, 0o640];
@@ -26,7 +26,7 @@ const DANGLING: [&[u8]; 3] = [b"nowhere", b"no/where\n", b"./\xfe"];
 type Act = (u8, [u8; 3], [u8; 3], u8);
 
 /// An overlay that is unmounted at the end.
-struct Overlay(PathBuf);
+struct MountedOverlay(PathBuf);
 
 /// Whether this process is the one with mounts of its own; if not, it starts it, and judges it.
 pub(crate) fn has_private_mounts(test: &str) -> bool {
@@ -80,8 +80,8 @@ fn act(root: &Path, (kind, one, other, choice): Act, targets: &[&[u8]]) {
 }
 
 /// A project after some work, a sandbox after some more, and what it saw at the end.
-fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (Trees, BTreeMap<Vec<u8>, Item>) {
-    let trees = Trees::new();
+fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (TestTrees, BTreeMap<Vec<u8>, TreeItem>) {
+    let trees = TestTrees::new();
     for name in ["merged", "work"] {
         fs::create_dir(trees.path(name)).unwrap();
     }
@@ -89,7 +89,7 @@ fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (Trees, BTreeMap<Ve
     for step in before.iter().take(24).filter(|step| step.0 % 10 != 9) {
         act(&trees.path("project"), *step, targets);
     }
-    let overlay = Overlay::mount(&trees);
+    let overlay = MountedOverlay::mount(&trees);
     for step in after.iter().take(24) {
         act(&overlay.0, *step, targets);
     }
@@ -98,10 +98,10 @@ fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (Trees, BTreeMap<Ve
     (trees, seen)
 }
 
-// === impl Overlay ===
+// === impl MountedOverlay ===
 
-impl Overlay {
-    fn mount(trees: &Trees) -> Self {
+impl MountedOverlay {
+    fn mount(trees: &TestTrees) -> Self {
         let merged = trees.path("merged");
         let at = |name: &str| trees.path(name).to_str().unwrap().to_owned();
         let data = format!("lowerdir={},upperdir={},workdir={},userxattr", at("project"), at("upper"), at("work"));
@@ -111,7 +111,7 @@ impl Overlay {
     }
 }
 
-impl Drop for Overlay {
+impl Drop for MountedOverlay {
     fn drop(&mut self) {
         rustix::mount::unmount(&self.0, UnmountFlags::empty()).unwrap();
     }
@@ -225,13 +225,13 @@ fn unpack(layer: &[u8], root: &Path) {
 }
 
 /// What git knows of a tree.
-fn files(items: &BTreeMap<Vec<u8>, Item>) -> BTreeMap<&[u8], (bool, &[u8])> {
+fn files(items: &BTreeMap<Vec<u8>, TreeItem>) -> BTreeMap<&[u8], (bool, &[u8])> {
     items
         .iter()
         .filter_map(|(path, item)| match item {
-            Item::File(mode, content) => Some((path.as_slice(), (mode & 0o100 != 0, content.as_slice()))),
-            Item::Link(target) => Some((path.as_slice(), (false, target.as_slice()))),
-            Item::Directory(_) | Item::Other => None,
+            TreeItem::File(mode, content) => Some((path.as_slice(), (mode & 0o100 != 0, content.as_slice()))),
+            TreeItem::Link(target) => Some((path.as_slice(), (false, target.as_slice()))),
+            TreeItem::Directory(_) | TreeItem::Other => None,
         })
         .collect()
 }

@@ -7,22 +7,22 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use carrel_changes::{ApplyError, ApplyOptions, Kept};
+use carrel_changes::{ApplyError, ApplyOptions, SavedChanges};
 
-use crate::support::Trees;
+use crate::support::TestTrees;
 
 const OWNER: u32 = 4242;
 /// How often changes are applied beside the exchange.
 const ROUNDS: u32 = 40;
 
 /// A process of the owner, which is gone with the test.
-struct Swapper(Child);
+struct SwapProcess(Child);
 
-// === impl Swapper ===
+// === impl SwapProcess ===
 
-impl Swapper {
+impl SwapProcess {
     /// Runs a script of the owner's without end, in the project; it has begun when this returns.
-    fn start(trees: &Trees, script: &str) -> Self {
+    fn start(trees: &TestTrees, script: &str) -> Self {
         let script = format!("$| = 1; my $began = 0; while (1) {{ {script}; print 'x' unless $began++ }}");
         let mut perl = Command::new("perl");
         perl.args(["-e", &script]).current_dir(trees.path("project")).uid(OWNER).gid(OWNER);
@@ -33,7 +33,7 @@ impl Swapper {
     }
 }
 
-impl Drop for Swapper {
+impl Drop for SwapProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -41,19 +41,19 @@ impl Drop for Swapper {
 }
 
 /// A project that belongs to the owner, in a directory that all can search, beside a place that is root's alone.
-fn trees() -> Trees {
-    let trees = Trees::new().project("d/keep", "1").directory("precious", 0o755).directory("project", 0o755);
+fn trees() -> TestTrees {
+    let trees = TestTrees::new().project("d/keep", "1").directory("precious", 0o755).directory("project", 0o755);
     fs::set_permissions(trees.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     trees
 }
 
-fn give(trees: &Trees) {
+fn give(trees: &TestTrees) {
     let done = Command::new("chown").args(["-hR", &format!("{OWNER}:{OWNER}")]).arg(trees.path("project")).status();
     assert!(done.unwrap().success());
 }
 
 /// Applies again and again; what was applied is taken away in between, so that there always is something to do.
-fn apply_often(kept: &Kept, again: impl Fn()) -> (u32, u32) {
+fn apply_often(kept: &SavedChanges, again: impl Fn()) -> (u32, u32) {
     let (mut applied, mut failed) = (0, 0);
     for _ in 0..ROUNDS {
         match kept.apply(None, ApplyOptions { force: true, ..ApplyOptions::default() }) {
@@ -67,7 +67,7 @@ fn apply_often(kept: &Kept, again: impl Fn()) -> (u32, u32) {
 }
 
 #[test]
-fn a_directory_that_becomes_a_link_and_back_leads_nothing_away() {
+fn a_directory_swapped_with_a_symlink_does_not_redirect_writes() {
     let trees = trees().upper("d/new", "planted").upper("d/sub/file", "planted").link("upper/d/link", "keep");
     give(&trees);
     let kept = trees.keep();
@@ -89,7 +89,7 @@ fn a_directory_that_becomes_a_link_and_back_leads_nothing_away() {
         format!("rename 'd', 'old'; symlink '{target}', 'd'; 1 for 1 .. 3000; unlink 'd'; rename 'old', 'd'")
     };
     let script = format!("{}; {}", swap(&other), swap(&precious));
-    let swapper = Swapper::start(&trees, &script);
+    let swapper = SwapProcess::start(&trees, &script);
     let (applied, failed) = apply_often(&kept, || {
         for name in ["new", "sub/file", "link"] {
             for directory in ["d", "old"] {
@@ -107,7 +107,7 @@ fn a_directory_that_becomes_a_link_and_back_leads_nothing_away() {
 }
 
 #[test]
-fn what_is_exchanged_for_a_file_of_root_is_neither_given_away_nor_opened() {
+fn a_file_swapped_for_one_of_root_is_neither_chowned_nor_opened() {
     // A file whose permissions change, a directory and a link: all that is handled by its name once it is there.
     let trees = trees()
         .project("script", "1")
@@ -129,7 +129,7 @@ fn what_is_exchanged_for_a_file_of_root_is_neither_given_away_nor_opened() {
     let script = "rename 'script', 's'; rename 'secret', 'script'; rename 'script', 'secret'; rename 's', 'script'; \
                   for my $n (glob '.carrel-*') { rename $n, 'x'; rename 'vault', $n; rename $n, 'vault'; \
                   rename 'secret', $n; rename $n, 'secret'; rename 'x', $n }";
-    let swapper = Swapper::start(&trees, script);
+    let swapper = SwapProcess::start(&trees, script);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Whatever is found at any moment: neither of them is ever open to others, nor another's.
@@ -153,7 +153,7 @@ fn what_is_exchanged_for_a_file_of_root_is_neither_given_away_nor_opened() {
 }
 
 #[test]
-fn a_file_with_another_name_elsewhere_keeps_its_permissions_there() {
+fn a_hard_link_elsewhere_keeps_its_permissions() {
     let trees = trees().project("run", "1").upper("run", "1").mode("upper/run", 0o777);
     let kept = trees.keep();
     give(&trees);
@@ -185,7 +185,7 @@ fn root_does_not_write_in_a_directory_of_another_user_than_the_owner() {
 }
 
 #[test]
-fn a_directory_that_its_owner_cannot_write_is_written_and_stays_so() {
+fn a_read_only_directory_is_written_and_stays_read_only() {
     let trees = trees().directory("upper/d", 0o755).upper("d/new", "x").directory("upper/e", 0o500).upper("e/f", "y");
     let trees = trees.mode("upper/d", 0o555);
     give(&trees);

@@ -7,7 +7,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use carrel_changes::{Changes, Keep, KeepError, Kept, Limits, Project, Snapshot, Upper};
+use carrel_changes::{
+    Changes, Project, SaveLimits, SaveRequest, SavedChanges, SavedChangesError, Snapshot, UpperLayer,
+};
 use rustix::fs::{FileType, Mode, XattrFlags};
 use tempfile::TempDir;
 
@@ -19,22 +21,22 @@ pub(crate) const USER: u32 = 1000;
 pub(crate) const GROUP: u32 = 1001;
 
 /// A project and a layer over it, both empty at first.
-pub(crate) struct Trees {
+pub(crate) struct TestTrees {
     pub(crate) dir: TempDir,
 }
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub(crate) enum TreeItem {
     File(u32, Vec<u8>),
     Directory(u32),
     Link(Vec<u8>),
     Other,
 }
 
-// === impl Trees ===
+// === impl TestTrees ===
 
-impl Trees {
+impl TestTrees {
     pub(crate) fn new() -> Self {
         let trees = Self { dir: tempfile::tempdir().unwrap() };
         for name in ["project", "upper"] {
@@ -91,9 +93,9 @@ impl Trees {
         self
     }
 
-    pub(crate) fn open(&self) -> (Upper, Project) {
+    pub(crate) fn open(&self) -> (UpperLayer, Project) {
         let upper = std::fs::File::open(self.path("upper")).unwrap();
-        (Upper::new(upper.into(), BASE, USER, GROUP), Project::open(self.path("project")).unwrap())
+        (UpperLayer::new(upper.into(), BASE, USER, GROUP), Project::open(self.path("project")).unwrap())
     }
 
     pub(crate) fn collect(&self) -> Changes {
@@ -106,18 +108,23 @@ impl Trees {
         self.collect().list().to_string()
     }
 
-    pub(crate) fn keep(&self) -> Kept {
-        self.try_keep("kept", None, Limits::default()).unwrap()
+    pub(crate) fn keep(&self) -> SavedChanges {
+        self.try_keep("kept", None, SaveLimits::default()).unwrap()
     }
 
-    pub(crate) fn try_keep(&self, name: &str, snapshot: Option<&Snapshot>, limits: Limits) -> Result<Kept, KeepError> {
+    pub(crate) fn try_keep(
+        &self,
+        name: &str,
+        snapshot: Option<&Snapshot>,
+        limits: SaveLimits,
+    ) -> Result<SavedChanges, SavedChangesError> {
         let (upper, project) = self.open();
         let changes = Changes::collect(&upper, &project).unwrap();
-        let what = Keep { changes: &changes, upper: &upper, project: &project, snapshot, limits, stop: None };
-        Kept::save(&self.path("changes"), &name.parse().unwrap(), &what)
+        let what = SaveRequest { changes: &changes, upper: &upper, project: &project, snapshot, limits, stop: None };
+        SavedChanges::save(&self.path("changes"), &name.parse().unwrap(), &what)
     }
 
-    pub(crate) fn items(&self) -> BTreeMap<Vec<u8>, Item> {
+    pub(crate) fn items(&self) -> BTreeMap<Vec<u8>, TreeItem> {
         items(&self.path("project"))
     }
 
@@ -137,7 +144,7 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: u32) {
 }
 
 /// All that is below a directory.
-pub(crate) fn items(root: &Path) -> BTreeMap<Vec<u8>, Item> {
+pub(crate) fn items(root: &Path) -> BTreeMap<Vec<u8>, TreeItem> {
     let mut items = BTreeMap::new();
     let mut waiting = vec![Vec::new()];
     while let Some(directory) = waiting.pop() {
@@ -150,13 +157,13 @@ pub(crate) fn items(root: &Path) -> BTreeMap<Vec<u8>, Item> {
             let mode = meta.permissions().mode() & 0o7777;
             let item = if meta.is_dir() {
                 waiting.push(path.clone());
-                Item::Directory(mode)
+                TreeItem::Directory(mode)
             } else if meta.is_symlink() {
-                Item::Link(std::fs::read_link(entry.path()).unwrap().as_os_str().as_bytes().to_vec())
+                TreeItem::Link(std::fs::read_link(entry.path()).unwrap().as_os_str().as_bytes().to_vec())
             } else if meta.is_file() {
-                Item::File(mode, std::fs::read(entry.path()).unwrap())
+                TreeItem::File(mode, std::fs::read(entry.path()).unwrap())
             } else {
-                Item::Other
+                TreeItem::Other
             };
             items.insert(path, item);
         }

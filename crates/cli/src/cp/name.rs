@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use carrel_changes::Shown;
+use carrel_changes::EscapedName;
 
 /// The longest name that a file system takes.
 const LONGEST: usize = 255;
@@ -36,7 +36,7 @@ impl Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Shown(self.0.as_bytes()).fmt(f)
+        EscapedName(self.0.as_bytes()).fmt(f)
     }
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Name {
 
 impl fmt::Display for BadName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\" is not the name of a file", Shown(self.0.as_bytes()))
+        write!(f, "\"{}\" is not the name of a file", EscapedName(self.0.as_bytes()))
     }
 }
 

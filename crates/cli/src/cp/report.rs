@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use serde_json::{Value, json};
 
 /// How many of what was left out are named.
@@ -66,7 +66,7 @@ impl Report {
         let mut text = String::new();
         for (path, why) in &self.named {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "note: left out {}: {}", Line(path), why.words());
+            let _ = writeln!(text, "note: left out {}: {}", EscapedLine(path), why.words());
         }
         match self.left_out - self.named.len() as u64 {
             0 => {}

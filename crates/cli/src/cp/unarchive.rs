@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use bytes::Bytes;
 use carrel_agent_client::protocol::payload::{FsAttributes, FsEntryKind, FsOpenOptions};
 use carrel_agent_client::{Error, File, WriteStream};
-use carrel_changes::Shown;
+use carrel_changes::EscapedName;
 use tar::EntryType;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -102,7 +102,7 @@ async fn write(
             Part::Entry(entry) => entry,
         };
         finish(open.take()).await?;
-        let shown = Shown(&entry.path).to_string();
+        let shown = EscapedName(&entry.path).to_string();
         let (Ok(names), Ok(leads_to)) = (names(&entry.path)?, std::str::from_utf8(&entry.leads_to)) else {
             report.leave_out(shown, LeftOut::NotText);
             continue;
@@ -195,7 +195,7 @@ fn names(path: &[u8]) -> Result<Result<Vec<&str>, std::str::Utf8Error>, Failure>
     };
     let names: Vec<&str> = text.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if names.contains(&"..") {
-        return Err(failed(format!("the archive names {}, which leads out of it", Shown(path))));
+        return Err(failed(format!("the archive names {}, which leads out of it", EscapedName(path))));
     }
     Ok(Ok(names))
 }

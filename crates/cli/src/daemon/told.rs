@@ -107,7 +107,7 @@ pub(crate) fn pause_line(pause: &PauseChange, named: bool) -> String {
     }
     words.extend([pause.sequence.to_string(), pause_kind(pause).to_owned()]);
     words.extend([&pause.reason, &pause.message].into_iter().filter(|text| !text.is_empty()).cloned());
-    format!("{}\n", carrel_changes::Line(&words.join("  ")))
+    format!("{}\n", carrel_changes::EscapedLine(&words.join("  ")))
 }
 
 /// Everything that is known of a sandbox, for programs.
@@ -282,7 +282,7 @@ pub(crate) fn event_line(event: &SandboxEvent, named: bool) -> String {
             said(&mut words, &service.error_code, &service.error_message);
         }
     }
-    format!("{}\n", carrel_changes::Line(&words.join("  ")))
+    format!("{}\n", carrel_changes::EscapedLine(&words.join("  ")))
 }
 
 /// A published port, as Docker shows it.

@@ -9,7 +9,7 @@ mod probe;
 
 use std::fmt::Write as _;
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -59,9 +59,9 @@ fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
     for check in checks {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{:<5} {:<16} {}", check.status.word(), check.name, Line(&check.found));
+        let _ = writeln!(text, "{:<5} {:<16} {}", check.status.word(), check.name, EscapedLine(&check.found));
         if let Some(remedy) = &check.remedy {
-            let _ = writeln!(text, "{:<5} {:<16} hint: {}", "", "", Line(remedy));
+            let _ = writeln!(text, "{:<5} {:<16} hint: {}", "", "", EscapedLine(remedy));
         }
     }
     text.push_str(match worst(checks) {

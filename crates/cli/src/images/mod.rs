@@ -167,7 +167,7 @@ fn gone(removed: &carrel_layers::RemovedImages, json: bool) -> Result<(), Failur
             serde_json::json!({"names": removed.names, "images": images, "bytes": removed.bytes, "left": removed.left});
         return crate::say(crate::json::line(&object).as_bytes()).map(drop);
     }
-    let names = removed.names.iter().map(|name| format!("{}\n", carrel_changes::Line(name)));
+    let names = removed.names.iter().map(|name| format!("{}\n", carrel_changes::EscapedLine(name)));
     let images = removed.images.iter().map(|digest| format!("{digest}\n"));
     crate::say(names.chain(images).collect::<String>().as_bytes()).map(drop)
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use carrel_layers::{Descriptor, LayerOutcome, Progress};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -59,7 +59,7 @@ impl Telling {
         } else {
             Way::Lines
         };
-        Self { what: Line(what).to_string(), way, state: Mutex::default() }
+        Self { what: EscapedLine(what).to_string(), way, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -149,7 +149,7 @@ impl Progress for Telling {
     }
 
     fn said(&self, text: &str) {
-        self.line(&Line(text).to_string());
+        self.line(&EscapedLine(text).to_string());
     }
 }
 

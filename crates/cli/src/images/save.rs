@@ -164,7 +164,7 @@ async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), 
 }
 
 fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
-    Changes { upper, first, without: OWN.iter().map(PathBuf::from).collect() }
+    SandboxChanges { upper, first, without: OWN.iter().map(PathBuf::from).collect() }
 }
 
 /// The disk of a sandbox that stays, and what it lies over, as the provider has written it down.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use carrel_changes::Shown;
+use carrel_changes::EscapedName;
 use carrel_image::RootFs;
 use carrel_shim_client::messages::JobCommand;
 
@@ -62,7 +62,7 @@ impl Asked<'_> {
 }
 
 fn text(word: &OsString) -> Result<String, Failure> {
-    let words = || format!("the argument {} is not text (UTF-8)", Shown(word.as_bytes()));
+    let words = || format!("the argument {} is not text (UTF-8)", EscapedName(word.as_bytes()));
     word.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_command", words()))
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use carrel_changes::Shown;
+use carrel_changes::EscapedName;
 use carrel_daemon::Config;
 use carrel_shim_client::messages::{Fact, FactKind, StreamName};
 use carrel_shim_client::{TrimmedOutput, trimmed_output};
@@ -137,7 +137,7 @@ fn open(logs: &Path, job: &str, stream: StreamName) -> io::Result<Option<std::fs
 }
 
 fn unreadable(logs: &Path, job: &str, error: &io::Error) -> Stopped {
-    let words = format!("what is kept of job {job} in {} cannot be read: {error}", Shown::path(logs));
+    let words = format!("what is kept of job {job} in {} cannot be read: {error}", EscapedName::path(logs));
     Failure::new("logs_unreadable", words).into()
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use carrel_changes::{Stop, Upper};
+use carrel_changes::{CancellationFlag, UpperLayer};
 use carrel_layers::Digest;
 use carrel_shim_client::messages::{FileIdentity, Ready};
 use carrel_shim_client::{OwnedSandbox, ShimClient};
@@ -109,8 +109,8 @@ pub(crate) fn own_run() -> Result<u8, Failure> {
     })?;
     if let Some(watched) = watched {
         let project = &request["project"];
-        let upper = Upper::new(changes, id_base, number(&project["user"]), number(&project["group"]));
-        watched.finish(&upper, &Stop::new())?;
+        let upper = UpperLayer::new(changes, id_base, number(&project["user"]), number(&project["group"]));
+        watched.finish(&upper, &CancellationFlag::new())?;
     }
     Ok(0)
 }

@@ -10,7 +10,7 @@ pub(crate) mod project;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use carrel_changes::{Stop, Upper};
+use carrel_changes::{CancellationFlag, UpperLayer};
 use carrel_shim_client::messages::{Ended, InputWish, JobFollow, UnenforcedLimit};
 use carrel_shim_client::{OwnedSandbox, OwnerError, Programs, ShimClient, ShimError, Supervisor};
 use tokio::runtime::Runtime;
@@ -42,7 +42,7 @@ pub(crate) struct Ran {
     ending: Ending,
     ended: Option<Ended>,
     /// What it wrote to its copy of the project.
-    upper: Option<Upper>,
+    upper: Option<UpperLayer>,
     /// Limits that it was given and that were not enforced.
     unenforced: Vec<UnenforcedLimit>,
 }
@@ -102,7 +102,7 @@ async fn drive(plan: &Plan, supervisor: Supervisor, signals: &mut Signals, notes
     let handle = sandbox.take_changes();
     let spare = handle.as_ref().map(OwnedFd::try_clone).transpose();
     let spare = spare.map_err(|error| Failure::new("changes_unavailable", error))?;
-    let upper = handle.map(|handle| Upper::new(handle, sandbox.id_base(), user, group));
+    let upper = handle.map(|handle| UpperLayer::new(handle, sandbox.id_base(), user, group));
     let (ending, ended) = match serve(plan, signals, &mut sandbox, notes).await {
         Ok(Ending::SandboxEnded) => {
             let ended = tokio::time::timeout(LAST_WORDS, sandbox.ended()).await;
@@ -187,11 +187,11 @@ fn conclude(
     runtime: &Runtime,
     signals: &mut Signals,
     watched: &Watched,
-    upper: &Upper,
+    upper: &UpperLayer,
     ending: Ending,
     json: bool,
 ) -> Result<Outcome, Failure> {
-    let stop = &Stop::new();
+    let stop = &CancellationFlag::new();
     let (working, mut over) = tokio::sync::oneshot::channel::<()>();
     let work = move || {
         let _until_here = working;
@@ -205,7 +205,7 @@ fn conclude(
                 _ = &mut over => return None,
                 signal = signals.ending() => signal,
             };
-            stop.ask();
+            stop.cancel();
             let in_time = tokio::select! {
                 _ = &mut over => true,
                 _ = signals.ending() => false,

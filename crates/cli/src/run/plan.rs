@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use carrel_agent_client::sandbox_directory;
-use carrel_changes::Shown;
+use carrel_changes::EscapedName;
 use carrel_fetch::Image;
 use carrel_image::GuestPath;
 use carrel_layers::Digest;
@@ -164,7 +164,7 @@ fn copies(arguments: &RunArguments, image: &Image) -> Result<Vec<HostCopy>, Fail
     let copy = |mount: &MountPair| {
         let user::UidGid { user, group } = user::ids(image::user(arguments, image), &image.root)?;
         let target = mount.target.to_str().map(str::to_owned).ok_or_else(|| {
-            Failure::new("invalid_mount", format!("the path {} is not text (UTF-8)", Shown::path(&mount.target)))
+            Failure::new("invalid_mount", format!("the path {} is not text (UTF-8)", EscapedName::path(&mount.target)))
         })?;
         Ok(HostCopy { source: existing(&mount.source)?, target, user, group })
     };
@@ -180,7 +180,7 @@ fn check_places(mounts: &[MountPair], project: bool) -> Result<(), Failure> {
             let with_project = project && taken.iter().position(|other| *other == place) == Some(0);
             let other = if with_project { "the project" } else { "another --mount" };
             let words =
-                format!("--mount number {} and {other} are both for {}", number + 1, Shown::path(&mount.target));
+                format!("--mount number {} and {other} are both for {}", number + 1, EscapedName::path(&mount.target));
             return Err(Failure::new("invalid_mount", words).hint("give each a place of its own"));
         }
         taken.push(place);
@@ -200,7 +200,7 @@ fn check_hostname(name: &str) -> Result<(), Failure> {
 /// A path of the host, from its root and without links.
 fn existing(path: &Path) -> Result<PathBuf, Failure> {
     let failed = |error| {
-        Failure::new("mount_unavailable", format!("{}: {error}", Shown::path(path)))
+        Failure::new("mount_unavailable", format!("{}: {error}", EscapedName::path(path)))
             .hint("the first path of --mount is one of this host, and has to be there")
     };
     std::fs::canonicalize(path).map_err(failed)

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use carrel_changes::{
-    ChangeName, Changes, ChangesError, Keep, Kept, Limits, Mark, Marks, Project, ProjectIdentity, Shown, Snapshot,
-    Stop, Summary, Upper,
+    AutoRunChange, AutoRunList, CancellationFlag, ChangeName, ChangeSummary, Changes, ChangesError, EscapedName,
+    Project, ProjectIdentity, SaveLimits, SaveRequest, SavedChanges, Snapshot, UpperLayer,
 };
 use carrel_shim_client::messages::FileIdentity;
 use serde_json::json;
@@ -41,7 +41,7 @@ struct KeepAs {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     changes: Changes,
-    summary: Summary,
+    summary: ChangeSummary,
     kept: Option<ChangeName>,
     project: PathBuf,
 }
@@ -119,12 +119,16 @@ impl Watched {
     }
 
     /// Finds what was changed, and keeps it if that was asked for.
-    pub(crate) fn finish(&self, upper: &Upper, stop: &Stop) -> Result<Outcome, Failure> {
+    pub(crate) fn finish(&self, upper: &UpperLayer, stop: &CancellationFlag) -> Result<Outcome, Failure> {
         let changes = Changes::collect_until(upper, &self.project, stop)?;
         if let Some(KeepAs { name, directory, snapshot }) = &self.keep {
-            let (project, snapshot, limits) = (&self.project, Some(snapshot), Limits::default());
+            let (project, snapshot, limits) = (&self.project, Some(snapshot), SaveLimits::default());
             let stop = Some(stop);
-            Kept::save(directory, name, &Keep { changes: &changes, upper, project, snapshot, limits, stop })?;
+            SavedChanges::save(
+                directory,
+                name,
+                &SaveRequest { changes: &changes, upper, project, snapshot, limits, stop },
+            )?;
         }
         let kept = self.keep.as_ref().map(|keep| keep.name.clone());
         // What is not kept is not applied: there the names are enough.
@@ -158,7 +162,7 @@ impl Outcome {
             }
         }
         let summary = &self.summary;
-        let _ = writeln!(text, "{summary} in the copy of {}", Shown::path(&self.project));
+        let _ = writeln!(text, "{summary} in the copy of {}", EscapedName::path(&self.project));
         if let Some(count @ 1..) = self.discarded() {
             let changes = if count == 1 { "1 change was" } else { &format!("{count} changes were") };
             let _ = writeln!(text, "note: {changes} discarded\nhint: `--keep-changes NAME` keeps the changes of a run");
@@ -169,7 +173,7 @@ impl Outcome {
             if let Some(caution) = summary.caution() {
                 let _ = writeln!(text, "{caution}");
             }
-            let marks = Marks(&self.changes.marks()).to_string();
+            let marks = AutoRunList(&self.changes.marks()).to_string();
             for line in marks.lines().take(LISTED) {
                 let _ = writeln!(text, "{line}");
             }
@@ -183,7 +187,7 @@ impl Outcome {
 
     /// How many changes are gone with the sandbox; none if they were kept.
     fn discarded(&self) -> Option<u64> {
-        let Summary { added, modified, deleted, directories, .. } = self.summary;
+        let ChangeSummary { added, modified, deleted, directories, .. } = self.summary;
         self.kept.is_none().then_some(added + modified + deleted + directories)
     }
 
@@ -202,8 +206,8 @@ impl Outcome {
 }
 
 /// A summary for programs.
-pub(crate) fn summary(summary: &Summary) -> serde_json::Value {
-    let Summary { added, modified, deleted, directories, skipped, git, marked, bytes } = summary;
+pub(crate) fn summary(summary: &ChangeSummary) -> serde_json::Value {
+    let ChangeSummary { added, modified, deleted, directories, skipped, git, marked, bytes } = summary;
     json!({
         "added": added,
         "modified": modified,
@@ -217,8 +221,8 @@ pub(crate) fn summary(summary: &Summary) -> serde_json::Value {
 }
 
 /// What tools run or follow by themselves, for programs.
-pub(crate) fn marks(marks: &[Mark]) -> serde_json::Value {
-    let object = |mark: &Mark| {
+pub(crate) fn marks(marks: &[AutoRunChange]) -> serde_json::Value {
+    let object = |mark: &AutoRunChange| {
         json!({
             "path": String::from_utf8_lossy(mark.path.as_bytes()),
             "tool": mark.kind.tool(),

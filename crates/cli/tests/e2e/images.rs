@@ -125,7 +125,7 @@ fn images_are_listed_told_about_and_removed() {
     let outcome = world.carrel(["image", "rm", "tools:1"]);
     assert_eq!(outcome.code, Some(1));
     assert!(
-        outcome.stderr.starts_with("error: there is no image tools:1\nhint: `carrel image ls`"),
+        outcome.stderr.starts_with("error: no such image: tools:1\nhint: run `carrel image ls`"),
         "{}",
         outcome.stderr
     );

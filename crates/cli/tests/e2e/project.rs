@@ -323,7 +323,7 @@ fn a_project_that_the_sandbox_exchanges_for_a_link_leads_nothing_away() {
     for command in ["apply", "diff"] {
         let outcome = world.carrel([command, "n"]);
         let said = format!(
-            "error: {} is reached through a symbolic link that was not there when the changes were made\n\
+            "error: {} is reached through a symlink that did not exist when the changes were made\n\
              hint: look at what is there now; `carrel {command} --project DIR n` names the directory to use\n",
             project.display()
         );

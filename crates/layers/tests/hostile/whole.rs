@@ -12,7 +12,7 @@ fn a_truncated_archive_is_rejected_wherever_it_ends() {
     let whole = TarBuilder::control().pax(&[("path", b"y")]).file("x", &[7; 700]).end();
     let end = whole.len() - 1024;
     for length in (1..end).step_by(100).chain([512, 1024, end - 512, end]) {
-        let expected: &[&str] = if length < 512 { &["not a tar"] } else { &["the archive is cut short: it ends"] };
+        let expected: &[&str] = if length < 512 { &["not a tar"] } else { &["the archive is truncated: it ends"] };
         fails(&whole[..length], ArchiveForm::Root, expected);
     }
     fails(&whole[..end - 1], ArchiveForm::Layer, &[r#"it ends within entry "y""#]);
@@ -26,7 +26,7 @@ fn a_truncated_archive_is_rejected_wherever_it_ends() {
     };
     for form in [ArchiveForm::Root, ArchiveForm::Layer] {
         fails(&TarBuilder::control().raw(claimed(1 << 20), b"little").end(), form, &[r#"it ends within entry "x""#]);
-        fails(&TarBuilder::control().raw(claimed(512), &[7; 2048]).end(), form, &[r#"behind entry "x""#]);
+        fails(&TarBuilder::control().raw(claimed(512), &[7; 2048]).end(), form, &[r#"after entry "x""#]);
     }
 }
 
@@ -50,7 +50,7 @@ fn a_damaged_archive_is_rejected() {
     let mut archive = TarBuilder::control().file("x", b"").end();
     let offset = TarBuilder::control().0.len();
     archive[offset] ^= 1;
-    let expected = format!(r#"there is no header at byte {offset}, behind entry "etc/link""#);
+    let expected = format!(r#"there is no header at byte {offset}, after entry "etc/link""#);
     fails(&archive, ArchiveForm::Layer, &[&expected]);
     // Zeros between two entries: some readers would stop there, and some go on.
     let mut archive = TarBuilder::control();

@@ -268,7 +268,7 @@ fn an_archive_of_layers_is_distinguished_from_a_root() {
     let home = StoreHome::new();
     for (name, hint) in [("oci-layout", "oci-archive:"), ("manifest.json", "docker-archive:")] {
         let error = find(&home, &TarBuilder::default().file(name, b"{}").end()).unwrap_err().to_string();
-        assert!(error.contains("holds layers") && error.contains(hint), "{error}");
+        assert!(error.contains("contains layers") && error.contains(hint), "{error}");
         home.assert_empty();
         find(&home, &TarBuilder::control().file(name, b"{}").end()).unwrap();
         home.store.prune(true).unwrap();

@@ -98,12 +98,12 @@ fn another_process_fills_a_disk() {
         |size: usize| move |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &noise(size + number));
     // Each layer would fit.
     let error = home.store.pull(Some("large"), &image(6, some(2 << 20)), &amd64(), &()).unwrap_err();
-    assert!(matches!(error, StoreError::Full(_)) && error.to_string().contains("hint: `carrel prune`"), "{error}");
+    assert!(matches!(error, StoreError::Full(_)) && error.to_string().contains("hint: run `carrel prune`"), "{error}");
     for directory in ["blobs", "layers", "partial", "staging", "images", "names"] {
         assert_eq!(names(directory), [""; 0], "{directory}");
     }
     home.store.pull(Some("small"), &image(1, some(2 << 20)), &amd64(), &()).unwrap();
-    eprintln!("it is full, and was not");
+    eprintln!("the disk was not filled");
 }
 
 //= promises.images.image-unpacks
@@ -119,5 +119,5 @@ fn the_disk_is_not_filled_and_an_image_that_does_not_fit_is_removed() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("it is full, and was not"), "{said}");
+    assert!(output.status.success() && said.contains("the disk was not filled"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! What is said beside what a job writes.
 
-use carrel_changes::Line;
+use carrel_changes::EscapedLine;
 use serde_json::json;
 
 use super::ending::note;
@@ -21,7 +21,7 @@ impl Notes {
         match self {
             Self { quiet: true, .. } => String::new(),
             Self { json: true, .. } => format!("{}{end}", crate::json::line(&json!({"note": words})).trim_end()),
-            _ => format!("note: {}{end}", Line(words)),
+            _ => format!("note: {}{end}", EscapedLine(words)),
         }
     }
 
@@ -35,7 +35,7 @@ impl Notes {
         match self {
             Self { quiet: true, .. } => {}
             Self { json: true, .. } => note(&crate::json::line(&json!({"note": words, "hint": hint}))),
-            _ => note(&format!("note: {}\nhint: {}\n", Line(words), Line(hint))),
+            _ => note(&format!("note: {}\nhint: {}\n", EscapedLine(words), EscapedLine(hint))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A directory that nothing leaves: every path in it is opened by handle, and no link is ever followed.
+//! Access to a directory tree by handles, without following any symlink.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,15 +10,14 @@ use rustix::io::Errno;
 
 use crate::path::RelativePath;
 
-/// A directory, open, and all that is below it on the same file system.
+/// An open directory, and everything below it on the same file system.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct ConfinedTree {
     root: OwnedFd,
 }
 
-/// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     File,
     Directory,
     Symlink,
@@ -27,30 +26,30 @@ pub(crate) enum Kind {
     Device,
 }
 
-/// What is known of a file without opening it.
+/// The result of `stat`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Meta {
-    pub(crate) kind: Kind,
-    /// Permissions, with the bits that raise privileges.
+pub(crate) struct FileMetadata {
+    pub(crate) kind: FileKind,
+    /// Permissions, with set-id bits.
     pub(crate) mode: u32,
     pub(crate) size: u64,
-    /// Bytes that are really there.
+    /// Allocated bytes.
     pub(crate) allocated: u64,
     /// Nanoseconds.
     pub(crate) modified: i64,
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// It has more than one name.
+    /// Whether it has more than one link.
     pub(crate) shared: bool,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// A device with the numbers 0 and 0: in a layer, the mark of something deleted.
+    /// A character device 0:0: a whiteout in a layer.
     pub(crate) zero_device: bool,
 }
 
-// === impl Tree ===
+// === impl ConfinedTree ===
 
-impl Tree {
+impl ConfinedTree {
     pub(crate) fn new(root: OwnedFd) -> Self {
         Self { root }
     }
@@ -59,27 +58,27 @@ impl Tree {
         &self.root
     }
 
-    /// Opens a directory; the empty path is the tree's own.
+    /// Opens a directory; the empty path is the tree itself.
     pub(crate) fn directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// Opens a regular file for reading. Whatever else is there is not waited for.
+    /// Opens a regular file for reading, without blocking on other types.
     pub(crate) fn file(&self, path: &RelativePath) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
         let file = self.open(path.as_bytes(), flags)?;
-        match Meta::of(&rustix::fs::fstat(&file)?).kind {
-            Kind::File => Ok(file.into()),
+        match FileMetadata::of(&rustix::fs::fstat(&file)?).kind {
+            FileKind::File => Ok(file.into()),
             _ => Err(Errno::INVAL),
         }
     }
 
-    pub(crate) fn meta(&self, path: &RelativePath) -> Result<Meta, Errno> {
+    pub(crate) fn meta(&self, path: &RelativePath) -> Result<FileMetadata, Errno> {
         meta_in(&self.directory(path.directory())?, path.name())
     }
 
-    /// What a link points to.
+    /// The target of a symlink.
     pub(crate) fn target(&self, path: &RelativePath) -> Result<Vec<u8>, Errno> {
         target_in(&self.directory(path.directory())?, path.name())
     }
@@ -94,17 +93,17 @@ impl Tree {
     }
 }
 
-// === impl Meta ===
+// === impl FileMetadata ===
 
-impl Meta {
+impl FileMetadata {
     pub(crate) fn of(stat: &Stat) -> Self {
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Symlink,
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
-            FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => Kind::Device,
+            FileType::RegularFile => FileKind::File,
+            FileType::Directory => FileKind::Directory,
+            FileType::Symlink => FileKind::Symlink,
+            FileType::Fifo => FileKind::Fifo,
+            FileType::Socket => FileKind::Socket,
+            FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => FileKind::Device,
         };
         let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
         Self {
@@ -122,18 +121,19 @@ impl Meta {
         }
     }
 
-    /// Permissions, without the bits that raise privileges.
+    /// Permissions without set-id bits.
     pub(crate) fn permissions(&self) -> u32 {
         self.mode & 0o777
     }
 }
 
-/// What is known of a name in an open directory.
-pub(crate) fn meta_in(directory: &OwnedFd, name: &[u8]) -> Result<Meta, Errno> {
-    rustix::fs::statat(directory, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Meta::of(&stat))
+/// Calls `stat` for a name in an open directory.
+pub(crate) fn meta_in(directory: &OwnedFd, name: &[u8]) -> Result<FileMetadata, Errno> {
+    rustix::fs::statat(directory, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW)
+        .map(|stat| FileMetadata::of(&stat))
 }
 
-/// Whether something is mounted on a name in an open directory.
+/// Whether a name in an open directory is a mount point.
 pub(crate) fn is_mount_point(directory: &OwnedFd, name: &[u8]) -> Result<bool, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(directory, OsStr::from_bytes(name), flags, StatxFlags::empty())?;
@@ -144,7 +144,7 @@ pub(crate) fn target_in(directory: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Err
     rustix::fs::readlinkat(directory, OsStr::from_bytes(name), Vec::new()).map(std::ffi::CString::into_bytes)
 }
 
-/// The names in an open directory, in order, but never more than a limit: then it is the directory that is too large.
+/// The sorted names in an open directory; an error if there are more than `limit`.
 pub(crate) fn names_in(directory: &impl AsFd, limit: u64) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {

@@ -1,30 +1,30 @@
-//! How names that others chose are shown: no byte of them can steer a terminal.
+//! Displays untrusted names without control characters.
 
 use std::fmt::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A name for a person: what is no plain character becomes an escape.
+/// Displays a name with escapes for everything that is not a plain character.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a>(pub &'a [u8]);
+pub struct EscapedName<'a>(pub &'a [u8]);
 
-/// A sentence for a person that names may be in: on one line, and what could steer a terminal becomes an escape.
+/// Displays a sentence with names in it: on one line, with control characters escaped.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a>(pub &'a str);
+pub struct EscapedLine<'a>(pub &'a str);
 
-/// A number with its noun.
-pub(crate) struct Counted(pub(crate) u64, pub(crate) &'static str, pub(crate) &'static str);
+/// Displays a number with its noun.
+pub(crate) struct CountedNoun(pub(crate) u64, pub(crate) &'static str, pub(crate) &'static str);
 
-// === impl Shown ===
+// === impl EscapedName ===
 
-impl<'a> Shown<'a> {
+impl<'a> EscapedName<'a> {
     /// A path of the host.
     pub fn path(path: &'a Path) -> Self {
         Self(path.as_os_str().as_bytes())
     }
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for EscapedName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for character in chunk.valid().chars() {
@@ -41,32 +41,32 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-// === impl Line ===
+// === impl EscapedLine ===
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for EscapedLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| plain_or_escaped(f, character))
     }
 }
 
-// === impl Counted ===
+// === impl CountedNoun ===
 
-impl fmt::Display for Counted {
+impl fmt::Display for CountedNoun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.0, if self.0 == 1 { self.1 } else { self.2 })
     }
 }
 
-/// What is said about changes that git acts on.
+/// The warning about changes that git acts on.
 pub(crate) fn caution(changes: u64) -> String {
     format!(
         "{} that git acts on (repositories, hooks, settings and what they name), by which it could be made to run \
          anything here: `carrel apply` refuses them; --skip-refused applies the rest, --allow-git takes them over too",
-        Counted(changes, "change", "changes")
+        CountedNoun(changes, "change", "changes")
     )
 }
 
-/// A line of a file for a terminal: tabs stay, and what could steer it becomes an escape.
+/// A line of a file for a terminal: tabs stay, other control characters are escaped.
 pub(crate) fn line_for_terminal(line: &[u8]) -> String {
     let mut text = String::with_capacity(line.len());
     for chunk in line.utf8_chunks() {
@@ -92,12 +92,12 @@ fn plain_or_escaped(f: &mut impl fmt::Write, character: char) -> fmt::Result {
     }
 }
 
-/// Characters that are not seen but change the order in which others are.
+/// Invisible characters that change the order of others.
 fn reorders(character: char) -> bool {
     matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name in a patch, quoted as git quotes it where it has to be.
+/// A name in a patch, quoted as git does.
 pub(crate) fn quoted(prefix: &str, path: &[u8]) -> String {
     let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     let mut text = String::from(prefix);
@@ -131,28 +131,28 @@ mod tests {
 
     #[test]
     fn what_could_steer_a_terminal_is_shown_as_an_escape() {
-        let shown = |bytes: &[u8]| Shown(bytes).to_string();
+        let shown = |bytes: &[u8]| EscapedName(bytes).to_string();
         assert_eq!(shown("a b/ä.txt".as_bytes()), "a b/ä.txt");
         assert_eq!(shown(b"\x1b[2Jx\n\t\x7f"), "\\x1b[2Jx\\x0a\\x09\\x7f");
         assert_eq!(shown("\u{9b}31m\u{202e}txt.exe".as_bytes()), "\\u{9b}31m\\u{202e}txt.exe");
         assert_eq!(shown(b"\xff\xc3a\\x1b"), "\\xff\\xc3a\\\\x1b");
-        assert_eq!(Line("a\\b \u{1b}[2J\nerror: \u{202e}").to_string(), "a\\b \\x1b[2J\\x0aerror: \\u{202e}");
+        assert_eq!(EscapedLine("a\\b \u{1b}[2J\nerror: \u{202e}").to_string(), "a\\b \\x1b[2J\\x0aerror: \\u{202e}");
         assert_eq!(line_for_terminal(b"\ta\\n \x1b[0m\xff"), "\ta\\n \\x1b[0m\\xff");
     }
 
     //= promises.changes.control-characters-sandbox-reach
     #[test]
-    fn whatever_is_shown_is_free_of_control_characters() {
+    fn escaped_output_never_has_control_characters() {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-            assert!(!Shown(bytes).to_string().contains(char::is_control));
-            assert!(!Line(&String::from_utf8_lossy(bytes)).to_string().contains(char::is_control));
+            assert!(!EscapedName(bytes).to_string().contains(char::is_control));
+            assert!(!EscapedLine(&String::from_utf8_lossy(bytes)).to_string().contains(char::is_control));
             assert!(!line_for_terminal(bytes).contains(|c: char| c.is_control() && c != '\t'));
             assert!(quoted("a/", bytes).bytes().all(|byte| (b' '..=b'~').contains(&byte)));
         });
     }
 
     #[test]
-    fn names_are_quoted_as_git_quotes_them() {
+    fn names_are_quoted_as_in_git() {
         assert_eq!(quoted("a/", b"plain name.c"), "a/plain name.c");
         assert_eq!(quoted("a/", "ä\"\\\n\x1b".as_bytes()), r#""a/\303\244\"\\\n\033""#);
     }

@@ -1,46 +1,46 @@
-//! Files that tools run or follow by themselves: a change to one is applied, and pointed out before that.
+//! Files that tools run or load automatically: changes to them are applied with a warning.
 
 use std::fmt;
 
 use crate::change::{Change, ChangeKind, Node};
 use crate::path::RelativePath;
 
-/// A change that is pointed out.
+/// A changed file that a tool runs or loads automatically.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Where.
+pub struct AutoRunChange {
+    /// The path of the change.
     pub path: RelativePath,
-    /// Why.
-    pub kind: MarkKind,
+    /// The tool, and when it runs the file.
+    pub kind: AutoRunKind,
 }
 
-/// Why a change is pointed out.
+/// Why a changed file deserves a warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarkKind {
-    /// It says where the submodules of a repository come from.
+pub enum AutoRunKind {
+    /// It configures where submodules are fetched from.
     Submodules,
-    /// It says by which of the configured programs git filters, compares and merges files.
+    /// It selects the configured programs by which git filters, compares and merges files.
     Attributes,
-    /// A tool runs it, or what it says.
+    /// A tool runs it, or a command in it.
     Tool {
-        /// Which.
+        /// The tool.
         tool: &'static str,
-        /// When.
+        /// When the tool runs it.
         when: &'static str,
     },
 }
 
-/// Marks as a person reads them, those of submodules apart.
+/// Displays warnings, with submodules apart.
 #[derive(Debug)]
-pub struct Marks<'a>(pub &'a [Mark]);
+pub struct AutoRunList<'a>(pub &'a [AutoRunChange]);
 
-/// How a file is known. Names are compared without regard to case.
+/// How a file is recognized. Names are case-insensitive.
 enum Pattern {
     /// By its name, in any directory.
     Name(&'static str),
     /// By the end of its path.
     Path(&'static str),
-    /// By a directory that it is in, at any depth.
+    /// By a directory above it, at any depth.
     Below(&'static str),
     /// By the end of its name.
     Suffix(&'static str),
@@ -59,7 +59,7 @@ const START: &str = "when it is started here";
 const PUSH: &str = "when it is pushed";
 const INSTRUCTED: &str = "when they work here: it tells them what to do";
 
-/// What code that a tool loads may be written in.
+/// Extensions of code that a tool may load.
 macro_rules! codes {
     ($stem:literal) => {
         &[
@@ -73,7 +73,8 @@ macro_rules! codes {
     };
 }
 
-/// The files, each with the tool that runs it and when. What a person runs by name, such as a `Makefile`, is not one.
+/// The files, each with the tool that runs it and when. What a person runs by name, such as a `Makefile`, is not
+/// listed.
 const TABLE: &[(&[Pattern], &str, &str)] = &[
     (&[Name(".envrc"), Below(".direnv")], "direnv", ENTER),
     (&[Name("mise.toml"), Name(".mise.toml"), Name("mise.local.toml"), Name(".mise.local.toml")], "mise", ENTER),
@@ -157,24 +158,24 @@ const TABLE: &[(&[Pattern], &str, &str)] = &[
     (&[Name(".woodpecker.yml"), Below(".woodpecker"), Below(".forgejo/workflows")], "the CI service", PUSH),
 ];
 
-// === impl Mark ===
+// === impl AutoRunChange ===
 
-impl Mark {
-    /// The marks of changes, by path. What is deleted is run no more.
+impl AutoRunChange {
+    /// The warnings for changes, sorted by path. Deleted files are not run.
     pub(crate) fn of(changes: &[Change]) -> Vec<Self> {
         changes.iter().filter_map(Change::mark).collect()
     }
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for AutoRunChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.kind)
     }
 }
 
-// === impl MarkKind ===
+// === impl AutoRunKind ===
 
-impl MarkKind {
+impl AutoRunKind {
     fn of(path: &RelativePath) -> Option<Self> {
         let folded = path.as_bytes().to_ascii_lowercase();
         match path.name().to_ascii_lowercase().as_slice() {
@@ -185,7 +186,7 @@ impl MarkKind {
         Self::find(|pattern| pattern.matches(&folded))
     }
 
-    /// Why a link is pointed out in the place of a directory: what it leads to is taken for what is in that.
+    /// The warning for a symlink that replaces a directory, whose target is then loaded instead.
     fn of_directory(path: &RelativePath) -> Option<Self> {
         let folded = path.as_bytes().to_ascii_lowercase();
         Self::find(|pattern| pattern.is_above(&folded))
@@ -205,7 +206,7 @@ impl MarkKind {
     }
 }
 
-impl fmt::Display for MarkKind {
+impl fmt::Display for AutoRunKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Submodules => f.write_str("git fetches submodules from where it says"),
@@ -215,12 +216,12 @@ impl fmt::Display for MarkKind {
     }
 }
 
-// === impl Marks ===
+// === impl AutoRunList ===
 
-impl fmt::Display for Marks<'_> {
+impl fmt::Display for AutoRunList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let submodules = |mark: &&Mark| mark.kind == MarkKind::Submodules;
-        let mut section = |head: &str, marks: Vec<&Mark>| {
+        let submodules = |mark: &&AutoRunChange| mark.kind == AutoRunKind::Submodules;
+        let mut section = |head: &str, marks: Vec<&AutoRunChange>| {
             if marks.is_empty() {
                 return Ok(());
             }
@@ -236,7 +237,7 @@ impl fmt::Display for Marks<'_> {
 // === impl Pattern ===
 
 impl Pattern {
-    /// Whether a path, in small letters, is of this kind.
+    /// Whether a lower-case path matches.
     fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         match self {
@@ -251,7 +252,7 @@ impl Pattern {
         }
     }
 
-    /// Whether files of this kind are below a path, in small letters.
+    /// Whether files of this pattern are below a lower-case path.
     fn is_above(&self, path: &[u8]) -> bool {
         let ends = |directory: &str| ends_with_names(path, directory.as_bytes());
         let above = |known: &'static str| known.match_indices('/').any(|(at, _)| known.get(..at).is_some_and(ends));
@@ -263,7 +264,7 @@ impl Pattern {
     }
 }
 
-/// Whether a path ends with whole names.
+/// Whether a path ends with these components.
 fn ends_with_names(path: &[u8], names: &[u8]) -> bool {
     [b"/", path].concat().ends_with(&[b"/", names].concat())
 }
@@ -271,15 +272,15 @@ fn ends_with_names(path: &[u8], names: &[u8]) -> bool {
 // === impl Change ===
 
 impl Change {
-    /// Why it is pointed out, if it is.
-    pub fn mark(&self) -> Option<Mark> {
+    /// Why a path deserves a warning, if it does.
+    pub fn mark(&self) -> Option<AutoRunChange> {
         let gone = matches!(self.kind, ChangeKind::Deleted | ChangeKind::Skipped);
         let kind = match self.node {
             _ if gone || self.files == 0 => None,
-            Node::Symlink { .. } => MarkKind::of(&self.path).or_else(|| MarkKind::of_directory(&self.path)),
-            _ => MarkKind::of(&self.path),
+            Node::Symlink { .. } => AutoRunKind::of(&self.path).or_else(|| AutoRunKind::of_directory(&self.path)),
+            _ => AutoRunKind::of(&self.path),
         };
-        kind.map(|kind| Mark { path: self.path.clone(), kind })
+        kind.map(|kind| AutoRunChange { path: self.path.clone(), kind })
     }
 }
 
@@ -288,11 +289,11 @@ mod tests {
     use super::*;
 
     fn tool(path: &str) -> Option<&'static str> {
-        MarkKind::of(&RelativePath::new(path).unwrap()).map(|kind| kind.tool())
+        AutoRunKind::of(&RelativePath::new(path).unwrap()).map(|kind| kind.tool())
     }
 
     #[test]
-    fn what_tools_run_by_themselves_is_known_at_any_depth() {
+    fn files_that_tools_run_are_recognized_at_any_depth() {
         for (path, expected) in [
             (".envrc", "direnv"),
             ("a/b/.ENVRC", "direnv"),
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pattern_of_the_table_is_out_of_reach() {
+    fn every_pattern_of_the_table_matches_something() {
         for (patterns, tool, _) in TABLE {
             for pattern in *patterns {
                 let (text, path) = match pattern {
@@ -343,7 +344,7 @@ mod tests {
                 let lower = text.to_ascii_lowercase();
                 assert!(matches!(pattern, Name(_)) || lower == **text, "{text} is compared in small letters");
                 assert_eq!(
-                    MarkKind::of(&RelativePath::new(path).unwrap()).map(|kind| kind.tool()),
+                    AutoRunKind::of(&RelativePath::new(path).unwrap()).map(|kind| kind.tool()),
                     Some(*tool),
                     "{text}"
                 );
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_directory_is_marked_as_what_is_in_it() {
+    fn a_symlink_that_replaces_a_directory_gets_the_warning_of_its_content() {
         let mark = |path: &str, node| {
             let path = RelativePath::new(path).unwrap();
             Change { path, kind: ChangeKind::Added, node, files: 1 }.mark().map(|mark| mark.kind.tool())
@@ -374,17 +375,17 @@ mod tests {
     }
 
     #[test]
-    fn submodules_are_shown_apart() {
+    fn submodules_are_listed_separately() {
         let marks: Vec<_> = ["b/.envrc", ".gitmodules"]
             .map(|path| RelativePath::new(path).unwrap())
-            .map(|path| Mark { kind: MarkKind::of(&path).unwrap(), path })
+            .map(|path| AutoRunChange { kind: AutoRunKind::of(&path).unwrap(), path })
             .into();
         assert_eq!(
-            Marks(&marks).to_string(),
+            AutoRunList(&marks).to_string(),
             "changes of submodules:\n  .gitmodules: git fetches submodules from where it says\n\
              changes that tools run or follow by themselves, outside the sandbox:\n  \
              b/.envrc: run or followed by direnv when a shell enters the directory\n"
         );
-        assert_eq!(Marks(&[]).to_string(), "");
+        assert_eq!(AutoRunList(&[]).to_string(), "");
     }
 }

@@ -3,13 +3,13 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use carrel_changes::{Changes, Keep, KeepError, Kept, Limits, Stop};
+use carrel_changes::{CancellationFlag, Changes, SaveLimits, SaveRequest, SavedChanges, SavedChangesError};
 
-use crate::support::Trees;
+use crate::support::TestTrees;
 
 #[test]
-fn the_record_says_what_was_and_what_is() {
-    let trees = Trees::new()
+fn the_record_has_the_states_before_and_after() {
+    let trees = TestTrees::new()
         .project("a", "1\n")
         .project("gone/b", "2\n")
         .upper("a", "3\n")
@@ -50,35 +50,35 @@ fn the_record_says_what_was_and_what_is() {
 }
 
 #[test]
-fn kept_changes_are_found_listed_and_removed_by_name() {
-    let trees = Trees::new().upper("a", "1");
+fn saved_changes_are_opened_listed_and_removed_by_name() {
+    let trees = TestTrees::new().upper("a", "1");
     let dir = trees.path("changes");
-    assert_eq!(Kept::list(&dir).unwrap(), []);
+    assert_eq!(SavedChanges::list(&dir).unwrap(), []);
     for name in ["second", "first"] {
-        trees.try_keep(name, None, Limits::default()).unwrap();
+        trees.try_keep(name, None, SaveLimits::default()).unwrap();
     }
     let (first, second) = ("first".parse().unwrap(), "second".parse().unwrap());
-    assert_eq!(Kept::list(&dir).unwrap(), [first, second]);
+    assert_eq!(SavedChanges::list(&dir).unwrap(), [first, second]);
     let name = "first".parse().unwrap();
-    let found = Kept::open(&dir, &name).unwrap();
+    let found = SavedChanges::open(&dir, &name).unwrap();
     assert_eq!((found.name(), found.changes()), (&name, trees.collect()));
     assert_eq!(found.project(), fs::canonicalize(trees.path("project")).unwrap());
-    let again = trees.try_keep("first", None, Limits::default()).unwrap_err();
+    let again = trees.try_keep("first", None, SaveLimits::default()).unwrap_err();
     assert_eq!(
         again.to_string(),
         "changes named first are there already: take another name, or remove them with `carrel rm first`"
     );
-    Kept::remove(&dir, &name).unwrap();
-    assert!(matches!(Kept::open(&dir, &name), Err(KeepError::Unknown(_))));
-    assert_eq!(Kept::remove(&dir, &name).unwrap_err().to_string(), "there are no changes named first");
-    assert_eq!(Kept::list(&dir).unwrap(), ["second".parse().unwrap()]);
+    SavedChanges::remove(&dir, &name).unwrap();
+    assert!(matches!(SavedChanges::open(&dir, &name), Err(SavedChangesError::Unknown(_))));
+    assert_eq!(SavedChanges::remove(&dir, &name).unwrap_err().to_string(), "there are no changes named first");
+    assert_eq!(SavedChanges::list(&dir).unwrap(), ["second".parse().unwrap()]);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
 }
 
 //= promises.changes.kept-changes
 #[test]
-fn what_a_killed_process_left_is_swept_and_what_is_under_way_is_not() {
-    let trees = Trees::new().upper("a", "1");
+fn leftovers_of_killed_processes_are_removed_and_active_saves_are_not() {
+    let trees = TestTrees::new().upper("a", "1");
     for name in [".unfinished-1-0", ".unfinished-2-0"] {
         fs::create_dir_all(trees.path("changes").join(name).join("files")).unwrap();
         fs::write(trees.path("changes").join(name).join("files/next"), "half").unwrap();
@@ -88,12 +88,12 @@ fn what_a_killed_process_left_is_swept_and_what_is_under_way_is_not() {
     trees.keep();
     assert!(!trees.path("changes/.unfinished-1-0").exists());
     assert!(trees.path("changes/.unfinished-2-0").exists());
-    assert_eq!(Kept::list(&trees.path("changes")).unwrap(), ["kept".parse().unwrap()]);
+    assert_eq!(SavedChanges::list(&trees.path("changes")).unwrap(), ["kept".parse().unwrap()]);
 }
 
 #[test]
-fn those_who_keep_and_remove_at_once_do_not_disturb_each_other() {
-    let trees = Trees::new().upper("a", "1").upper("b", "2").upper("c", "3");
+fn concurrent_saves_and_removals_do_not_interfere() {
+    let trees = TestTrees::new().upper("a", "1").upper("b", "2").upper("c", "3");
     let dir = trees.path("changes");
     std::thread::scope(|scope| {
         for worker in 0..4 {
@@ -101,8 +101,8 @@ fn those_who_keep_and_remove_at_once_do_not_disturb_each_other() {
             scope.spawn(move || {
                 for round in 0..50 {
                     let name = format!("of-{worker}-{round}");
-                    trees.try_keep(&name, None, Limits::default()).unwrap();
-                    Kept::remove(dir, &name.parse().unwrap()).unwrap();
+                    trees.try_keep(&name, None, SaveLimits::default()).unwrap();
+                    SavedChanges::remove(dir, &name.parse().unwrap()).unwrap();
                 }
             });
         }
@@ -112,9 +112,9 @@ fn those_who_keep_and_remove_at_once_do_not_disturb_each_other() {
 
 //= promises.changes.kept-changes
 #[test]
-fn a_failure_leaves_nothing() {
-    let trees = Trees::new().upper("a", "123456");
-    let limits = Limits { allocated: u64::MAX, length: 5 };
+fn a_failed_save_leaves_nothing() {
+    let trees = TestTrees::new().upper("a", "123456");
+    let limits = SaveLimits { allocated: u64::MAX, length: 5 };
     let error = trees.try_keep("kept", None, limits).unwrap_err();
     assert_eq!(error.to_string(), "the changes are too large to keep: 6 bytes of length, and at most 5 are kept");
     assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
@@ -122,32 +122,33 @@ fn a_failure_leaves_nothing() {
 
 //= promises.changes.kept-changes
 #[test]
-fn what_is_called_off_ends_and_leaves_nothing() {
-    let trees = Trees::new().project("gone/a", "1").upper("a", "123456").whiteout("gone");
+fn a_cancelled_save_ends_and_leaves_nothing() {
+    let trees = TestTrees::new().project("gone/a", "1").upper("a", "123456").whiteout("gone");
     let (upper, project) = trees.open();
-    let stop = Stop::new();
+    let stop = CancellationFlag::new();
     let changes = Changes::collect_until(&upper, &project, &stop).unwrap();
-    let (name, limits) = ("kept".parse().unwrap(), Limits::default());
-    let what = Keep { changes: &changes, upper: &upper, project: &project, snapshot: None, limits, stop: Some(&stop) };
-    stop.ask();
+    let (name, limits) = ("kept".parse().unwrap(), SaveLimits::default());
+    let what =
+        SaveRequest { changes: &changes, upper: &upper, project: &project, snapshot: None, limits, stop: Some(&stop) };
+    stop.cancel();
     assert!(Changes::collect_until(&upper, &project, &stop).is_err());
-    let error = Kept::save(&trees.path("changes"), &name, &what).unwrap_err();
+    let error = SavedChanges::save(&trees.path("changes"), &name, &what).unwrap_err();
     assert_eq!(error.to_string(), "cannot keep a: Operation canceled (os error 125)");
     assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
     // The control: nobody calls it off.
-    Kept::save(&trees.path("changes"), &name, &Keep { stop: None, ..what }).unwrap();
+    SavedChanges::save(&trees.path("changes"), &name, &SaveRequest { stop: None, ..what }).unwrap();
 }
 
 //= promises.changes.kept-changes
 #[test]
-fn a_record_that_was_tampered_with_is_refused() {
-    let trees = Trees::new().upper("a", "1").upper("b", "2");
+fn a_record_that_was_tampered_with_is_rejected() {
+    let trees = TestTrees::new().upper("a", "1").upper("b", "2");
     trees.keep();
     let (dir, path) = (trees.path("changes"), trees.path("changes/kept/changes.json"));
     let good = fs::read_to_string(&path).unwrap();
     let open = |text: &str| {
         fs::write(&path, text).unwrap();
-        Kept::open(&dir, &"kept".parse().unwrap()).map(|_| ()).map_err(|error| error.to_string())
+        SavedChanges::open(&dir, &"kept".parse().unwrap()).map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(open(&good), Ok(()));
     for (from, to) in [

@@ -1,35 +1,35 @@
-//! The record of kept changes as JSON, version 1, and as the changes that it is of.
+//! The record of saved changes as JSON, version 1, and the list of changes that it implies.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{Entry, Record};
-use crate::change::{Change, ChangeKind, Node, Skipped};
+use super::{ChangeEntry, ChangesRecord};
+use crate::change::{Change, ChangeKind, Node, SkipReason};
 use crate::collect::Changes;
+use crate::file_state::{FileState, bytes_from_json, bytes_to_json};
 use crate::identity::ProjectIdentity;
 use crate::path::RelativePath;
-use crate::state::{State, bytes_from_json, bytes_to_json};
 
 const VERSION: u64 = 1;
 
-/// A record that cannot be read.
+/// A record that is not valid.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum BadRecord {
+pub(super) enum InvalidChangesRecord {
     Version(u64),
     Damaged(String),
 }
 
-// === impl Record ===
+// === impl ChangesRecord ===
 
-impl Record {
+impl ChangesRecord {
     pub(super) fn to_json(&self) -> Value {
         let mut record = json!({
             "version": VERSION,
             "project": bytes_to_json(self.project.as_os_str().as_bytes()),
             "user": self.user,
-            "changes": self.entries.iter().map(Entry::to_json).collect::<Vec<_>>(),
+            "changes": self.entries.iter().map(ChangeEntry::to_json).collect::<Vec<_>>(),
             "skipped": self.skipped.iter().map(|(path, why)| {
                 json!({"path": bytes_to_json(path.as_bytes()), "what": why.word()})
             }).collect::<Vec<_>>(),
@@ -40,34 +40,34 @@ impl Record {
         record
     }
 
-    pub(super) fn from_json(bytes: &[u8]) -> Result<Self, BadRecord> {
-        let value: Value =
-            serde_json::from_slice(bytes).map_err(|error| BadRecord::Damaged(format!("its record: {error}")))?;
+    pub(super) fn from_json(bytes: &[u8]) -> Result<Self, InvalidChangesRecord> {
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| InvalidChangesRecord::Damaged(format!("its record: {error}")))?;
         match value.get("version").and_then(Value::as_u64) {
             Some(VERSION) => {}
-            Some(other) => return Err(BadRecord::Version(other)),
-            None => return Err(BadRecord::Damaged("its record has no version".to_owned())),
+            Some(other) => return Err(InvalidChangesRecord::Version(other)),
+            None => return Err(InvalidChangesRecord::Damaged("its record has no version".to_owned())),
         }
         let mut record = Self::fields(&value)
-            .ok_or_else(|| BadRecord::Damaged("its record has no project or changes".to_owned()))?;
+            .ok_or_else(|| InvalidChangesRecord::Damaged("its record has no project or changes".to_owned()))?;
         for (number, entry) in value.get("changes").and_then(Value::as_array).into_iter().flatten().enumerate() {
-            let entry = Entry::from_json(entry)
-                .ok_or_else(|| BadRecord::Damaged(format!("change {number} of its record is none")))?;
-            // The order is relied on: a directory comes before what is in it, and no path twice.
+            let entry = ChangeEntry::from_json(entry)
+                .ok_or_else(|| InvalidChangesRecord::Damaged(format!("change {number} of its record is none")))?;
+            // Later code relies on the order: a directory comes before its content, and no path occurs twice.
             if record.entries.last().is_some_and(|last| last.path >= entry.path) {
-                return Err(BadRecord::Damaged(format!("change {number} of its record is out of order")));
+                return Err(InvalidChangesRecord::Damaged(format!("change {number} of its record is out of order")));
             }
             record.entries.push(entry);
         }
         Ok(record)
     }
 
-    /// Everything but the changes.
+    /// Everything but the entries.
     fn fields(value: &Value) -> Option<Self> {
         let skipped = |entry: &Value| {
             let path = RelativePath::new(bytes_from_json(entry.get("path")?)?).ok()?;
             let word = entry.get("what")?.as_str()?;
-            Some((path, Skipped::ALL.into_iter().find(|why| why.word() == word)?))
+            Some((path, SkipReason::ALL.into_iter().find(|why| why.word() == word)?))
         };
         value.get("changes")?.as_array()?;
         let identity = match value.get("identity") {
@@ -83,7 +83,7 @@ impl Record {
         })
     }
 
-    /// The changes that it is of. What was in a deleted directory is counted with it.
+    /// The changes that the entries imply. The content of a deleted directory is counted with it.
     pub(super) fn changes(&self) -> Changes {
         let mut changes: Vec<Change> = Vec::new();
         for entry in &self.entries {
@@ -108,9 +108,9 @@ impl Record {
     }
 }
 
-// === impl Entry ===
+// === impl ChangeEntry ===
 
-impl Entry {
+impl ChangeEntry {
     fn to_json(&self) -> Value {
         let mut entry = json!({
             "path": bytes_to_json(self.path.as_bytes()),
@@ -136,7 +136,7 @@ impl Entry {
         entry
     }
 
-    /// The kind is for readers of the record: it follows from what was and what is.
+    /// The kind is informational: it follows from the two states.
     fn from_json(value: &Value) -> Option<Self> {
         let id = |key| match value.get(key) {
             Some(id) => id.as_u64().and_then(|id| u32::try_from(id).ok()).map(Some),
@@ -144,8 +144,8 @@ impl Entry {
         };
         Some(Self {
             path: RelativePath::new(bytes_from_json(value.get("path")?)?).ok()?,
-            before: State::from_json(value.get("before")?)?,
-            after: State::from_json(value.get("after")?).filter(State::can_be_kept)?,
+            before: FileState::from_json(value.get("before")?)?,
+            after: FileState::from_json(value.get("after")?).filter(FileState::can_be_kept)?,
             owner: id("uid")?.zip(id("gid")?),
             disturbed: value.get("disturbed").is_some_and(|disturbed| *disturbed == json!(true)),
         })
@@ -153,27 +153,28 @@ impl Entry {
 
     pub(crate) fn kind(&self) -> ChangeKind {
         match (&self.before, &self.after) {
-            (State::Absent, _) => ChangeKind::Added,
-            (_, State::Absent) => ChangeKind::Deleted,
-            (State::File { content: was, .. }, State::File { content: is, .. }) if was == is => ChangeKind::ModeChanged,
-            (State::Directory { .. }, State::Directory { .. }) => ChangeKind::ModeChanged,
-            (State::File { .. }, State::File { .. }) | (State::Symlink { .. }, State::Symlink { .. }) => {
-                ChangeKind::Modified
+            (FileState::Absent, _) => ChangeKind::Added,
+            (_, FileState::Absent) => ChangeKind::Deleted,
+            (FileState::File { content: was, .. }, FileState::File { content: is, .. }) if was == is => {
+                ChangeKind::ModeChanged
             }
+            (FileState::Directory { .. }, FileState::Directory { .. }) => ChangeKind::ModeChanged,
+            (FileState::File { .. }, FileState::File { .. })
+            | (FileState::Symlink { .. }, FileState::Symlink { .. }) => ChangeKind::Modified,
             _ => ChangeKind::TypeChanged,
         }
     }
 
     pub(crate) fn change(&self) -> Change {
-        let shown = if self.after == State::Absent { &self.before } else { &self.after };
+        let shown = if self.after == FileState::Absent { &self.before } else { &self.after };
         let node = match shown {
-            State::File { mode, size, .. } => Node::File { size: *size, mode: *mode },
-            State::Directory { mode } => Node::Directory { mode: *mode },
-            State::Symlink { target } => Node::Symlink { target: target.clone() },
-            State::Absent | State::Special => Node::Skipped(Skipped::Device),
+            FileState::File { mode, size, .. } => Node::File { size: *size, mode: *mode },
+            FileState::Directory { mode } => Node::Directory { mode: *mode },
+            FileState::Symlink { target } => Node::Symlink { target: target.clone() },
+            FileState::Absent | FileState::Special => Node::Skipped(SkipReason::Device),
         };
-        // A file whose place a directory took is gone.
-        let was_file = matches!(self.before, State::File { .. } | State::Symlink { .. });
+        // A directory that replaced a file counts as the file that is gone.
+        let was_file = matches!(self.before, FileState::File { .. } | FileState::Symlink { .. });
         let files = u64::from(!shown.is_directory() || was_file);
         Change { path: self.path.clone(), kind: self.kind(), files, node }
     }

@@ -9,11 +9,11 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::failure::Failure;
+use crate::confined_tree::FileMetadata;
+use crate::escape::EscapedName;
 use crate::path::{RelativePath, join};
+use crate::path_error::PathError;
 use crate::project::Project;
-use crate::tree::Meta;
-use crate::words::Shown;
 
 /// The longest file of settings that is read. Git has no limit, and a longer one ends the search.
 const LONGEST_CONFIG: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const LONGEST_CONFIG: u64 = 1 << 20;
 const MOST_LINKS: usize = 40;
 
 /// The host, and the project in it.
-pub(super) struct Host<'a> {
+pub(super) struct HostPaths<'a> {
     pub(super) project: &'a Project,
     pub(super) root: Vec<u8>,
 }
@@ -36,9 +36,9 @@ pub(super) struct ResolvedPath {
     pub(super) end: Vec<u8>,
 }
 
-// === impl Host ===
+// === impl HostPaths ===
 
-impl<'a> Host<'a> {
+impl<'a> HostPaths<'a> {
     pub(super) fn new(project: &'a Project) -> Self {
         Self { project, root: project.path().as_os_str().as_bytes().to_vec() }
     }
@@ -87,7 +87,7 @@ impl<'a> Host<'a> {
     }
 
     /// The content of a file of the host or the project; none, if it is no file that can be read.
-    pub(super) fn read(&self, path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    pub(super) fn read(&self, path: &[u8]) -> Result<Option<Vec<u8>>, PathError> {
         let end = self.resolve(path).end;
         let file = match self.inner(&end) {
             Some(inner) => RelativePath::new(inner).ok().and_then(|inner| self.project.tree().file(&inner).ok()),
@@ -95,9 +95,9 @@ impl<'a> Host<'a> {
         };
         let Some(file) = file else { return Ok(None) };
         let mut bytes = Vec::new();
-        let read = file.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(Failure::at("read", path))?;
+        let read = file.take(LONGEST_CONFIG + 1).read_to_end(&mut bytes).map_err(PathError::at("read", path))?;
         if u64::try_from(read).is_ok_and(|read| read > LONGEST_CONFIG) {
-            return Err(Failure::at("read", path)(Errno::FBIG));
+            return Err(PathError::at("read", path)(Errno::FBIG));
         }
         Ok(Some(bytes))
     }
@@ -120,7 +120,7 @@ impl<'a> Host<'a> {
     /// A path as people know it: from the project, if it lies there.
     pub(super) fn shown(&self, path: &[u8]) -> String {
         let inner = self.inner(path).filter(|inner| !inner.is_empty());
-        Shown(inner.as_deref().unwrap_or(path)).to_string()
+        EscapedName(inner.as_deref().unwrap_or(path)).to_string()
     }
 }
 
@@ -128,13 +128,13 @@ impl<'a> Host<'a> {
 fn open_regular(path: &[u8]) -> Result<File, Errno> {
     let path = OsStr::from_bytes(path);
     let named = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    let was = Meta::of(&rustix::fs::fstat(&named)?);
-    if was.kind != crate::tree::Kind::File {
+    let was = FileMetadata::of(&rustix::fs::fstat(&named)?);
+    if was.kind != crate::confined_tree::FileKind::File {
         return Err(Errno::INVAL);
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
-    let is = Meta::of(&rustix::fs::fstat(&file)?);
+    let is = FileMetadata::of(&rustix::fs::fstat(&file)?);
     if (was.device, was.inode) == (is.device, is.inode) { Ok(file.into()) } else { Err(Errno::STALE) }
 }
 
