@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_steer_a_terminal_is_shown_as_an_escape() {
+    fn control_characters_are_escaped() {
         let shown = |bytes: &[u8]| EscapedName(bytes).to_string();
         assert_eq!(shown("a b/ä.txt".as_bytes()), "a b/ä.txt");
         assert_eq!(shown(b"\x1b[2Jx\n\t\x7f"), "\\x1b[2Jx\\x0a\\x09\\x7f");

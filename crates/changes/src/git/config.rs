@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_as_git_reads_them() {
+    fn settings_are_parsed_as_git_parses_them() {
         let text = "\u{feff}# note\n[Core] hooksPath = a b ; note\n\tfsMonitor = \"x # y\" z\\\n  w\r\n\
                     [filter \"Big\\\"One\"]\nclean=\"c\\t\\\\d\"\nrequired\n[alias.Sub]x=!y\n[a]b=1 [c]\n";
         assert_eq!(

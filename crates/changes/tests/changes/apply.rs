@@ -303,7 +303,7 @@ fn a_failed_apply_reports_its_progress_and_resumes_when_run_again() {
         apply(&kept).unwrap_err().to_string(),
         format!(
             "the changes named kept are damaged: the content {digest} is another; 1 of 3 changes were made before \
-             that, and running it again continues"
+             that; run it again to continue"
         )
     );
     assert_eq!(trees.items().into_keys().collect::<Vec<_>>(), [b"a"]);
@@ -315,7 +315,7 @@ fn a_failed_apply_reports_its_progress_and_resumes_when_run_again() {
 //= promises.changes.changes-something-mounted
 #[test]
 fn a_mount_point_is_refused_before_any_write() {
-    if !crate::overlay::has_private_mounts("apply::what_something_is_mounted_on_is_refused_before_anything_is_done") {
+    if !crate::overlay::has_private_mounts("apply::a_mount_point_is_refused_before_any_write") {
         return;
     }
     let trees = TestTrees::new()

@@ -123,7 +123,7 @@ fn a_patch_is_written_as_git_writes_it() {
 }
 
 #[test]
-fn numbers_are_given_as_git_gives_them() {
+fn statistics_are_written_as_git_writes_them() {
     let expected = " binary     | Bin 4 -> 6 bytes
  empty      | 0
  gone       | 2 --

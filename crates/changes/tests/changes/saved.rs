@@ -64,13 +64,10 @@ fn saved_changes_are_opened_listed_and_removed_by_name() {
     assert_eq!((found.name(), found.changes()), (&name, trees.collect()));
     assert_eq!(found.project(), fs::canonicalize(trees.path("project")).unwrap());
     let again = trees.try_keep("first", None, SaveLimits::default()).unwrap_err();
-    assert_eq!(
-        again.to_string(),
-        "changes named first are there already: take another name, or remove them with `carrel rm first`"
-    );
+    assert_eq!(again.to_string(), "changes named first already exist: choose another name, or run `carrel rm first`");
     SavedChanges::remove(&dir, &name).unwrap();
     assert!(matches!(SavedChanges::open(&dir, &name), Err(SavedChangesError::Unknown(_))));
-    assert_eq!(SavedChanges::remove(&dir, &name).unwrap_err().to_string(), "there are no changes named first");
+    assert_eq!(SavedChanges::remove(&dir, &name).unwrap_err().to_string(), "no such changes: first");
     assert_eq!(SavedChanges::list(&dir).unwrap(), ["second".parse().unwrap()]);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
 }
@@ -116,7 +113,7 @@ fn a_failed_save_leaves_nothing() {
     let trees = TestTrees::new().upper("a", "123456");
     let limits = SaveLimits { allocated: u64::MAX, length: 5 };
     let error = trees.try_keep("kept", None, limits).unwrap_err();
-    assert_eq!(error.to_string(), "the changes are too large to keep: 6 bytes of length, and at most 5 are kept");
+    assert_eq!(error.to_string(), "the changes are too large to save: 6 bytes of length; the limit is 5");
     assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
 }
 
@@ -167,5 +164,5 @@ fn a_record_that_was_tampered_with_is_rejected() {
         assert!(open(&text).unwrap_err().starts_with("the changes named kept are damaged: "), "{to}");
     }
     let newer = open(&good.replacen(r#""version":1"#, r#""version":2"#, 1));
-    assert_eq!(newer.unwrap_err(), "the changes named kept are of version 2, and this release reads version 1");
+    assert_eq!(newer.unwrap_err(), "the changes named kept have version 2, but this release reads version 1");
 }

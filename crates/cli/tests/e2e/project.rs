@@ -81,7 +81,7 @@ fn kept_changes_are_shown_applied_and_forgotten() {
     text(&world, &["rm", "try1"]);
     assert_eq!(text(&world, &["changes"]), "");
     let outcome = world.carrel(["diff", "try1"]);
-    let said = "error: there are no changes named try1\nhint: `carrel changes` lists what is kept\n";
+    let said = "error: no such changes: try1\nhint: `carrel changes` lists what is kept\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), said));
 }
 
