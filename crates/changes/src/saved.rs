@@ -68,10 +68,7 @@ pub(crate) struct ChangeEntry {
 #[derive(Debug, thiserror::Error)]
 pub enum SavedChangesError {
     /// The name is taken.
-    #[error(
-        "changes named {0} already exist
-    hint: choose another name, or run `carrel rm {0}`"
-    )]
+    #[error("changes named {0} already exist: choose another name, or run `carrel rm {0}`")]
     Exists(ChangeName),
     /// The name does not exist.
     #[error("no such changes: {0}")]

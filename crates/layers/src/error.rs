@@ -31,8 +31,7 @@ pub enum StoreError {
     #[error("image {} is neither a directory nor a tar", .0.display())]
     NotDirectoryOrFile(PathBuf),
     /// The archive contains layers, not a root file system.
-    #[error("image {} contains layers, not a root file system
-    hint: write {hint}:{}", path.display(), path.display())]
+    #[error("image {} contains layers, not a root file system\nhint: write {hint}:{}", path.display(), path.display())]
     Layers {
         /// The archive.
         path: PathBuf,
@@ -69,10 +68,7 @@ pub enum StoreError {
         found: u64,
     },
     /// A blob ended early.
-    #[error(
-        "layer {digest} ends after {found} of {expected} bytes
-    hint: run the command again to resume"
-    )]
+    #[error("layer {digest} ends after {found} of {expected} bytes\nhint: run the command again to resume")]
     Truncated {
         /// The digest in the descriptor.
         digest: Digest,
@@ -116,17 +112,13 @@ pub enum StoreError {
     #[error("too many directories of the image have no entry in the layers that use them")]
     TooManyMissingEntries,
     /// The disk has too little free space.
-    #[error("the disk of {} has too little free space
-    hint: run `carrel prune`", .0.display())]
+    #[error("the disk of {} has too little free space\nhint: run `carrel prune`", .0.display())]
     Full(PathBuf),
     /// The caller cancelled the operation.
     #[error("cancelled")]
     Cancelled,
     /// The record of an image cannot be read.
-    #[error(
-        "the record of image {digest} cannot be read: {source}
-    hint: run `carrel image rm {digest}`"
-    )]
+    #[error("the record of image {digest} cannot be read: {source}\nhint: run `carrel image rm {digest}`")]
     Damaged {
         /// The digest of the manifest.
         digest: Digest,
@@ -134,16 +126,10 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The store has no such image.
-    #[error(
-        "no such image: {0}
-    hint: run `carrel image ls`"
-    )]
+    #[error("no such image: {0}\nhint: run `carrel image ls`")]
     Unknown(String),
     /// A prefix matches several digests.
-    #[error(
-        "{0} matches several images
-    hint: write more digits of the digest"
-    )]
+    #[error("{0} matches several images\nhint: write more digits of the digest")]
     Ambiguous(String),
     /// An image name is empty or too long.
     #[error("{0:?} is not a valid image name")]
@@ -200,4 +186,17 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 fn by(users: &[String]) -> String {
     if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_a_line_of_its_own() {
+        let error = StoreError::Unknown("tools:1".into());
+        assert_eq!(error.to_string(), "no such image: tools:1\nhint: run `carrel image ls`");
+        let error = StoreError::Full("/var/lib/carrel/images".into());
+        assert!(error.to_string().ends_with("free space\nhint: run `carrel prune`"), "{error}");
+    }
 }

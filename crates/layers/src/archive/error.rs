@@ -90,8 +90,7 @@ pub enum EntryRejection {
     NoTarget,
     /// The owner is out of range.
     #[error(
-        "its owner {0} is out of range: the highest ID in a sandbox is 65535
-        hint: change the owner when the image is built"
+        "its owner {0} is out of range: the highest ID in a sandbox is 65535\nhint: change the owner when the image is built"
     )]
     Owner(u64),
     /// The type flag is unknown.
