@@ -105,7 +105,7 @@ async fn pump(
                 }
                 continue;
             }
-            Some(Err(error)) => context.from_client(&error),
+            Some(Err(error)) => context.client_error(&error),
             None => context.truncated(at, blob.size),
         };
         if at - attempt_start >= PROGRESS_BYTES {

@@ -178,7 +178,7 @@ impl Endpoint {
         }
         let message = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let message = message.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_owned();
-        let bytes = http::body(response, MAX_MANIFEST_SIZE).await.map_err(|failure| context.from_http(failure))?;
+        let bytes = http::body(response, MAX_MANIFEST_SIZE).await.map_err(|failure| context.http_error(failure))?;
         Ok(ManifestResponse { media_type: media_type(message, &bytes), bytes })
     }
 
@@ -237,7 +237,7 @@ impl Endpoint {
         let authorization = pass.as_ref().map(|pass| pass.header().clone());
         let headers = HeaderMap::from_iter([header]);
         let mut request = HttpRequest { method, headers, authorization, ..HttpRequest::get(url) };
-        let response = transport.http.send(&request).await.map_err(|failure| context.from_http(failure))?;
+        let response = transport.http.send(&request).await.map_err(|failure| context.http_error(failure))?;
         if response.status() != StatusCode::UNAUTHORIZED || !transport.is(response.url()) {
             return Ok(response);
         }
@@ -247,14 +247,14 @@ impl Endpoint {
             Some(pass) => request.authorization = Some(pass.header().clone()),
             None => return Ok(response),
         }
-        transport.http.send(&request).await.map_err(|failure| context.from_http(failure))
+        transport.http.send(&request).await.map_err(|failure| context.http_error(failure))
     }
 
     /// The error of a response with an unexpected status.
     async fn error_response(&self, response: Response, context: RequestContext<'_>) -> RegistryError {
         let (code, wait) = (response.status().as_u16(), retry_after(response.headers()));
         let body = http::body(response, MAX_ERROR_BODY).await.unwrap_or_default();
-        context.from_status(code, &String::from_utf8_lossy(&body), wait)
+        context.status_error(code, &String::from_utf8_lossy(&body), wait)
     }
 
     /// Connects on first use.

@@ -210,16 +210,16 @@ impl RequestContext<'_> {
         match error {
             OciDistributionError::AuthenticationFailure(message) => self.unauthorized(&printable(&message)),
             OciDistributionError::UnauthorizedError { .. } => self.unauthorized("login required"),
-            OciDistributionError::RegistryError { envelope, .. } => self.from_envelope(&envelope),
-            OciDistributionError::ServerError { code, message, .. } => self.from_status(code, &message, None),
-            OciDistributionError::RequestError(error) => self.from_client(&error),
-            OciDistributionError::IoError(error) => self.from_io(&error),
+            OciDistributionError::RegistryError { envelope, .. } => self.envelope_error(&envelope),
+            OciDistributionError::ServerError { code, message, .. } => self.status_error(code, &message, None),
+            OciDistributionError::RequestError(error) => self.client_error(&error),
+            OciDistributionError::IoError(error) => self.io_error(&error),
             other => self.invalid(&other.to_string()),
         }
     }
 
     /// From a response with an unexpected status.
-    pub(crate) fn from_status(self, code: u16, body: &str, wait: Option<Duration>) -> RegistryError {
+    pub(crate) fn status_error(self, code: u16, body: &str, wait: Option<Duration>) -> RegistryError {
         let registry = self.registry.to_owned();
         let message = serde_json::from_str::<OciEnvelope>(body).ok().and_then(|envelope| reason(&envelope));
         let message = message.unwrap_or_else(|| printable(body));
@@ -235,12 +235,12 @@ impl RequestContext<'_> {
     }
 
     /// From a request that was not sent, or whose response cannot be read.
-    pub(crate) fn from_http(self, failure: HttpError) -> RegistryError {
+    pub(crate) fn http_error(self, failure: HttpError) -> RegistryError {
         match failure {
             HttpError::NotPublic(NotPublicAddress(host)) => {
                 RegistryError::NotPublic { registry: self.registry.to_owned(), host }
             }
-            HttpError::Client(error) => self.from_client(&error),
+            HttpError::Client(error) => self.client_error(&error),
             HttpError::InvalidRedirect(message) => self.invalid(message),
             HttpError::TooLarge(longest) => self.invalid(&format!("more than {longest} bytes")),
             HttpError::Timeout => {
@@ -256,13 +256,13 @@ impl RequestContext<'_> {
     }
 
     /// From an error of the HTTP client.
-    pub(crate) fn from_client(self, error: &reqwest::Error) -> RegistryError {
+    pub(crate) fn client_error(self, error: &reqwest::Error) -> RegistryError {
         let registry = self.registry.to_owned();
         let cause = root_cause(error);
         if let Some(NotPublicAddress(host)) = causes(error).find_map(|cause| cause.downcast_ref()) {
             RegistryError::NotPublic { registry, host: host.clone() }
         } else if let Some(code) = error.status() {
-            self.from_status(code.as_u16(), "", None)
+            self.status_error(code.as_u16(), "", None)
         } else if tls(error).is_some() {
             RegistryError::Untrusted { registry, cause }
         } else if error.is_connect() {
@@ -278,9 +278,9 @@ impl RequestContext<'_> {
     }
 
     /// From a failed read of a body.
-    pub(crate) fn from_io(self, error: &io::Error) -> RegistryError {
+    pub(crate) fn io_error(self, error: &io::Error) -> RegistryError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>()) {
-            Some(error) => self.from_client(error),
+            Some(error) => self.client_error(error),
             None => RegistryError::ConnectionLost { registry: self.registry.to_owned(), cause: error.to_string() },
         }
     }
@@ -308,7 +308,7 @@ impl RequestContext<'_> {
         }
     }
 
-    fn from_envelope(self, envelope: &OciEnvelope) -> RegistryError {
+    fn envelope_error(self, envelope: &OciEnvelope) -> RegistryError {
         let registry = self.registry.to_owned();
         let message = reason(envelope).unwrap_or_default();
         match envelope.errors.first().map(|error| &error.code) {

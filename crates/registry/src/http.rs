@@ -184,7 +184,7 @@ mod tests {
             known: crate::error::LoginState::Anonymous,
             hide_details: true,
         };
-        let refused = context.from_client(&public_only).to_string();
+        let refused = context.client_error(&public_only).to_string();
         assert_eq!(refused, "a was not contacted: localhost is not a public address");
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();

@@ -99,7 +99,7 @@ async fn uses_tls(http: &HttpClient, url: Url, context: RequestContext<'_>) -> R
     match http.send_once(&HttpRequest::get(url)).await {
         Ok(_) => Ok(true),
         Err(HttpError::Client(error)) => Ok(matches!(tls(&error), Some(rustls::Error::InvalidCertificate(_)))),
-        Err(failure) => Err(context.from_http(failure)),
+        Err(failure) => Err(context.http_error(failure)),
     }
 }
 

@@ -30,7 +30,7 @@ impl Endpoint {
             .http
             .send_once(&HttpRequest::get(transport.base.clone()))
             .await
-            .map_err(|failure| context.from_http(failure))?;
+            .map_err(|failure| context.http_error(failure))?;
         let pass = match AuthChallenge::of(probe.headers()) {
             Some(challenge) => self.answer(transport, challenge, operation, context).await?,
             None => None,
@@ -96,16 +96,16 @@ impl Endpoint {
         if transport.is_downgraded_by(realm) {
             return Err(context.invalid(&format!("token endpoint without TLS: {realm}")));
         }
-        let response = transport.http.send_once(request).await.map_err(|failure| context.from_http(failure))?;
+        let response = transport.http.send_once(request).await.map_err(|failure| context.http_error(failure))?;
         let (status, wait) = (response.status(), retry_after(response.headers()));
-        let body = http::body(response, MAX_ERROR_BODY).await.map_err(|failure| context.from_http(failure))?;
+        let body = http::body(response, MAX_ERROR_BODY).await.map_err(|failure| context.http_error(failure))?;
         match status {
             StatusCode::OK => {
                 Authorization::from_token_response(&body).ok_or_else(|| context.invalid("unusable token"))
             }
             // A 404 of the token endpoint says nothing about the image.
             StatusCode::NOT_FOUND => Err(context.invalid("token endpoint not found")),
-            status => Err(context.from_status(status.as_u16(), &String::from_utf8_lossy(&body), wait)),
+            status => Err(context.status_error(status.as_u16(), &String::from_utf8_lossy(&body), wait)),
         }
     }
 }

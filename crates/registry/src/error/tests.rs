@@ -5,7 +5,7 @@ const CONTEXT: RequestContext<'_> =
 
 #[test]
 fn a_status_maps_to_an_error_and_whether_it_is_transient() {
-    let answered = |code, body: &str| CONTEXT.from_status(code, body, None);
+    let answered = |code, body: &str| CONTEXT.status_error(code, body, None);
     let denied = r#"{"errors":[{"code":"DENIED","message":"not for you\u001b[31m"}]}"#;
     assert_eq!(answered(403, denied).to_string(), "a.example denied access to x:1: not for you[31m");
     assert_eq!(answered(404, "").to_string(), "x:1 not found in a.example");
@@ -22,16 +22,16 @@ fn a_status_maps_to_an_error_and_whether_it_is_transient() {
 #[test]
 fn the_retry_delay_of_a_response_is_kept() {
     let asked = Some(Duration::from_secs(7));
-    assert_eq!(CONTEXT.from_status(429, "", asked).retry_after(), asked);
-    assert_eq!(CONTEXT.from_status(404, "", asked).retry_after(), None);
+    assert_eq!(CONTEXT.status_error(429, "", asked).retry_after(), asked);
+    assert_eq!(CONTEXT.status_error(404, "", asked).retry_after(), None);
 }
 
 #[test]
 fn the_hint_depends_on_whether_there_was_a_login() {
-    let without = CONTEXT.from_status(401, "", None).hint().unwrap();
+    let without = CONTEXT.status_error(401, "", None).hint().unwrap();
     assert!(without.contains("podman login"), "{without}");
     let with =
-        RequestContext { known: LoginState::Authenticated, ..CONTEXT }.from_status(401, "", None).hint().unwrap();
+        RequestContext { known: LoginState::Authenticated, ..CONTEXT }.status_error(401, "", None).hint().unwrap();
     assert!(with.contains("may have expired"), "{with}");
 }
 
@@ -41,15 +41,15 @@ fn hidden_details_leave_only_the_status() {
     let denied = r#"{"errors":[{"code":"DENIED","message":"inner words"}]}"#;
     for body in [denied, "inner words"] {
         for code in [400, 401, 403, 404, 429, 500] {
-            assert!(!hide_details.from_status(code, body, None).to_string().contains("inner words"), "{code}");
+            assert!(!hide_details.status_error(code, body, None).to_string().contains("inner words"), "{code}");
         }
-        assert!(CONTEXT.from_status(403, body, None).to_string().contains("inner words"));
+        assert!(CONTEXT.status_error(403, body, None).to_string().contains("inner words"));
     }
 }
 
 #[test]
 fn a_withheld_login_is_distinguished_from_a_denied_one() {
-    let withheld = RequestContext { known: LoginState::Withheld, ..CONTEXT }.from_status(401, "", None);
+    let withheld = RequestContext { known: LoginState::Withheld, ..CONTEXT }.status_error(401, "", None);
     assert_eq!(withheld.to_string(), "a.example requires a login for x:1 but does not use TLS");
     assert!(withheld.hint().unwrap().contains("insecure = true"));
 }
