@@ -59,7 +59,7 @@ fn extended_headers_are_limited_and_complete() {
     fails(
         &TarBuilder::control().pax(&[("path", b"x")]).end(),
         ArchiveForm::Root,
-        &[r#"entry "" is refused: the extended header"#],
+        &[r#"entry "" is rejected: the extended header"#],
     );
 }
 
