@@ -31,7 +31,7 @@ def gather(root: Path) -> dict[str, Any]:
 
 
 def changed_since(root: Path, commit: str | None, paths: list[str]) -> bool:
-    """Whether a commit after `commit` touched one of `paths`; yes, when that cannot be told."""
+    """Whether a commit after `commit` touched one of `paths`; yes, when that is unknown."""
     last = _said(["git", "log", "-1", "--format=%H", "--", *paths], root)
     if last is None or commit is None:
         return last is not None

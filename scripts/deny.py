@@ -122,7 +122,7 @@ def bans(table: dict[str, Any], metadata: dict[str, Any], note: Note) -> list[st
 def sources(table: dict[str, Any], packages: list[dict[str, Any]], root: Path) -> list[str]:
     wrong = []
     registries = Counter(package["source"] for package in packages if str(package["source"]).startswith("registry+"))
-    # The one that nearly everything comes from; whatever comes from another was put there by somebody.
+    # The one that nearly everything comes from; whatever comes from another was added by hand.
     usual = registries.most_common(1)[0][0] if registries else None
     for package in packages:
         source = package["source"]

@@ -37,7 +37,7 @@ for name in http_proxy https_proxy no_proxy; do
   [[ -z "${!name:-}" ]] || proxies+=("$name=${!name}")
 done
 say "running in it: $*"
-# Its root becomes the root of the mount namespace: in a mere `chroot` the kernel lets nobody make a user namespace.
+# Its root becomes the root of the mount namespace: in a mere `chroot` the kernel refuses to make a user namespace.
 unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
   bare="$1"; shift
   mount --bind "$bare" "$bare"

@@ -49,7 +49,7 @@ class Installation:
         return self.destdir / self.prefix.relative_to("/") / path
 
     def inside(self, path: Path) -> Path:
-        """Where a file is, if no link leads out of the prefix on the way there: links may be somebody else's."""
+        """Where a file is, if no link leads out of the prefix on the way there: links may belong to another user."""
         target = self.at(path)
         if not target.parent.resolve().is_relative_to(self.at(Path()).resolve()):
             raise InstallError(f"{target.parent} leads out of {self.prefix}", "replace the link by a directory")

@@ -208,7 +208,7 @@ carrel_setup() {
     fi
     install_missing rust
   fi
-  # The name `host-tuple` in .cargo/config.toml is known to cargo from 1.91 on; an older one is told the tuple.
+  # The name `host-tuple` in .cargo/config.toml is known to cargo from 1.91 on; an older one gets the tuple.
   if ! at_least "$(tool_version cargo)" 1.91; then
     CARGO_BUILD_TARGET="$(rustc -vV | sed -n 's/^host: //p')"
     export CARGO_BUILD_TARGET

@@ -26,12 +26,12 @@ fn a_python_image_runs_by_name_and_a_saved_sandbox_runs_elsewhere() {
     let (name, own) = (registry.name("python:3"), registry.name("team/tools:1"));
     let python = |home: &Path, image: &str, code: &str| carrel(home, &["run", image, "--", "python3", "-c", code]);
 
-    let (out, told) =
+    let (out, progress) =
         python(home.path(), &name, "import os; print(6 * 7, os.getuid(), os.path.exists('/etc/debian_version'))");
     assert_eq!(out, "42 0 True\n");
-    assert!(told.contains(&name), "what is fetched is told: {told}");
-    let (_, told) = python(home.path(), &name, "");
-    assert_eq!(told, "", "the second time it is here");
+    assert!(progress.contains(&name), "what is fetched is reported: {progress}");
+    let (_, progress) = python(home.path(), &name, "");
+    assert_eq!(progress, "", "the second time it is here");
 
     // A sandbox that is set up becomes an image, while it runs.
     let (place, done) = (home.path().join("place"), home.path().join("place/done"));

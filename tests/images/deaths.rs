@@ -1,4 +1,4 @@
-//! A pull that is killed, at every moment that has a name: whoever comes next is not bothered by it.
+//! A pull that is killed, at every failpoint: the next pull is not affected by it.
 
 use carrel_layers::Failpoint;
 use carrel_tests::DockerRegistry;

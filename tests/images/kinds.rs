@@ -13,7 +13,7 @@ fn there_and_back(kind: Kind<'_>) {
     let name = registry.name("some/it:1");
     let login = format!("--dest-creds={}:{}", carrel_tests::USER, carrel_tests::PASSWORD);
     let mut copy = vec!["copy", "--dest-tls-verify=false"];
-    if !matches!(kind.access, Access::Anybody) {
+    if !matches!(kind.access, Access::Anonymous) {
         copy.push(&login);
     }
     let (source, target) = (format!("oci:{}:{}", layout.path().display(), layout.tag()), format!("docker://{name}"));
@@ -27,20 +27,20 @@ fn there_and_back(kind: Kind<'_>) {
     home.assert_nothing_is_left_over();
 
     // Without what this one wants, nothing comes.
-    let stranger = Home::new();
-    if !matches!(kind.access, Access::Anybody) {
-        let refused = stranger.try_pull(&name, &settings, None).unwrap_err();
+    let other = Home::new();
+    if !matches!(kind.access, Access::Anonymous) {
+        let refused = other.try_pull(&name, &settings, None).unwrap_err();
         assert!(refused.contains(&format!("{} denied access to {name}", registry.address)), "{refused}");
     }
     if kind.tls.is_none() && matches!(kind.access, Access::Password) {
-        let refused = stranger.try_pull(&name, "{}", Some(&logins)).unwrap_err();
+        let refused = other.try_pull(&name, "{}", Some(&logins)).unwrap_err();
         assert!(refused.contains("requires a login") && refused.contains("does not use TLS"), "{refused}");
     }
     if kind.tls.is_some() {
-        let refused = stranger.try_pull(&name, "{}", Some(&logins)).unwrap_err();
+        let refused = other.try_pull(&name, "{}", Some(&logins)).unwrap_err();
         assert!(refused.contains("TLS handshake with"), "{refused}");
     }
-    assert_eq!(stranger.kept("images"), Vec::<String>::new());
+    assert_eq!(other.kept("images"), Vec::<String>::new());
 }
 
 //= promises.images.registries

@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use carrel_tests::{PASSWORD, USER, agentd_path};
 use tempfile::TempDir;
 
-/// The home of somebody who pulls.
+/// The home of a user who pulls.
 struct Home {
     dir: TempDir,
 }

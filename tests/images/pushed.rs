@@ -54,7 +54,7 @@ fn a_push_to_a_registry_with_tokens_and_tls_succeeds() {
         let words = ["push", &pulled.digest, &to.name("it:1"), &settings];
         home.command(&words).args(logins).output().unwrap()
     };
-    assert!(!push(&[]).status.success(), "nobody may send there");
+    assert!(!push(&[]).status.success(), "a push without a login is refused");
     let sent = push(&[home.logins(&to.address).to_str().unwrap()]);
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
     let logins = home.logins(&to.address);

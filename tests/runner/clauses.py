@@ -27,7 +27,7 @@ NOT_OURS = {"node_modules", "target", "generated", "__pycache__"}
 # Its marks are examples.
 OWN_TESTS = "test_clauses.py"
 
-_MARK = re.compile(r"^\s*(?://|#)=\s*(\S+)\s*$")
+MARK = re.compile(r"^\s*(?://|#)=\s*(\S+)\s*$")
 _BETWEEN = re.compile(r"^\s*(?:#\[|//|#|@|\)|\]|$)|^\s+[^\s].*\)\]$")
 _TEST = re.compile(
     r"""^\s*(?:(?:pub(?:\([a-z]+\))?\s)?(?:async\s)?fn\s(?P<rust>\w+)
@@ -111,7 +111,7 @@ def proofs(root: Path) -> list[Proof]:
     for path in _sources(root):
         lines = path.read_text().splitlines()
         for at, line in enumerate(lines):
-            if match := _MARK.match(line):
+            if match := MARK.match(line):
                 found.append(Proof(match[1], path.relative_to(root), at + 1, _test_below(lines[at + 1 :])))
     return found
 

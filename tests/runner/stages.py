@@ -17,7 +17,7 @@ import deny
 import specification
 from vm.stage import Machines
 
-from . import clauses, documents, record, rust
+from . import clauses, documents, record, rust, words
 from .agents import PublishedAgents
 from .foreign import CLIENTS, CONTROL_CLIENTS, ForeignClients
 from .outcome import Ledger, Outcome, Status
@@ -87,6 +87,7 @@ class Run:
         self.check("lint::dependencies", lambda: deny.check(self.root, self.ledger.note))
         self.check("lint::links", self._links)
         self.check("lint::clauses", lambda: clauses.problems(self.root))
+        self.check("lint::words", lambda: words.problems(self.root))
         self.check("lint::specification", lambda: specification.check(self.root, self.ledger.note))
         self._long_files()
 

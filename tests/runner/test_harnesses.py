@@ -65,7 +65,7 @@ class Json(unittest.TestCase):
     def test_a_line_that_only_looks_like_an_event_is_passed_over(self) -> None:
         self.assertEqual(libtest.parse_json('{ "type": broken\n{ "type": "report" }\n').outcomes, [])
 
-    def test_refused_arguments_are_told_from_failed_tests(self) -> None:
+    def test_refused_arguments_are_distinguished_from_failed_tests(self) -> None:
         refusal = "error: the option `Z` is only accepted on the nightly compiler"
         self.assertTrue(libtest.json_refused(101, refusal))
         self.assertFalse(libtest.json_refused(101, "thread panicked"))

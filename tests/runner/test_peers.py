@@ -10,7 +10,7 @@ from unittest import mock
 
 import peers
 
-# Stands in for npm: counts its calls, and fails while it is told that there is no network.
+# Stands in for npm: counts its calls, and fails while it is to have no network.
 NPM = """#!/bin/sh
 echo call >>"$CALLS"
 [ ! -e "$OFFLINE" ] || { echo 'npm error: no network' >&2; exit 1; }
@@ -51,7 +51,7 @@ class Fetching(unittest.TestCase):
         self.assertNotEqual(self.fetch(), first)
         self.assertEqual(self.fetches(), 2)
 
-    def test_what_was_not_fetched_is_told_and_tried_again(self) -> None:
+    def test_what_was_not_fetched_is_reported_and_retried(self) -> None:
         self.offline.touch()
         with self.assertRaisesRegex(peers.NotFetched, "no network"):
             self.fetch()

@@ -126,7 +126,7 @@ class Home:
             state = ""
             os.set_blocking(following.stdout.fileno(), True)
             while state not in wanted:
-                # What was missed while nobody followed is told first.
+                # What was missed without a subscription is replayed first.
                 state = json.loads(self.ask("--json", "get", sandbox))["state"]
                 if state in wanted:
                     break

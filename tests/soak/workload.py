@@ -22,7 +22,7 @@ class Expected:
     """What is known of the log that one sandbox writes."""
 
     acknowledged: list[str] = field(default_factory=list)
-    # Written by commands of which nobody knows how they ended.
+    # Written by commands whose outcome is unknown.
     possible: set[str] = field(default_factory=set)
 
     def check(self, sandbox: str, lines: list[str]) -> None:
@@ -30,7 +30,7 @@ class Expected:
         lost = [line for line in self.acknowledged if line not in lines]
         assert not lost, f"{sandbox}: {len(lost)} of {len(self.acknowledged)} synced lines are lost: {lost[:5]}"
         strange = set(lines) - set(self.acknowledged) - self.possible
-        assert not strange, f"{sandbox}: lines that nobody wrote: {strange}"
+        assert not strange, f"{sandbox}: unexpected lines: {strange}"
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Workload:
     home: Home
     random: random.Random
     # How many sandboxes have a disk of a size: an image whose blocks are allocated when they are written, so that a disk of
-    # the host that somebody else fills can damage it.
+    # the host that another process fills can damage it.
     sized: float
     expected: dict[str, Expected] = field(default_factory=dict)
     made: int = 0

@@ -42,7 +42,7 @@ pub struct Kind<'a> {
 #[derive(Clone, Copy, Default)]
 pub enum Access<'a> {
     #[default]
-    Anybody,
+    Anonymous,
     /// Who knows the password.
     Password,
     /// Who has a token from here.
@@ -123,7 +123,7 @@ impl Kind<'_> {
             "http": http,
         });
         match self.access {
-            Access::Anybody => {}
+            Access::Anonymous => {}
             Access::Password => {
                 let file = dir.join("htpasswd");
                 std::fs::write(&file, format!("{USER}:{HASHED}\n")).unwrap();

@@ -50,7 +50,7 @@ class Report:
 
 
 def read(text: str) -> Report:
-    """Splits what was said at the marks; lines outside of a suite are nobody's."""
+    """Splits what was said at the marks; lines outside of a suite are ignored."""
     report = Report(None, [], False)
     current: Said | None = None
     for line in text.splitlines():

@@ -56,7 +56,7 @@ pub struct Applied {
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The project conflicts with them, and is unchanged.
-    #[error("{}", problem::told(.0))]
+    #[error("{}", problem::summary(.0))]
     Refused(Vec<ApplyProblem>),
     /// The saved changes cannot be read.
     #[error(transparent)]

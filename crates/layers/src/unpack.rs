@@ -84,7 +84,7 @@ pub struct UnpackProcess {
     input: Option<File>,
     channel: UnixStream,
     reports: ReportDecoder,
-    told: UnpackReports,
+    received: UnpackReports,
 }
 
 /// The result of unpacking a layer.
@@ -190,7 +190,7 @@ impl Unpacker {
         let failed = |source| UnpackError::Start { program: self.program.clone(), source };
         let child = command.spawn().map_err(failed)?;
         let (input, reports) = (Some(File::from(input)), ReportDecoder::default());
-        Ok(UnpackProcess { child, input, channel, reports, told: UnpackReports::default() })
+        Ok(UnpackProcess { child, input, channel, reports, received: UnpackReports::default() })
     }
 }
 
@@ -214,7 +214,7 @@ impl UnpackProcess {
 
     /// The uncompressed bytes so far, as reported.
     pub fn progress(&self) -> u64 {
-        self.told.progress
+        self.received.progress
     }
 
     /// Ends the input and waits for the result.
@@ -229,7 +229,7 @@ impl UnpackProcess {
         if let Err(error) = waited.and_then(|()| self.channel.set_read_timeout(Some(CANCEL_CHECK))) {
             return Some(Err(UnpackError::Process(error)));
         }
-        while self.told.end.is_none() {
+        while self.received.end.is_none() {
             match self.listen() {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -243,7 +243,7 @@ impl UnpackProcess {
             Ok(status) => status,
             Err(error) => return Some(Err(UnpackError::Process(error))),
         };
-        Some(self.told.end.take().unwrap_or_else(|| Err(UnpackError::Ended(ending(status)))))
+        Some(self.received.end.take().unwrap_or_else(|| Err(UnpackError::Ended(ending(status)))))
     }
 
     /// Reads reports. Returns whether more may follow.
@@ -253,11 +253,11 @@ impl UnpackProcess {
             Ok(0) => Ok(false),
             Ok(length) => {
                 self.reports.add(piece.get(..length).unwrap_or_default());
-                while self.told.end.is_none() {
+                while self.received.end.is_none() {
                     match self.reports.next() {
-                        Ok(Some(report)) => self.told.hear(report),
+                        Ok(Some(report)) => self.received.add(report),
                         Ok(None) => break,
-                        Err(InvalidReport) => self.told.end = Some(Err(invalid_report())),
+                        Err(InvalidReport) => self.received.end = Some(Err(invalid_report())),
                     }
                 }
                 Ok(true)
@@ -317,7 +317,7 @@ impl Write for UnpackProcess {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let written = input.write(bytes)?;
-        if self.told.end.is_none() {
+        if self.received.end.is_none() {
             self.listen().map_err(io::Error::other)?;
         }
         Ok(written)
@@ -338,7 +338,7 @@ impl Drop for UnpackProcess {
 // === impl UnpackReports ===
 
 impl UnpackReports {
-    fn hear(&mut self, report: UnpackReport) {
+    fn add(&mut self, report: UnpackReport) {
         match report {
             UnpackReport::Progress(bytes) => self.progress = bytes,
             UnpackReport::Made(path) => {

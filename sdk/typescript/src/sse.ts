@@ -62,7 +62,7 @@ export class EventStreamParser {
       case "retry":
         if (/^\d+$/.test(value)) this.#retry = Number(value);
         break;
-      default: // A comment has an empty field; one that nobody knows is passed over.
+      default: // A comment has an empty field; an unknown one is ignored.
     }
     return undefined;
   }

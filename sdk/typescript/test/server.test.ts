@@ -73,8 +73,8 @@ test("the server lists agents, modes and models", async () => {
 //= agents.sdk.server-mode-connect-base
 //= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("a wrong token is an error with problem details", async () => {
-  const stranger = await SandboxAgent.connect({ baseUrl: agent.baseUrl, token: "wrong" });
-  await assert.rejects(stranger.listAgents(), { status: 401, code: "token_invalid" });
+  const unauthorized = await SandboxAgent.connect({ baseUrl: agent.baseUrl, token: "wrong" });
+  await assert.rejects(unauthorized.listAgents(), { status: 401, code: "token_invalid" });
   const friend = await SandboxAgent.connect({ baseUrl: agent.baseUrl, token: agent.server!.token });
   assert.ok((await friend.listAgents()).agents.length > 0);
 });

@@ -141,9 +141,9 @@ test("a prompt gives up on an unreachable server", async (t) => {
 test("a callback that throws fails the prompt", async (t) => {
   const { session: one } = await session(t, [ASKED, ENDED]);
   const onPermission = () => {
-    throw new Error("nobody to ask");
+    throw new Error("no one to ask");
   };
-  await assert.rejects(one.prompt("hello", { onPermission }), /nobody to ask/);
+  await assert.rejects(one.prompt("hello", { onPermission }), /no one to ask/);
 });
 
 test("a crash of the agent fails the prompt", async (t) => {

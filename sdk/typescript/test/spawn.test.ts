@@ -146,7 +146,7 @@ test("a taken port is retried even without the server's output", async (t) => {
   assert.equal(said.length, 3);
 });
 
-for (const [who, letsIn] of [["lets anybody in", true], ["has another token", false]] as const) {
+for (const [who, letsIn] of [["accepts every token", true], ["has another token", false]] as const) {
   test(`another server that ${who} is not mistaken for ours`, async (t) => {
     const { url, received } = await serve(t, ({ path }, response) => {
       if (letsIn || path === "/v1/health") json(response, { status: "ok" });
@@ -169,7 +169,7 @@ test("a port with another server is replaced, with a new token", async (t) => {
     return real(url, init);
   });
   const onLog = (line: string) => lines.push(line);
-  const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "stranger" }, log: "pipe", onLog });
+  const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "foreign" }, log: "pipe", onLog });
   await assert.rejects(started, /does not accept our token/);
   assert.deepEqual([lines.length, tokens.size], [3, 3]);
 });

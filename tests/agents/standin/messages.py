@@ -116,7 +116,7 @@ def error(status: int) -> dict[str, Any]:
         529: "overloaded_error",
     }
     kind = kinds.get(status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": f"the stand-in was told to answer {status}"}}
+    return {"type": "error", "error": {"type": kind, "message": f"the stand-in is set to answer {status}"}}
 
 
 def whole(body: dict[str, Any], said: Answer) -> dict[str, Any]:

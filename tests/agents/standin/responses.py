@@ -121,7 +121,7 @@ def _call(name: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]]
 
 
 def error(status: int) -> dict[str, Any]:
-    message = f"the stand-in was told to answer {status}"
+    message = f"the stand-in is set to answer {status}"
     return {"error": {"message": message, "type": "stand_in_error", "code": None, "param": None}}
 
 

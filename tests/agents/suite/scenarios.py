@@ -107,8 +107,8 @@ class Scenarios(Case):
         first = self.turn(session, "[[bash:touch two]][[text:done]]", always)
         self.assertEqual([answered["outcome"] for answered in first.of("permissionResolved")], ["always"])
         (self.scratch.workspace / "two").unlink()
-        second = self.turn(session, "[[bash:touch two]][[text:done again]]")
-        self.assertEqual((second.of("permissionAsked"), second.said()), ([], ["done again"]))
+        second = self.turn(session, "[[bash:touch two]][[text:done twice]]")
+        self.assertEqual((second.of("permissionAsked"), second.said()), ([], ["done twice"]))
         self.assertTrue((self.scratch.workspace / "two").exists())
         self.assertEqual([entry.name for entry in self.scratch.workspace.iterdir()], ["two"])
         self.assertEqual(self.rules(), [], "rules that would outlive the session")
@@ -213,7 +213,7 @@ class Scenarios(Case):
         session = self.session()
         turn = self.turn(session, "[[error:400]]")
         self.assertEqual(turn.end["outcome"], "failed")
-        self.assertIn("the stand-in was told to answer 400", str(turn.of("error")))
+        self.assertIn("the stand-in is set to answer 400", str(turn.of("error")))
         self.assertEqual(self.turn(session, "Are you back?").said(), ["You said: Are you back?"])
 
     #= promises.agents-server.prompts-wait

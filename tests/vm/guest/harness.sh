@@ -20,7 +20,7 @@ run_checks() {
   for check; do
     began="$(cut -d' ' -f1 /proc/uptime)"
     result=ok
-    # A shell of its own, for `set -e` holds only where nobody asks how it went.
+    # A shell of its own, for `set -e` holds only where the status is not tested.
     (set -e; "$check") >"/tmp/$check" 2>&1 &
     wait $! || { result=FAILED; failed="$failed $check"; }
     took="$(echo "$began $(cut -d' ' -f1 /proc/uptime)" | awk '{printf "%.2f", $2 - $1}')"

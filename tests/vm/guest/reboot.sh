@@ -20,8 +20,8 @@ until_state() {
   expect "$(state "$1")" "$2"
 }
 
-# told NAME COUNT: its last events in a line: what happened, and why.
-told() {
+# events_of NAME COUNT: its last events in a line: what happened, and why.
+events_of() {
   "$carrel" events "$1" | awk '{print $3, ($3 ~ /STOP/) ? $4 : ""}' | tail -n "$2" | xargs
 }
 
@@ -59,13 +59,13 @@ sandboxes_of_both_policies_run() {
 # after an orderly reboot
 
 an_orderly_reboot_stops_sandboxes_with_the_reason() {
-  expect "$(told never 3)" "SANDBOX_STOP_REQUESTED host_shutdown EXEC_FAILED SANDBOX_STOPPED host_shutdown"
+  expect "$(events_of never 3)" "SANDBOX_STOP_REQUESTED host_shutdown EXEC_FAILED SANDBOX_STOPPED host_shutdown"
   expect "$(state never)" stopped
 }
 
 one_that_restarts_on_boot_runs_again_with_what_it_wrote() {
   until_state onboot ready
-  expect "$(told onboot 5)" \
+  expect "$(events_of onboot 5)" \
     "SANDBOX_STOP_REQUESTED host_shutdown EXEC_FAILED SANDBOX_STOPPED host_shutdown SANDBOX_ACCEPTED SANDBOX_READY"
   kept onboot first
 }
@@ -87,9 +87,9 @@ both_work_until_the_power_fails() {
 
 a_power_cut_stops_sandboxes_with_the_reason() {
   until_state never stopped
-  expect "$(told never 3)" "SANDBOX_STOP_REQUESTED host_restarted EXEC_FAILED SANDBOX_STOPPED host_restarted"
+  expect "$(events_of never 3)" "SANDBOX_STOP_REQUESTED host_restarted EXEC_FAILED SANDBOX_STOPPED host_restarted"
   until_state onboot ready
-  expect "$(told onboot 5)" \
+  expect "$(events_of onboot 5)" \
     "SANDBOX_STOP_REQUESTED host_restarted EXEC_FAILED SANDBOX_STOPPED host_restarted SANDBOX_ACCEPTED SANDBOX_READY"
 }
 

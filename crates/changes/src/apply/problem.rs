@@ -171,7 +171,7 @@ impl fmt::Display for ProblemReason {
 }
 
 /// All problems, one per line.
-pub(super) fn told(problems: &[ApplyProblem]) -> String {
+pub(super) fn summary(problems: &[ApplyProblem]) -> String {
     let git = problems.iter().filter_map(|problem| match &problem.reason {
         ProblemReason::Git(changes) => Some(changes.count()),
         ProblemReason::GitNamed { changes, .. } => Some(*changes),

@@ -37,7 +37,7 @@ struct CommandReader {
     loose: bool,
     /// Programs are looked for elsewhere than the caller would look.
     path: bool,
-    /// Nobody knows what is run: every word may be.
+    /// What is run is not known: it may be any word.
     open: bool,
 }
 
@@ -181,7 +181,7 @@ impl CommandReader {
         }
     }
 
-    /// What a program that nobody knows may start: `conda run -n x python …`
+    /// What an unknown program may start: `conda run -n x python …`
     fn started(&mut self, arguments: &[Vec<u8>], depth: usize) {
         for (number, word) in arguments.iter().enumerate().filter(|_| depth < MAX_DEPTH) {
             let starts = matches!(

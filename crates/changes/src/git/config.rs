@@ -1,4 +1,4 @@
-//! The format of git's configuration, read by us: whoever asks git about a repository runs what it says.
+//! The format of git's configuration, read without git: a git that is asked about a repository runs what its configuration says.
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]

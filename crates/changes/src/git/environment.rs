@@ -182,7 +182,7 @@ mod tests {
         let expanded = |path: &str| environment().expanded(path.as_bytes());
         assert_eq!(expanded("~/x"), Some(vec![b"/home/a/x".to_vec(), b"/home/b/x".to_vec()]));
         assert_eq!(expanded("~root/p/x"), Some(vec![b"/root/p/x".to_vec()]));
-        assert_eq!(expanded("~nobody-knows/x"), None);
+        assert_eq!(expanded("~no-such-user/x"), None);
         assert_eq!(expanded("a/~b"), Some(vec![b"a/~b".to_vec()]));
     }
 }

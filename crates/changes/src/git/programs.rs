@@ -17,7 +17,7 @@ pub(super) enum ProgramKind {
     Runner(&'static [&'static str]),
     /// It loads no code from where it runs but what its words name.
     Harmless,
-    /// Nobody knows.
+    /// Not known.
     Other,
 }
 

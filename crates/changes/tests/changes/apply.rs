@@ -84,7 +84,7 @@ fn a_change_by_the_host_while_the_sandbox_ran_is_a_conflict() {
     let snapshot = Snapshot::take(&trees.open().1).unwrap();
     fs::write(trees.path("project/src/a.txt"), "1.5\n").unwrap();
     fs::write(trees.path("project/elsewhere"), "x").unwrap();
-    // The control: without the snapshot nobody knows.
+    // The control: without the snapshot it goes unnoticed.
     let unaware = trees.try_keep("unaware", None, SaveLimits::default()).unwrap();
     let copy = trees.copy("copy");
     assert!(unaware.apply(Some(&copy), ApplyOptions::default()).is_ok());
@@ -333,7 +333,7 @@ fn a_mount_point_is_refused_before_any_write() {
     for (from, to) in [(&place, "project/d/m"), (&trees.path("other"), "project/f"), (&place, "project/gone/m")] {
         rustix::mount::mount_bind(from, trees.path(to)).unwrap();
     }
-    // The control: whoever tries it is told so only then.
+    // The control: without the check, the error comes only from the attempt.
     assert_eq!(fs::remove_file(trees.path("project/f")).unwrap_err().raw_os_error(), Some(16));
     let before = trees.items();
     let found = problems(apply(&kept));

@@ -119,9 +119,9 @@ fn a_path_with_dot_dot_depends_on_the_component_before_it() {
 
 #[test]
 fn the_home_of_another_user_is_resolved() {
-    // Nobody has this name: then the end of the path counts, wherever it is.
+    // No user has this name: then the end of the path counts, wherever it is.
     for (key, path) in [("core.hooksPath", "x/ghk/post-checkout"), ("include.path", "x/ghk")] {
-        let trees = configured(&[key, "~nobody-has-this-name/p/ghk"]).upper(path, "1");
+        let trees = configured(&[key, "~no-such-user/p/ghk"]).upper(path, "1");
         assert_eq!(refused(&trees.keep()), ["x/ghk"], "{key}");
     }
 }

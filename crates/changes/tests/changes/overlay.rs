@@ -85,7 +85,7 @@ fn work(before: &[Act], after: &[Act], targets: &[&[u8]]) -> (TestTrees, BTreeMa
     for name in ["merged", "work"] {
         fs::create_dir(trees.path(name)).unwrap();
     }
-    // Everything in a project belongs to its owner: nobody inside stands for anybody else.
+    // Everything in a project belongs to its owner: no user inside maps to another one.
     for step in before.iter().take(24).filter(|step| step.0 % 10 != 9) {
         act(&trees.path("project"), *step, targets);
     }

@@ -71,7 +71,7 @@ fn a_directory_swapped_with_a_symlink_does_not_redirect_writes() {
     let trees = trees().upper("d/new", "planted").upper("d/sub/file", "planted").link("upper/d/link", "keep");
     give(&trees);
     let kept = trees.keep();
-    // The control: whoever follows the path writes elsewhere.
+    // The control: a writer that follows the path writes elsewhere.
     let precious = trees.path("precious");
     fs::rename(trees.path("project/d"), trees.path("project/old")).unwrap();
     symlink(&precious, trees.path("project/d")).unwrap();

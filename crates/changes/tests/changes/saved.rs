@@ -132,7 +132,7 @@ fn a_cancelled_save_ends_and_leaves_nothing() {
     let error = SavedChanges::save(&trees.path("changes"), &name, &what).unwrap_err();
     assert_eq!(error.to_string(), "cannot keep a: Operation canceled (os error 125)");
     assert_eq!(fs::read_dir(trees.path("changes")).unwrap().count(), 0);
-    // The control: nobody calls it off.
+    // The control: without a cancellation.
     SavedChanges::save(&trees.path("changes"), &name, &SaveRequest { stop: None, ..what }).unwrap();
 }
 

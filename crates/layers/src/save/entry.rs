@@ -211,7 +211,7 @@ mod tests {
         let entry = |tag: u8, id: u32| [&[tag, 0, 6, 0][..], &id.to_le_bytes()].concat();
         let list_of = |user, group| [vec![2, 0, 0, 0], entry(1, u32::MAX), entry(2, user), entry(8, group)].concat();
         assert_eq!(list(list_of(101_000, 100_005), 100_000), list_of(1000, 5));
-        assert_eq!(list(list_of(7, 100_005), 100_000), list_of(65_534, 5), "an unmapped ID becomes nobody");
+        assert_eq!(list(list_of(7, 100_005), 100_000), list_of(65_534, 5), "an unmapped ID becomes the overflow ID");
         assert_eq!(list(vec![1, 2], 0), [1, 2]);
     }
 

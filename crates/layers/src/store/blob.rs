@@ -321,7 +321,7 @@ impl BlobError {
     }
 
     /// Converts it to the error that is reported.
-    pub(super) fn told(self, store: &ImageStore, blob: &Descriptor) -> StoreError {
+    pub(super) fn into_error(self, store: &ImageStore, blob: &Descriptor) -> StoreError {
         let (what, digest, expected) = ("layer", blob.digest, blob.size);
         match self {
             Self::From(error) => error.into(),

@@ -127,7 +127,7 @@ impl ImageStore {
         outcome: Result<Option<(StagedLayer, UnpackedLayer)>, BlobError>,
     ) -> Result<LayerOutcome, StoreError> {
         let layer = wanted.layer;
-        if let Some((fresh, unpacked)) = outcome.map_err(|broken| broken.told(self, &layer.blob))? {
+        if let Some((fresh, unpacked)) = outcome.map_err(|broken| broken.into_error(self, &layer.blob))? {
             let (blob, expected) = (layer.blob.digest, layer.diff_id);
             let same = wanted.compression != Compression::None || expected == blob;
             if unpacked.diff_id != expected || !same {

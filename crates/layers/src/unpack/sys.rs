@@ -29,7 +29,7 @@ const ATTRIBUTES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc:
 /// Closes all descriptors above the standard ones.
 pub(super) fn close_inherited() -> Result<(), Errno> {
     // SAFETY: called first of all: nothing of this process owns a descriptor yet, and those that it was left with by
-    // another are nobody's.
+    // another belong to no user.
     match unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) } {
         0 => Ok(()),
         _ => Err(last_errno()),
@@ -51,7 +51,7 @@ pub(super) fn clone() -> Result<CloneSide, Errno> {
         0 => Ok(CloneSide::Child),
         pid => {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor for us, and nothing else uses it.
             Ok(CloneSide::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
         }
     }

@@ -37,12 +37,12 @@ pub(super) fn work(
 ) -> Result<(), UnpackFailure> {
     let stream = DecompressedStream::new(input, order.compression, order.limits).map_err(here("decompress"))?;
     let (diff_id, unpacked) = unpacked(order, stream, into, reporter)?;
-    let told = here("report");
+    let failed = here("report");
     for path in unpacked.made {
-        reporter.say(&UnpackReport::Made(path)).map_err(&told)?;
+        reporter.say(&UnpackReport::Made(path)).map_err(&failed)?;
     }
     let archive::ArchiveTotals { bytes, entries, skipped, made: _ } = unpacked;
-    reporter.say(&UnpackReport::Done(UnpackTotals { diff_id, bytes, entries, skipped })).map_err(told)
+    reporter.say(&UnpackReport::Done(UnpackTotals { diff_id, bytes, entries, skipped })).map_err(failed)
 }
 
 fn unpacked(
@@ -73,7 +73,7 @@ fn read(
     reporter: &mut ReportSender,
 ) -> io::Result<()> {
     let pool = ChunkPool::new();
-    let mut told = 0;
+    let mut reported = 0;
     loop {
         match pool.fill(&mut stream) {
             Ok(Some(chunk)) => {
@@ -87,9 +87,9 @@ fn read(
                 return Ok(());
             }
         }
-        if stream.unpacked() - told >= STEP {
-            told = stream.unpacked();
-            reporter.progress(told)?;
+        if stream.unpacked() - reported >= STEP {
+            reported = stream.unpacked();
+            reporter.progress(reported)?;
         }
     }
 }

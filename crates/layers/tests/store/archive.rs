@@ -12,16 +12,16 @@ use crate::memory::{StoreHome, open, release};
 use crate::support::{self, TarBuilder, gzip, zstd};
 use crate::trees::{assert_same, described};
 
-/// How a process of this test is told what to unpack: a home and an archive, with a line between them.
-const TOLD: &str = "CARREL_TEST_UNPACK";
+/// What names the home and the archive to a process of this test: a home and an archive, with a line between them.
+const UNPACK: &str = "CARREL_TEST_UNPACK";
 
 /// The child process of the tests below; on its own it does nothing.
 #[test]
-fn another_process_unpacks_what_it_is_told() {
-    let Ok(told) = std::env::var(TOLD) else { return };
+fn another_process_unpacks_an_archive() {
+    let Ok(paths) = std::env::var(UNPACK) else { return };
     // All of them begin when the test lets go of their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
-    let (home, archive) = told.split_once('\n').unwrap();
+    let (home, archive) = paths.split_once('\n').unwrap();
     let said = crate::memory::RecordedProgress::default();
     let stored = open(Path::new(home)).archive(Path::new(archive), &said).unwrap();
     let unpacked = !said.done.into_inner().unwrap().is_empty();
@@ -32,8 +32,8 @@ fn another_process(program: &str, home: &Path, archive: &Path) -> Child {
     Command::new("sh")
         .args(["-c", program])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "archive::another_process_unpacks_what_it_is_told", "--nocapture"])
-        .env(TOLD, format!("{}\n{}", home.display(), archive.display()))
+        .args(["--exact", "archive::another_process_unpacks_an_archive", "--nocapture"])
+        .env(UNPACK, format!("{}\n{}", home.display(), archive.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -290,7 +290,7 @@ fn the_store_is_private_to_its_owner() {
     assert_eq!(mode(), 0o700);
     std::os::unix::fs::chown(&images, Some(1000), None).unwrap();
     assert!(matches!(open(), Err(StoreError::Store { .. })));
-    // A link is not followed to somebody else's.
+    // A symlink to another file is not followed.
     std::fs::remove_dir(&images).unwrap();
     std::os::unix::fs::symlink("/tmp", &images).unwrap();
     assert!(matches!(open(), Err(StoreError::Store { .. })));

@@ -9,8 +9,8 @@ use crate::memory::{ImageBuilder, MemorySource, StoreHome, amd64};
 use crate::pull::noise;
 use crate::support::TarBuilder;
 
-/// How a process of these tests is told where a small disk is.
-const TOLD: &str = "CARREL_TEST_DISK";
+/// The variable that names a small disk to a process of these tests.
+const DISK: &str = "CARREL_TEST_DISK";
 
 /// A home whose layers may take less.
 fn home(limits: ArchiveLimits) -> StoreHome {
@@ -90,10 +90,10 @@ fn directories_without_entries_are_limited_for_all_layers_together() {
 /// The process on a small disk: alone it has nothing to do.
 #[test]
 fn another_process_fills_a_disk() {
-    let Ok(told) = std::env::var(TOLD) else { return };
-    let store = crate::memory::open(told.as_ref());
+    let Ok(path) = std::env::var(DISK) else { return };
+    let store = crate::memory::open(path.as_ref());
     let home = StoreHome { directory: tempfile::tempdir().unwrap(), store };
-    let names = |directory: &str| crate::support::names(&std::path::Path::new(&told).join("images").join(directory));
+    let names = |directory: &str| crate::support::names(&std::path::Path::new(&path).join("images").join(directory));
     let some =
         |size: usize| move |number: usize, tar: TarBuilder| tar.file(&format!("{number}"), &noise(size + number));
     // Each layer would fit.
@@ -115,7 +115,7 @@ fn the_disk_is_not_filled_and_an_image_that_does_not_fit_is_removed() {
         .args(["--mount", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "bounds::another_process_fills_a_disk", "--nocapture"])
-        .env(TOLD, disk.path())
+        .env(DISK, disk.path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -27,7 +27,7 @@ struct TrickleReader {
 impl Read for TrickleReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if self.left == 0 {
-            // Nothing comes any more, and whoever waits is asked again and again whether it still wants to.
+            // Nothing comes any more, and the waiter is polled for cancellation again and again.
             self.stop.cancel();
             return Err(std::io::ErrorKind::Interrupted.into());
         }
@@ -103,7 +103,7 @@ fn begun() -> (StartSignal, Receiver<()>) {
 fn a_pull_that_waits_for_another_can_be_cancelled() {
     let home = StoreHome::new();
     let image = two_layers().source();
-    // Somebody works on it, or on one of its layers, for ever.
+    // Another process works on it, or on one of its layers, for ever.
     let layer = image.layers()[0].digest.hex();
     for name in [format!("{}.image", image.digest().hex()), layer] {
         std::fs::create_dir_all(home.path("partial")).unwrap();
@@ -119,7 +119,7 @@ fn a_pull_that_waits_for_another_can_be_cancelled() {
             let outcome = pull.join().unwrap();
             assert!(matches!(outcome, Err(StoreError::Cancelled)), "{outcome:?}");
         });
-        // Whoever is not stopped gets it when the other ends.
+        // A waiter that is not cancelled gets it when the other ends.
         std::thread::scope(|scope| {
             let (progress, begun) = begun();
             let (home, image) = (&home, &image);

@@ -1,4 +1,4 @@
-//! A process that is killed at any failpoint leaves nothing half usable, and blocks nobody.
+//! A process that is killed at any failpoint leaves nothing half usable, and blocks no other process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -9,8 +9,8 @@ use carrel_layers::{Failpoint, LayerOutcome, OciLayout, Phase, Progress};
 use crate::memory::{StoreHome, amd64, open, tree, two_layers};
 use crate::trees::assert_same;
 
-/// How a process of these tests is told what to pull: a home and a layout, with a line between them.
-const TOLD: &str = "CARREL_TEST_PULL";
+/// What names the home and the layout to a process of these tests: a home and a layout, with a line between them.
+const PULL: &str = "CARREL_TEST_PULL";
 const NAME: &str = "example.org/image:latest";
 
 /// Says what becomes of each layer.
@@ -26,11 +26,11 @@ impl Progress for PrintedProgress {
 
 /// The child process; on its own it does nothing.
 #[test]
-fn another_process_pulls_what_it_is_told() {
-    let Ok(told) = std::env::var(TOLD) else { return };
+fn another_process_pulls_an_image() {
+    let Ok(paths) = std::env::var(PULL) else { return };
     // All of them begin when the test lets go of their standard input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
-    let (home, layout) = told.split_once('\n').unwrap();
+    let (home, layout) = paths.split_once('\n').unwrap();
     let source = OciLayout::directory(Path::new(layout), None).unwrap();
     let stored = open(Path::new(home)).pull(Some(NAME), &source, &amd64(), &PrintedProgress).unwrap();
     eprintln!("pulled {}", stored.digest);
@@ -39,8 +39,8 @@ fn another_process_pulls_what_it_is_told() {
 /// Another process, which dies at a moment.
 pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<Failpoint>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "killed::another_process_pulls_what_it_is_told", "--nocapture"]);
-    command.env(TOLD, format!("{}\n{}", home.directory.path().display(), layout.display()));
+    command.args(["--exact", "killed::another_process_pulls_an_image", "--nocapture"]);
+    command.env(PULL, format!("{}\n{}", home.directory.path().display(), layout.display()));
     command.envs(dies.map(|dies| ("CARREL_FAILPOINT", dies.name())));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }

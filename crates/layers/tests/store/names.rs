@@ -98,7 +98,7 @@ fn an_image_with_an_unreadable_record_does_not_block_others() {
         let Err(StoreError::Damaged { digest, .. }) = home.store.find(NAME) else { panic!() };
         assert_eq!(digest, first.digest);
         let new = home.store.pull(Some("new"), &empty(1), &amd64(), &()).unwrap();
-        // What it has, nobody can say: all of it may be its own.
+        // Its share is unknown: all of it may be its own.
         let removed = home.store.remove("second").unwrap();
         assert_eq!((removed.images, removed.left), (vec![second.digest], true));
         assert!(home.store.prune(false).unwrap().left);

@@ -27,7 +27,7 @@ fn a_pull_stores_all_layers_and_the_name() {
     assert_eq!(home.store.get(stored.digest).unwrap().unwrap(), stored);
     assert_eq!(home.store.list().unwrap(), [stored]);
     assert_eq!(home.store.find("example.org/other:latest").unwrap(), None);
-    // Whoever opens the store anew finds the same.
+    // A store that is opened anew has the same.
     assert!(open(home.directory.path()).find(NAME).unwrap().is_some());
     home.assert_clean();
 }
@@ -42,10 +42,10 @@ fn content_of_the_store_is_not_fetched_again() {
     assert_eq!(source.asked(), []);
     // Another image has one layer more, and another configuration.
     let other = two_layers().layer(TarBuilder::default().dir("./").file("new", b"").end()).source();
-    let told = RecordedProgress::default();
-    home.store.pull(None, &other, &amd64(), &told).unwrap();
+    let progress = RecordedProgress::default();
+    home.store.pull(None, &other, &amd64(), &progress).unwrap();
     assert_eq!(other.asked().len(), 2);
-    let done = told.done.into_inner().unwrap();
+    let done = progress.done.into_inner().unwrap();
     assert_eq!(
         done.into_values().collect::<Vec<_>>(),
         [[LayerOutcome::AlreadyPresent], [LayerOutcome::AlreadyPresent], [LayerOutcome::Fetched]]
@@ -158,10 +158,10 @@ fn an_unrecorded_layer_and_blob_are_verified_before_use() {
 #[test]
 fn an_image_for_another_platform_is_reported() {
     let home = StoreHome::new();
-    let told = RecordedProgress::default();
+    let progress = RecordedProgress::default();
     let platform = "linux/arm64".parse().unwrap();
-    home.store.pull(None, &two_layers().source(), &platform, &told).unwrap();
-    assert_eq!(told.said.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
+    home.store.pull(None, &two_layers().source(), &platform, &progress).unwrap();
+    assert_eq!(progress.said.into_inner().unwrap(), ["the image is for linux/amd64, not for linux/arm64"]);
 }
 
 //= promises.images.times-blob-fetched-layer

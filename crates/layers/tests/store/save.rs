@@ -96,7 +96,7 @@ fn ids_on_disk_are_mapped_to_those_of_the_sandbox() {
     let (plain, shifted) = (StoreHome::new(), StoreHome::new());
     let expected = upper(&plain, 0);
     let upper = upper(&shifted, 1 << 20);
-    // One that the sandbox does not have is nobody's.
+    // One that the sandbox does not have belongs to no user.
     std::fs::write(upper.join("stray"), "").unwrap();
     let stored = shifted.store.save(None, &changes(&upper, 1 << 20), &Config::default(), NAME, &()).unwrap();
     let owners = |at: &Path| -> Vec<_> {
@@ -116,11 +116,11 @@ fn what_a_layer_cannot_contain_is_skipped_or_reported() {
     let upper = home.directory.path().join("upper");
     std::fs::create_dir_all(upper.join("run/inside")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(upper.join("run/socket")).unwrap();
-    let told = RecordedProgress::default();
+    let progress = RecordedProgress::default();
     let without = SandboxChanges { without: vec!["run/inside".into()], ..changes(&upper, 0) };
-    let stored = home.store.save(None, &without, &Config::default(), NAME, &told).unwrap();
+    let stored = home.store.save(None, &without, &Config::default(), NAME, &progress).unwrap();
     assert_eq!(crate::support::names(&stored.root.layers[0].join("run")), [""; 0]);
-    assert_eq!(told.said.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
+    assert_eq!(progress.said.into_inner().unwrap(), ["skipped 1 sockets or devices"]);
 
     std::fs::write(upper.join("run/.wh.name"), "").unwrap();
     let error = home.store.save(None, &changes(&upper, 0), &Config::default(), "other", &()).unwrap_err();

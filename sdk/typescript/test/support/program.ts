@@ -47,5 +47,5 @@ switch (process.env.FAKE) {
 
 /** Another server does not accept our token. */
 function isFriend(request: IncomingMessage): boolean {
-  return process.env.FAKE !== "stranger" && request.headers.authorization === `Bearer ${token}`;
+  return process.env.FAKE !== "foreign" && request.headers.authorization === `Bearer ${token}`;
 }

@@ -1,0 +1,84 @@
+"""The vocabulary: words that have a standard one, and type names that tell too little."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .clauses import MARK, NOT_OURS
+
+WORDS = Path("tests/words.toml")
+# Where our own text is.
+ROOTS = ("crates", "tests", "benchmarks", "scripts", "packaging", "docs", "sdk", "proto")
+SUFFIXES = {".rs", ".py", ".ts", ".md", ".sh", ".toml"}
+
+_TYPE = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|union) (\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """Words that are not used in text."""
+
+    pattern: re.Pattern[str]
+    say: str
+    unless: re.Pattern[str] | None
+
+    @classmethod
+    def read(cls, table: dict[str, str]) -> Phrase:
+        # A word may be part of a name: `AskedOnce`, `asked_once`.
+        pattern = rf"(?:(?<![A-Za-z])|(?=[A-Z]))(?i:{table['pattern']})(?![a-z])"
+        unless = re.compile(table["unless"]) if "unless" in table else None
+        return cls(re.compile(pattern), table["say"], unless)
+
+    def found_in(self, line: str) -> str | None:
+        found = self.pattern.search(line)
+        if not found or (self.unless and self.unless.search(line)):
+            return None
+        return found[0]
+
+
+def problems(root: Path) -> list[str]:
+    """Every use of a word or a name that is not ours to use."""
+    table = tomllib.loads((root / WORDS).read_text())
+    unchecked = tuple(table["unchecked"]["paths"] + table["unchecked"]["pending"])
+    phrases = [Phrase.read(phrase) for phrase in table["phrase"]]
+    wrong: list[str] = []
+    declared: dict[str, list[str]] = defaultdict(list)
+    for path in _sources(root):
+        name = str(path.relative_to(root))
+        if name.startswith(unchecked):
+            continue
+        text = path.read_text()
+        wrong += _phrases(name, text, phrases)
+        if path.suffix == ".rs":
+            if {path.stem, path.parent.name} & set(table["modules"]["names"]):
+                wrong.append(f"{name}: a module is named by what it holds or does")
+            for found in _TYPE.finditer(text):
+                declared[found[1]].append(name)
+    for kind, files in sorted(declared.items()):
+        if kind in table["types"]["names"]:
+            wrong += [f"{file}: {kind} is not a noun that tells what it is" for file in files]
+        elif len(files) > table["types"]["most"]:
+            wrong.append(f"{kind} is declared {len(files)} times: {', '.join(sorted(set(files)))}")
+    return wrong
+
+
+def _phrases(name: str, text: str, phrases: list[Phrase]) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        for phrase in phrases:
+            # The name of a clause is not a sentence.
+            if not MARK.match(line) and (found := phrase.found_in(line)):
+                yield f"{name}:{number}: `{found}`; say: {phrase.say}"
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    yield from sorted(path for path in root.glob("*.md"))
+    for start in ROOTS:
+        for directory, below, files in os.walk(root / start):
+            below[:] = sorted(set(below) - NOT_OURS)
+            yield from (Path(directory) / name for name in sorted(files) if Path(name).suffix in SUFFIXES)
