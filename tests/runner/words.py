@@ -31,7 +31,7 @@ class Phrase:
     @classmethod
     def read(cls, table: dict[str, str]) -> Phrase:
         # A word may be part of a name: `AskedOnce`, `asked_once`.
-        pattern = rf"(?:(?<![A-Za-z])|(?=[A-Z]))(?i:{table['pattern']})(?![a-z])"
+        pattern = rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:{table['pattern']})(?![a-z])"
         unless = re.compile(table["unless"]) if "unless" in table else None
         return cls(re.compile(pattern), table["say"], unless)
 
