@@ -37,7 +37,7 @@ export class Server implements SpawnedServer {
   readonly #child: ChildProcess;
   readonly #output = new Output();
   readonly #asksForToken: boolean;
-  #isStranger = false;
+  #isForeign = false;
   #disposing: Promise<void> | undefined;
 
   constructor({ binary, command, env, exitsWithInput, baseUrl, token }: Attempt, options: SpawnOptions) {
@@ -94,7 +94,7 @@ export class Server implements SpawnedServer {
 
   /** Whether another process took the port meanwhile. */
   lostItsPort(): boolean {
-    return this.#isStranger || /address (already )?in use/i.test(this.#output.tail());
+    return this.#isForeign || /address (already )?in use/i.test(this.#output.tail());
   }
 
   /** Whether it exited because it does not support `--exit-with-stdin`. */
@@ -118,11 +118,11 @@ export class Server implements SpawnedServer {
     const inTime = linked(signal, AbortSignal.timeout(timeoutMs));
     try {
       const ours = !this.#asksForToken || (await isOurs(this.baseUrl, this.token, inTime.signal));
-      this.#isStranger = !ours || this.#isGone();
+      this.#isForeign = !ours || this.#isGone();
     } finally {
       inTime.release();
     }
-    if (!this.#isStranger) return;
+    if (!this.#isForeign) return;
     throw new Error(
       `${this.baseUrl} does not accept our token: another server has the port, or this one does not read SANDBOX_AGENT_TOKEN.\n` +
         "hint: an older program gets it by tokenInArguments",
