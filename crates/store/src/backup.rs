@@ -1,14 +1,34 @@
 //! Backups: made beside a daemon that serves, and put back when none does.
 
+mod target;
+
 use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rustix::fs::FileType;
+
+use self::target::BackupTarget;
+use crate::regular_file::require_regular;
 use crate::sqlite::{
     beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
 };
 use crate::{Report, Store, StoreError, StoreOrigin, check};
+
+/// Which store is backed up, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct BackupRequest<'p> {
+    /// The store.
+    pub store: &'p Path,
+    /// The directory in which no backup may be: everything in it is the daemon's.
+    pub home: &'p Path,
+    /// What the backup becomes.
+    pub file: &'p Path,
+    /// Whether it may replace a regular file of that name.
+    pub replace: bool,
+}
 
 /// What a restore did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +48,14 @@ pub enum BackupError {
     /// There is something of that name that is no file, which a backup would replace.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// The file would be among those of the store.
-    #[error("{} is in the directory of the store itself", .0.display())]
-    Inside(PathBuf),
+    /// The file would be among those of the daemon.
+    #[error("{} is in the home of the daemon, {}", file.display(), home.display())]
+    Inside {
+        /// The file.
+        file: PathBuf,
+        /// The home.
+        home: PathBuf,
+    },
     /// There is a write-ahead log of that name, which would be taken for that of the backup.
     #[error("{} exists, and would be read as part of the backup", .0.display())]
     Log(PathBuf),
@@ -53,6 +78,14 @@ pub enum BackupError {
         /// What is wrong, a sentence each.
         found: Vec<String>,
     },
+    /// The backup, or the copy that becomes it, cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Arc<io::Error>,
+    },
     /// The store or the file failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -67,44 +100,50 @@ pub(crate) enum Aside {
 
 /// Copies a store into a file, as it is at one moment; a daemon may work with it meanwhile. The copy is complete, verified
 /// and on the disk when it gets its name.
-pub fn backup(store: &Path, file: &Path, replace: bool) -> Result<Report, BackupError> {
+pub fn backup(request: BackupRequest<'_>) -> Result<Report, BackupError> {
+    let BackupRequest { store, home, file, replace } = request;
+    let failed = |error| BackupError::write(file, error);
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
-    if is_inside(file, directory_of(store))? {
-        return Err(BackupError::Inside(file.into()));
+    let target = BackupTarget::open(file).map_err(failed)?;
+    if target.is_below(home).map_err(failed)? {
+        return Err(BackupError::Inside { file: file.into(), home: home.into() });
     }
-    match std::fs::symlink_metadata(file) {
-        Ok(found) if !found.is_file() => return Err(BackupError::NotAFile(file.into())),
-        Ok(_) if !replace => return Err(BackupError::Exists(file.into())),
+    match target.find("").map_err(failed)? {
+        Some(found) if found != FileType::RegularFile => return Err(BackupError::NotAFile(file.into())),
+        Some(_) if !replace => return Err(BackupError::Exists(file.into())),
         _ => {}
     }
-    if log_of(file).exists() {
+    if target.find("-wal").map_err(failed)?.is_some() {
         return Err(BackupError::Log(log_of(file)));
     }
     if let StoreOrigin::Missing { .. } = Store::inspect(store, None)? {
         return Err(BackupError::Nothing(store.into()));
     }
-    let partial = beside(file, ".partial");
-    let report = copy_store(store, &partial).map_err(BackupError::from).and_then(|()| {
-        let report = check(&partial)?;
+    let copy = target.stage(store).map_err(failed)?;
+    let copied = copy_store(store, &copy.path).map_err(|error| match error {
+        StoreError::Full => BackupError::write(&copy.path, io::ErrorKind::StorageFull.into()),
+        error => error.into(),
+    });
+    let report = copied.and_then(|()| {
+        let report = check(&copy.path)?;
         match report.is_good() {
             true => Ok(report),
             false => Err(BackupError::Damaged { path: store.into(), found: report.violations }),
         }
     });
-    match report {
-        Ok(report) => finish(&partial, file).map(|()| report).map_err(BackupError::from),
-        Err(error) => {
-            // What failed is said; what is left of it is removed if that can be.
-            let _ = remove_database(&partial);
-            Err(error)
-        }
-    }
+    let published = report.and_then(|report| match target.publish(&copy, replace) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(BackupError::Exists(file.into())),
+        published => published.map(|()| report).map_err(failed),
+    });
+    // What failed is reported; what is left of the copy is removed if that can be.
+    let _ = remove_database(&copy.path);
+    published
 }
 
 /// Puts a backup in the place of a store; what was there is kept beside it. Nobody may have the store open.
 pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
     let unusable = |reason: String| BackupError::Unusable { path: file.into(), reason };
-    std::fs::metadata(file).map_err(|error| unusable(error.to_string()))?;
+    std::fs::metadata(file).and_then(|_| require_regular(file)).map_err(|error| unusable(error.to_string()))?;
     if let StoreOrigin::Missing { .. } = Store::inspect(file, None).map_err(|error| unusable(error.to_string()))? {
         return Err(unusable("there is nothing in it".into()));
     }
@@ -134,23 +173,6 @@ fn whole(copy: &Path, backup: &Path) -> Result<Report, BackupError> {
     let unusable = |reason| BackupError::Unusable { path: backup.into(), reason };
     let report = check(copy).map_err(|error| unusable(error.to_string()))?;
     if report.is_good() { Ok(report) } else { Err(unusable(summary(&report.violations))) }
-}
-
-/// Whether a file is, or would be, somewhere below a directory, whatever links lead there.
-fn is_inside(file: &Path, directory: &Path) -> Result<bool, StoreError> {
-    let identity = |path: &Path| {
-        let found = path.metadata().map_err(|error| StoreError::file(path, error))?;
-        Ok::<_, StoreError>((found.dev(), found.ino()))
-    };
-    let parent = directory_of(file);
-    let parent = parent.canonicalize().map_err(|error| StoreError::file(parent, error))?;
-    let directory = identity(directory)?;
-    for ancestor in parent.ancestors() {
-        if identity(ancestor)? == directory {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Puts a complete store where another one is, which is kept under another name. At every moment there is the old store,
@@ -203,12 +225,16 @@ fn summary(found: &[String]) -> String {
 // === impl BackupError ===
 
 impl BackupError {
+    fn write(path: &Path, source: io::Error) -> Self {
+        Self::Write { path: path.into(), source: Arc::new(source) }
+    }
+
     /// What to do about it, where there is something.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Exists(_) => Some("--force replaces it".into()),
             Self::NotAFile(_) => Some("give the name of a file that a backup may replace, or of none".into()),
-            Self::Inside(_) => Some("give a file in another directory, best on another disk".into()),
+            Self::Inside { .. } => Some("give a file in another directory, best on another disk".into()),
             Self::Log(_) => Some("give another name".into()),
             Self::Nothing(_) => Some("`carrel serve` makes one".into()),
             Self::Unusable { path, .. } => {
@@ -219,6 +245,12 @@ impl BackupError {
             }
             Self::Damaged { .. } => {
                 Some("`carrel store check` says all that is wrong; `carrel store repair` keeps what is intact".into())
+            }
+            Self::Write { path, .. } => {
+                let directory = directory_of(path).display();
+                Some(format!(
+                    "see who may write there, and how much room is left: ls -ld {directory}; df -h {directory}"
+                ))
             }
             Self::Store(error) => error.hint().map(str::to_owned),
         }

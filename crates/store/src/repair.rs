@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backup::{Aside, BackupError, put_in_place};
 use crate::marker::MarkerRecord;
+use crate::regular_file::require_regular;
 use crate::sqlite::{beside, rebuild, remove_database};
 use crate::{MissingEvents, Report, Store, StoreError, check, check_with_marker};
 
@@ -40,6 +41,7 @@ pub struct RepairedTable {
 /// Puts a store in the place of a damaged one that has all that is intact; the damaged one is kept beside it. Nobody may
 /// have it open. A store with which nothing is wrong is left alone.
 pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, BackupError> {
+    require_regular(store).map_err(|error| StoreError::file(store, error))?;
     if let Ok(check) = check_with_marker(store, home_mark) {
         if check.is_good() {
             return Ok(RepairReport { check, ..RepairReport::default() });
