@@ -134,7 +134,8 @@ fn open_log(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// Watches what gets a name in a home.
