@@ -41,7 +41,12 @@ struct ClaudeSession {
 
 impl ClaudeSession {
     async fn open(options: ConversationOptions) -> Self {
-        Self { conversation: Claude::default().open(options).await.unwrap(), events: Vec::new() }
+        // On a busy machine a change takes long, and the watchdog is what ends a test.
+        Self::open_with(Claude::default().with_change_timeout(WATCHDOG), options).await
+    }
+
+    async fn open_with(claude: Claude, options: ConversationOptions) -> Self {
+        Self { conversation: claude.open(options).await.unwrap(), events: Vec::new() }
     }
 
     async fn prompt(&mut self, text: &str) {
@@ -273,6 +278,17 @@ fn a_flood_instead_of_a_response_is_an_error() {
         let mut session = ClaudeSession::open(options()).await;
         let refused = session.conversation.set_model(Some("flood"), Some("high")).await.unwrap_err();
         assert!(refused.to_string().contains("it said more than 16777216 bytes"), "{refused}");
+        session.conversation.close(Duration::ZERO, &mut Vec::new()).await;
+    });
+}
+
+#[test]
+fn a_change_without_a_response_is_an_error_when_its_time_is_up() {
+    run(async {
+        let mut session =
+            ClaudeSession::open_with(Claude::default().with_change_timeout(Duration::ZERO), options()).await;
+        let refused = session.conversation.set_model(Some("silent"), None).await.unwrap_err();
+        assert!(matches!(refused, AgentError::Timeout { request: "set_model", .. }), "{refused:?}");
         session.conversation.close(Duration::ZERO, &mut Vec::new()).await;
     });
 }
