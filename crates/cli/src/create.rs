@@ -44,7 +44,8 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
             return Ok(handle);
         }
         let id = handle.sandbox_id.clone();
-        let ready = wait::until(&mut daemon, handle, SandboxState::Ready).await?;
+        let ready =
+            wait::until(&mut daemon, handle, SandboxState::Ready).await.map_err(|failure| failed(failure, &id))?;
         let ready = ready.ok_or_else(|| find::no_such_sandbox(&id))?;
         warn(&id, json).await;
         if !arguments.command.is_empty() || arguments.file.is_some() {
@@ -55,6 +56,17 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
     let made: SandboxHandle = made.map_err(|failure: Failure| failure.exit(FAILED))?;
     let text = if json { crate::json::line(&told::handle(&made)) } else { format!("{}\n", made.sandbox_id) };
     crate::say(text.as_bytes())
+}
+
+/// A create that failed leaves a sandbox that explains why, under an id that is not given again.
+fn failed(failure: Failure, id: &str) -> Failure {
+    if failure.code != "sandbox_failed" {
+        return failure;
+    }
+    failure.hint(format!(
+        "`carrel events {id}` shows what happened, `carrel rm {id}` removes it; retry with another --name, because \
+         this one stays taken"
+    ))
 }
 
 /// Warns of limits that are not enforced.

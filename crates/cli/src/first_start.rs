@@ -34,7 +34,8 @@ pub(crate) async fn check(daemon: &mut Daemon, id: &str) -> Result<(), Failure> 
             _ => None,
         },
     };
-    reason.map_or(Ok(()), |reason| Err(reason.hint(format!("carrel rm {id}"))))
+    let hint = || format!("`carrel rm {id}` removes it; retry with another --name, because this one stays taken");
+    reason.map_or(Ok(()), |reason| Err(reason.hint(hint())))
 }
 
 /// The first start, once it is known whether it succeeded.

@@ -11,7 +11,7 @@ use crate::size::Time;
 
 /// The keys that leave a job, unless others are given.
 pub(super) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
-/// The longest id of a job.
+/// The longest id that a job can have, whoever chose it.
 const LONGEST_JOB: usize = 220;
 
 /// `carrel exec`.
@@ -34,7 +34,7 @@ pub(crate) struct ExecArguments {
     #[arg(short, long)]
     pub(crate) detach: bool,
     /// An id for its job: the same again attaches instead of running twice [default: a new one]
-    #[arg(long, value_name = "ID", value_parser = job_id)]
+    #[arg(long, value_name = "ID", value_parser = new_job_id)]
     pub(crate) job: Option<String>,
     /// Set a variable, or pass one on from this environment
     #[arg(short, long = "env", value_name = "KEY[=VALUE]", value_parser = OsStringValueParser::new().try_map(Variable::parse))]
@@ -122,11 +122,16 @@ pub(crate) struct LogsArguments {
     pub(crate) job: Option<String>,
 }
 
-/// Text that is no id of a job.
+/// Text that no job has as its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadJobId;
 
-/// The id of a job, as a supervisor takes it.
+/// An id for a new job. It is that of an exec, whichever kind of sandbox it runs in: so one rule holds for both.
+fn new_job_id(text: &str) -> Result<String, carrel_store::BadId> {
+    carrel_store::ExecId::new(text).map(|id| id.as_str().to_owned())
+}
+
+/// The id of a job that is there, as a supervisor takes it: other clients and Carrel itself choose shorter ones.
 pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
     let fits = (1..=LONGEST_JOB).contains(&text.len()) && !text.starts_with('.') && text.chars().all(plain);
@@ -137,7 +142,7 @@ pub(super) fn job_id(text: &str) -> Result<String, BadJobId> {
 
 impl std::fmt::Display for BadJobId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a job has an id of 1 to {LONGEST_JOB} letters, digits, `-`, `_`, `.` or `~`, not beginning with `.`")
+        f.write_str("no job has such an id; `carrel ps NAME` lists those that are there")
     }
 }
 
@@ -146,6 +151,17 @@ impl std::error::Error for BadJobId {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_job_is_called_by_the_rule_for_execs() {
+        for id in ["build", "exec-0123abcd", "A_b9"] {
+            assert_eq!(new_job_id(id).as_deref(), Ok(id));
+        }
+        for id in ["", "run", "a.b.c", "-build", "build_", &"x".repeat(201)] {
+            let refused = new_job_id(id).unwrap_err().to_string();
+            assert!(refused.contains("4 to 200 letters, digits, `-` or `_`"), "{refused}");
+        }
+    }
 
     #[test]
     fn the_id_of_a_job_is_what_a_supervisor_takes() {

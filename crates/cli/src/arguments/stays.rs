@@ -54,7 +54,7 @@ Exit codes: 0 after a signal; 1 if it cannot serve; 2 if the configuration is wr
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel create [OPTIONS] <IMAGE> [-- <CMD>...]", after_help = CREATE_HELP)]
 pub(crate) struct CreateArguments {
-    /// What it is called by, once and for ever [default: a new id]
+    /// What it is called by; no name is given twice, even after `carrel rm` [default: a new id]
     #[arg(long, alias = "id")]
     pub(crate) name: Option<String>,
     /// A label, by which it is found again

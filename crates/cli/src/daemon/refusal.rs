@@ -77,12 +77,16 @@ fn limit_remedy(status: &Status) -> String {
 fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "SANDBOX_NOT_FOUND" => "`carrel ls` lists those that are there",
-        "SANDBOX_ID_ALREADY_EXISTS" => "give another --id: none is ever used twice",
+        "SANDBOX_ID_ALREADY_EXISTS" => {
+            "give another --name, or none to have one chosen; an id stays taken when its sandbox is removed"
+        }
         "SANDBOX_NOT_READY" => "`carrel get NAME` says how it is; `carrel resume NAME` lets a stopped one run again",
         "SANDBOX_INVALID_STATE" => "`carrel get NAME` says how it is",
         "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get NAME` says which event is its newest",
         "EXEC_NOT_FOUND" => "`carrel ps NAME` lists the jobs of a sandbox",
-        "EXEC_ID_ALREADY_EXISTS" => "give another --job: none is ever used twice",
+        "EXEC_ID_ALREADY_EXISTS" => {
+            "give another --job, or none to have one chosen; ids of jobs are unique in the whole home"
+        }
         "DISK_FULL" => "remove files inside with `carrel exec NAME -- rm PATH`, or create it with a larger --disk",
         "MESSAGE_TOO_LARGE" => "send less at once: `carrel cp` copies files of any size",
         "SUBSCRIBER_TOO_SLOW" => "`carrel events --follow --from N ID` continues after event N",

@@ -169,7 +169,7 @@ impl<'a> Plan<'a> {
         if let Some(job) = &self.arguments.job {
             return match through.begin(client, job, &self.command).await? {
                 Begun::Started(started) => Ok(*started),
-                Begun::Taken => through.again(client, job, &self.command).await,
+                Begun::Taken(taken) => through.again(client, job, &self.command, &taken).await,
             };
         }
         for _ in 0..DRAWS {

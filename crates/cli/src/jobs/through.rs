@@ -19,8 +19,8 @@ const BEGINNING: Duration = Duration::from_secs(30);
 /// What became of asking for a job.
 pub(super) enum Begun {
     Started(Box<JobStarted>),
-    /// There is, or was, a job of that id.
-    Taken,
+    /// There is, or was, a job of that id; what the daemon says about it.
+    Taken(Box<Status>),
 }
 
 /// A sandbox that a daemon keeps.
@@ -46,7 +46,7 @@ impl Through<'_> {
         let request = request(self.sandbox, job, command);
         let sequence = match self.daemon.nearby.start_exec(request).await {
             Ok(answer) => answer.into_inner().last_event_sequence,
-            Err(status) if status.code() == Code::AlreadyExists => return Ok(Begun::Taken),
+            Err(status) if status.code() == Code::AlreadyExists => return Ok(Begun::Taken(Box::new(status))),
             Err(status) => return Err(refused(&status)),
         };
         let known = tokio::time::timeout(BEGINNING, self.known(client, job, before, sequence)).await;
@@ -83,11 +83,11 @@ impl Through<'_> {
         client: &mut ShimClient,
         job: &str,
         command: &JobCommand,
+        taken: &Status,
     ) -> Result<JobStarted, Failure> {
         let info: JobInfo = match client.job(job).await {
             Err(ShimError::Failed(failed)) if failed.code == FailureCode::JobUnknown => {
-                let words = format!("job {job} has run before the sandbox ran this time, or in another sandbox");
-                return Err(Failure::new("job_pruned", words).hint("give another --job: none is ever used twice"));
+                return Err(Failure { code: "job_pruned", ..refused(taken) });
             }
             info => info?,
         };

@@ -140,14 +140,31 @@ impl Actor {
         edit.sandbox().active_at = edit.now();
         edit.begin_exec(exec.clone());
         Step::ExecAccepted.begin();
-        self.commit(edit).await.map_err(|error| match error {
-            StoreError::ExecIdTaken => exec_taken(&id),
-            error => commit_failed(&error),
-        })?;
+        match self.commit(edit).await {
+            Ok(_) => {}
+            Err(StoreError::ExecIdTaken) => return Err(self.exec_taken(&id).await),
+            Err(error) => return Err(commit_failed(&error)),
+        }
         Step::ExecAccepted.end();
         let exec = Arc::new(exec);
         self.spawn_exec(&exec);
         Ok(Accepted::Exec(exec))
+    }
+
+    /// An id is that of one exec in all sandboxes, because requests name execs by nothing else.
+    async fn exec_taken(&self, id: &ExecId) -> Refusal {
+        let name = id.local();
+        let words = match self.shared.store.exec(id).await {
+            Ok(Some((exec, _))) if exec.sandbox != self.sandbox.id => {
+                format!(
+                    "the exec id {name:?} is used by the sandbox {:?}, and no id is used twice",
+                    exec.sandbox.local()
+                )
+            }
+            Ok(Some(_)) => format!("the exec id {name:?} was used in this sandbox before, and no id is used twice"),
+            _ => format!("the exec id {name:?} was used by an exec that is no longer kept, and no id is used twice"),
+        };
+        Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
     }
 
     async fn cancel(&mut self, id: &ExecId) -> Result<Accepted, Refusal> {
@@ -197,11 +214,6 @@ pub(super) async fn not_cancellable(store: &Store, id: &ExecId) -> Refusal {
         Err(error) => return store_failed(&error),
     };
     refusal.about("exec_id", id.as_str())
-}
-
-fn exec_taken(id: &ExecId) -> Refusal {
-    let words = format!("the id {:?} was used before: every exec has one of its own, for ever", id.local());
-    Refusal::new(Code::AlreadyExists, reason::EXEC_ID_ALREADY_EXISTS, words).about("exec_id", id.as_str())
 }
 
 /// The provider could not do what somebody waits for.
