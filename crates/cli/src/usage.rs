@@ -163,8 +163,8 @@ mod tests {
         assert_eq!(refused(&["exec", "web"]).1, 125);
         assert!(refused(&["--json", "exec", "web"]).0.ends_with(" | carrel exec --help"));
         assert_eq!(refused(&["attach"]).1, 125);
-        let said = "invalid value '../x' for '[JOB]': a job has an id of 1 to 220 letters, digits, `-`, `_`, `.` or `~`, \
-                    not beginning with `.` | carrel logs --help";
+        let said = "invalid value '../x' for '[JOB]': no job has such an id; `carrel ps NAME` lists those that are there \
+                    | carrel logs --help";
         assert_eq!(refused(&["logs", "web", "../x"]), (said.to_owned(), 2));
     }
 
