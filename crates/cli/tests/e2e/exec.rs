@@ -116,7 +116,7 @@ fn a_job_that_is_left_alone_has_an_id_by_which_it_is_found() {
     let outcome = world.carrel(["attach", "box", id.trim_end()]);
     assert_eq!((outcome.code, outcome.stdout.as_slice()), (Some(4), &b"not a tty\n"[..]), "{}", outcome.stderr);
     let outcome = world.carrel(["--json", "exec", "--detach", "--job", "once", "box", "--", "true"]);
-    assert_eq!(outcome.stdout, b"{\"job\":\"x\",\"created\":true}\n");
+    assert_eq!(outcome.stdout, b"{\"job\":\"once\",\"created\":true}\n");
 }
 
 #[test]
