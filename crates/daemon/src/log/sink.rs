@@ -144,7 +144,8 @@ impl RotatedFile {
 /// Opens no link: whoever may write to the directory would choose the file that root appends to.
 fn writable() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    options.mode(0o600).custom_flags(flags);
     options
 }
 
