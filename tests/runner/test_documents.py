@@ -47,9 +47,14 @@ class Guides(unittest.TestCase):
     def test_a_process_that_is_left_is_found_by_its_environment(self) -> None:
         mark = f"CARREL_DOCUMENT={uuid.uuid4()}"
         name, value = mark.split("=")
-        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={**os.environ, name: value}) as left:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(["cat"], env={**os.environ, name: value}, **pipes) as left:
+            assert left.stdin is not None and left.stdout is not None
+            # Its environment can be read only when it runs.
+            left.stdin.write(b"up\n")
+            left.stdin.flush()
+            left.stdout.readline()
             found = documents.left_behind(mark, patience=0)
-            assert left.stdin is not None
             left.stdin.close()
         self.assertEqual(found, [f"process {left.pid} is left: cat"])
         self.assertEqual(documents.left_behind(mark), [])
