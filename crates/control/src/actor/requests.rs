@@ -11,6 +11,7 @@ use crate::control::{
     ExecRequest, broken, commit_failed, exec_unknown, not_ready, place, random_id, random_incarnation, shown,
     store_failed,
 };
+use crate::exec_size::check_size;
 use crate::failpoint::Step;
 use crate::machine::{Input, Verdict, verdict};
 use crate::provider::ProviderError;
@@ -113,6 +114,8 @@ impl Actor {
         if let Some(key) = request.env.keys().find(|key| is_bad(key)) {
             return Err(Refusal::invalid("env_overrides", format!("{key:?} is no name of a variable")));
         }
+        let bytes = check_size(&request)?;
+        self.shared.check_disk_for_exec(&self.sandbox.id, bytes)?;
         let id = match request.id {
             Some(id) => id,
             None => random_id()?,
