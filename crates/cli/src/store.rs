@@ -270,7 +270,7 @@ impl From<BackupError> for Failure {
 
 fn code(error: &StoreError) -> &'static str {
     match error {
-        StoreError::Damaged { .. } | StoreError::LogMissing(_) => "store_damaged",
+        StoreError::Damaged { .. } | StoreError::LogMissing(_) | StoreError::LogIncomplete { .. } => "store_damaged",
         _ => "store_unavailable",
     }
 }

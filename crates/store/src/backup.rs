@@ -2,7 +2,7 @@
 
 mod target;
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use rustix::fs::FileType;
 
 use self::target::BackupTarget;
 use crate::regular_file::require_regular;
+use crate::reserve::{DiskSpace, remove_reserve};
 use crate::sqlite::{
     beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
 };
@@ -86,6 +87,18 @@ pub enum BackupError {
         /// Why.
         source: Arc<io::Error>,
     },
+    /// The disk has no room for a copy of the store.
+    #[error(
+        "there is no room in {}: up to {needed} bytes are needed, and {free} are free", directory.display()
+    )]
+    NoRoom {
+        /// Where it would be.
+        directory: PathBuf,
+        /// How many bytes it may take.
+        needed: u64,
+        /// How many there are.
+        free: u64,
+    },
     /// The store or the file failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -153,11 +166,36 @@ pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> 
         made.map_err(|error| StoreError::file(directory, error))?;
     }
     let partial = beside(store, ".restoring");
-    let restored = restore_through(&partial, store, file);
-    if restored.is_err() {
-        let _ = remove_database(&partial);
+    with_room(store, size_of(file), || {
+        restore_through(&partial, store, file).inspect_err(|_| {
+            let _ = remove_database(&partial);
+        })
+    })
+}
+
+/// Does something that writes beside a store that nobody has open. If the disk is full, it is tried again without the reserve
+/// of the store, which the next daemon restores.
+pub(crate) fn with_room<T>(
+    store: &Path,
+    needed: u64,
+    work: impl Fn() -> Result<T, BackupError>,
+) -> Result<T, BackupError> {
+    let is_full = |done: &Result<T, BackupError>| matches!(done, Err(BackupError::Store(error)) if error.is_full());
+    let mut done = work();
+    if is_full(&done) && remove_reserve(store) {
+        done = work();
     }
-    restored
+    if is_full(&done) {
+        let directory = directory_of(store).to_owned();
+        let free = File::open(&directory).and_then(|directory| DiskSpace::of(&directory)).map_or(0, |space| space.free);
+        return Err(BackupError::NoRoom { directory, needed, free });
+    }
+    done
+}
+
+/// How many bytes a store has, with its log.
+pub(crate) fn size_of(store: &Path) -> u64 {
+    [store.to_owned(), log_of(store)].iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
 
 fn restore_through(partial: &Path, store: &Path, file: &Path) -> Result<RestoreReport, BackupError> {
@@ -178,10 +216,7 @@ fn whole(copy: &Path, backup: &Path) -> Result<Report, BackupError> {
 /// Puts a complete store where another one is, which is kept under another name. At every moment there is the old store,
 /// a file that is refused because its log is missing, or the new store.
 pub(crate) fn put_in_place(new: &Path, store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
-    let aside = match std::fs::metadata(store) {
-        Ok(found) if found.len() > 0 => Some(keep(store, why)?),
-        _ => None,
-    };
+    let aside = keep(store, why)?;
     // The log of the old store would be read as that of the new one.
     for file in [log_of(store), beside(store, "-shm")] {
         match std::fs::remove_file(&file) {
@@ -194,8 +229,14 @@ pub(crate) fn put_in_place(new: &Path, store: &Path, why: Aside) -> Result<Optio
     Ok(aside)
 }
 
-/// Gives a store and its log a second name each.
-fn keep(store: &Path, why: Aside) -> Result<PathBuf, StoreError> {
+/// Gives a store and its log a second name each; returns that of the store, or that of a log without one. A file without
+/// anything in it is not kept.
+fn keep(store: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
+    let has_bytes = |file: &Path| std::fs::metadata(file).is_ok_and(|found| found.len() > 0);
+    let (has_store, has_log) = (has_bytes(store), has_bytes(&log_of(store)));
+    if !has_store && !has_log {
+        return Ok(None);
+    }
     let word = match why {
         Aside::Replaced => "before-restore",
         Aside::Damaged => "damaged",
@@ -206,12 +247,14 @@ fn keep(store: &Path, why: Aside) -> Result<PathBuf, StoreError> {
     let Some(aside) = std::iter::once(beside(store, &name)).chain(numbered).find(free) else {
         return Err(StoreError::file(store, io::ErrorKind::AlreadyExists.into()));
     };
-    if log_of(store).exists() {
+    if has_log {
         std::fs::hard_link(log_of(store), log_of(&aside)).map_err(|error| StoreError::file(log_of(&aside), error))?;
     }
-    std::fs::hard_link(store, &aside).map_err(|error| StoreError::file(&aside, error))?;
+    if has_store {
+        std::fs::hard_link(store, &aside).map_err(|error| StoreError::file(&aside, error))?;
+    }
     sync_directory(store)?;
-    Ok(aside)
+    Ok(Some(if has_store { aside } else { log_of(&aside) }))
 }
 
 fn summary(found: &[String]) -> String {
@@ -252,6 +295,11 @@ impl BackupError {
                     "see who may write there, and how much room is left: ls -ld {directory}; df -h {directory}"
                 ))
             }
+            Self::NoRoom { directory, .. } => Some(format!(
+                "nothing was changed; see what takes space on that disk, remove some of it, and run the command again: \
+                 du -xh --max-depth=2 {} | sort -h | tail -n 20",
+                directory.parent().unwrap_or(directory).display()
+            )),
             Self::Store(error) => error.hint().map(str::to_owned),
         }
     }

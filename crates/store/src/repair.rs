@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::backup::{Aside, BackupError, put_in_place};
+use crate::backup::{Aside, BackupError, put_in_place, size_of, with_room};
 use crate::marker::MarkerRecord;
 use crate::regular_file::require_regular;
 use crate::sqlite::{beside, rebuild, remove_database};
@@ -51,17 +51,20 @@ pub fn repair(store: &Path, home_mark: Option<&Path>) -> Result<RepairReport, Ba
     let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));
     let home = home_mark.map(MarkerRecord::read).transpose()?.flatten();
     let partial = beside(store, ".repairing");
-    let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {
-        report.check = check(&partial)?;
-        report.log_missing = log_missing;
-        report.aside = put_in_place(&partial, store, Aside::Damaged)?;
-        Ok(report)
-    });
-    if repaired.is_err() {
-        // What failed is said; what is left of it is removed if that can be.
-        let _ = remove_database(&partial);
-    }
-    Ok(repaired?)
+    // A copy of the damaged store may be needed beside the new one.
+    with_room(store, 2 * size_of(store), || {
+        let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {
+            report.check = check(&partial)?;
+            report.log_missing = log_missing;
+            report.aside = put_in_place(&partial, store, Aside::Damaged)?;
+            Ok(report)
+        });
+        if repaired.is_err() {
+            // What failed is said; what is left of it is removed if that can be.
+            let _ = remove_database(&partial);
+        }
+        Ok(repaired?)
+    })
 }
 
 // === impl RepairReport ===

@@ -199,6 +199,23 @@ async fn a_restored_store_is_an_older_one_and_what_was_there_is_kept() {
 }
 
 #[tokio::test]
+async fn the_log_of_a_store_that_is_missing_is_kept_by_a_restore() {
+    let place = Place::new();
+    let store = place.open();
+    ready(&store, "box-1").await;
+    backup(&place.path(), &file(&place), false).unwrap();
+    ready(&store, "box-2").await;
+    let log = fs::read(place.beside("-wal")).unwrap();
+    store.close().await;
+    fs::remove_file(place.path()).unwrap();
+    fs::write(place.beside("-wal"), &log).unwrap();
+    let aside = restore(&place.path(), &file(&place)).unwrap().aside.unwrap();
+    assert!(aside.to_str().unwrap().contains(".before-restore-") && aside.to_str().unwrap().ends_with("-wal"));
+    assert_eq!(fs::read(&aside).unwrap(), log);
+    place.assert_good();
+}
+
+#[tokio::test]
 async fn a_backup_goes_to_a_new_home_and_is_known_to_be_one_there() {
     let place = whole().await;
     backup(&place.path(), &file(&place), false).unwrap();
