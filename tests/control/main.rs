@@ -17,5 +17,6 @@ mod operations;
 mod permissions;
 mod ports;
 mod restart;
+mod sized;
 mod strangers;
 mod stuck;

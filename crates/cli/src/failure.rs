@@ -180,6 +180,7 @@ pub(crate) fn remedy(code: FailureCode) -> Option<&'static str> {
         FailureCode::InputTaken => Some("`carrel attach --take-over` takes it, --read-only does without"),
         FailureCode::TooMany => Some("`carrel ps NAME` lists its jobs; retry when one has ended"),
         FailureCode::JournalFailed => Some("look whether the disk that CARREL_HOME is on is full"),
+        FailureCode::DiskDamaged => Some("see whether the disk of the host fails: dmesg | tail"),
         FailureCode::Unsupported => {
             Some("install carrel and carrel-shim of the same version, and begin the sandbox anew")
         }

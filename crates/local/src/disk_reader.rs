@@ -103,7 +103,7 @@ impl Inner {
         }
         let permit = self.readers.permit(place.sandbox.namespace().into())?;
         let create = self.plan_reader(place, spec, image).await?;
-        let owned = self.supervised(&create).await?;
+        let owned = self.supervised(&place.sandbox, &create).await?;
         let parked = Arc::clone(&self.parked);
         drop(tokio::task::spawn_blocking(move || parked.fill()));
         Ok(self.readers.open(name, owned, create.directory.0, permit))

@@ -58,6 +58,7 @@ fn meaning(fact: messages::Fact) -> Fact {
         | FactKind::JobStarted
         | FactKind::StopAsked
         | FactKind::GuestExited
+        | FactKind::DiskFailed
         | FactKind::Unknown => Fact::Other,
     }
 }

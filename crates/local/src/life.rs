@@ -8,8 +8,10 @@ use carrel_control::spec::Spec;
 use carrel_fetch::Image;
 use carrel_image::RootFs;
 use carrel_layers::Config;
-use carrel_shim_client::messages::Create;
+use carrel_sandbox::KeptDisk;
+use carrel_shim_client::messages::{Create, Failed, FailureCode};
 use carrel_shim_client::{AdoptError, Found, Life, OwnedSandbox, OwnerError, ShimError};
+use carrel_store::SandboxId;
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
 
@@ -21,6 +23,8 @@ use crate::look::is_of;
 use crate::ports::Bound;
 use crate::{Inner, blocking, copies, failed, ground, images, logs, plan};
 
+/// The word for a disk whose file system is damaged.
+const DISK_DAMAGED: &str = "DISK_DAMAGED";
 /// How often one is looked at that ends while it is.
 const TRIES: usize = 5;
 
@@ -142,7 +146,7 @@ impl Inner {
     async fn make(&self, place: &Place, spec: &Spec, image: Image) -> Result<Arc<Live>, ProviderError> {
         let config = image.config.clone();
         let create = self.plan(place, spec, image).await?;
-        let owned = self.supervised(&create).await?;
+        let owned = self.supervised(&place.sandbox, &create).await?;
         let root = RootFs::try_from(create.root).map_err(failed)?;
         let live = self.known.runs(place, Live::new(&root, config, owned.agent_socket().to_owned()));
         self.leave(owned);
@@ -183,8 +187,21 @@ impl Inner {
         Ok(Live::new(&root, config.await?, record.agent_socket.0.clone()))
     }
 
-    /// Has a supervisor make a sandbox.
-    pub(crate) async fn supervised(&self, create: &Create) -> Result<OwnedSandbox, ProviderError> {
+    /// Has a supervisor make a sandbox, or what belongs to one, on a disk that is checked before if it may be damaged, and
+    /// after if it turns out to be.
+    pub(crate) async fn supervised(&self, sandbox: &SandboxId, create: &Create) -> Result<OwnedSandbox, ProviderError> {
+        check_image(sandbox, create, false).await?;
+        match self.made_by_supervisor(create).await {
+            Err(error) if error.code == Some(DISK_DAMAGED) => {
+                tracing::warn!(%sandbox, %error, "a disk is damaged, and is checked");
+                check_image(sandbox, create, true).await?;
+                self.made_by_supervisor(create).await
+            }
+            made => made,
+        }
+    }
+
+    async fn made_by_supervisor(&self, create: &Create) -> Result<OwnedSandbox, ProviderError> {
         if let Some(supervisor) = self.parked.take() {
             match supervisor.create(create).await {
                 // It may have died while it waited, or in the middle: what it left has the name.
@@ -202,6 +219,23 @@ impl Inner {
         };
         made.map_err(|error| refused(&error))
     }
+}
+
+/// Repairs the file system of a disk that is an image.
+async fn check_image(sandbox: &SandboxId, create: &Create, is_damaged: bool) -> Result<(), ProviderError> {
+    let Some(disk) = create.kept_disk.as_ref().map(|kept| kept.directory.0.clone()) else { return Ok(()) };
+    let sandbox = sandbox.clone();
+    blocking(move || {
+        if !disk.exists() {
+            return Ok(());
+        }
+        if let Some(repaired) = KeptDisk::check(&disk, is_damaged).map_err(failed)? {
+            let (disk, report) = (disk.display(), repaired.report);
+            tracing::warn!(%sandbox, %disk, report, "the file system of a disk was repaired");
+        }
+        Ok(())
+    })
+    .await
 }
 
 pub(crate) fn disk_missing(place: &Place, disk: &Path) -> ProviderError {
@@ -226,9 +260,10 @@ pub(crate) fn has_ended(error: &AdoptError) -> bool {
 
 fn refused(error: &OwnerError) -> ProviderError {
     match error {
-        OwnerError::Failed(carrel_shim_client::messages::Failed { message, hint: Some(hint), .. }) => {
-            failed(format_args!("{message}; {hint}"))
+        OwnerError::Failed(Failed { code: FailureCode::DiskDamaged, message, .. }) => {
+            ProviderError { code: Some(DISK_DAMAGED), message: message.clone() }
         }
+        OwnerError::Failed(Failed { message, hint: Some(hint), .. }) => failed(format_args!("{message}; {hint}")),
         error => failed(error),
     }
 }

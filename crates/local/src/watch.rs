@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_control::provider::{Fact, Noted, Place};
+use carrel_shim_client::messages::{self, FactKind};
 use carrel_shim_client::{Found, Life, ShimError};
 use tokio::sync::mpsc;
 
@@ -78,7 +79,7 @@ impl Teller {
                     Told::Some => {}
                 },
                 Life::Dead { facts, rebooted } => {
-                    let mut facts: Vec<_> = facts.iter().cloned().map(noted).collect();
+                    let mut facts: Vec<_> = facts.iter().map(|fact| self.note(fact.clone())).collect();
                     if *rebooted {
                         before_boot(&mut facts);
                     }
@@ -136,11 +137,21 @@ impl Teller {
             }
         };
         while let Ok(Some(facts)) = subscription.next().await {
-            if matches!(self.pass_on(facts.into_iter().map(noted).collect()).await, Told::All) {
+            let facts = facts.into_iter().map(|fact| self.note(fact)).collect();
+            if matches!(self.pass_on(facts).await, Told::All) {
                 return Told::All;
             }
         }
         Told::Some
+    }
+
+    /// What a fact means. One that is nobody else's concern is logged, once.
+    fn note(&self, fact: messages::Fact) -> Noted {
+        if fact.kind == FactKind::DiskFailed && fact.sequence > self.told {
+            let (sandbox, error) = (&self.place.sandbox, fact.message.as_deref().unwrap_or_default());
+            tracing::warn!(%sandbox, error, "a disk could not be synced: what was written last may be lost");
+        }
+        noted(fact)
     }
 
     /// Passes facts on that were not told, together.

@@ -3,6 +3,7 @@
 //! Either has the same directories, which nobody inside can name: the root itself for an image without layers, or
 //! what is written over layers; what is written over the project; and places for what lies below.
 
+mod fsck;
 mod image;
 mod kept;
 mod quota;
@@ -14,7 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota};
+pub use self::fsck::DiskRepair;
+pub use self::kept::{DiskError, DiskKind, KeptDisk, Quota, is_damage};
 pub(crate) use self::space::binary_size;
 pub use self::space::{FreeSpace, Reserve, ResumeThreshold, room_again};
 use crate::ids::IdRange;

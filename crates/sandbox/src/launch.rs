@@ -14,7 +14,7 @@ use rustix::process::Pid;
 use crate::asked::{MountError, TargetProblem};
 use crate::cgroup::Cgroup;
 use crate::container::{Container, Waiting};
-use crate::disk::DiskKind;
+use crate::disk::{DiskKind, is_damage};
 use crate::gvisor::{GvisorError, Runtime};
 use crate::inside::{self, Part, Plan};
 use crate::layers::Layers;
@@ -291,6 +291,18 @@ fn system(what: &'static str) -> impl Fn(Errno) -> LaunchError {
 }
 
 // === impl LaunchError ===
+
+impl LaunchError {
+    /// Whether it may be that the file system of the disk is damaged.
+    pub fn is_disk_damage(&self) -> bool {
+        match self {
+            Self::Disk(error) | Self::System(_, error) => is_damage(error),
+            Self::Inside(failed) => is_damage(&failed.errno.into()),
+            Self::Mount(MountError::Target { problem: TargetProblem::Other(error), .. }) => is_damage(error),
+            _ => false,
+        }
+    }
+}
 
 impl From<StageError> for LaunchError {
     fn from(failed: StageError) -> Self {

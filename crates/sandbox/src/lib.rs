@@ -36,7 +36,9 @@ mod tree;
 pub use self::asked::{MountError, NetworkError, TargetProblem};
 pub use self::byte_lock::lock_byte;
 pub use self::container::Container;
-pub use self::disk::{DiskError, DiskKind, FreeSpace, KeptDisk, Quota, Reserve, ResumeThreshold, room_again, upper};
+pub use self::disk::{
+    DiskError, DiskKind, DiskRepair, FreeSpace, KeptDisk, Quota, Reserve, ResumeThreshold, is_damage, room_again, upper,
+};
 pub use self::gvisor::{Gvisor, GvisorError};
 pub use self::handle::{handle, handle_of};
 pub use self::ids::{IdRange, IdsError, SUPERVISORS};

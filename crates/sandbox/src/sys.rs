@@ -25,6 +25,15 @@ pub(crate) fn give_memory_back() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn give_memory_back() {}
 
+/// Has a program do something before it begins. That makes system calls and nothing else: it neither allocates nor locks.
+pub(crate) fn before_exec(
+    command: &mut std::process::Command,
+    prepare: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
+) {
+    // SAFETY: what is done between the fork and the program only makes system calls, as every caller promises.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
+}
+
 /// Closes whatever is open above the standard descriptors.
 pub(crate) fn close_inherited() -> Result<(), Errno> {
     // SAFETY: whoever calls this does so first of all, as `forget_inherited` demands: nothing of this process owns a

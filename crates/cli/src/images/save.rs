@@ -149,7 +149,9 @@ async fn at_rest(images: &Images, sandbox: &str) -> Result<(KeptDisk, Written), 
             Err(failure) => failure,
         });
     };
-    let disk = KeptDisk::open(&directory).map_err(|error| match error {
+    // What was not closed in order is checked before it is read.
+    let opened = KeptDisk::check(&directory, false).and_then(|_repaired| KeptDisk::open(&directory));
+    let disk = opened.map_err(|error| match error {
         DiskError::InUse(_) => {
             Failure::new("disk_in_use", error).hint("it is about to run or to end: try again in a moment")
         }

@@ -69,7 +69,7 @@ impl Inner {
             images::settle(&images, &image, &disk, &name)
         })
         .await?;
-        let owned = self.supervised(&create).await?;
+        let owned = self.supervised(&place.sandbox, &create).await?;
         self.leave(owned);
         self.running(beside).await
     }
