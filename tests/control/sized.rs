@@ -47,7 +47,7 @@ fn a_guest_is_told_that_the_host_is_full_and_what_it_synced_before_is_there_afte
         let mount = MountSpec { source: signal.display().to_string(), target: "/signal".to_owned(), writable: true };
         client.ready("box1", CreateSpec { mounts: vec![mount], ..host() }).await;
         let keep = "mkdir kept && for i in $(seq 200); do echo $i > kept/$i; done; \
-            head -c 8m /dev/urandom > kept/large; sha256sum kept/* > sums && sync";
+            head -c 8m /dev/urandom > kept/large; sha256sum kept/* > sums && sync sums . kept kept/*";
         assert_eq!(client.run("box1", "keep", keep).await.exit_code, 0);
         let write = "while ! [ -e /signal/go ]; do sleep 0.01; done; mkdir more; \
             for i in $(seq 2000); do mkdir more/$i; done; sync more; echo directories $? >> /signal/result; \
@@ -84,7 +84,7 @@ fn a_damaged_disk_is_repaired_at_the_resume_and_the_log_names_the_sandbox() {
         let daemon = home.start().await;
         let mut client = Client::of(&daemon).await;
         client.ready("box1", host()).await;
-        assert_eq!(client.run("box1", "keep", "echo kept > file && sync").await.exit_code, 0);
+        assert_eq!(client.run("box1", "keep", "echo kept > file && sync file").await.exit_code, 0);
         client.stopped("box1").await;
         let image = image(&home.home().join("disks"));
         let lost = lose_directory(&image, &["/upper/var", "/root/var"]);
