@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use landlock::{ABI, AccessFs, PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, FdFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::image::find;
-use super::kept::DiskError;
+use super::kept::{DiskError, system};
 use crate::sys;
 
 /// How long a check may take.
@@ -73,7 +74,7 @@ impl ImageState {
 pub(super) fn check(path: &Path, image: &OwnedFd) -> Result<Option<DiskRepair>, DiskError> {
     let failed = |what| move |error: io::Error| DiskError::System(what, error);
     let program = find("e2fsck").ok_or_else(|| DiskError::NoFsck(path.to_owned()))?;
-    let (reader, writer) = io::pipe().map_err(failed("run e2fsck"))?;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("run e2fsck"))?;
     let mut command = Command::new(program);
     command.args(["-f", "-y"]).arg(path).env_clear().stdin(Stdio::null());
     command.stdout(writer.try_clone().map_err(failed("run e2fsck"))?).stderr(writer);
@@ -137,11 +138,12 @@ fn writes_only_to(image: &OwnedFd) -> Result<RulesetCreated, landlock::RulesetEr
 }
 
 /// Reads what a program says until it ends, and keeps the beginning.
-fn read_report(from: &io::PipeReader, until: Instant) -> io::Result<String> {
+fn read_report(from: &OwnedFd, until: Instant) -> io::Result<String> {
     let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
         let mut watched = [PollFd::new(from, PollFlags::IN)];
         match rustix::event::poll(&mut watched, Some(&timeout)) {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
