@@ -193,9 +193,10 @@ impl Inner {
         check_image(sandbox, create, false).await?;
         match self.made_by_supervisor(create).await {
             Err(error) if error.code == Some(DISK_DAMAGED) => {
-                tracing::warn!(%sandbox, %error, "a disk is damaged, and is checked");
+                tracing::warn!(%sandbox, %error, "a disk cannot be used, and is checked");
                 check_image(sandbox, create, true).await?;
-                self.made_by_supervisor(create).await
+                // Whoever asked knows the step that failed by its own word.
+                self.made_by_supervisor(create).await.map_err(|error| ProviderError { code: None, ..error })
             }
             made => made,
         }
