@@ -15,7 +15,7 @@ use carrel_store::{
     Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
     StoreError,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::actor::{Accepted, Actor, Message, Origin, Request};
@@ -100,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) kept: KeptSandboxes,
     /// Turns of those that are resumed without a request.
     pub(crate) restarts: Arc<Semaphore>,
+    /// A sandbox was deleted of which much is known.
+    large_deleted: Arc<Notify>,
     actors: Mutex<Actors>,
 }
 
@@ -125,7 +127,8 @@ impl Control {
     pub async fn start(store: Store, provider: Arc<dyn Provider>, settings: Settings) -> Result<Self, StartError> {
         let (admission, kept) = (Admission::default(), KeptSandboxes::default());
         let (settings, restarts) = (watch::Sender::new(Arc::new(settings)), Arc::new(Semaphore::new(RESTARTS)));
-        let shared = Shared { store, provider, settings, admission, kept, restarts, actors: Mutex::default() };
+        let (large_deleted, actors) = (Arc::default(), Mutex::default());
+        let shared = Shared { store, provider, settings, admission, kept, restarts, large_deleted, actors };
         let control = Self(Arc::new(shared));
         // From here on whatever happens is logged, also what is found to have happened meanwhile.
         control.0.lock().event_log = Some(EventLog::start(control.0.store.clone()));

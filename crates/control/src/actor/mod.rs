@@ -234,6 +234,7 @@ impl Actor {
         while let Ok(true) = self.turn().await {}
         self.shared.leave(&self.sandbox.id);
         if self.stage() == Stage::Deleted {
+            self.shared.note_deleted(&self.sandbox);
             // Whoever asked before it was gone is answered as whoever asks from now on.
             self.messages.close();
             while let Some(Message { request, answer }) = self.messages.recv().await {
