@@ -22,8 +22,9 @@ pub(crate) async fn until(
             return Ok(Some(seen));
         }
         let status = match follow(daemon, &mut seen, target).await {
-            Ok(heard) => {
-                broken = if heard { 0 } else { broken };
+            Ok(Followed::Reached) => return Ok(Some(seen)),
+            Ok(Followed::Changed) => {
+                broken = 0;
                 continue;
             }
             Err(status) => status,
@@ -47,24 +48,41 @@ pub(crate) async fn until(
     }
 }
 
-/// Follows the log from where a sandbox was seen; says whether something was heard that made it worth another look.
-async fn follow(daemon: &mut Daemon, seen: &mut SandboxHandle, target: SandboxState) -> Result<bool, Status> {
+/// What the log of a sandbox said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Followed {
+    /// It was in the state, whatever it is in by now.
+    Reached,
+    /// It is worth another look.
+    Changed,
+}
+
+/// Follows the log from where a sandbox was seen, and sees how it is after each event.
+async fn follow(daemon: &mut Daemon, seen: &mut SandboxHandle, target: SandboxState) -> Result<Followed, Status> {
     let mut events = subscribe(daemon, &seen.sandbox_id, seen.last_event_sequence).await?;
     while let Some(event) = events.message().await? {
         if event.sequence <= seen.last_event_sequence {
             continue;
         }
-        let reached = event.sandbox_state() == target;
         *seen = daemon.get(&seen.sandbox_id).await?;
-        // It may be something else by now: it was what was asked for.
-        if reached {
-            seen.set_state(target);
-        }
-        if reached || is_there(seen, target).unwrap_or(true) {
-            return Ok(true);
+        if let Some(followed) = followed(&event, seen, target) {
+            return Ok(followed);
         }
     }
     Err(Status::unavailable("the daemon ended the stream"))
+}
+
+/// What an event, and how the sandbox is seen after it, mean for whoever waits; none is to wait on.
+fn followed(event: &SandboxEvent, seen: &SandboxHandle, target: SandboxState) -> Option<Followed> {
+    // It may be something else by now: it was what was asked for. One that has failed since is of no use to anybody.
+    if event.sandbox_state() == target && seen.state() != SandboxState::Failed {
+        return Some(Followed::Reached);
+    }
+    match is_there(seen, target) {
+        Ok(true) => Some(Followed::Reached),
+        Err(_) => Some(Followed::Changed),
+        Ok(false) => None,
+    }
 }
 
 /// What happens to a sandbox after an event.
@@ -128,6 +146,25 @@ mod tests {
             (Deleted, Failed, None),
         ] {
             assert_eq!(is_there(&seen(now), target).ok(), is, "{target:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_was_reached_counts_although_the_sandbox_is_in_another_by_now() {
+        use SandboxState::{Failed, Pending, Ready, Stopped};
+        for (target, event, now, expected) in [
+            (Ready, Pending, Pending, None),
+            (Ready, Ready, Ready, Some(Followed::Reached)),
+            (Ready, Pending, Ready, Some(Followed::Reached)),
+            // It was resumed right after it stopped.
+            (Stopped, Stopped, Ready, Some(Followed::Reached)),
+            // Its command exited at once.
+            (Ready, Ready, Stopped, Some(Followed::Reached)),
+            (Ready, Pending, Stopped, Some(Followed::Changed)),
+            (Ready, Ready, Failed, Some(Followed::Changed)),
+        ] {
+            let event = SandboxEvent { sandbox_state: event.into(), ..SandboxEvent::default() };
+            assert_eq!(followed(&event, &seen(now), target), expected, "{target:?} {event:?} {now:?}");
         }
     }
 
