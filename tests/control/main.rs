@@ -13,6 +13,7 @@ mod idle;
 mod left;
 mod life;
 mod many;
+mod memory;
 mod operations;
 mod permissions;
 mod ports;
