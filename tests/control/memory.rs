@@ -30,14 +30,16 @@ const TEST: &str = "memory::a_user_who_reads_nothing_and_sends_much_cannot_take_
 /// Sandboxes with large labels: a list of them has megabytes.
 const LARGE: usize = 24;
 /// Each attack, with how many connections and how many requests on each.
-const ATTACKS: [(&str, u32, u32); 7] = [
+const ATTACKS: [(&str, u32, u32); 9] = [
     ("upload", 16, 1000),
-    ("fields", 4, 50),
-    ("list", 8, 500),
-    ("inspect", 8, 500),
+    ("fields", 4, 20),
+    ("list", 8, 60),
+    ("inspect", 8, 100),
     ("read", 4, 200),
     ("events", 4, 1000),
     ("unread", 64, 1000),
+    ("unread", 1000, 10),
+    ("headers", 1000, 0),
 ];
 
 /// A client that holds everything that it could take.

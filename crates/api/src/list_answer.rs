@@ -168,6 +168,7 @@ mod tests {
         }
     }
 
+    //= promises.control-plane.list-whole
     #[test]
     fn a_list_beyond_what_its_user_may_have_is_refused_and_gives_everything_back() {
         let memory = memory(1 << 20);

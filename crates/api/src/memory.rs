@@ -157,3 +157,49 @@ fn exceeded(exceeded: ShareExceeded) -> Status {
     );
     refused(Refusal::new(Code::ResourceExhausted, "LIMIT_REACHED", words).about("limit", "request_memory"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(user: u32) -> Caller {
+        Caller { user, group: user, trusted: user == 0 }
+    }
+
+    //= promises.control-plane.requests-under-way
+    #[test]
+    fn one_user_has_1024_requests_under_way_and_all_4096() {
+        let memory = RequestMemory::new(MemoryLimits::default());
+        let admitted = |caller| -> Vec<_> { std::iter::from_fn(|| memory.admit(&caller).ok()).collect() };
+        let held = [1, 2, 3, 4, 0].map(|number| admitted(user(number)));
+        assert_eq!(held.each_ref().map(Vec::len), [1024, 1024, 1024, 512, 512]);
+        drop(held);
+        assert_eq!(admitted(Caller::KEY).len(), 1024, "all that have the key are one user");
+    }
+
+    //= promises.control-plane.open-streams
+    #[test]
+    fn one_user_has_4096_streams_open_and_all_16384() {
+        let memory = RequestMemory::new(MemoryLimits::default());
+        let taken = |caller: Caller| -> Vec<_> {
+            let streams = memory.streams(&caller);
+            std::iter::from_fn(|| streams.take().ok()).collect()
+        };
+        let held = [1, 2, 3, 4, 0].map(|number| taken(user(number)));
+        assert_eq!(held.each_ref().map(Vec::len), [4096, 4096, 4096, 2048, 2048]);
+    }
+
+    //= promises.control-plane.request-memory
+    #[test]
+    fn one_user_has_32_mib_of_messages_transfers_and_attached_execs() {
+        let memory = RequestMemory::new(MemoryLimits::default());
+        let [call, other] = [1, 2].map(|number| memory.admit(&user(number)).unwrap());
+        let taken = |bytes| -> Vec<_> { std::iter::from_fn(|| call.take(bytes).ok()).collect() };
+        assert_eq!([TRANSFER, ATTACHMENT, 1 << 20].map(|bytes| taken(bytes).len()), [42, 128, 32]);
+        let full = taken(1 << 20);
+        assert!(call.take_message(ALLOWANCE).is_ok() && call.take_message(ALLOWANCE + 1).is_err());
+        assert!(other.take(32 << 20).is_ok());
+        drop(full);
+        assert!(call.take_message(32 << 20).is_ok());
+    }
+}

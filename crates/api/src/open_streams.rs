@@ -134,6 +134,7 @@ mod tests {
         frame
     }
 
+    //= promises.control-plane.open-streams
     #[test]
     fn a_stream_is_open_until_either_end_closed_it_for_good() {
         let mut streams = streams(3);

@@ -11,11 +11,11 @@ import struct
 import sys
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 PUBLISHED, OWN = b"/agbox.v1.SandboxService/", b"/carrel.v1.Sandboxes/"
 # The daemon is taken to be done when nothing happened for so long.
-QUIET = 5
+QUIET = 3
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -60,7 +60,7 @@ def request(kind):
         return OWN + b"ReadFile", message(field(1, b"large-0") + field(2, b"/workspace/large")), False
     if kind == "events":
         return PUBLISHED + b"SubscribeSandboxEvents", message(field(1, b"large-0")), False
-    if kind == "unread":
+    if kind in ("unread", "headers"):
         return PUBLISHED + b"GetSandbox", message(field(1, b"none")), False
     raise SystemExit("no such attack: " + kind)
 
@@ -82,6 +82,11 @@ class Attacker:
         self.bodies = collections.OrderedDict()
         self.path, self.body, self.partial = request(kind)
         self.begun, self.sent, self.ended = 0, 0, 0
+        if kind == "headers":
+            # A block of headers without an end.
+            self.streams = 0
+            for number in range(8):
+                self.out += frame(HEADERS if number == 0 else CONTINUATION, 0, 1, bytes(8000))
 
     def fill(self):
         # As many as there may be at a time, and for what is answered another.
@@ -176,10 +181,11 @@ def main():
             break
         for number, _ in ready:
             attacker = attackers[number]
-            for _ in range(64):
+            # Only what is new is told: everything that can be done is done.
+            while not attacker.closed:
                 before = len(attacker.out), attacker.sent
                 attacker.write()
-                if attacker.closed or not attacker.read() and before == (len(attacker.out), attacker.sent):
+                if not attacker.read() and before == (len(attacker.out), attacker.sent):
                     break
             if attacker.closed:
                 poll.unregister(attacker.socket)

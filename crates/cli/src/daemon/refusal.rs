@@ -68,6 +68,9 @@ fn limit_remedy(status: &Status) -> String {
             format!("`carrel rm ID` removes one that `carrel ls` lists; or {}", key(&format!("limits.{limit}")))
         }
         Some("disk_readers") => "retry when another `carrel cp` from a stopped sandbox is done".to_owned(),
+        Some("requests" | "request_memory") => {
+            "end some of your commands that wait or copy (`pgrep -u $USER -a carrel` lists them), and retry".to_owned()
+        }
         Some(_) => "`carrel serve --check` shows the limits of the daemon".to_owned(),
         None => "`carrel ps NAME` lists the jobs of a sandbox; retry when one has ended".to_owned(),
     }
@@ -138,6 +141,8 @@ mod tests {
             ("disk", ["`carrel prune`", "`limits.host_free` in"]),
             ("kept_sandboxes", ["`carrel rm ID`", "`limits.kept_sandboxes`"]),
             ("disk_readers", ["`carrel cp`", "stopped sandbox"]),
+            ("requests", ["`pgrep -u $USER -a carrel`", "retry"]),
+            ("request_memory", ["`pgrep -u $USER -a carrel`", "retry"]),
             ("later", ["`carrel serve --check`", "limits"]),
         ] {
             let hint = hint(&[("limit", limit)]);

@@ -31,6 +31,7 @@ fn a_client_that_takes_nothing_loses_its_reader_after_a_minute() {
     assert_eq!(LOOK * QUIET, Duration::from_secs(60));
 }
 
+//= promises.control-plane.disk-readers
 #[test]
 fn one_user_cannot_take_all_readers_and_one_beyond_the_limit_is_refused_until_one_is_done() {
     let readers = DiskReaders::default();
